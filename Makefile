@@ -1,0 +1,33 @@
+# The two commands that do everything on a fresh machine: `make demo`, `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PROTO := bus/grpc_api/v1/bus.proto
+
+.PHONY: help setup demo check test bench proto clean
+help:  ## what there is
+	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup:  ## create .venv and install everything; safe to repeat
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh
+
+demo: setup  ## the idea on real data, in under two minutes; KEEP=1 leaves the broker running
+	@$(BIN)/python -m bus.demo $(if $(KEEP),--keep,)
+
+check: setup  ## ruff, mypy, import contracts, unit tests: under a minute
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/pytest -q tests/unit tests/properties tests/contract
+
+test: check  ## everything
+	$(BIN)/pytest tests/integration tests/end_to_end tests/spark
+
+bench: setup  ## figures and a picture, into benchmarks/results
+	$(BIN)/python -m benchmarks.run
+
+proto: setup  ## regenerate the stubs
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
+
+clean:  ## remove what setup and the demo made
+	rm -rf $(VENV) .jars bus-demo-data
