@@ -1,0 +1,61 @@
+"""The public names of the bus. Each is loaded when it is first used: importing one part of the bus loads no other."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bus.client.admin import Admin
+    from bus.client.consumer import Consumer
+    from bus.client.producer import Producer
+    from bus.client.values import BatchMetadata, ConsumerRecord, NewTopic, RecordMetadata
+    from bus.errors import BusError, ErrorCode
+    from bus.model import TimestampType, TopicPartition
+
+    __version__: str
+
+__all__ = [
+    "Admin",
+    "BatchMetadata",
+    "BusError",
+    "Consumer",
+    "ConsumerRecord",
+    "ErrorCode",
+    "NewTopic",
+    "Producer",
+    "RecordMetadata",
+    "TimestampType",
+    "TopicPartition",
+    "__version__",
+]
+
+_HOMES = {
+    "Admin": "bus.client.admin",
+    "BatchMetadata": "bus.client.values",
+    "BusError": "bus.errors",
+    "Consumer": "bus.client.consumer",
+    "ConsumerRecord": "bus.client.values",
+    "ErrorCode": "bus.errors",
+    "NewTopic": "bus.client.values",
+    "Producer": "bus.client.producer",
+    "RecordMetadata": "bus.client.values",
+    "TimestampType": "bus.model",
+    "TopicPartition": "bus.model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("delta-bus")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'bus' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

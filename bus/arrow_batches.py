@@ -1,0 +1,243 @@
+"""Arrow batches at the edges: what comes from a socket is checked here, what goes to a reader is completed here.
+
+Guards one promise: a batch that gets past `decode_records` has exactly the log's types, valid buffers and no null
+timestamp, so nothing behind it checks again. Works on whole columns, never on single records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bus.log_schema import HEADERS_TYPE, LOG_COLUMNS, LOG_SCHEMA, TIMESTAMP_TYPE, log_schema
+from bus.model import LogBatch, RecordBatch
+
+_IPC_OPTIONS = {
+    codec: pa.ipc.IpcWriteOptions(compression=codec if codec != "none" else None) for codec in ("none", "lz4", "zstd")
+}
+
+
+# Schema, metadata and padding of a sound payload are smaller.
+_ENVELOPE_BYTES_MAX = 8 * 1024
+
+
+class MalformedRecords(ValueError):
+    """These bytes are no batch of records; the message says what was expected and what was found."""
+
+
+def encode_arrow(batch: pa.RecordBatch, compression: str = "none") -> bytes:
+    """One record batch as an Arrow IPC stream. `compression` of its buffers: none, lz4 or zstd."""
+    return encode_arrow_buffer(batch, compression).to_pybytes()  # type: ignore[no-any-return]
+
+
+def encode_arrow_buffer(batch: pa.RecordBatch, compression: str = "none") -> pa.Buffer:
+    """`encode_arrow` without the last copy, for those who put it behind other bytes."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=_IPC_OPTIONS[compression]) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
+
+
+# A view into a larger message may begin anywhere, and numbers must not. Where an Arrow is too old to move them to where
+# they belong, the whole payload is.
+_ALIGNED = (
+    pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific) if hasattr(pa.ipc, "Alignment") else None
+)
+
+
+def decode_arrow(payload: bytes | memoryview) -> pa.RecordBatch:
+    """The one record batch of an Arrow IPC stream; several are combined. Raises `MalformedRecords`.
+
+    The batch keeps `payload` alive and is a view of it where Arrow allows.
+    """
+    if _ALIGNED is None:
+        payload = bytes(payload)
+    try:
+        with pa.ipc.open_stream(payload, options=_ALIGNED) as reader:
+            reader.schema.names  # noqa: B018  # names that are not UTF-8 are found when they are decoded
+            batches = list(reader)
+        for batch in batches:
+            batch.validate(full=True)
+        if len(batches) == 1:
+            return batches[0]
+        table = pa.Table.from_batches(batches, schema=reader.schema).combine_chunks()
+        combined = table.to_batches()
+        return combined[0] if combined else pa.RecordBatch.from_pylist([], schema=reader.schema)
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+        raise MalformedRecords(f"expected an Arrow IPC stream, found {len(payload)} bytes: {error}") from None
+
+
+def decode_records(
+    payload: bytes | memoryview, *, default_timestamp_ms: int, value_type: pa.DataType | None = None
+) -> RecordBatch:
+    """A producer's Arrow bytes as a checked batch. Raises `MalformedRecords`."""
+    batch = check_records(decode_arrow(payload), default_timestamp_ms=default_timestamp_ms, value_type=value_type)
+    # The columns are views: what else lies in the payload stays in memory with them, and is accounted for.
+    kept_bytes = len(payload) - _ENVELOPE_BYTES_MAX
+    return batch if kept_bytes <= batch.size_bytes else replace(batch, size_bytes=kept_bytes)
+
+
+def check_records(
+    batch: pa.RecordBatch, *, default_timestamp_ms: int, value_type: pa.DataType | None = None
+) -> RecordBatch:
+    """Columns `value` and optionally `key`, `headers`, `timestamp`, cast to the log's types where nothing is lost."""
+    schema = LOG_SCHEMA if value_type is None else log_schema(value_type)
+    names = batch.schema.names
+    allowed = ("key", "value", "headers", "timestamp")
+    if "value" not in names:
+        raise MalformedRecords(f"expected a column 'value', found columns {', '.join(names) or '(none)'}")
+    if len(set(names)) != len(names):
+        raise MalformedRecords(f"expected each column once, found {', '.join(names)}")
+    unknown = [name for name in names if name not in allowed]
+    if unknown:
+        raise MalformedRecords(f"expected columns among {', '.join(allowed)}, found {', '.join(unknown)}")
+    if batch.num_rows == 0:
+        raise MalformedRecords("expected at least one record, found an empty batch")
+
+    columns: dict[str, pa.Array] = {}
+    for name in allowed:
+        if name in names:
+            columns[name] = _cast(batch.column(name), schema.field(name).type, name)
+    if "key" in columns and columns["key"].null_count == batch.num_rows:
+        del columns["key"]
+    if "headers" in columns:
+        if columns["headers"].null_count == batch.num_rows:
+            del columns["headers"]
+        elif columns["headers"].flatten().field("key").null_count:
+            raise MalformedRecords("expected a key in every header, found null")
+
+    timestamp_min_ms = timestamp_max_ms = default_timestamp_ms
+    if "timestamp" in columns:
+        timestamps = columns["timestamp"]
+        if timestamps.null_count:
+            default = pa.scalar(default_timestamp_ms * 1000, pa.int64()).cast(TIMESTAMP_TYPE)
+            timestamps = columns["timestamp"] = timestamps.fill_null(default)
+        micros = timestamps.view(pa.int64()).to_numpy()
+        timestamp_min_ms, timestamp_max_ms = int(micros.min()) // 1000, int(micros.max()) // 1000
+
+    checked = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    return RecordBatch(
+        record_count=batch.num_rows,
+        size_bytes=checked.nbytes,
+        record_bytes_max=_record_bytes_max(columns, checked.nbytes),
+        timestamp_min_ms=timestamp_min_ms,
+        timestamp_max_ms=timestamp_max_ms,
+        has_timestamps="timestamp" in columns,
+        columns=checked,
+    )
+
+
+def _cast(array: pa.Array, expected: pa.DataType, name: str) -> pa.Array:
+    if array.type == expected:
+        return array
+    try:
+        return array.cast(expected)
+    except (pa.ArrowException, ValueError) as error:
+        raise MalformedRecords(f"expected column '{name}' of type {expected}, found {array.type}: {error}") from None
+
+
+# A batch below this is not searched for its largest record: no limit on a record is as small.
+_SMALL_BATCH_BYTES = 1024
+
+
+def _record_bytes_max(columns: dict[str, pa.Array], total_bytes: int) -> int:
+    """Key + value + headers of the largest record; `total_bytes`, an upper bound, if the batch is small."""
+    if total_bytes <= _SMALL_BATCH_BYTES:
+        return total_bytes
+    sizes: Any = 0
+    for name in ("key", "value"):
+        array = columns.get(name)
+        if array is None:
+            continue
+        if pa.types.is_binary(array.type):
+            offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
+            sizes = sizes + (offsets[1:] - offsets[:-1])
+        else:
+            sizes = sizes + array.nbytes // len(array)
+    if "headers" in columns:
+        sizes = sizes + _header_bytes(columns["headers"])
+    return int(np.max(sizes))
+
+
+def _header_bytes(headers: pa.ListArray) -> Any:
+    entries = headers.flatten()
+    lengths = pc.add(
+        pc.binary_length(entries.field("key")), pc.fill_null(pc.binary_length(entries.field("value")), 0)
+    ).to_numpy(zero_copy_only=False)
+    ends = np.cumsum(pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False))
+    totals = np.concatenate([[0], np.cumsum(lengths)])
+    per_record_end = totals[ends]
+    return np.diff(np.concatenate([[0], per_record_end]))
+
+
+def records_from_rows(
+    rows: Sequence[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None, int | None]],
+) -> pa.RecordBatch:
+    """Plain records, (key, value, headers, timestamp_ms) each, as the batch that a producer sends."""
+    arrays = {
+        "key": pa.array([row[0] for row in rows], pa.binary()),
+        "value": pa.array([row[1] for row in rows], pa.binary()),
+        "headers": pa.array(
+            [None if not row[2] else [{"key": key, "value": value} for key, value in row[2]] for row in rows],
+            HEADERS_TYPE,
+        ),
+        "timestamp": pa.array([None if row[3] is None else row[3] * 1000 for row in rows], pa.int64()).cast(
+            TIMESTAMP_TYPE
+        ),
+    }
+    return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def complete_columns(
+    batch: LogBatch, names: Sequence[str] = LOG_COLUMNS, value_type: pa.DataType | None = None
+) -> pa.RecordBatch:
+    """`batch` with every column of the log that `names` asks for, those that it leaves out filled in."""
+    schema = LOG_SCHEMA if value_type is None else log_schema(value_type)
+    present = set(batch.columns.schema.names)
+    if batch.timestamp_ms is not None:
+        present.discard("timestamp")  # LogAppendTime: the producer's own times do not count
+    arrays = [
+        batch.columns.column(name) if name in present else _absent_column(batch, schema.field(name)) for name in names
+    ]
+    if names is not LOG_COLUMNS:
+        schema = pa.schema([schema.field(name) for name in names])
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+# Arrays cannot change, so small commits, which all need the same few, share them.
+_SHARED_COUNT_MAX = 1024
+
+
+def _nulls(count: int, data_type: pa.DataType) -> pa.Array:
+    return pa.nulls(count, data_type)
+
+
+def _repeated(count: int, value: int) -> pa.Array:
+    return pa.array(np.full(count, value, np.int32))
+
+
+_shared_nulls = lru_cache(maxsize=256)(_nulls)
+_shared_repeated = lru_cache(maxsize=256)(_repeated)
+
+
+def _absent_column(batch: LogBatch, field: pa.Field) -> pa.Array:
+    count = batch.record_count
+    is_small = count <= _SHARED_COUNT_MAX
+    match field.name:
+        case "offset":
+            return pa.array(np.arange(batch.base_offset, batch.base_offset + count, dtype=np.int64))
+        case "timestamp":
+            assert batch.timestamp_ms is not None, f"batch at {batch.base_offset} has neither timestamp nor its column"
+            return pa.array(np.full(count, batch.timestamp_ms * 1000, np.int64)).view(TIMESTAMP_TYPE)
+        case "timestamp_type":
+            return (_shared_repeated if is_small else _repeated)(count, int(batch.timestamp_type))
+        case "leader_epoch":
+            return (_shared_repeated if is_small else _repeated)(count, batch.leader_epoch)
+        case _:
+            return (_shared_nulls if is_small else _nulls)(count, field.type)

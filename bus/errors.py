@@ -1,0 +1,120 @@
+"""The error codes of the bus and the exceptions that carry them.
+
+Codes, names and retriable flags are Kafka's (org.apache.kafka.common.protocol.Errors), so that a client written for
+Kafka's rules reacts correctly here. A refusal is an `ErrorCode` returned as a value; an outside fault is a
+`StorageFault` raised by an adapter and translated once, in the runtime; `BusError` is what the SDK raises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ErrorCode(IntEnum):
+    """Kafka's numbers and names; `retriable` says whether the same request may succeed later."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    INVALID_FETCH_SIZE = 4
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    NETWORK_EXCEPTION = 13
+    INVALID_TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
+    INVALID_REQUIRED_ACKS = 21
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    NOT_CONTROLLER = 41
+    INVALID_CONFIG = 40
+    INVALID_REQUEST = 42
+    POLICY_VIOLATION = 44
+    KAFKA_STORAGE_ERROR = 56
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    OFFSET_NOT_AVAILABLE = 78
+    INVALID_RECORD = 87
+    THROTTLING_QUOTA_EXCEEDED = 89
+    UNKNOWN_TOPIC_ID = 100
+    INCONSISTENT_TOPIC_ID = 103
+
+    @property
+    def is_retriable(self) -> bool:
+        return self in _RETRIABLE
+
+
+_RETRIABLE = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An expected refusal, as a value. `message`: lower case, what was expected and what was found."""
+
+    code: ErrorCode
+    message: str
+
+
+class BusError(Exception):
+    """What the SDK raises: `code`, its `name`, whether it is `retriable`, and a message that says what was found."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(f"{code.name}: {message}")
+        self.code = code
+        self.message = message
+
+    @property
+    def name(self) -> str:
+        return self.code.name
+
+    @property
+    def retriable(self) -> bool:
+        return self.code.is_retriable
+
+
+class StorageFault(Exception):
+    """The store did not do what it was asked. Nothing was committed unless a commit outcome says otherwise."""
+
+
+class StorageFull(StorageFault):
+    """No room in the store (ENOSPC, EDQUOT, EFBIG). What was half written has been removed again."""
+
+
+class StorageDamaged(StorageFault):
+    """What the store holds breaks a promise of the log: going on would lose or invent an acknowledged record.
+
+    The message names the file, the version and what was expected. The partition stops; the others serve on.
+    """
+
+
+class RootInUse(StorageFault):
+    """Another living broker holds this root."""
+
+
+class RootNotUsable(StorageFault):
+    """The path is no bus root, is not writable, or was written by a newer version."""

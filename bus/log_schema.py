@@ -1,0 +1,103 @@
+"""The columns of the log: the one truth for broker, SDK, jobs and Spark source.
+
+A partition is a Delta table with these columns, in this order. A typed topic differs in one thing: its `value` is a
+struct instead of binary. Types must match exactly in every data file (Delta protocol, "Data Files").
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
+TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
+
+# Statistics are kept for these, and only these (delta.dataSkippingStatsColumns).
+STATS_COLUMNS = ("offset", "timestamp", "producer_id", "sequence")
+
+
+def log_schema(value_type: pa.DataType | None = None) -> pa.Schema:
+    """The Arrow schema of a partition; `value_type` is binary unless the topic is typed."""
+    return pa.schema(
+        [
+            pa.field("offset", pa.int64(), nullable=False),
+            pa.field("timestamp", TIMESTAMP_TYPE, nullable=False),
+            pa.field("timestamp_type", pa.int32(), nullable=False),
+            pa.field("key", pa.binary()),
+            pa.field("value", value_type if value_type is not None else pa.binary()),
+            pa.field("headers", HEADERS_TYPE),
+            pa.field("producer_id", pa.int64()),
+            pa.field("producer_epoch", pa.int16()),
+            pa.field("sequence", pa.int32()),
+            pa.field("leader_epoch", pa.int32(), nullable=False),
+        ]
+    )
+
+
+LOG_SCHEMA = log_schema()
+
+# The value of `__cluster_metadata`: one struct for all records, `type` names the record, what it lacks is null.
+CLUSTER_METADATA_VALUE_TYPE = pa.struct(
+    [
+        pa.field("type", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("topic_id", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("partitions", pa.int32()),
+        pa.field("broker_id", pa.int32()),
+        pa.field("leader_epoch", pa.int32()),
+        pa.field("host", pa.string()),
+        pa.field("port", pa.int32()),
+        pa.field("config_name", pa.string()),
+        pa.field("config_value", pa.string()),
+    ]
+)
+LOG_COLUMNS = tuple(LOG_SCHEMA.names)
+
+_DELTA_PRIMITIVES: dict[pa.DataType, str] = {
+    pa.int64(): "long",
+    pa.int32(): "integer",
+    pa.int16(): "short",
+    pa.int8(): "byte",
+    pa.float64(): "double",
+    pa.float32(): "float",
+    pa.bool_(): "boolean",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.date32(): "date",
+    TIMESTAMP_TYPE: "timestamp",
+}
+
+
+def delta_type(arrow_type: pa.DataType) -> Any:
+    """A Delta schema type for an Arrow type, as JSON data (Delta protocol, "Schema Serialization Format").
+
+    Raises `ValueError` for a type that a topic's value cannot have.
+    """
+    if arrow_type in _DELTA_PRIMITIVES:
+        return _DELTA_PRIMITIVES[arrow_type]
+    if pa.types.is_struct(arrow_type):
+        return {"type": "struct", "fields": [_delta_field(field) for field in arrow_type]}
+    if pa.types.is_list(arrow_type):
+        item = arrow_type.value_field
+        return {"type": "array", "elementType": delta_type(item.type), "containsNull": item.nullable}
+    if pa.types.is_map(arrow_type):
+        return {
+            "type": "map",
+            "keyType": delta_type(arrow_type.key_type),
+            "valueType": delta_type(arrow_type.item_type),
+            "valueContainsNull": arrow_type.item_field.nullable,
+        }
+    known = ", ".join(str(known_type) for known_type in _DELTA_PRIMITIVES)
+    raise ValueError(f"expected one of {known}, or a struct, list or map of them, found {arrow_type}")
+
+
+def _delta_field(field: pa.Field) -> dict[str, Any]:
+    return {"name": field.name, "type": delta_type(field.type), "nullable": field.nullable, "metadata": {}}
+
+
+def delta_schema_string(schema: pa.Schema) -> str:
+    """`metaData.schemaString` of a table with this schema."""
+    return json.dumps({"type": "struct", "fields": [_delta_field(field) for field in schema]}, separators=(",", ":"))

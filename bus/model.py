@@ -1,0 +1,94 @@
+"""Values that every part of the bus speaks of: partitions, batches of records, brokers.
+
+Nothing here does I/O or knows a library. A batch's `columns` are Arrow data, opaque to the rules: they see counts,
+sizes and timestamps only, so the hot path never touches a single record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Generic, TypeVar
+
+NO_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+LATEST_TIMESTAMP = -1
+MAX_TIMESTAMP = -3
+
+INTERNAL_TOPIC_PREFIX = "__"
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+
+
+class TimestampType(IntEnum):
+    """Whose clock gave a record its timestamp. The numbers are stored in the column `timestamp_type`."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """Records on their way into one partition, in order; they have no offsets yet.
+
+    `columns` is a `pyarrow.RecordBatch` with `value` and, if given, `key`, `headers`, `timestamp`, each of the
+    log's type; a column that is absent is null in every row, but for `timestamp`: absent, every record has
+    `timestamp_min_ms` (== `timestamp_max_ms`). Timestamps are never null. Only adapters look into `columns`.
+    """
+
+    record_count: int  # > 0
+    size_bytes: int  # of all Arrow buffers
+    record_bytes_max: int  # key + value + headers of the largest record
+    timestamp_min_ms: int
+    timestamp_max_ms: int
+    has_timestamps: bool  # the column `timestamp` is in `columns`
+    columns: Any
+
+
+@dataclass(frozen=True, slots=True)
+class LogBatch:
+    """Records that have their place: offsets `base_offset` up to, but not including, `next_offset`.
+
+    `timestamp_ms`, where it is given, counts for every record, whatever `columns` holds. Else `columns` follows the
+    rule of the log on the wire: a column of the log that is not there has, for every record, the value given here:
+    offset = base_offset + position, `timestamp_type`, `leader_epoch`; key, headers, producer_id, producer_epoch and
+    sequence that are absent are null. The column `offset` is there if the offsets are not dense (compaction).
+    """
+
+    base_offset: int
+    next_offset: int  # one past the last offset
+    record_count: int  # 0 < record_count <= next_offset - base_offset
+    size_bytes: int
+    leader_epoch: int
+    timestamp_type: TimestampType
+    timestamp_ms: int | None  # of every record, or None: the column `timestamp` is in `columns`
+    timestamp_max_ms: int
+    columns: Any  # pyarrow.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEndpoint:
+    broker_id: int
+    host: str
+    port: int
+
+
+RecordT = TypeVar("RecordT", covariant=True)
+ResponseT = TypeVar("ResponseT", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[RecordT, ResponseT]):
+    """What a decision wants: `records` to be made durable and applied, in order, and only then `response` sent."""
+
+    response: ResponseT
+    records: Sequence[RecordT] = ()

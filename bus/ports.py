@@ -1,0 +1,185 @@
+"""What the runtime asks of the world: a clock, and logs that live in Delta tables.
+
+Narrow on purpose. Nothing here knows Delta, files or Arrow; `bus.storage_delta` implements it. Every call of a log
+blocks, so the runtime makes it in a thread. Faults are `bus.errors.StorageFault` and its subclasses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bus.model import LogBatch, TopicPartition
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since the epoch, UTC."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The rows are durable and visible to every reader of the table from `version` on."""
+
+    version: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conflicted:
+    """Another writer holds `version`; nothing of ours is in the table. `leader_epoch` is the winner's, None if the
+    winner is no leader of the bus. `reload` before the next append."""
+
+    version: int
+    leader_epoch: int | None
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """It cannot be told yet whether `version` is ours and durable. `reload` tells; until then nothing may follow."""
+
+    version: int
+    reason: str
+
+
+CommitOutcome = Committed | Conflicted | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """Invariant: 0 <= log_start <= high_watermark."""
+
+    version: int  # last committed Delta version
+    log_start: int
+    high_watermark: int
+    leader_epoch: int  # the largest that the log has seen, -1 before the first
+    file_count: int
+    size_bytes: int  # of the live data files
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerProgress:
+    """One `txn` action: how far an idempotent producer has come at the end of a commit."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOffset:
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+class PartitionTable(Protocol):
+    """One partition's table, open for its single writer.
+
+    `append`, `reload` and `write_checkpoint` never overlap with one another, but for `write_checkpoint`, which may run
+    beside `append`. The reads may run beside anything, any number at once, and see the state of one version.
+    """
+
+    @property
+    def state(self) -> LogState: ...
+
+    def append(
+        self,
+        batches: Sequence[LogBatch],
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        compression: str = "none",
+        producers: Sequence[ProducerProgress] = (),
+    ) -> CommitOutcome:
+        """Commit `batches` as one Delta version, synced: one data file, one version file.
+
+        The batches are dense from the high watermark: the first `base_offset` equals it, each next one follows.
+        `compression` is none, gzip, snappy, lz4 or zstd. Raises `StorageFull`, or `StorageFault` if nothing was
+        committed for another reason; then the state is as before and the next append may succeed.
+        """
+        ...
+
+    def reload(self) -> LogState:
+        """Forget what memory thinks and read the log again: after a conflict, an unknown outcome, a fault."""
+        ...
+
+    def read(self, offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
+        """Records from `offset` on, in order, about `max_bytes` of them, at least one if there is any below
+        `end_offset`. The first batch may begin below `offset`, the last one never goes beyond `end_offset`."""
+        ...
+
+    def find_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
+        """The first offset whose timestamp is at or after `timestamp_ms`."""
+        ...
+
+    def find_max_timestamp(self) -> FoundOffset | None:
+        """The first record that has the largest timestamp."""
+        ...
+
+    @property
+    def is_checkpoint_due(self) -> bool: ...
+
+    def write_checkpoint(self) -> None:
+        """Checkpoint the last committed version. A failure leaves the table as it was and raises `StorageFault`."""
+        ...
+
+    @property
+    def producer_progress(self) -> Mapping[int, ProducerProgress]:
+        """From the `txn` actions: producer id -> how far it has come."""
+        ...
+
+
+class TypedLog(Protocol):
+    """A log whose values are structs, one row a dict, for the bus's own records. Small enough to be replayed."""
+
+    @property
+    def state(self) -> LogState: ...
+
+    def replay(self) -> Iterator[dict[str, Any]]:
+        """Every value, in offset order, up to the high watermark."""
+        ...
+
+    def append(self, rows: Sequence[Mapping[str, Any]], *, leader_epoch: int, now_ms: int) -> CommitOutcome: ...
+
+    def reload(self) -> LogState: ...
+
+    @property
+    def is_checkpoint_due(self) -> bool: ...
+
+    def write_checkpoint(self) -> None: ...
+
+
+class Storage(Protocol):
+    """A bus root: the cluster's metadata log and the tables of all partitions."""
+
+    @property
+    def root_url(self) -> str: ...
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    def close(self) -> None:
+        """Release the root, so that another broker may serve it. Safe to repeat."""
+        ...
+
+    def open_metadata(self) -> TypedLog:
+        """`__cluster_metadata`, created with its first use."""
+        ...
+
+    def create_partition(self, partition: TopicPartition, *, topic_id: str) -> PartitionTable:
+        """Version 0 of a new table. What a deleted topic of the same name, or a creation that was never finished,
+        left there is removed first: the caller has made sure that no live topic owns it. A table with this very
+        `topic_id` is opened as it is."""
+        ...
+
+    def open_partition(self, partition: TopicPartition, *, topic_id: str) -> PartitionTable:
+        """Raises `StorageDamaged` if the table is not there, has another topic id, or breaks a promise of the log."""
+        ...
+
+    def delete_topic(self, topic: str, *, topic_id: str) -> None:
+        """Remove all files of that topic id. Missing files are fine, another topic id's files are left alone."""
+        ...

@@ -1,0 +1,37 @@
+"""What a process of the bus asks of its interpreter and its allocator, before it starts any thread.
+
+For processes that are the bus's own (the broker, `bus perf`): a library must not do this to its host. Every setting
+here is a measured one; none changes what the process does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+
+import pyarrow as pa
+
+# A thread that computes gives the interpreter to the event loop after so long; Python's own 5 ms would be latency.
+_SWITCH_INTERVAL_S = 0.0005
+
+# glibc's mallopt. By default every buffer of a megabyte is mapped and unmapped anew, and the kernel clears its pages:
+# half of the broker's processor time when it serves batches of that size. Now freed memory is used again. Two arenas:
+# more of them only keep more memory that is free.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
+_ALLOCATOR_SETTINGS = {
+    _M_MMAP_THRESHOLD: 32 * 1024 * 1024,
+    _M_TRIM_THRESHOLD: 128 * 1024 * 1024,
+    _M_TOP_PAD: 16 * 1024 * 1024,
+    _M_ARENA_MAX: 2,
+}
+
+
+def tune_process() -> None:
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    # Not every libc has these; without them the process is slower and nothing else.
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, value in _ALLOCATOR_SETTINGS.items():
+            mallopt(parameter, value)
+    pa.set_memory_pool(pa.system_memory_pool())

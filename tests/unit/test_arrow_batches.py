@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bus.arrow_batches import (
+    MalformedRecords,
+    check_records,
+    complete_columns,
+    decode_arrow,
+    decode_records,
+    encode_arrow,
+    records_from_rows,
+)
+from bus.log_schema import HEADERS_TYPE, LOG_COLUMNS, LOG_SCHEMA, TIMESTAMP_TYPE, delta_schema_string, log_schema
+from bus.model import LogBatch, TimestampType
+
+NOW_MS = 1_700_000_000_123
+
+
+def batch_of(**columns: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def refusal(batch: pa.RecordBatch) -> str:
+    with pytest.raises(MalformedRecords) as caught:
+        decode_records(encode_arrow(batch), default_timestamp_ms=NOW_MS)
+    return str(caught.value)
+
+
+def test_value_alone_is_a_batch_with_the_default_timestamp() -> None:
+    batch = decode_records(encode_arrow(batch_of(value=pa.array([b"a", None, b"ccc"]))), default_timestamp_ms=NOW_MS)
+    assert batch.record_count == 3
+    assert (batch.timestamp_min_ms, batch.timestamp_max_ms, batch.has_timestamps) == (NOW_MS, NOW_MS, False)
+
+
+def test_timestamps_keep_their_microseconds_and_nulls_get_the_default() -> None:
+    micros = pa.array([NOW_MS * 1000 + 7, None], pa.int64()).cast(TIMESTAMP_TYPE)
+    batch = check_records(batch_of(value=pa.array([b"a", b"b"]), timestamp=micros), default_timestamp_ms=NOW_MS + 5)
+    assert batch.columns.column("timestamp").view(pa.int64()).to_pylist() == [NOW_MS * 1000 + 7, (NOW_MS + 5) * 1000]
+    assert (batch.timestamp_min_ms, batch.timestamp_max_ms) == (NOW_MS, NOW_MS + 5)
+
+
+def test_strings_large_binaries_and_other_units_are_cast() -> None:
+    batch = check_records(
+        batch_of(
+            key=pa.array(["k"], pa.large_string()),
+            value=pa.array(["v"], pa.string()),
+            timestamp=pa.array([datetime(2026, 1, 1, tzinfo=timezone.utc)], pa.timestamp("ns", "UTC")),
+        ),
+        default_timestamp_ms=NOW_MS,
+    )
+    assert [field.type for field in batch.columns.schema] == [pa.binary(), pa.binary(), TIMESTAMP_TYPE]
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (batch_of(key=pa.array([b"k"])), "expected a column 'value', found columns key"),
+        (batch_of(value=pa.array([b"v"]), offset=pa.array([1])), "found offset"),
+        (batch_of(value=pa.array([1.5])), "expected column 'value' of type binary, found double"),
+        (batch_of(value=pa.array([b"v"]), headers=pa.array([3])), "expected column 'headers'"),
+        (batch_of(value=pa.array([], pa.binary())), "found an empty batch"),
+        (
+            pa.RecordBatch.from_arrays([pa.array([b"v"]), pa.array([b"w"])], names=["value", "value"]),
+            "expected each column once",
+        ),
+    ],
+)
+def test_wrong_columns_are_named(batch: pa.RecordBatch, said: str) -> None:
+    assert said in refusal(batch)
+
+
+@pytest.mark.parametrize("payload", [b"", b"no arrow at all", b"\xff\xff\xff\xff\x10\x00\x00\x00" + bytes(16)])
+def test_bytes_that_are_no_arrow_stream_are_refused(payload: bytes) -> None:
+    with pytest.raises(MalformedRecords, match="expected an Arrow IPC stream"):
+        decode_records(payload, default_timestamp_ms=NOW_MS)
+
+
+def test_torn_and_garbled_streams_are_refused_or_decoded_but_never_crash() -> None:
+    whole = encode_arrow(batch_of(value=pa.array([b"x" * 100] * 50)), "zstd")
+    for length in range(0, len(whole), 7):
+        try:
+            decode_records(whole[:length], default_timestamp_ms=NOW_MS)
+        except MalformedRecords:
+            continue
+    compressed = bytearray(whole)
+    compressed[-60:-40] = b"\x00" * 20
+    with pytest.raises(MalformedRecords):
+        decode_records(bytes(compressed), default_timestamp_ms=NOW_MS)
+
+
+@given(st.binary(max_size=300), st.integers(0, 600))
+def test_garbage_inside_a_stream_never_gets_through_unchecked(garbage: bytes, position: int) -> None:
+    whole = bytearray(encode_arrow(batch_of(value=pa.array([b"x" * 10, b"y"]), key=pa.array([b"k", None]))))
+    whole[position : position + len(garbage)] = garbage
+    try:
+        batch = decode_records(bytes(whole), default_timestamp_ms=NOW_MS)
+    except MalformedRecords:
+        return
+    batch.columns.validate(full=True)
+
+
+def test_header_without_a_key_is_refused_even_if_the_schema_denies_it() -> None:
+    keys = pa.array(["a", None])
+    entries = pa.StructArray.from_arrays([keys, pa.array([b"1", b"2"])], names=["key", "value"])
+    honest = pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), entries)
+    lying = pa.Array.from_buffers(
+        HEADERS_TYPE,
+        1,
+        honest.buffers()[:2],
+        children=[pa.Array.from_buffers(HEADERS_TYPE.value_type, 2, [None], children=[keys, entries.field("value")])],
+    )
+    assert "has nulls" in refusal(batch_of(value=pa.array([b"v"]), headers=honest))
+    assert "expected a key in every header" in refusal(batch_of(value=pa.array([b"v"]), headers=lying))
+
+
+def test_several_batches_of_one_stream_are_one_batch() -> None:
+    first, second = batch_of(value=pa.array([b"a"])), batch_of(value=pa.array([b"b", b"c"]))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, first.schema) as writer:
+        writer.write_batch(first)
+        writer.write_batch(second)
+    batch = decode_records(sink.getvalue().to_pybytes(), default_timestamp_ms=NOW_MS)
+    assert batch.columns.column("value").to_pylist() == [b"a", b"b", b"c"]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | st.binary(max_size=3000),
+            st.none() | st.binary(max_size=3000),
+            st.none() | st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=9)), max_size=3),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_largest_record_is_never_underestimated(rows: list) -> None:  # type: ignore[type-arg]
+    batch = check_records(
+        records_from_rows([(key, value, headers, NOW_MS) for key, value, headers in rows]),
+        default_timestamp_ms=NOW_MS,
+    )
+    sizes = [
+        len(key or b"") + len(value or b"") + sum(len(name.encode()) + len(data or b"") for name, data in headers or [])
+        for key, value, headers in rows
+    ]
+    if batch.size_bytes > 1024:
+        assert batch.record_bytes_max == max(sizes)
+    else:
+        assert batch.record_bytes_max >= max(sizes)
+
+
+def test_sliced_arrays_are_measured_by_their_own_rows() -> None:
+    whole = batch_of(value=pa.array([b"x" * 5000, b"y" * 2000, b"z"]))
+    batch = check_records(whole.slice(1, 2), default_timestamp_ms=NOW_MS)
+    assert batch.record_bytes_max == 2000
+
+
+def log_batch(columns: pa.RecordBatch, **fields: object) -> LogBatch:
+    count = columns.num_rows
+    settings: dict[str, object] = {
+        "base_offset": 40,
+        "next_offset": 40 + count,
+        "record_count": count,
+        "size_bytes": columns.nbytes,
+        "leader_epoch": 6,
+        "timestamp_type": TimestampType.LOG_APPEND_TIME,
+        "timestamp_ms": NOW_MS,
+        "timestamp_max_ms": NOW_MS,
+        "columns": columns,
+    }
+    return LogBatch(**{**settings, **fields})  # type: ignore[arg-type]
+
+
+def test_completed_batch_has_the_columns_of_the_log_with_the_envelopes_values() -> None:
+    completed = complete_columns(log_batch(batch_of(value=pa.array([b"a", b"b"]))))
+    assert completed.schema.equals(LOG_SCHEMA)
+    row = completed.to_pylist()[1]
+    assert (row["offset"], row["leader_epoch"], row["timestamp_type"]) == (41, 6, 1)
+    assert row["timestamp"].timestamp() == NOW_MS / 1000
+    assert [row[name] for name in ("key", "headers", "producer_id", "producer_epoch", "sequence")] == [None] * 5
+
+
+def test_append_time_beats_the_producers_own_timestamps() -> None:
+    ancient = pa.array([5], pa.int64()).cast(TIMESTAMP_TYPE)
+    completed = complete_columns(log_batch(batch_of(value=pa.array([b"a"]), timestamp=ancient)), ["timestamp"])
+    assert completed.column(0).cast(pa.int64()).to_pylist() == [NOW_MS * 1000]
+
+
+def test_explicit_offsets_stay_as_they_are() -> None:
+    sparse = batch_of(value=pa.array([b"a", b"b"]), offset=pa.array([40, 47]))
+    completed = complete_columns(log_batch(sparse, next_offset=48), ["offset", "value"])
+    assert completed.column("offset").to_pylist() == [40, 47]
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+def test_arrow_bytes_round_trip_under_every_codec(codec: str) -> None:
+    batch = records_from_rows([(b"k", b"v" * 1000, [("h", b"1"), ("n", None)], NOW_MS), (None, None, None, None)])
+    assert decode_arrow(encode_arrow(batch, codec)).equals(batch)
+
+
+def test_delta_schema_names_every_column_of_the_log() -> None:
+    text = delta_schema_string(LOG_SCHEMA)
+    assert all(f'"name":"{name}"' in text for name in LOG_COLUMNS)
+    assert '"type":"timestamp"' in text
+    assert LOG_SCHEMA.field("headers").type == HEADERS_TYPE
+
+
+def test_value_of_an_unsupported_type_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="found month_day_nano_interval"):
+        delta_schema_string(log_schema(pa.struct([pa.field("a", pa.month_day_nano_interval())])))
+
+
+def test_bytes_behind_the_records_count_as_memory() -> None:
+    sound = encode_arrow(pa.RecordBatch.from_arrays([pa.array([b"v"])], names=["value"]))
+    assert decode_records(sound, default_timestamp_ms=0).size_bytes < 100
+    assert decode_records(sound + bytes(1_000_000), default_timestamp_ms=0).size_bytes > 990_000
+
+
+@pytest.mark.parametrize("shift", [1, 3, 8])
+def test_records_in_the_middle_of_other_bytes_are_read_wherever_they_begin(shift: int) -> None:
+    times = pa.array([1, 2], pa.timestamp("us", "UTC"))
+    batch = pa.RecordBatch.from_arrays([pa.array([b"a", b"bc"]), times], names=["value", "timestamp"])
+    view = memoryview(bytes(shift) + encode_arrow(batch))[shift:]
+    decoded = decode_records(view, default_timestamp_ms=0)
+    assert decoded.columns.column("value").to_pylist() == [b"a", b"bc"]
+    assert all(buffer is None or buffer.address % 4 == 0 for buffer in decoded.columns.column("timestamp").buffers())

@@ -1,0 +1,247 @@
+"""Settings get in right or not at all, and whoever gave a wrong one is told which and why."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bus.config import (
+    BROKER_CONFIGS,
+    Address,
+    BrokerConfig,
+    describe_broker_config,
+    load_broker_config,
+    parse_address,
+)
+from bus.config_keys import NO_EFFECT_YET, AnyOf, Between, ConfigError, ConfigKey, ConfigType, ConfigValue, OneOf
+
+try:
+    import tomllib
+except ModuleNotFoundError:
+    import tomli as tomllib
+
+CONF = Path(__file__).parents[2] / "conf"
+
+RATE = ConfigKey("rate", ConfigType.DOUBLE, 1.0, "How often.")
+COUNT = ConfigKey("count", ConfigType.INT, 1, "How many.", Between(0))
+SIZE = ConfigKey("size", ConfigType.LONG, 1, "How large.")
+RATIO = ConfigKey("ratio", ConfigType.DOUBLE, 0.5, "Which part.", Between(0, 1))
+FLAG = ConfigKey("flag", ConfigType.BOOLEAN, False, "Whether.")
+CODEC = ConfigKey("codec", ConfigType.STRING, "none", "Which codec.", OneOf(("none", "gzip")))
+POLICY = ConfigKey("policy", ConfigType.LIST, ("delete",), "Which policies.", AnyOf(("delete", "compact")))
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        (COUNT, " 7 ", 7),
+        (COUNT, "+7", 7),
+        (COUNT, "2147483647", 2**31 - 1),
+        (SIZE, "-9223372036854775808", -(2**63)),
+        (RATIO, "1", 1.0),
+        (RATIO, ".25", 0.25),
+        (RATIO, "5e-1", 0.5),
+        (FLAG, "TRUE", True),
+        (FLAG, "false", False),
+        (CODEC, "gzip", "gzip"),
+        (POLICY, "delete , compact", ("delete", "compact")),
+        (POLICY, "", ()),
+    ],
+)
+def test_text_is_parsed_as_the_type_and_survives_formatting(key: ConfigKey, text: str, value: ConfigValue) -> None:
+    parsed = key.parse(text)
+    assert parsed == value
+    assert type(parsed) is type(value)
+    assert key.parse(key.format(parsed)) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "expected"),
+    [
+        (COUNT, "-1", "int ([0,...])"),
+        (COUNT, "2147483648", "int ([0,...])"),
+        (COUNT, "1_000", "int ([0,...])"),
+        (COUNT, "\u0663", "int ([0,...])"),
+        (COUNT, "1.0", "int ([0,...])"),
+        (COUNT, "", "int ([0,...])"),
+        (SIZE, "9223372036854775808", "long"),
+        (SIZE, "9" * 5000, "long"),
+        (RATIO, "1.1", "double ([0,...,1])"),
+        (RATIO, "nan", "double ([0,...,1])"),
+        (RATE, "1e999", "double"),
+        (FLAG, "yes", "boolean (one of true, false)"),
+        (CODEC, "rar", "string (one of none, gzip)"),
+        (POLICY, "delete,delete", "list (any of delete, compact)"),
+        (POLICY, "delete,", "list (any of delete, compact)"),
+    ],
+)
+def test_wrong_text_is_refused_with_what_was_expected_and_found(key: ConfigKey, text: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        key.parse(text)
+    assert str(refusal.value) == f"{key.name}: expected {expected}, found {text!r}"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(COUNT, "7"), (COUNT, True), (COUNT, 7.0), (FLAG, 1), (CODEC, 1), (POLICY, "delete"), (POLICY, [1]), (RATIO, "1")],
+)
+def test_typed_value_of_another_type_is_refused(key: ConfigKey, value: object) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{key.name}: expected {key.type.value}")):
+        key.check(value)
+
+
+def test_typed_value_of_the_type_is_taken() -> None:
+    assert COUNT.check(7) == 7
+    assert RATIO.check(1) == 1.0
+    assert POLICY.check(["compact"]) == ("compact",)
+
+
+def test_key_without_effect_says_so_wherever_it_is_described() -> None:
+    idle = ConfigKey("idle", ConfigType.INT, 1, "Nothing.", is_in_effect=False)
+    assert idle.description == f"Nothing. {NO_EFFECT_YET}"
+    assert COUNT.description == "How many."
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9094", Address("127.0.0.1", 9094)),
+        ("broker:0", Address("broker", 0)),
+        ("[::1]:9094", Address("::1", 9094)),
+    ],
+)
+def test_address_is_read_and_written_alike(text: str, address: Address) -> None:
+    assert parse_address(text) == address
+    assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":9094", "host:65536", "host:-1", "::1:9094", "[]:1", "host:\uff19"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected HOST:PORT"):
+        parse_address(text)
+
+
+def test_no_file_and_no_overrides_give_the_defaults() -> None:
+    assert load_broker_config() == BrokerConfig()
+
+
+def test_every_default_is_itself_a_valid_value() -> None:
+    for key in BROKER_CONFIGS.values():
+        assert key.check(key.default) == key.default
+        assert key.parse(key.format(key.default)) == key.default
+
+
+def test_every_setting_has_a_key() -> None:
+    names = {name.replace(".", "_") for name in BROKER_CONFIGS}
+    assert names == set(BrokerConfig.__dataclass_fields__)
+
+
+def test_file_sets_what_it_names_by_dotted_keys_quoted_names_or_tables(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text('num.partitions = 4\n"broker.id" = 7\n[log.cache]\nbytes = 0\n')
+    assert load_broker_config(path) == BrokerConfig(num_partitions=4, broker_id=7, log_cache_bytes=0)
+
+
+def test_override_wins_over_the_file_and_may_be_text_or_typed(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text("num.partitions = 4\nbroker.id = 7\n")
+    config = load_broker_config(path, {"num.partitions": "8", "log.cache.bytes": 0})
+    assert config == BrokerConfig(num_partitions=8, broker_id=7, log_cache_bytes=0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("num.partition = 4", "unknown configuration key 'num.partition'; did you mean num.partitions?"),
+        ("num_partitions = 4", "unknown configuration key 'num_partitions'; did you mean num.partitions?"),
+        ("zzz = 4", "unknown configuration key 'zzz'"),
+        ('num.partitions = "4"', "num.partitions: expected int ([1,...,10000]), found '4'"),
+        ("num.partitions = 0", "num.partitions: expected int ([1,...,10000]), found 0"),
+        ('listen = "nowhere"', "listen: expected string (HOST:PORT), found 'nowhere'"),
+        ('root = ""', "root: expected string (a non-empty string), found ''"),
+        ('broker.id = 1\n"broker.id" = 2', "expected broker.id once, found it twice"),
+    ],
+)
+def test_wrong_setting_in_a_file_is_named_with_the_file(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text(content)
+    with pytest.raises(ConfigError) as refusal:
+        load_broker_config(path)
+    assert str(refusal.value) == f"{path}: {message}"
+
+
+def test_file_that_is_no_toml_is_refused_with_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text("broker.id = 1\nlisten = \n")
+    with pytest.raises(ConfigError, match=r"broker\.toml: expected TOML, found: .*line 2"):
+        load_broker_config(path)
+
+
+def test_file_that_cannot_be_read_is_refused_by_its_path(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml: expected a readable file, found: No such file"):
+        load_broker_config(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="expected a readable file, found: Is a directory"):
+        load_broker_config(tmp_path)
+
+
+def test_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_bytes(b"a\xff")
+    with pytest.raises(ConfigError, match="expected UTF-8 text, found other bytes at position 1"):
+        load_broker_config(path)
+
+
+def test_override_of_an_unknown_key_is_refused() -> None:
+    with pytest.raises(ConfigError, match=re.escape("did you mean broker.id?")):
+        load_broker_config(None, {"broker_id": "1"})
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:9094", "[::]:9094"])
+def test_serving_on_all_interfaces_needs_an_address_for_clients(listen: str) -> None:
+    with pytest.raises(ConfigError, match="expected advertise to name an address that clients can connect to"):
+        load_broker_config(None, {"listen": listen})
+    with pytest.raises(ConfigError, match="advertise is"):
+        load_broker_config(None, {"advertise": listen})
+    config = load_broker_config(None, {"listen": listen, "advertise": "bus.example:9094"})
+    assert config.advertised_address(9094) == Address("bus.example", 9094)
+
+
+def test_clients_are_told_the_port_that_was_bound_if_none_was_chosen() -> None:
+    assert BrokerConfig(listen="127.0.0.1:0").advertised_address(40001) == Address("127.0.0.1", 40001)
+    assert BrokerConfig(listen="127.0.0.1:0", advertise="nat:80").advertised_address(40001) == Address("nat", 80)
+
+
+def test_description_shows_value_default_and_whether_it_was_set() -> None:
+    entries = {entry.name: entry for entry in describe_broker_config(BrokerConfig(num_partitions=4))}
+    assert entries.keys() == BROKER_CONFIGS.keys()
+    changed = entries["num.partitions"]
+    assert (changed.value, changed.default, changed.is_default) == ("4", "1", False)
+    assert (changed.type, changed.valid_values, changed.is_read_only) == ("int", "[1,...,10000]", True)
+    assert entries["broker.id"].is_default
+
+
+def test_documentation_of_every_key_is_one_line() -> None:
+    for key in BROKER_CONFIGS.values():
+        assert key.documentation.endswith(".")
+        assert "\n" not in key.documentation
+        assert key.is_in_effect
+
+
+def test_shipped_broker_file_holds_every_key_with_its_default_and_a_comment() -> None:
+    path = CONF / "broker.toml"
+    assert load_broker_config(path) == BrokerConfig()
+    lines = path.read_text().splitlines()
+    places = {line.split(" = ")[0]: number for number, line in enumerate(lines) if re.match(r"[a-z.]+ = ", line)}
+    assert places.keys() == BROKER_CONFIGS.keys()
+    assert [name for name, number in places.items() if not lines[number - 1].startswith("# ")] == []
+
+
+def test_shipped_logging_file_has_the_agreed_form() -> None:
+    settings = tomllib.loads((CONF / "logging.toml").read_text())["logging"]
+    assert settings["format"] in ("text", "json")
+    assert settings["level"] == "INFO"
+    assert all(name.startswith("bus.") for name in settings["levels"])
