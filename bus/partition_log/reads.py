@@ -1,0 +1,69 @@
+"""What a reader may see: fetch visibility and the special timestamps of ListOffsets.
+
+Guards the promise that nobody reads an uncommitted record: every answer ends at the high watermark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bus.errors import ErrorCode, Refused
+from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
+from bus.partition_log.state import PartitionState, check_leader_epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """Records from `offset` up to, but not including, `end_offset`; none yet if they are equal."""
+
+    offset: int
+    end_offset: int
+
+
+def decide_fetch(state: PartitionState, offset: int, current_leader_epoch: int | None) -> Readable | Refused:
+    """An offset that was given but not committed yet is no error: there is nothing to read there for now."""
+    refusal = check_leader_epoch(state, current_leader_epoch)
+    if refusal is not None:
+        return refusal
+    if not state.log_start <= offset <= state.log_end:
+        return Refused(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"expected an offset from {state.log_start} to {state.high_watermark}, found {offset}",
+        )
+    return Readable(offset, max(offset, state.high_watermark))
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOffset:
+    """`offset` -1: there is no such record. `timestamp_ms` -1: the offset is a bound, not a record."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTimestamp:
+    """The table has to be asked for the first record at or after `timestamp_ms`; None asks for the largest."""
+
+    timestamp_ms: int | None
+
+
+def decide_list_offsets(
+    state: PartitionState, timestamp_ms: int, current_leader_epoch: int | None
+) -> ListedOffset | SearchTimestamp | Refused:
+    refusal = check_leader_epoch(state, current_leader_epoch)
+    if refusal is not None:
+        return refusal
+    if timestamp_ms == LATEST_TIMESTAMP:
+        return ListedOffset(state.high_watermark, -1, state.leader_epoch)
+    if timestamp_ms == EARLIEST_TIMESTAMP:
+        return ListedOffset(state.log_start, -1, state.leader_epoch)
+    if timestamp_ms == MAX_TIMESTAMP:
+        return SearchTimestamp(None)
+    if timestamp_ms < 0:
+        return Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"expected a timestamp in milliseconds, -1 (latest), -2 (earliest) or -3 (largest), found {timestamp_ms}",
+        )
+    return SearchTimestamp(timestamp_ms)

@@ -1,0 +1,214 @@
+"""What may be done to the cluster's topics and brokers, and which records do it.
+
+Commands in, `Step`s out: records to be made durable and applied, and the answer. Guards one promise: a record that
+a decision gives can be applied to the state it was decided on, and a refused command gives none. Ids and the leader of
+new partitions come in as arguments. Decides on one command; whoever decides several before one append applies each
+one's records before the next decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bus.config import PARTITIONS_MAX
+from bus.errors import ErrorCode, Refused
+from bus.model import BrokerEndpoint, Step
+from bus.topics.cluster import ClusterState, Topic
+from bus.topics.cluster_records import (
+    BrokerRegistered,
+    BrokerUnregistered,
+    ClusterRecord,
+    LeaderChanged,
+    PartitionsAdded,
+    TopicConfigChanged,
+    TopicCreated,
+    TopicDeleted,
+    TopicFilesDeleted,
+)
+from bus.topics.configs import ConfigOperation, alter_topic_configs, normalize_topic_configs
+from bus.topics.names import check_not_internal, check_topic_name, collision_key
+
+DEFAULT_PARTITIONS = (-1, 0)  # both mean: as many as num.partitions says
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    name: str
+    partitions: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    validate_only: bool = False  # answer as if, change nothing; the same in the other commands
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitions:
+    name: str
+    partitions: int  # the new total
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTopicConfigs:
+    name: str
+    operations: Sequence[ConfigOperation]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResult:
+    """The topic as it is after the command; with `validate_only` on creation, `topic_id` is empty."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStarted:
+    broker_id: int
+    partitions: int  # how many it leads now, each at a new epoch
+
+
+TopicStep = Step[ClusterRecord, TopicResult | Refused]
+
+
+def decide_create_topic(
+    state: ClusterState, command: CreateTopic, *, topic_id: str, leader_id: int, partitions_default: int
+) -> TopicStep:
+    """One TopicCreated and a TopicConfigChanged for each config. `topic_id` has never been used, `leader_id` is
+    registered.
+
+    Refused: INVALID_TOPIC_EXCEPTION (name illegal, internal or colliding), TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
+    INVALID_CONFIG.
+    """
+    name = command.name
+    refused = check_topic_name(name) or check_not_internal(name) or _check_free(state, name)
+    if refused is not None:
+        return Step(refused)
+    partitions = partitions_default if command.partitions in DEFAULT_PARTITIONS else command.partitions
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        return _invalid_partitions(f"expected 1 to {PARTITIONS_MAX} partitions of {name}, found {partitions}")
+    configs = normalize_topic_configs(command.configs)
+    if isinstance(configs, Refused):
+        return Step(configs)
+    if command.validate_only:
+        return Step(TopicResult(name, "", partitions, configs))
+    settings = (TopicConfigChanged(name, topic_id, key, value) for key, value in configs.items())
+    return Step(
+        TopicResult(name, topic_id, partitions, configs),
+        (TopicCreated(name, topic_id, partitions, leader_id), *settings),
+    )
+
+
+def decide_delete_topic(state: ClusterState, command: DeleteTopic) -> TopicStep:
+    """Gone for users at once; its id stays in `deleted_topics` until `decide_topic_files_deleted`. Refused:
+    INVALID_TOPIC_EXCEPTION (internal), UNKNOWN_TOPIC_OR_PARTITION."""
+    topic = _changeable_topic(state, command.name)
+    if isinstance(topic, Refused):
+        return Step(topic)
+    return Step(_result(topic), (TopicDeleted(topic.name, topic.topic_id),))
+
+
+def decide_topic_files_deleted(state: ClusterState, topic_id: str) -> Step[ClusterRecord, None]:
+    """After all files of a deleted topic are gone. Safe to repeat."""
+    return Step(None, (TopicFilesDeleted(topic_id),) if topic_id in state.deleted_topics else ())
+
+
+def decide_create_partitions(state: ClusterState, command: CreatePartitions, *, leader_id: int) -> TopicStep:
+    """More partitions, never fewer and never as many: their offsets would be lost, or nothing be done. Refused:
+    INVALID_TOPIC_EXCEPTION (internal), UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS."""
+    topic = _changeable_topic(state, command.name)
+    if isinstance(topic, Refused):
+        return Step(topic)
+    count = len(topic.partitions)
+    if command.partitions <= count:
+        return _invalid_partitions(
+            f"topic {topic.name} has {count} partitions, expected more, found {command.partitions}"
+        )
+    if command.partitions > PARTITIONS_MAX:
+        return _invalid_partitions(
+            f"expected at most {PARTITIONS_MAX} partitions of {topic.name}, found {command.partitions}"
+        )
+    result = TopicResult(topic.name, topic.topic_id, command.partitions, topic.configs)
+    added = PartitionsAdded(topic.name, topic.topic_id, command.partitions, leader_id)
+    return Step(result, () if command.validate_only else (added,))
+
+
+def decide_alter_topic_configs(state: ClusterState, command: AlterTopicConfigs) -> TopicStep:
+    """All operations or none; a record for each override that is another one afterwards. Refused:
+    INVALID_TOPIC_EXCEPTION (internal), UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG, INVALID_REQUEST (a config named
+    twice)."""
+    topic = _changeable_topic(state, command.name)
+    if isinstance(topic, Refused):
+        return Step(topic)
+    configs = alter_topic_configs(topic.configs, command.operations)
+    if isinstance(configs, Refused):
+        return Step(configs)
+    result = TopicResult(topic.name, topic.topic_id, len(topic.partitions), configs)
+    return Step(result, () if command.validate_only else tuple(_config_changes(topic, configs)))
+
+
+def decide_start_broker(
+    state: ClusterState, endpoint: BrokerEndpoint, *, gone_broker_ids: Collection[int] = ()
+) -> Step[ClusterRecord, BrokerStarted]:
+    """Registers the broker and gives every partition that it leads a new epoch, so that what an earlier life of it may
+    still have in flight is fenced. It also takes over from the brokers of which the caller knows that they are gone,
+    and unregisters them."""
+    gone = sorted(set(gone_broker_ids) & state.brokers.keys() - {endpoint.broker_id})
+    leaders = {endpoint.broker_id, *gone}
+    changes = [
+        LeaderChanged(topic.name, topic.topic_id, number, endpoint.broker_id, leadership.leader_epoch + 1)
+        for topic in state.topics.values()
+        for number, leadership in enumerate(topic.partitions)
+        if leadership.leader_id in leaders
+    ]
+    return Step(
+        BrokerStarted(endpoint.broker_id, len(changes)),
+        (
+            BrokerRegistered(endpoint.broker_id, endpoint.host, endpoint.port),
+            *changes,
+            *(BrokerUnregistered(broker_id) for broker_id in gone),
+        ),
+    )
+
+
+def _check_free(state: ClusterState, name: str) -> Refused | None:
+    if name in state.topics:
+        return Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+    other = state.collisions.get(collision_key(name))
+    if other is not None:
+        return Refused(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"expected a name that differs in more than '.' and '_', found {name}, which collides with topic {other}",
+        )
+    return None
+
+
+def _changeable_topic(state: ClusterState, name: str) -> Topic | Refused:
+    refused = check_not_internal(name)
+    if refused is not None:
+        return refused
+    topic = state.topics.get(name)
+    if topic is None:
+        return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found none named {name!r}")
+    return topic
+
+
+def _config_changes(topic: Topic, configs: Mapping[str, str]) -> Iterator[TopicConfigChanged]:
+    for name in sorted(topic.configs.keys() | configs.keys()):
+        if topic.configs.get(name) != configs.get(name):
+            yield TopicConfigChanged(topic.name, topic.topic_id, name, configs.get(name))
+
+
+def _result(topic: Topic) -> TopicResult:
+    return TopicResult(topic.name, topic.topic_id, len(topic.partitions), topic.configs)
+
+
+def _invalid_partitions(message: str) -> TopicStep:
+    return Step(Refused(ErrorCode.INVALID_PARTITIONS, message))

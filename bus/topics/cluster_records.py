@@ -1,0 +1,138 @@
+"""The records of `__cluster_metadata`, and their form as rows of that log.
+
+Guards one promise: what was written is what is read back, `decode_record(encode_record(r)) == r`, for ever; so a type's
+name and the meaning of its fields never change, and a new fact gets a new type. A row is one struct for all types: the
+field `type` names the record and what it lacks is null. Rows come from disk, so decoding checks and never asserts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistered:
+    """A broker serves at this address, its first or another one."""
+
+    broker_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerUnregistered:
+    """The broker is gone and leads nothing any more."""
+
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreated:
+    topic: str
+    topic_id: str
+    partitions: int  # 0 .. partitions - 1, each led by `leader_id` at epoch 0
+    leader_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsAdded:
+    topic: str
+    topic_id: str
+    partitions: int  # the new total
+    leader_id: int  # of the new ones
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChanged:
+    topic: str
+    topic_id: str
+    partition: int
+    leader_id: int  # may be the same broker, after its restart
+    leader_epoch: int  # > every earlier one of the partition
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigChanged:
+    topic: str
+    topic_id: str
+    name: str
+    value: str | None  # None: the override is gone, the default holds
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """The topic is gone for users; its files may still be there."""
+
+    topic: str
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFilesDeleted:
+    topic_id: str
+
+
+ClusterRecord = (
+    BrokerRegistered
+    | BrokerUnregistered
+    | TopicCreated
+    | PartitionsAdded
+    | LeaderChanged
+    | TopicConfigChanged
+    | TopicDeleted
+    | TopicFilesDeleted
+)
+
+_TYPES: Mapping[str, type[Any]] = {
+    record_type.__name__: record_type
+    for record_type in (
+        BrokerRegistered,
+        BrokerUnregistered,
+        TopicCreated,
+        PartitionsAdded,
+        LeaderChanged,
+        TopicConfigChanged,
+        TopicDeleted,
+        TopicFilesDeleted,
+    )
+}
+# Fields whose column has another name than they have; every other field is the column of its name.
+_COLUMNS = {"leader_id": "broker_id", "name": "config_name", "value": "config_value"}
+_NULLABLE = {"config_value"}
+_INTEGERS = {"partition", "partitions", "broker_id", "leader_epoch", "port"}
+_INTEGER_MAX = 2**31 - 1  # the columns are 32 bits wide
+
+
+def encode_record(record: ClusterRecord) -> dict[str, Any]:
+    """The row of a record; columns that it does not have are left out, which reads as null."""
+    row: dict[str, Any] = {"type": type(record).__name__}
+    for field in fields(record):
+        row[_COLUMNS.get(field.name, field.name)] = getattr(record, field.name)
+    return row
+
+
+def decode_record(row: Mapping[str, Any]) -> ClusterRecord:
+    """Raises `ValueError` for a type that this version does not know, and for a field that is missing or wrong."""
+    type_name = row.get("type")
+    record_type = _TYPES.get(type_name) if isinstance(type_name, str) else None
+    if record_type is None:
+        known = ", ".join(_TYPES)
+        raise ValueError(f"expected a record of type {known}, found {type_name!r}: written by a newer version?")
+    columns = {field.name: _COLUMNS.get(field.name, field.name) for field in fields(record_type)}
+    record: ClusterRecord = record_type(**{name: _column(row, column) for name, column in columns.items()})
+    return record
+
+
+def _column(row: Mapping[str, Any], column: str) -> Any:
+    value = row.get(column)
+    if column in _INTEGERS:
+        is_right = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _INTEGER_MAX
+        expected = f"an integer from 0 to {_INTEGER_MAX}"
+    else:
+        is_right = isinstance(value, str) or (value is None and column in _NULLABLE)
+        expected = "a string"
+    if not is_right:
+        raise ValueError(f"{row['type']}: expected {expected} in the field {column}, found {value!r}")
+    return value

@@ -1,0 +1,289 @@
+"""Commands on the cluster: what is granted, with which records, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from bus.config import PARTITIONS_MAX
+from bus.errors import ErrorCode, Refused
+from bus.model import BrokerEndpoint
+from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, apply
+from bus.topics.cluster_decisions import (
+    AlterTopicConfigs,
+    BrokerStarted,
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+    TopicResult,
+    TopicStep,
+    decide_alter_topic_configs,
+    decide_create_partitions,
+    decide_create_topic,
+    decide_delete_topic,
+    decide_start_broker,
+    decide_topic_files_deleted,
+)
+from bus.topics.cluster_records import (
+    BrokerRegistered,
+    BrokerUnregistered,
+    ClusterRecord,
+    LeaderChanged,
+    PartitionsAdded,
+    TopicConfigChanged,
+    TopicCreated,
+    TopicDeleted,
+    TopicFilesDeleted,
+)
+from bus.topics.configs import AlterOperation, ConfigOperation
+
+
+def cluster(*records: ClusterRecord) -> ClusterState:
+    return cluster_after(EMPTY_CLUSTER, records)
+
+
+def cluster_after(state: ClusterState, records: Sequence[ClusterRecord]) -> ClusterState:
+    for record in records:
+        state = apply(state, record)
+    return state
+
+
+STATE = cluster(
+    BrokerRegistered(0, "a", 1),
+    TopicCreated("orders", "id-1", 4, 0),
+    TopicConfigChanged("orders", "id-1", "retention.ms", "5"),
+    TopicCreated("a_b", "id-2", 1, 0),
+    TopicCreated("__internal", "id-3", 1, 0),
+)
+
+
+def create(command: CreateTopic, state: ClusterState = STATE) -> TopicStep:
+    return decide_create_topic(state, command, topic_id="id-new", leader_id=0, partitions_default=3)
+
+
+def assert_refused(step: TopicStep, code: ErrorCode, message: str) -> None:
+    assert step.response == Refused(code, message)
+    assert step.records == ()
+
+
+def test_created_topic_and_its_configs_are_one_step() -> None:
+    step = create(CreateTopic("new", 2, {"retention.ms": " 7", "commit.burst": "1"}))
+    assert step.records == (
+        TopicCreated("new", "id-new", 2, 0),
+        TopicConfigChanged("new", "id-new", "retention.ms", "7"),
+        TopicConfigChanged("new", "id-new", "commit.burst", "1"),
+    )
+    assert step.response == TopicResult("new", "id-new", 2, {"retention.ms": "7", "commit.burst": "1"})
+
+
+@pytest.mark.parametrize("unsaid", [-1, 0])
+def test_topic_without_a_partition_count_gets_the_default(unsaid: int) -> None:
+    assert create(CreateTopic("new", unsaid)).records == (TopicCreated("new", "id-new", 3, 0),)
+
+
+def test_creation_that_is_only_validated_answers_and_changes_nothing() -> None:
+    step = create(CreateTopic("new", 2, {"retention.ms": "7"}, validate_only=True))
+    assert step.records == ()
+    assert step.response == TopicResult("new", "", 2, {"retention.ms": "7"})
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        (CreateTopic(""), ErrorCode.INVALID_TOPIC_EXCEPTION, "expected a topic name, found an empty one"),
+        (
+            CreateTopic("__mine"),
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            "topics that begin with __ belong to the bus itself, found '__mine'",
+        ),
+        (CreateTopic("orders"), ErrorCode.TOPIC_ALREADY_EXISTS, "topic orders exists already"),
+        (
+            CreateTopic("a.b"),
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            "expected a name that differs in more than '.' and '_', found a.b, which collides with topic a_b",
+        ),
+        (
+            CreateTopic("new", -2),
+            ErrorCode.INVALID_PARTITIONS,
+            "expected 1 to 10000 partitions of new, found -2",
+        ),
+        (
+            CreateTopic("new", PARTITIONS_MAX + 1),
+            ErrorCode.INVALID_PARTITIONS,
+            "expected 1 to 10000 partitions of new, found 10001",
+        ),
+        (
+            CreateTopic("new", 1, {"retention.mss": "1"}),
+            ErrorCode.INVALID_CONFIG,
+            "unknown configuration key 'retention.mss'; did you mean retention.ms?",
+        ),
+        (
+            CreateTopic("orders", validate_only=True),
+            ErrorCode.TOPIC_ALREADY_EXISTS,
+            "topic orders exists already",
+        ),
+    ],
+)
+def test_creation_is_refused(command: CreateTopic, code: ErrorCode, message: str) -> None:
+    assert_refused(create(command), code, message)
+
+
+def test_largest_partition_count_is_granted() -> None:
+    assert create(CreateTopic("new", PARTITIONS_MAX)).records == (TopicCreated("new", "id-new", PARTITIONS_MAX, 0),)
+
+
+def test_name_is_free_again_after_its_topic_was_deleted() -> None:
+    state = apply(STATE, TopicDeleted("a_b", "id-2"))
+    assert create(CreateTopic("a.b", 1), state).records == (TopicCreated("a.b", "id-new", 1, 0),)
+
+
+def test_deleted_topic_is_answered_with_what_it_was() -> None:
+    step = decide_delete_topic(STATE, DeleteTopic("orders"))
+    assert step.records == (TopicDeleted("orders", "id-1"),)
+    assert step.response == TopicResult("orders", "id-1", 4, {"retention.ms": "5"})
+
+
+def test_files_of_a_deleted_topic_are_reported_gone_once() -> None:
+    state = apply(STATE, TopicDeleted("orders", "id-1"))
+    step = decide_topic_files_deleted(state, "id-1")
+    assert step.records == (TopicFilesDeleted("id-1"),)
+    assert decide_topic_files_deleted(apply(state, step.records[0]), "id-1").records == ()
+    assert decide_topic_files_deleted(STATE, "id-1").records == ()
+
+
+def test_partitions_are_added_up_to_the_new_total() -> None:
+    step = decide_create_partitions(STATE, CreatePartitions("orders", 6), leader_id=0)
+    assert step.records == (PartitionsAdded("orders", "id-1", 6, 0),)
+    assert step.response == TopicResult("orders", "id-1", 6, {"retention.ms": "5"})
+
+
+def test_partitions_that_are_only_validated_change_nothing() -> None:
+    step = decide_create_partitions(STATE, CreatePartitions("orders", 6, validate_only=True), leader_id=0)
+    assert step.records == ()
+    assert step.response == TopicResult("orders", "id-1", 6, {"retention.ms": "5"})
+
+
+@pytest.mark.parametrize(
+    ("partitions", "message"),
+    [
+        (4, "topic orders has 4 partitions, expected more, found 4"),
+        (3, "topic orders has 4 partitions, expected more, found 3"),
+        (-1, "topic orders has 4 partitions, expected more, found -1"),
+        (10_001, "expected at most 10000 partitions of orders, found 10001"),
+    ],
+)
+def test_partitions_are_never_fewer_nor_too_many(partitions: int, message: str) -> None:
+    step = decide_create_partitions(STATE, CreatePartitions("orders", partitions), leader_id=0)
+    assert_refused(step, ErrorCode.INVALID_PARTITIONS, message)
+
+
+def alter(*operations: ConfigOperation, validate_only: bool = False) -> TopicStep:
+    return decide_alter_topic_configs(STATE, AlterTopicConfigs("orders", operations, validate_only))
+
+
+def test_altered_configs_are_a_record_for_each_change() -> None:
+    step = alter(
+        ConfigOperation("retention.ms", AlterOperation.DELETE),
+        ConfigOperation("commit.burst", AlterOperation.SET, "9"),
+    )
+    assert step.records == (
+        TopicConfigChanged("orders", "id-1", "commit.burst", "9"),
+        TopicConfigChanged("orders", "id-1", "retention.ms", None),
+    )
+    assert step.response == TopicResult("orders", "id-1", 4, {"commit.burst": "9"})
+
+
+def test_config_set_to_what_it_is_makes_no_record() -> None:
+    assert alter(ConfigOperation("retention.ms", AlterOperation.SET, "5")).records == ()
+
+
+def test_alteration_that_is_only_validated_changes_nothing() -> None:
+    step = alter(ConfigOperation("commit.burst", AlterOperation.SET, "9"), validate_only=True)
+    assert step.records == ()
+    assert step.response == TopicResult("orders", "id-1", 4, {"retention.ms": "5", "commit.burst": "9"})
+
+
+def test_alteration_with_one_wrong_value_changes_nothing() -> None:
+    step = alter(
+        ConfigOperation("retention.ms", AlterOperation.DELETE),
+        ConfigOperation("commit.burst", AlterOperation.SET, "0"),
+    )
+    assert_refused(step, ErrorCode.INVALID_CONFIG, "commit.burst: expected int ([1,...]), found '0'")
+
+
+def change(name: str) -> list[TopicStep]:
+    """The commands that need a topic that is there and that users may change."""
+    return [
+        decide_delete_topic(STATE, DeleteTopic(name)),
+        decide_create_partitions(STATE, CreatePartitions(name, 9), leader_id=0),
+        decide_alter_topic_configs(STATE, AlterTopicConfigs(name, ())),
+    ]
+
+
+def test_topic_that_is_not_there_cannot_be_changed() -> None:
+    for step in change("none"):
+        assert_refused(
+            step, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "expected an existing topic, found none named 'none'"
+        )
+
+
+def test_internal_topic_cannot_be_changed_by_users() -> None:
+    for step in change("__internal"):
+        assert_refused(
+            step,
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            "topics that begin with __ belong to the bus itself, found '__internal'",
+        )
+
+
+def test_started_broker_leads_its_partitions_at_new_epochs() -> None:
+    state = cluster(
+        BrokerRegistered(0, "a", 1),
+        BrokerRegistered(1, "b", 2),
+        TopicCreated("orders", "id-1", 2, 0),
+        LeaderChanged("orders", "id-1", 1, 0, 4),
+        TopicCreated("others", "id-2", 1, 1),
+    )
+    step = decide_start_broker(state, BrokerEndpoint(0, "moved", 9))
+    assert step.records == (
+        BrokerRegistered(0, "moved", 9),
+        LeaderChanged("orders", "id-1", 0, 0, 1),
+        LeaderChanged("orders", "id-1", 1, 0, 5),
+    )
+    assert step.response == BrokerStarted(0, 2)
+
+
+def test_first_broker_of_a_cluster_is_registered() -> None:
+    step = decide_start_broker(EMPTY_CLUSTER, BrokerEndpoint(0, "a", 1))
+    assert step.records == (BrokerRegistered(0, "a", 1),)
+    assert step.response == BrokerStarted(0, 0)
+
+
+def test_started_broker_takes_over_from_those_that_are_gone() -> None:
+    state = cluster(
+        BrokerRegistered(0, "a", 1),
+        BrokerRegistered(1, "b", 2),
+        TopicCreated("orders", "id-1", 1, 0),
+        TopicCreated("others", "id-2", 1, 1),
+    )
+    step = decide_start_broker(state, BrokerEndpoint(2, "c", 3), gone_broker_ids=[0, 1, 2, 99])
+    assert step.records == (
+        BrokerRegistered(2, "c", 3),
+        LeaderChanged("orders", "id-1", 0, 2, 1),
+        LeaderChanged("others", "id-2", 0, 2, 1),
+        BrokerUnregistered(0),
+        BrokerUnregistered(1),
+    )
+    after = cluster_after(state, step.records)
+    assert after.brokers.keys() == {2}
+
+
+def test_started_broker_is_not_itself_among_the_gone() -> None:
+    step = decide_start_broker(STATE, BrokerEndpoint(0, "a", 1), gone_broker_ids=STATE.brokers)
+    assert BrokerUnregistered(0) not in step.records
+
+
+def test_restart_changes_partitions_of_internal_topics_too() -> None:
+    step = decide_start_broker(STATE, BrokerEndpoint(0, "a", 1))
+    assert LeaderChanged("__internal", "id-3", 0, 0, 1) in step.records

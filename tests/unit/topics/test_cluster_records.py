@@ -1,0 +1,117 @@
+"""Rows of the metadata log: written once, read for ever."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE
+from bus.topics.cluster_records import (
+    BrokerRegistered,
+    BrokerUnregistered,
+    ClusterRecord,
+    LeaderChanged,
+    PartitionsAdded,
+    TopicConfigChanged,
+    TopicCreated,
+    TopicDeleted,
+    TopicFilesDeleted,
+    decode_record,
+    encode_record,
+)
+
+# Written out, not computed: these rows lie in logs, so a change here breaks every root there is.
+ROWS: list[tuple[ClusterRecord, dict[str, Any]]] = [
+    (BrokerRegistered(3, "host", 9094), {"type": "BrokerRegistered", "broker_id": 3, "host": "host", "port": 9094}),
+    (BrokerUnregistered(3), {"type": "BrokerUnregistered", "broker_id": 3}),
+    (
+        TopicCreated("orders", "id", 4, 3),
+        {"type": "TopicCreated", "topic": "orders", "topic_id": "id", "partitions": 4, "broker_id": 3},
+    ),
+    (
+        PartitionsAdded("orders", "id", 8, 3),
+        {"type": "PartitionsAdded", "topic": "orders", "topic_id": "id", "partitions": 8, "broker_id": 3},
+    ),
+    (
+        LeaderChanged("orders", "id", 1, 3, 2),
+        {
+            "type": "LeaderChanged",
+            "topic": "orders",
+            "topic_id": "id",
+            "partition": 1,
+            "broker_id": 3,
+            "leader_epoch": 2,
+        },
+    ),
+    (
+        TopicConfigChanged("orders", "id", "retention.ms", "1"),
+        {
+            "type": "TopicConfigChanged",
+            "topic": "orders",
+            "topic_id": "id",
+            "config_name": "retention.ms",
+            "config_value": "1",
+        },
+    ),
+    (
+        TopicConfigChanged("orders", "id", "retention.ms", None),
+        {
+            "type": "TopicConfigChanged",
+            "topic": "orders",
+            "topic_id": "id",
+            "config_name": "retention.ms",
+            "config_value": None,
+        },
+    ),
+    (TopicDeleted("orders", "id"), {"type": "TopicDeleted", "topic": "orders", "topic_id": "id"}),
+    (TopicFilesDeleted("id"), {"type": "TopicFilesDeleted", "topic_id": "id"}),
+]
+
+
+def test_every_record_type_has_its_row_here() -> None:
+    assert {type(record) for record, _ in ROWS} == set(typing.get_args(ClusterRecord))
+
+
+@pytest.mark.parametrize(("record", "row"), ROWS)
+def test_row_of_a_record_never_changes(record: ClusterRecord, row: dict[str, Any]) -> None:
+    assert encode_record(record) == row
+    assert decode_record(row) == record
+
+
+def test_rows_survive_the_columns_of_the_log() -> None:
+    stored = pa.array([encode_record(record) for record, _ in ROWS], CLUSTER_METADATA_VALUE_TYPE)
+    assert [decode_record(row) for row in stored.to_pylist()] == [record for record, _ in ROWS]
+
+
+def test_rows_have_no_field_that_the_log_would_drop() -> None:
+    for record, _ in ROWS:
+        assert encode_record(record).keys() <= set(CLUSTER_METADATA_VALUE_TYPE.names)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"type": "TopicMoved"}, r"expected a record of type .*TopicCreated.*, found 'TopicMoved': .* newer version\?"),
+        ({}, "found None: written by a newer version"),
+        ({"type": 7}, "found 7: written by a newer version"),
+        ({"type": "BrokerUnregistered"}, r"BrokerUnregistered: expected an integer .* field broker_id, found None"),
+        ({"type": "BrokerUnregistered", "broker_id": "3"}, "field broker_id, found '3'"),
+        ({"type": "BrokerUnregistered", "broker_id": True}, "field broker_id, found True"),
+        ({"type": "BrokerUnregistered", "broker_id": -1}, "from 0 to 2147483647 in the field broker_id, found -1"),
+        ({"type": "TopicFilesDeleted", "topic_id": None}, "expected a string in the field topic_id, found None"),
+        (
+            {"type": "TopicConfigChanged", "topic": "t", "topic_id": "id", "config_name": None, "config_value": None},
+            "expected a string in the field config_name, found None",
+        ),
+    ],
+)
+def test_row_that_cannot_be_read_is_refused_with_what_was_found(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        decode_record(row)
+
+
+def test_field_that_a_newer_version_added_is_ignored() -> None:
+    assert decode_record({"type": "BrokerUnregistered", "broker_id": 3, "reason": "moved"}) == BrokerUnregistered(3)
