@@ -1,0 +1,336 @@
+"""Delta actions as bytes and back: version file names, commits, table metadata, and what a file's entry says.
+
+Guards one promise: what is written here follows the Delta protocol (reader 1, writer 2, "Actions"), and what is read
+here is complete: a version file that was cut short never decodes as a shorter commit. Does no I/O and decides nothing.
+
+Every commit of the bus carries two `txn` actions of its own, `bus/high_watermark` and `bus/leader_epoch`. A checkpoint
+drops `commitInfo` and, once everything has been retired, has no file left to tell the next offset; `txn` actions
+survive both, and any Delta library can ask for them. Each of our files carries the tag `bus.file` with what opening
+needs to know about it, so that no statistics are parsed and no data file is opened then.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version as distribution_version
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from bus.log_schema import STATS_COLUMNS, delta_schema_string
+from bus.model import TopicPartition
+from bus.ports import ProducerProgress
+
+LOG_FOLDER = "_delta_log"
+LAST_CHECKPOINT = "_last_checkpoint"
+FORMAT_VERSION = 1
+
+ENGINE = "delta-bus"
+ENGINE_INFO = f"{ENGINE}/{distribution_version('delta-bus')}"
+HIGH_WATERMARK_APP = "bus/high_watermark"
+LEADER_EPOCH_APP = "bus/leader_epoch"
+_PRODUCER_APP = re.compile(r"bus/(\d+)")
+FILE_TAG = "bus.file"
+
+_VERSION_NAME = re.compile(r"(\d{20})\.json")
+_CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
+
+# Delta accepts any positive integer here. Only the broker checkpoints: two writers of one checkpoint, or a Hadoop
+# writer that leaves its own checksum files beside it, can make it unreadable for the others.
+_CHECKPOINT_INTERVAL_NEVER = 2_000_000_000
+
+
+class MalformedCommit(ValueError):
+    """These bytes are no complete version file; the message says what was expected and what was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """One data file of the current version. Invariant: 0 < record_count <= next_offset - base_offset."""
+
+    path: str  # relative to the table, as it is called in the store
+    size_bytes: int
+    base_offset: int
+    next_offset: int  # one past the last offset that the file stands for
+    record_count: int
+    timestamp_min_ms: int
+    timestamp_max_ms: int
+    leader_epoch: int  # the largest in the file
+    is_ordered: bool = True  # rows are in offset order; known of our files, not of those that others rewrote
+
+    @property
+    def is_dense(self) -> bool:
+        return self.record_count == self.next_offset - self.base_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """`live` is None if the file is not of our making; then only its rows tell what it holds."""
+
+    path: str
+    size_bytes: int
+    is_data_change: bool
+    live: LiveFile | None
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    path: str
+    is_data_change: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableMetadata:
+    schema_string: str
+    configuration: Mapping[str, str]
+
+    @property
+    def topic_id(self) -> str | None:
+        return self.configuration.get("bus.topic_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    reader_version: int
+    writer_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One decoded version file."""
+
+    version: int
+    operation: str = "unknown"
+    engine_info: str = "an unknown engine"
+    txn_id: str | None = None
+    leader_epoch: int | None = None
+    adds: Sequence[Add] = ()
+    removes: Sequence[Remove] = ()
+    txns: Mapping[str, int] = field(default_factory=dict)
+    metadata: TableMetadata | None = None
+    protocol: Protocol | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        return self.engine_info.startswith(f"{ENGINE}/")
+
+
+def version_name(version: int) -> str:
+    return f"{version:020d}.json"
+
+
+def checkpoint_name(version: int) -> str:
+    return f"{version:020d}.checkpoint.parquet"
+
+
+def parse_version_name(name: str) -> int | None:
+    match = _VERSION_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def parse_checkpoint_name(name: str) -> int | None:
+    match = _CHECKPOINT_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def encode_create(
+    partition: TopicPartition, *, topic_id: str, table_id: str, txn_id: str, schema: pa.Schema, now_ms: int
+) -> bytes:
+    """Version 0: protocol and metadata of an empty table."""
+    configuration = {
+        "delta.dataSkippingStatsColumns": ",".join(STATS_COLUMNS),
+        "delta.enableExpiredLogCleanup": "false",
+        "delta.checkpointInterval": str(_CHECKPOINT_INTERVAL_NEVER),
+        "bus.topic": partition.topic,
+        "bus.partition": str(partition.partition),
+        "bus.topic_id": topic_id,
+        "bus.format_version": str(FORMAT_VERSION),
+    }
+    commit_info = {
+        "timestamp": now_ms,
+        "operation": "CREATE TABLE",
+        "operationParameters": {},
+        "isBlindAppend": True,
+        "engineInfo": ENGINE_INFO,
+        "txnId": txn_id,
+        "actionCount": 3,
+    }
+    metadata = {
+        "id": table_id,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": table_schema_string(schema),
+        "partitionColumns": [],
+        "configuration": configuration,
+        "createdTime": now_ms,
+    }
+    actions = (
+        {"commitInfo": commit_info},
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": metadata},
+    )
+    return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
+
+
+def encode_append(
+    file: LiveFile,
+    *,
+    stats: str,
+    producers: Sequence[ProducerProgress],
+    leader_epoch: int,
+    now_ms: int,
+    txn_id: str,
+) -> bytes:
+    """An append as a version file. Written by hand, since every acknowledged record waits for it.
+
+    No value in here needs escaping but the statistics, which are JSON within JSON.
+    """
+    lines = [
+        f'{{"commitInfo":{{"timestamp":{now_ms},"operation":"WRITE","operationParameters":{{"mode":"Append"}},'
+        f'"isBlindAppend":true,"engineInfo":"{ENGINE_INFO}","txnId":"{txn_id}","leaderEpoch":{leader_epoch},'
+        f'"actionCount":{4 + len(producers)}}}}}\n',
+        _encode_txn(HIGH_WATERMARK_APP, file.next_offset, now_ms),
+        _encode_txn(LEADER_EPOCH_APP, leader_epoch, now_ms),
+    ]
+    for progress in producers:
+        assert progress.last_sequence >= 0, f"producer {progress.producer_id} has sequence {progress.last_sequence}"
+        done = progress.producer_epoch << 32 | progress.last_sequence
+        lines.append(_encode_txn(f"bus/{progress.producer_id}", done, now_ms))
+    tag = (
+        f"{file.base_offset} {file.next_offset} {file.record_count} "
+        f"{file.timestamp_min_ms} {file.timestamp_max_ms} {file.leader_epoch}"
+    )
+    lines.append(
+        f'{{"add":{{"path":"{file.path}","partitionValues":{{}},"size":{file.size_bytes},"modificationTime":{now_ms},'
+        f'"dataChange":true,"stats":{json.dumps(stats)},"tags":{{"{FILE_TAG}":"{tag}"}}}}}}\n'
+    )
+    return "".join(lines).encode()
+
+
+def _encode_txn(app_id: str, version: int, now_ms: int) -> str:
+    return f'{{"txn":{{"appId":"{app_id}","version":{version},"lastUpdated":{now_ms}}}}}\n'
+
+
+def decode_commit(version: int, data: bytes) -> Commit:
+    """Raises `MalformedCommit` if the file is empty, torn or is no list of actions."""
+    try:
+        actions = [json.loads(line) for line in data.splitlines() if line.strip()]
+        if not all(isinstance(action, dict) for action in actions):
+            raise TypeError("a line is no JSON object")
+        commit = _commit_of(version, actions)
+        expected = _commit_info_of(actions).get("actionCount")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MalformedCommit(f"expected one action a line, found {len(data)} bytes: {error}") from None
+    if not actions:
+        raise MalformedCommit(f"expected at least one action, found {len(data)} bytes without any")
+    # A file may be cut exactly at the end of a line. Ours say how many actions follow `commitInfo` or are it.
+    if commit.is_ours and expected != len(actions):
+        raise MalformedCommit(f"expected {expected} actions, found {len(actions)}")
+    return commit
+
+
+def _commit_info_of(actions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+
+
+def _commit_of(version: int, actions: Sequence[Mapping[str, Any]]) -> Commit:
+    info = _commit_info_of(actions)
+    metadata = next((action["metaData"] for action in actions if "metaData" in action), None)
+    protocol = next((action["protocol"] for action in actions if "protocol" in action), None)
+    return Commit(
+        version=version,
+        operation=str(info.get("operation", "unknown")),
+        engine_info=str(info.get("engineInfo", "an unknown engine")),
+        txn_id=info.get("txnId"),
+        leader_epoch=info.get("leaderEpoch"),
+        adds=[decode_add(action["add"]) for action in actions if "add" in action],
+        removes=[
+            Remove(unquote(action["remove"]["path"]), bool(action["remove"].get("dataChange", True)))
+            for action in actions
+            if "remove" in action
+        ],
+        txns={str(action["txn"]["appId"]): int(action["txn"]["version"]) for action in actions if "txn" in action},
+        metadata=None if metadata is None else decode_metadata(metadata),
+        protocol=None if protocol is None else decode_protocol(protocol),
+    )
+
+
+def decode_add(add: Mapping[str, Any]) -> Add:
+    """An `add` of a version file."""
+    tag = (add.get("tags") or {}).get(FILE_TAG)
+    return make_add(add["path"], int(add["size"]), bool(add.get("dataChange", True)), tag)
+
+
+def make_add(encoded_path: str, size_bytes: int, is_data_change: bool, tag: str | None) -> Add:
+    """`tag` is that of our files, None if the file is not of our making."""
+    path, live = unquote(encoded_path), None
+    if tag is not None:
+        base, following, count, time_min, time_max, epoch = map(int, tag.split())
+        live = LiveFile(path, size_bytes, base, following, count, time_min, time_max, epoch)
+    return Add(path, size_bytes, is_data_change, live)
+
+
+def decode_metadata(metadata: Mapping[str, Any]) -> TableMetadata:
+    return TableMetadata(str(metadata["schemaString"]), dict(metadata.get("configuration") or {}))
+
+
+def decode_protocol(protocol: Mapping[str, Any]) -> Protocol:
+    return Protocol(int(protocol["minReaderVersion"]), int(protocol["minWriterVersion"]))
+
+
+def decode_producers(txns: Mapping[str, int]) -> dict[int, ProducerProgress]:
+    """The idempotent producers among the `txn` actions."""
+    producers = {}
+    for app_id, done in txns.items():
+        if match := _PRODUCER_APP.fullmatch(app_id):
+            producer_id = int(match[1])
+            producers[producer_id] = ProducerProgress(producer_id, done >> 32, done & 0xFFFFFFFF)
+    return producers
+
+
+def table_schema_string(schema: pa.Schema) -> str:
+    """The Delta schema of a partition: every column nullable, though the bus writes no null offset or timestamp.
+
+    NOT NULL is an invariant that each foreign writer has to check before a MERGE or OPTIMIZE; delta-spark refuses to
+    write to a table that has it within a list, as the key of a header is. A promise that only the broker can keep is
+    better checked by the broker.
+    """
+    return delta_schema_string(pa.schema([_nullable(column) for column in schema]))
+
+
+def _nullable(column: pa.Field) -> pa.Field:
+    return pa.field(column.name, _nullable_type(column.type))
+
+
+def _nullable_type(arrow_type: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(arrow_type):
+        return pa.struct([_nullable(inner) for inner in arrow_type])
+    if pa.types.is_list(arrow_type):
+        return pa.list_(_nullable(arrow_type.value_field))
+    if pa.types.is_map(arrow_type):
+        return pa.map_(_nullable_type(arrow_type.key_type), _nullable(arrow_type.item_field))
+    return arrow_type
+
+
+def is_same_schema(schema_string: str, schema: pa.Schema) -> bool:
+    """Whether a table has the columns of `schema`, whatever it says about nulls and comments."""
+    try:
+        found = _without_trimmings(json.loads(schema_string))
+    except ValueError:
+        return False
+    return bool(found == _without_trimmings(json.loads(table_schema_string(schema))))
+
+
+def _without_trimmings(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {
+            key: _without_trimmings(value)
+            for key, value in node.items()
+            if key not in ("nullable", "metadata", "containsNull", "valueContainsNull")
+        }
+    if isinstance(node, list):
+        return [_without_trimmings(item) for item in node]
+    return node

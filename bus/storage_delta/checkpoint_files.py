@@ -1,0 +1,114 @@
+"""Checkpoint files (classic, version 1) as what they say about a table.
+
+Guards one promise: a checkpoint that was cut short or is not what the Delta protocol describes is never taken for a
+smaller table. Only decodes; `bus.storage_delta.checkpoints` has them written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from bus.storage_delta.actions import (
+    FILE_TAG,
+    Add,
+    Protocol,
+    TableMetadata,
+    decode_metadata,
+    decode_protocol,
+    make_add,
+)
+
+_COLUMNS = ["add.path", "add.size", "add.tags", "remove.path", "txn", "protocol", "metaData"]
+
+
+class MalformedCheckpoint(ValueError):
+    """These bytes are no complete checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointContent:
+    version: int
+    size_bytes: int
+    action_count: int
+    adds: Sequence[Add]
+    removed: Sequence[str]
+    txns: Mapping[str, int]
+    metadata: TableMetadata
+    protocol: Protocol
+
+
+def decode_checkpoint(version: int, data: bytes) -> CheckpointContent:
+    """Raises `MalformedCheckpoint`."""
+    try:
+        table = pq.ParquetFile(pa.BufferReader(data)).read(columns=_COLUMNS, use_threads=False)
+        metadata, protocol = _only(table, "metaData"), _only(table, "protocol")
+        return CheckpointContent(
+            version=version,
+            size_bytes=len(data),
+            action_count=table.num_rows,
+            adds=_adds(table),
+            removed=[unquote(remove["path"]) for remove in _rows(table, "remove")],
+            txns={txn["appId"]: txn["version"] for txn in _rows(table, "txn")},
+            metadata=decode_metadata({**metadata, "configuration": dict(metadata["configuration"] or ())}),
+            protocol=decode_protocol(protocol),
+        )
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise MalformedCheckpoint(
+            f"expected a checkpoint of version {version}, found {len(data)} bytes: {error}"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSummary:
+    size_bytes: int
+    action_count: int
+    paths: frozenset[str]  # of the live files
+
+
+def summarize_checkpoint(data: bytes) -> CheckpointSummary:
+    """Enough to judge a new checkpoint by, at a fraction of the cost of decoding it. Raises `MalformedCheckpoint`."""
+    try:
+        table = pq.ParquetFile(pa.BufferReader(data)).read(columns=["add.path"], use_threads=False)
+        return CheckpointSummary(
+            size_bytes=len(data),
+            action_count=table.num_rows,
+            paths=frozenset(map(unquote, _rows_of(table, "add").field("path").to_pylist())),
+        )
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
+
+
+def _adds(table: pa.Table) -> list[Add]:
+    """By whole columns: there is one for each live file."""
+    adds = _rows_of(table, "add")
+    has_tags = adds.type.get_field_index("tags") >= 0
+    tags = pc.map_lookup(adds.field("tags"), FILE_TAG, "first").to_pylist() if has_tags else [None] * len(adds)
+    columns = zip(adds.field("path").to_pylist(), adds.field("size").to_pylist(), tags, strict=True)
+    return [make_add(path, size_bytes, False, tag) for path, size_bytes, tag in columns]
+
+
+def _rows(table: pa.Table, action: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = _rows_of(table, action).to_pylist()
+    return rows
+
+
+def _rows_of(table: pa.Table, action: str) -> pa.StructArray:
+    """The rows that hold this action. A required field of the others is no null: only the struct itself tells."""
+    if action not in table.column_names:
+        return pa.array([], pa.struct([pa.field("path", pa.string())]))
+    column = table.column(action).combine_chunks()
+    return column.filter(column.is_valid())
+
+
+def _only(table: pa.Table, action: str) -> dict[str, Any]:
+    rows = _rows(table, action)
+    if len(rows) != 1:
+        raise ValueError(f"expected one {action} action, found {len(rows)}")
+    return rows[0]

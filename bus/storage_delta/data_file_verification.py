@@ -1,0 +1,215 @@
+"""Is a data file what the log says about it? Size, columns, offsets, statistics, and the statistics inside it.
+
+Guards the promises that readers prune by: a file or a row group that they skip holds nothing that they want. Works on
+whole columns, one row group at a time, so a large file needs little memory. Prints and mends nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from bus.log_schema import STATS_COLUMNS, delta_schema_string
+from bus.model import TimestampType
+from bus.storage_delta.inspection import open_data_file
+from bus.storage_delta.log_replay import AddedFile, Unreadable, bare_type, first_line
+from bus.storage_delta.store import ObjectStore
+
+_Finding = tuple[str, str, str]  # promise, expected, found
+_NEVER_NULL = ("offset", "timestamp", "timestamp_type", "leader_epoch")
+_GROUP_STATS = ("offset", "timestamp", "producer_id", "sequence", "leader_epoch")
+
+
+@dataclass(slots=True)
+class DataFileCheck:
+    """What the columns of one file turned out to hold."""
+
+    breaches: list[_Finding] = field(default_factory=list)
+    leader_epoch_max: int = -1
+    row_count: int = 0
+    minima: dict[str, int] = field(default_factory=dict)
+    maxima: dict[str, int] = field(default_factory=dict)
+    null_counts: dict[str, int] = field(default_factory=dict)
+    offsets: list[Any] = field(default_factory=list)  # one array a row group
+
+
+def check_data_file(
+    store: ObjectStore, folder: str, file: AddedFile, schema_string: str, *, epoch_min: int, is_read: bool
+) -> DataFileCheck:
+    """Every breach of `file`; `epoch_min` is the largest leader epoch before it. Raises `KeyNotFound`."""
+    check = DataFileCheck(leader_epoch_max=epoch_min)
+    size = store.size(f"{folder}/{file.path}")
+    if size != file.size_bytes:
+        check.breaches.append(("sizes are exact", f"{file.size_bytes} bytes", str(size)))
+        return check
+    check.breaches += _check_entry(file)
+    if not is_read:
+        return check
+    try:
+        with open_data_file(store, folder, file.path) as parquet:
+            check.breaches += _check_columns(parquet.schema_arrow, schema_string)
+            if not check.breaches:
+                for group in range(parquet.num_row_groups):
+                    _read_group(check, parquet, group)
+    except (Unreadable, pa.ArrowException, OSError) as error:
+        check.breaches.append(("live files are readable", "a Parquet file that can be decoded", first_line(error)))
+        return check
+    if not check.row_count:
+        check.breaches.append(("statistics are true", f"{file.record_count} records", "none"))
+    elif check.offsets:
+        check.breaches += [*_check_offsets(check, file), *_check_statistics(check, file), *_check_tag(check, file)]
+    return check
+
+
+def _check_entry(file: AddedFile) -> Iterator[_Finding]:
+    """What the log says about a file must not contradict itself."""
+    count = file.last_offset - file.base_offset + 1
+    if file.record_count != count:
+        yield (
+            "offsets are dense",
+            f"{count} records for offsets {file.base_offset} to {file.last_offset}",
+            str(file.record_count),
+        )
+    name = file.path.split("-", 1)[0]
+    if file.tag is None:
+        return
+    if not name.isdigit() or int(name) != file.base_offset:
+        yield "files are named by their first offset", f"{file.base_offset:020d}", name
+
+
+def _check_columns(found: pa.Schema, schema_string: str) -> Iterator[_Finding]:
+    promise = "files have the table's columns"
+    try:
+        expected = [(column["name"], bare_type(column["type"])) for column in json.loads(schema_string)["fields"]]
+        actual = [
+            (column["name"], bare_type(column["type"])) for column in json.loads(delta_schema_string(found))["fields"]
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        yield promise, "types that Delta knows", first_line(error)
+        return
+    if [name for name, _ in actual] != [name for name, _ in expected]:
+        yield promise, ", ".join(name for name, _ in expected), ", ".join(name for name, _ in actual)
+        return
+    for (name, kind), (_, other) in zip(expected, actual, strict=True):
+        if kind != other:
+            yield promise, f"{name} of type {kind}", str(other)
+
+
+def _read_group(check: DataFileCheck, parquet: pq.ParquetFile, group: int) -> None:
+    rows = parquet.read_row_group(group)  # every column, so that every page was decoded once
+    check.row_count += rows.num_rows
+    for name in _NEVER_NULL:
+        if nulls := rows.column(name).null_count:
+            check.breaches.append(
+                ("no offset, timestamp, type or epoch is null", f"a value in every {name}", f"{nulls} nulls")
+            )
+            return
+    for name in (*STATS_COLUMNS, "leader_epoch"):
+        _widen(check, name, rows.column(name))
+    check.breaches += _check_group_statistics(parquet, group, rows)
+    check.offsets.append(rows.column("offset").to_numpy())
+    kinds = set(pc.unique(rows.column("timestamp_type")).to_pylist())
+    if not kinds <= {int(kind) for kind in TimestampType}:
+        check.breaches.append(("timestamp types are known", "0 or 1", ", ".join(map(str, sorted(kinds)))))
+    epochs = np.concatenate([[check.leader_epoch_max], rows.column("leader_epoch").to_numpy()])
+    if np.any(np.diff(epochs) < 0):
+        at = int(np.argmax(np.diff(epochs) < 0))
+        found = f"{epochs[at + 1]} at offset {check.offsets[-1][at]}"
+        check.breaches.append(("leader epochs never go back", f"a leader epoch of at least {epochs[at]}", found))
+    check.leader_epoch_max = int(epochs.max())
+
+
+def _widen(check: DataFileCheck, name: str, column: pa.ChunkedArray) -> None:
+    check.null_counts[name] = check.null_counts.get(name, 0) + column.null_count
+    bounds = _bounds(column)
+    if bounds is not None:
+        check.minima[name] = min(check.minima.get(name, bounds[0]), bounds[0])
+        check.maxima[name] = max(check.maxima.get(name, bounds[1]), bounds[1])
+
+
+def _bounds(column: pa.ChunkedArray) -> tuple[int, int] | None:
+    """Minimum and maximum as integers, microseconds for timestamps; None if every value is null."""
+    if column.null_count == len(column):
+        return None
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    bounds = pc.min_max(column)
+    return bounds["min"].as_py(), bounds["max"].as_py()
+
+
+def _check_group_statistics(parquet: pq.ParquetFile, group: int, rows: pa.Table) -> Iterator[_Finding]:
+    metadata = parquet.metadata.row_group(group)
+    for index in range(metadata.num_columns):
+        column = metadata.column(index)
+        name = column.path_in_schema
+        if name not in _GROUP_STATS or not column.is_stats_set or not column.statistics.has_min_max:
+            continue
+        bounds = _bounds(rows.column(name))
+        told = _bounds(
+            pa.chunked_array([pa.array([column.statistics.min, column.statistics.max], rows.column(name).type)])
+        )
+        if bounds != told:
+            yield "statistics are true", f"row group {group} with {name} from {bounds}", str(told)
+
+
+def _check_offsets(check: DataFileCheck, file: AddedFile) -> Iterator[_Finding]:
+    offsets = np.concatenate(check.offsets) if check.offsets else np.empty(0, np.int64)
+    if file.tag is None:  # another engine rewrote it, and owes no order
+        offsets = np.sort(offsets)
+    steps = np.diff(offsets)
+    if np.any(steps != 1):
+        at = int(np.argmax(steps != 1))
+        yield "offsets are dense", f"offset {offsets[at] + 1} after {offsets[at]}", str(offsets[at + 1])
+
+
+def _check_statistics(check: DataFileCheck, file: AddedFile) -> Iterator[_Finding]:
+    promise = "statistics are true"
+    if check.row_count != file.record_count:
+        yield promise, f"numRecords {check.row_count}", str(file.record_count)
+    for kind, actual in (("minValues", check.minima), ("maxValues", check.maxima)):
+        told = file.stats.get(kind) or {}
+        for name in STATS_COLUMNS:
+            if name == "timestamp":
+                yield from _check_timestamp(file.stats, kind, actual.get(name))
+            elif told.get(name) != actual.get(name):
+                yield promise, f"{kind}.{name} {actual.get(name)}", str(told.get(name))
+    nulls = file.stats.get("nullCount") or {}
+    for name in STATS_COLUMNS:
+        if nulls.get(name) != check.null_counts.get(name):
+            yield promise, f"nullCount.{name} {check.null_counts.get(name)}", str(nulls.get(name))
+
+
+def _check_tag(check: DataFileCheck, file: AddedFile) -> Iterator[_Finding]:
+    """The bus's own summary: first offset, next offset, count, first and last millisecond, leader epoch."""
+    low, high = check.minima, check.maxima
+    actual = (
+        f"{low['offset']} {high['offset'] + 1} {check.row_count} "
+        f"{low['timestamp'] // 1000} {high['timestamp'] // 1000} {high['leader_epoch']}"
+    )
+    if file.tag is not None and file.tag != actual:
+        yield "statistics are true", f"the tag {actual!r}", repr(file.tag)
+
+
+def _check_timestamp(stats: Mapping[str, Any], kind: str, actual_us: int | None) -> Iterator[_Finding]:
+    """Statistics have milliseconds: a minimum is rounded down, a maximum may be rounded either way."""
+    if actual_us is None:
+        return
+    told = _milliseconds(stats, kind)
+    allowed = {actual_us // 1000} if kind == "minValues" else {actual_us // 1000, -(-actual_us // 1000)}
+    if told not in allowed:
+        yield "statistics are true", f"{kind}.timestamp {min(allowed)} ms", f"{told} ms"
+
+
+def _milliseconds(stats: Mapping[str, Any], kind: str) -> int | None:
+    text = str((stats.get(kind) or {}).get("timestamp", ""))
+    try:
+        return int(np.datetime64(text.removesuffix("Z").removesuffix("+00:00"), "ms").astype(np.int64))
+    except ValueError:
+        return None

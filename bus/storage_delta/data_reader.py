@@ -1,0 +1,264 @@
+"""Data files of one partition as batches of the log, row group by row group, without the columns that say nothing.
+
+Guards one promise: a reader gets exactly the rows that the log's entry promises. A file that is not there, has another
+size or cannot be decoded is `StorageDamaged`, never an empty answer. What was decoded last stays in a bounded cache
+that all partitions share, so that a reader in small steps decodes each row group once. Never writes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bus.errors import StorageDamaged
+from bus.log_schema import LOG_COLUMNS
+from bus.model import LogBatch, TimestampType
+from bus.ports import FoundOffset
+from bus.storage_delta.actions import LiveFile
+from bus.storage_delta.batch_slices import find_in_batch
+from bus.storage_delta.read_cache import Footer, ReadCache, RowGroup
+from bus.storage_delta.store import KeyNotFound, ObjectStore
+
+# A file below this is read at once, footer and all: one call costs less than the bytes that it saves.
+_SMALL_FILE_BYTES = 1 << 20
+
+
+class DataReader:
+    """Reads the data files of the table in `folder`. Any number of threads at once."""
+
+    def __init__(self, store: ObjectStore, folder: str, schema: pa.Schema, cache: ReadCache) -> None:
+        self._store = store
+        self._folder = folder
+        self._schema = schema
+        self._cache = cache
+
+    def batches_from(self, file: LiveFile, offset: int) -> Iterator[LogBatch]:
+        """The file's row groups that may hold `offset` or a later one, in offset order; the first may begin below."""
+        key, footer = self._open_footer(file)
+        if not file.is_ordered:
+            yield self._decode_unordered(file, footer)
+            return
+        for group in footer.row_groups:
+            if group.next_offset > offset:
+                cached = self._cache.decoded(key, group.index)
+                if cached is None:
+                    cached = self._decode(file, footer, group)
+                    self._cache.add_decoded(key, group.index, cached)
+                yield cached
+
+    def find_timestamp(self, file: LiveFile, timestamp_ms: int) -> FoundOffset | None:
+        """The first record of the file whose timestamp is at or after `timestamp_ms`."""
+        for batch in self.batches_from(file, file.base_offset):
+            if batch.timestamp_max_ms >= timestamp_ms:
+                return find_in_batch(batch, timestamp_ms)
+        return None
+
+    def check_foreign(self, file_path: str, size_bytes: int) -> LiveFile:
+        """The entry of a file that another engine wrote, from its rows. Raises `StorageDamaged` if offsets repeat."""
+        parts = []
+        source = LiveFile(file_path, size_bytes, 0, 1, 1, 0, 0, 0)
+        with self._damage_named(source):
+            parquet = pq.ParquetFile(self._source(source), coerce_int96_timestamp_unit="us")
+            for name in ("offset", "timestamp", "leader_epoch"):
+                column = parquet.read(columns=[name]).column(name).cast(self._schema.field(name).type)
+                if column.null_count:
+                    raise ValueError(f"expected no null in column {name}, found {column.null_count}")
+                parts.append((column.cast(pa.int64()) if name != "leader_epoch" else column).to_numpy())
+            offsets, micros, epochs = parts
+            if not len(offsets):
+                raise ValueError("expected at least one row, found none")
+            if len(np.unique(offsets)) != len(offsets):
+                raise ValueError("expected every offset once, found some repeated")
+        return LiveFile(
+            path=file_path,
+            size_bytes=size_bytes,
+            base_offset=int(offsets.min()),
+            next_offset=int(offsets.max()) + 1,
+            record_count=len(offsets),
+            timestamp_min_ms=int(micros.min()) // 1000,
+            timestamp_max_ms=int(micros.max()) // 1000,
+            leader_epoch=int(epochs.max()),
+            is_ordered=bool(np.all(offsets[1:] > offsets[:-1])),
+        )
+
+    def _open_footer(self, file: LiveFile) -> tuple[str, Footer]:
+        key = f"{self._folder}/{file.path}"
+        footer = self._cache.footer(key)
+        if footer is None:
+            with self._damage_named(file):
+                found = self._store.size(key)
+                if found != file.size_bytes:
+                    raise ValueError(f"found {found} bytes")
+                metadata = pq.ParquetFile(self._source(file)).metadata
+                if metadata.num_rows != file.record_count:
+                    raise ValueError(f"expected {file.record_count} rows, found {metadata.num_rows}")
+                footer = Footer(metadata, tuple(_plan_row_groups(file, metadata)))
+            self._cache.add_footer(key, footer)
+        return key, footer
+
+    def _decode(self, file: LiveFile, footer: Footer, group: RowGroup) -> LogBatch:
+        with self._damage_named(file):
+            parquet = self._open(file, footer)
+            table = parquet.read_row_group(group.index, columns=list(group.columns), use_threads=False)
+            return self._to_batch(table, group.base_offset, group.next_offset, group.constants, file)
+
+    def _decode_unordered(self, file: LiveFile, footer: Footer) -> LogBatch:
+        with self._damage_named(file):
+            table = self._open(file, footer).read().sort_by("offset")
+            if file.is_dense:
+                table = table.drop_columns(["offset"])
+            return self._to_batch(table, file.base_offset, file.next_offset, {}, file)
+
+    def _open(self, file: LiveFile, footer: Footer) -> pq.ParquetFile:
+        return pq.ParquetFile(
+            self._source(file),
+            metadata=footer.metadata,
+            pre_buffer=True,
+            coerce_int96_timestamp_unit="us",
+            page_checksum_verification=True,
+        )
+
+    def _source(self, file: LiveFile) -> Any:
+        key = f"{self._folder}/{file.path}"
+        if file.size_bytes <= _SMALL_FILE_BYTES:
+            return pa.BufferReader(self._store.get_range(key, 0, file.size_bytes))
+        return pa.PythonFile(_RangeFile(self._store, key, file.size_bytes), mode="r")
+
+    def _to_batch(
+        self, table: pa.Table, base_offset: int, next_offset: int, constants: dict[str, int], file: LiveFile
+    ) -> LogBatch:
+        columns: dict[str, pa.Array] = {}
+        for name in table.column_names:
+            column = table.column(name)
+            array = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+            expected = self._schema.field(name).type
+            if array.null_count < len(array) or name == "value":
+                columns[name] = array if array.type == expected else array.cast(expected)
+        timestamp_us = constants.get("timestamp")
+        if timestamp_us is None:
+            micros = columns["timestamp"].view(pa.int64()).to_numpy()
+            timestamp_us = int(micros.max())
+        batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        return LogBatch(
+            base_offset=base_offset,
+            next_offset=next_offset,
+            record_count=batch.num_rows,
+            size_bytes=batch.nbytes,
+            leader_epoch=constants.get("leader_epoch", file.leader_epoch),
+            timestamp_type=TimestampType(constants.get("timestamp_type", 0)),
+            timestamp_ms=None if "timestamp" in columns else timestamp_us // 1000,
+            timestamp_max_ms=timestamp_us // 1000,
+            columns=batch,
+        )
+
+    def _damage_named(self, file: LiveFile) -> _DamageNamed:
+        return _DamageNamed(
+            f"data file {self._folder}/{file.path}: expected {file.size_bytes} bytes "
+            f"with offsets {file.base_offset} to {file.next_offset - 1}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _DamageNamed:
+    """Turns what a bad file makes Arrow raise into `StorageDamaged`. Faults of the store itself pass."""
+
+    expectation: str
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, KeyNotFound):
+            raise StorageDamaged(f"{self.expectation}, found no such file") from error
+        if isinstance(error, (pa.ArrowException, OSError, ValueError, KeyError, OverflowError)):
+            raise StorageDamaged(f"{self.expectation}: {error}") from error
+
+
+class _RangeFile(io.RawIOBase):
+    """A file in a store, as far as Arrow needs one. Not for several threads."""
+
+    def __init__(self, store: ObjectStore, key: str, size_bytes: int) -> None:
+        self._store = store
+        self._key = key
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size < 0:
+            size = self._size_bytes - self._position
+        data: bytes = self._store.get_range(self._key, self._position, size)
+        self._position += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
+        self._position = start + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+
+def _plan_row_groups(file: LiveFile, metadata: Any) -> Iterator[RowGroup]:
+    """What each row group holds and which of its columns are worth reading, by the file's own statistics."""
+    begins = file.base_offset
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        statistics = _statistics_by_column(group)
+        offsets = statistics.get("offset")
+        if file.is_dense:
+            following = begins + group.num_rows
+        elif offsets is not None and offsets.has_min_max:
+            following = offsets.max_raw + 1
+        else:
+            following = file.next_offset
+        if index == metadata.num_row_groups - 1:
+            following = file.next_offset
+        constants = _constants(statistics, group.num_rows)
+        skipped = {*constants, *_all_null(statistics, group.num_rows)}
+        if file.is_dense:
+            skipped.add("offset")
+        present = {group.column(column).path_in_schema.split(".", 1)[0] for column in range(group.num_columns)}
+        columns = tuple(name for name in LOG_COLUMNS if name in present and name not in skipped)
+        yield RowGroup(index, begins, following, columns, constants)
+        begins = following
+
+
+def _statistics_by_column(group: Any) -> dict[str, Any]:
+    statistics = {}
+    for index in range(group.num_columns):
+        column = group.column(index)
+        if column.is_stats_set:
+            statistics[column.path_in_schema] = column.statistics
+    return statistics
+
+
+def _constants(statistics: dict[str, Any], rows: int) -> dict[str, int]:
+    constants = {}
+    for name in ("timestamp", "timestamp_type", "leader_epoch"):
+        found = statistics.get(name)
+        if found is None or not found.has_min_max or found.null_count or found.min_raw != found.max_raw:
+            continue
+        # A batch's one timestamp has milliseconds.
+        if isinstance(found.min_raw, int) and (name != "timestamp" or found.min_raw % 1000 == 0):
+            constants[name] = found.min_raw
+    return constants
+
+
+def _all_null(statistics: dict[str, Any], rows: int) -> Iterator[str]:
+    for name in ("producer_id", "producer_epoch", "sequence"):
+        found = statistics.get(name)
+        if found is not None and found.has_null_count and found.null_count == rows:
+            yield name

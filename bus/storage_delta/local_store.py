@@ -1,0 +1,248 @@
+"""A folder of a local file system as an object store.
+
+Guards one promise: what a call reported as written is on the disk, its name included, and a name that can lose a race
+appears whole or not at all. A version file is therefore written and synced under a temporary name, then linked, which
+fails if the name is taken, then the folder is synced. It never reports success on the strength of the page cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+
+from bus.errors import StorageFault, StorageFull
+from bus.storage_delta.store import Data, Entry, KeyExists, KeyLocked, KeyNotFound, Listing, OutcomeUnknown
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_TEMPORARY_PREFIX = ".writing-"
+# Ours, and what delta-rs leaves when it is killed while it writes: `<name>#<number>`.
+_LEFTOVER_OF_DELTA_RS = re.compile(r".*#\d+")
+
+
+class FileSystem:
+    """The calls whose failure the tests have to provoke; everything else goes to `os` directly."""
+
+    write: Callable[[int, Data], int] = staticmethod(os.write)
+    fsync: Callable[[int], None] = staticmethod(os.fsync)
+    link: Callable[[str, str], None] = staticmethod(os.link)
+
+
+class LocalStore:
+    """Implements `ObjectStore` on POSIX. `folder` is absolute; it need not exist before the first write."""
+
+    def __init__(self, folder: str, file_system: FileSystem | None = None) -> None:
+        self._folder = folder
+        self._fs = file_system or FileSystem()
+        # Folders that are known to exist: their creation was synced, so a write asks no more.
+        self._made: set[str] = set()
+
+    @property
+    def url(self) -> str:
+        return self._folder
+
+    def table_url(self, folder: str) -> str | None:
+        return f"{self._folder}/{folder}"
+
+    def create(self, key: str, data: Data) -> None:
+        path, folder = self._path(key), self._make_folder_of(key)
+        temporary = f"{folder}/{_TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        with _translated(key):
+            try:
+                self._write_synced(temporary, data)
+                self._fs.link(temporary, path)
+            except FileExistsError:
+                raise KeyExists(f"{key} exists") from None
+            finally:
+                # Left behind, it is harmless: no reader looks at it, and the next opening removes it.
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+        self._sync_folder_of_visible(folder, key)
+
+    def confirm(self, key: str, data: Data) -> None:
+        # A kernel reports a failed write-back once and then forgets it, so a second fsync of the same folder proves
+        # nothing. Writing the name anew makes the kernel write again, and then its answer counts.
+        self.put(key, data)
+
+    def write_unique(self, key: str, data: Data) -> None:
+        path, folder = self._path(key), self._make_folder_of(key)
+        with _translated(key):
+            try:
+                self._write_synced(path, data)
+                self._sync_folder(folder)
+            except FileExistsError:
+                raise KeyExists(f"{key} exists, expected a name never used before") from None
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+                raise
+
+    def put(self, key: str, data: Data) -> None:
+        path, folder = self._path(key), self._make_folder_of(key)
+        temporary = f"{folder}/{_TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        with _translated(key):
+            try:
+                self._write_synced(temporary, data)
+                os.rename(temporary, path)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise
+        self._sync_folder_of_visible(folder, key)
+
+    def get(self, key: str) -> bytes:
+        with _translated(key), open(self._path(key), "rb", buffering=0) as file:
+            return file.readall() or b""
+
+    def get_range(self, key: str, start: int, length: int) -> Data:
+        with _translated(key):
+            fd = os.open(self._path(key), os.O_RDONLY)
+            try:
+                found = os.pread(fd, length, start)
+                # One read may give less than was asked for, for example at 2 GiB.
+                while len(found) < length and (more := os.pread(fd, length - len(found), start + len(found))):
+                    found += more
+                return found
+            finally:
+                os.close(fd)
+
+    def size(self, key: str) -> int:
+        with _translated(key):
+            return os.stat(self._path(key)).st_size
+
+    def list(self, folder: str, *, with_sizes: bool = True) -> Listing:
+        files: list[Entry] = []
+        folders: list[str] = []
+        with _translated(folder):
+            try:
+                with os.scandir(self._path(folder)) as entries:
+                    for entry in entries:
+                        if entry.is_dir():
+                            folders.append(entry.name)
+                        elif not _is_leftover(entry.name):
+                            files.append(Entry(entry.name, entry.stat().st_size if with_sizes else -1))
+            except FileNotFoundError:
+                return Listing((), ())
+        return Listing(sorted(files, key=lambda entry: entry.name), sorted(folders))
+
+    def delete(self, key: str) -> None:
+        with _translated(key), contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path(key))
+
+    def delete_folder(self, folder: str) -> None:
+        path = self._path(folder)
+        # A copy, since another thread may be adding to it.
+        gone = {made for made in self._made.copy() if made == path or made.startswith(f"{path}/")}
+        self._made -= gone
+        with _translated(folder), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def sync(self, folder: str, names: Sequence[str] = ()) -> None:
+        path = self._path(folder)
+        with _translated(folder):
+            for name in names:
+                self._sync_folder(f"{path}/{name}")
+            self._sync_folder(path)
+
+    def remove_leftovers(self, folder: str) -> Sequence[str]:
+        path = self._path(folder)
+        with _translated(folder), contextlib.suppress(FileNotFoundError):
+            found = sorted(name for name in os.listdir(path) if _is_leftover(name))
+            for name in found:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{path}/{name}")
+            return found
+        return ()
+
+    def lock(self, key: str, holder: str) -> FileLock:
+        self._make_folder_of(key)
+        with _translated(key):
+            fd = os.open(self._path(key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found = os.pread(fd, 4096, 0).decode(errors="replace").strip()
+                os.close(fd)
+                raise KeyLocked(found or "somebody who left no name") from None
+            except OSError:
+                os.close(fd)
+                raise
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{holder}\n".encode(), 0)
+            return FileLock(fd)
+
+    def _path(self, key: str) -> str:
+        return f"{self._folder}/{key}" if key else self._folder
+
+    def _write_synced(self, path: str, data: Data) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            view = memoryview(data).cast("B") if len(data) else memoryview(b"")
+            while view:
+                view = view[self._fs.write(fd, view) :]
+            self._fs.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _sync_folder(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._fs.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _sync_folder_of_visible(self, folder: str, key: str) -> None:
+        try:
+            self._sync_folder(folder)
+        except OSError as error:
+            raise OutcomeUnknown(f"{key} is visible, but its folder could not be synced: {error.strerror}") from error
+
+    def _make_folder_of(self, key: str) -> str:
+        """The folder of `key`, created with its parents if need be, each name synced in the folder above it."""
+        folder = os.path.dirname(self._path(key))
+        if folder not in self._made:
+            with _translated(key):
+                self._make_folder(folder)
+        return folder
+
+    def _make_folder(self, folder: str) -> None:
+        if not os.path.isdir(folder):
+            parent = os.path.dirname(folder)
+            self._make_folder(parent)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder)
+            self._sync_folder(parent)
+        self._made.add(folder)
+
+
+class FileLock:
+    """An exclusive flock: the kernel releases it when the process ends, even by kill -9."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd: int | None = fd
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
+def _is_leftover(name: str) -> bool:
+    return name.startswith(_TEMPORARY_PREFIX) or ("#" in name and _LEFTOVER_OF_DELTA_RS.fullmatch(name) is not None)
+
+
+@contextlib.contextmanager
+def _translated(key: str) -> Iterator[None]:
+    """Any `OSError` as the fault that it means."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise KeyNotFound(f"{key} does not exist") from error
+    except OSError as error:
+        reason = f"{key}: {error.strerror or error}"
+        raise (StorageFull(reason) if error.errno in _FULL else StorageFault(reason)) from error

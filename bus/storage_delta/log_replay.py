@@ -1,0 +1,276 @@
+"""A partition's Delta log read as plain values: what is in its folders, its actions, and the table they add up to.
+
+For people and for the verification, so it shares no code with the path that writes and opens tables: a mistake there
+must not hide itself here. Guards one promise: reading changes nothing. No lock, no repair, no write, so it works beside
+a running broker, without one, and on a table that no broker would open.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from bus.errors import StorageDamaged
+from bus.model import TopicPartition
+from bus.storage_delta.store import KeyNotFound, ObjectStore
+
+LOG_FOLDER = "_delta_log"
+LAST_CHECKPOINT = "_last_checkpoint"
+HIGH_WATERMARK_APP = "bus/high_watermark"
+LEADER_EPOCH_APP = "bus/leader_epoch"
+FILE_TAG = "bus.file"
+
+_VERSION_NAME = re.compile(r"(\d{20})\.json")
+_CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_ACTIONS = ("add", "remove", "txn", "metaData", "protocol", "domainMetadata")
+
+
+class Unreadable(ValueError):
+    """A file that is there, but is not what its name says; the message tells what was expected and found."""
+
+
+# ------------------------------------------------------------------ the folders
+
+
+@dataclass(frozen=True, slots=True)
+class LogListing:
+    """The names and sizes in a partition's folder and in its log, at one moment."""
+
+    versions: Mapping[int, int]  # version -> bytes of its file
+    checkpoints: Mapping[int, int]  # version -> bytes
+    others: Sequence[str]  # what else is in the log folder
+    data_files: Mapping[str, int]  # path -> bytes
+
+
+def partition_folder(partition: TopicPartition) -> str:
+    return f"topics/{partition.topic}/{partition.partition}"
+
+
+def version_file(version: int) -> str:
+    return f"{LOG_FOLDER}/{version:020d}.json"
+
+
+def checkpoint_file(version: int) -> str:
+    return f"{LOG_FOLDER}/{version:020d}.checkpoint.parquet"
+
+
+def list_log(store: ObjectStore, folder: str) -> LogListing:
+    # The log first: a data file is written before the version that names it, so none is missed.
+    versions: dict[int, int] = {}
+    checkpoints: dict[int, int] = {}
+    others: list[str] = []
+    for entry in store.list(f"{folder}/{LOG_FOLDER}").files:
+        if match := _VERSION_NAME.fullmatch(entry.name):
+            versions[int(match[1])] = entry.size
+        elif match := _CHECKPOINT_NAME.fullmatch(entry.name):
+            checkpoints[int(match[1])] = entry.size
+        elif entry.name != LAST_CHECKPOINT:
+            others.append(entry.name)
+    data_files = {entry.name: entry.size for entry in store.list(folder).files}
+    return LogListing(dict(sorted(versions.items())), dict(sorted(checkpoints.items())), others, data_files)
+
+
+# ------------------------------------------------------------------ the log
+
+
+Action = Mapping[str, Any]  # one line of a version file: {"add": {...}}
+
+
+def load_version(store: ObjectStore, folder: str, version: int) -> list[Action]:
+    """The actions of a version. Raises `Unreadable` for a file that is empty or torn, `KeyNotFound`."""
+    data = store.get(f"{folder}/{version_file(version)}")
+    if not data.strip():
+        raise Unreadable(f"expected at least one action, found {len(data)} bytes")
+    actions: list[Action] = []
+    for number, line in enumerate(data.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            action = json.loads(line)
+        except ValueError as error:
+            raise Unreadable(f"expected JSON in line {number}, found {len(line)} bytes: {error}") from None
+        if not isinstance(action, dict) or not all(isinstance(body, dict) for body in action.values()):
+            raise Unreadable(f"expected an action in line {number}, found {type(action).__name__}")
+        actions.append(action)
+    return actions
+
+
+def load_checkpoint(store: ObjectStore, folder: str, version: int) -> list[Action]:
+    """The actions of a classic checkpoint, in the form that they have in version files. Raises `Unreadable`."""
+    try:
+        table = pq.read_table(pa.BufferReader(store.get(f"{folder}/{checkpoint_file(version)}")))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise Unreadable(f"expected a checkpoint as a Parquet file, found: {first_line(error)}") from None
+    actions: list[Action] = []
+    for name in _ACTIONS:
+        if name in table.column_names:
+            column = table.column(name)
+            actions += [{name: _plain(body)} for body in column.filter(pc.is_valid(column)).to_pylist()]
+    return actions
+
+
+def _plain(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Absent is absent, and Arrow's maps, lists of pairs, are mappings again."""
+    plain: dict[str, Any] = {}
+    for name, value in body.items():
+        if name in ("partitionValues", "tags", "configuration", "options"):
+            value = dict(value) if value is not None else None
+        elif isinstance(value, dict):
+            value = _plain(value)
+        if value is not None:
+            plain[name] = value
+    return plain
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFile:
+    """A data file as the log describes it. `version` is None if only a checkpoint tells of it."""
+
+    path: str
+    size_bytes: int
+    version: int | None
+    stats: Mapping[str, Any]
+    tag: str | None  # the bus's own summary of a file that it wrote
+
+    @property
+    def record_count(self) -> int:
+        return int(self.stats["numRecords"])
+
+    @property
+    def base_offset(self) -> int:
+        return int(self.stats["minValues"]["offset"])
+
+    @property
+    def last_offset(self) -> int:
+        return int(self.stats["maxValues"]["offset"])
+
+
+def decode_add(body: Mapping[str, Any], version: int | None) -> AddedFile:
+    """Raises `Unreadable` for an entry without a path, a size or the statistics of its offsets."""
+    try:
+        stats = json.loads(body["stats"])
+        tag = (body.get("tags") or {}).get(FILE_TAG)
+        added = AddedFile(unquote(body["path"]), int(body["size"]), version, stats, tag)
+        _ = added.record_count, added.base_offset, added.last_offset
+    except (KeyError, TypeError, ValueError) as error:
+        problem = f"{type(error).__name__} {error}"
+        raise Unreadable(
+            f"expected path, size and statistics with numRecords and the offsets' minimum and maximum, found "
+            f"{body.get('path', 'an add without a path')} with {problem}"
+        ) from None
+    return added
+
+
+@dataclass(slots=True)
+class ReplayedTable:
+    """A table's state as the Delta protocol's action reconciliation gives it. Changes by `apply` alone."""
+
+    version: int = -1
+    files: dict[str, AddedFile] = field(default_factory=dict)
+    txns: dict[str, int] = field(default_factory=dict)
+    metadata: Mapping[str, Any] | None = None
+    protocol: Mapping[str, Any] | None = None
+
+    def apply(self, version: int, actions: Sequence[Action], *, is_checkpoint: bool = False) -> None:
+        """Raises `Unreadable` for an `add` or `txn` that says too little."""
+        for action in actions:
+            if (body := action.get("remove")) is not None:
+                self.files.pop(unquote(str(body.get("path"))), None)
+        for action in actions:
+            match action:
+                case {"add": body}:
+                    added = decode_add(body, None if is_checkpoint else version)
+                    self.files[added.path] = added
+                case {"txn": {"appId": str(app_id), "version": int(done)}}:
+                    self.txns[app_id] = done
+                case {"metaData": body}:
+                    self.metadata = body
+                case {"protocol": body}:
+                    self.protocol = body
+        self.version = version
+
+    @property
+    def files_by_offset(self) -> list[AddedFile]:
+        return sorted(self.files.values(), key=lambda file: file.base_offset)
+
+    @property
+    def high_watermark(self) -> int:
+        """As the log says; the end of the last file where it does not."""
+        end = max((file.last_offset + 1 for file in self.files.values()), default=0)
+        return self.txns.get(HIGH_WATERMARK_APP, end)
+
+    @property
+    def log_start(self) -> int:
+        return min((file.base_offset for file in self.files.values()), default=self.high_watermark)
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.txns.get(LEADER_EPOCH_APP, -1)
+
+    @property
+    def configuration(self) -> Mapping[str, str]:
+        return (self.metadata or {}).get("configuration") or {}
+
+
+def replay_table(store: ObjectStore, folder: str, listing: LogListing | None = None) -> ReplayedTable:
+    """The table at its last version: the newest checkpoint that can be read, then the versions after it.
+
+    Raises `StorageDamaged` if there is no table, or none that could be replayed.
+    """
+    listing = listing or list_log(store, folder)
+    if not listing.versions and not listing.checkpoints:
+        raise StorageDamaged(f"{folder}/{LOG_FOLDER}: expected a Delta table, found no version")
+    table = _newest_checkpoint(store, folder, listing)
+    last = max([*listing.versions, table.version])
+    for version in range(table.version + 1, last + 1):
+        name = f"{folder}/{version_file(version)}"
+        try:
+            table.apply(version, load_version(store, folder, version))
+        except (Unreadable, KeyNotFound) as error:
+            raise StorageDamaged(f"{name}: version {version} of {last}: {error}; see bus log verify") from None
+    return table
+
+
+def _newest_checkpoint(store: ObjectStore, folder: str, listing: LogListing) -> ReplayedTable:
+    for version in sorted(listing.checkpoints, reverse=True):
+        table = ReplayedTable()
+        try:
+            table.apply(version, load_checkpoint(store, folder, version), is_checkpoint=True)
+        except (Unreadable, KeyNotFound):
+            continue
+        return table
+    return ReplayedTable()
+
+
+def load_last_checkpoint(store: ObjectStore, folder: str) -> int | None:
+    """The version that `_last_checkpoint` names, None without one. Raises `Unreadable`."""
+    try:
+        data = store.get(f"{folder}/{LOG_FOLDER}/{LAST_CHECKPOINT}")
+    except KeyNotFound:
+        return None
+    try:
+        return int(json.loads(data)["version"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unreadable(f"expected an object with a version, found {len(data)} bytes: {first_line(error)}") from None
+
+
+def bare_type(node: Any) -> Any:
+    """A Delta type without what it says about nulls and comments, so that two of them can be compared."""
+    if isinstance(node, Mapping):
+        left_out = ("nullable", "metadata", "containsNull", "valueContainsNull")
+        return {key: bare_type(value) for key, value in node.items() if key not in left_out}
+    return [bare_type(item) for item in node] if isinstance(node, list) else node
+
+
+def first_line(error: BaseException) -> str:
+    """Libraries tell long stories; the first line is what happened."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

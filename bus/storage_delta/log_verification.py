@@ -1,0 +1,376 @@
+"""Does a partition's log keep its promises? A replay, version by version, that notes each breach.
+
+Versions are contiguous and whole. Each commit follows the protocol (no two actions that reconcile with each other) and
+the log: offsets dense, leader and producer epochs never go back, the high watermark told truly, rewriting keeps
+offsets, retention takes the oldest. Each checkpoint equals the replay, and `_last_checkpoint` points to one. Looks into
+no data file. Shares no code with the path that commits and opens; prints and mends nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+from bus.log_schema import LOG_SCHEMA, delta_schema_string
+from bus.model import TopicPartition
+from bus.storage_delta.log_replay import (
+    HIGH_WATERMARK_APP,
+    LAST_CHECKPOINT,
+    LEADER_EPOCH_APP,
+    LOG_FOLDER,
+    Action,
+    AddedFile,
+    LogListing,
+    ReplayedTable,
+    Unreadable,
+    bare_type,
+    checkpoint_file,
+    decode_add,
+    load_checkpoint,
+    load_last_checkpoint,
+    load_version,
+    version_file,
+)
+from bus.storage_delta.store import KeyNotFound, ObjectStore
+
+_ADD_FIELDS: Mapping[str, type] = {
+    "path": str,
+    "partitionValues": dict,
+    "size": int,
+    "modificationTime": int,
+    "dataChange": bool,
+    "stats": str,
+}
+_OUR_ENGINE = "delta-bus/"
+_INTERNAL_APPS = (HIGH_WATERMARK_APP, LEADER_EPOCH_APP)
+
+
+class LogMoved(Exception):
+    """A file of the log went while it was read: a broker cleans up what a checkpoint stands for. List it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """One promise that is not kept. `version` is None where no single version is at fault."""
+
+    partition: TopicPartition
+    promise: str
+    file: str  # relative to the partition's folder
+    version: int | None
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        at = f" (version {self.version})" if self.version is not None else ""
+        return f"{self.partition}: {self.promise}: {self.file}{at}: expected {self.expected}, found {self.found}"
+
+
+@dataclass(slots=True)
+class LogCheck:
+    """Replays the log version by version and notes what is not as it must be."""
+
+    store: ObjectStore
+    folder: str
+    partition: TopicPartition
+    topic_id: str | None
+    listing: LogListing
+    table: ReplayedTable = field(default_factory=ReplayedTable)
+    breaches: list[Breach] = field(default_factory=list)
+    is_judged: bool = False  # the table is that of the last version
+    high_watermark: int = 0
+    leader_epoch: int = -1
+    txn_ids: dict[str, int] = field(default_factory=dict)
+
+    def check(self) -> None:
+        versions = sorted(self.listing.versions)
+        if not versions and not self.listing.checkpoints:
+            self._breach("a table is there", LOG_FOLDER, None, "a Delta table", "no version")
+            return
+        self._start(versions)
+        for version in self._contiguous(versions):
+            if not self._check_version(version):
+                return
+            if version in self.listing.checkpoints:
+                self._check_checkpoint(version)
+        self._check_last_checkpoint()
+
+    def _start(self, versions: Sequence[int]) -> None:
+        """Where version 0 is gone, a checkpoint stands for all that came before."""
+        first = versions[0] if versions else None
+        if first == 0:
+            return
+        usable = [version for version in self.listing.checkpoints if first is None or version >= first - 1]
+        for version in usable:
+            actions = self._load_checkpoint(version)
+            if actions is not None:
+                self._adopt(version, actions)
+                return
+        gone = "versions 0 up to there" if first is None else f"versions 0 to {first - 1}"
+        self._breach("versions are contiguous", LOG_FOLDER, 0, f"{gone}, or a checkpoint for them", "neither")
+
+    def _adopt(self, version: int, actions: Sequence[Action]) -> None:
+        try:
+            self.table.apply(version, actions, is_checkpoint=True)
+        except Unreadable as error:
+            self._breach("checkpoints equal a replay", checkpoint_file(version), version, "whole actions", str(error))
+            return
+        self.high_watermark = self.table.high_watermark
+        self.leader_epoch = self.table.leader_epoch
+        self._check_table(version, checkpoint_file(version))
+        self.is_judged = version == max([*self.listing.versions, version])
+
+    def _contiguous(self, versions: Sequence[int]) -> Iterator[int]:
+        """The versions to replay, up to the first that is missing: nothing behind it can be judged."""
+        if not versions or (self.table.version < 0 and versions[0] != 0):
+            return
+        for version in range(self.table.version + 1, versions[-1] + 1):
+            if version not in self.listing.versions:
+                file = version_file(version)
+                self._breach("versions are contiguous", file, version, f"versions up to {versions[-1]}", "no such file")
+                self.is_judged = False
+                return
+            yield version
+            self.is_judged = version == versions[-1]
+
+    def _check_version(self, version: int) -> bool:
+        """False if what follows cannot be judged."""
+        self.is_judged = False
+        try:
+            actions = load_version(self.store, self.folder, version)
+            added = [decode_add(action["add"], version) for action in actions if "add" in action]
+            for breach in _check_actions(actions):
+                self._breach("commits follow the protocol", version_file(version), version, *breach)
+            self._check_info(version, actions)
+            self._check_offsets(version, actions, added)
+            self._check_txns(version, actions)
+            self.table.apply(version, actions)
+        except Unreadable as error:
+            self._breach("versions are whole", version_file(version), version, *_split(str(error)))
+            return False
+        except KeyNotFound as error:
+            raise LogMoved(str(error)) from None
+        if version == 0 or any("metaData" in action or "protocol" in action for action in actions):
+            self._check_table(version, version_file(version))
+        return True
+
+    def _check_info(self, version: int, actions: Sequence[Action]) -> None:
+        file = version_file(version)
+        infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
+        if len(infos) != 1:
+            self._breach("commits follow the protocol", file, version, "one commitInfo", str(len(infos)))
+            return
+        info = infos[0]
+        if str(info.get("engineInfo", "")).startswith(_OUR_ENGINE) and info.get("actionCount") != len(actions):
+            expected = f"{info.get('actionCount')} actions"
+            self._breach("versions are whole", file, version, expected, str(len(actions)))
+        txn_id = info.get("txnId")
+        if txn_id is not None:
+            if txn_id in self.txn_ids:
+                found = f"{txn_id} in version {self.txn_ids[txn_id]}, too"
+                self._breach("commits are there once", file, version, "a txnId of its own", found)
+            self.txn_ids[txn_id] = version
+        epoch = info.get("leaderEpoch")
+        if epoch is not None:
+            if epoch < self.leader_epoch:
+                expected = f"a leader epoch of at least {self.leader_epoch}"
+                self._breach("leader epochs never go back", file, version, expected, str(epoch))
+            self.leader_epoch = max(self.leader_epoch, epoch)
+
+    def _check_offsets(self, version: int, actions: Sequence[Action], added: Sequence[AddedFile]) -> None:
+        file = version_file(version)
+        bodies = {
+            id(entry): action["add"] for entry, action in zip(added, (a for a in actions if "add" in a), strict=True)
+        }
+        appended = [entry for entry in added if bodies[id(entry)].get("dataChange")]
+        rewritten = [entry for entry in added if not bodies[id(entry)].get("dataChange")]
+        for entry in added:
+            if entry.path in self.table.files:
+                self._breach("commits follow the protocol", file, version, "a new path", f"{entry.path}, already live")
+        for entry in sorted(appended, key=lambda one: one.base_offset):
+            if entry.base_offset != self.high_watermark:
+                expected = f"{entry.path} to begin at offset {self.high_watermark}"
+                self._breach("offsets are dense", file, version, expected, str(entry.base_offset))
+            self.high_watermark = max(self.high_watermark, entry.last_offset + 1)
+        removed = self._removed(version, actions)
+        if rewritten and (before := _ranges(removed)) != (after := _ranges(rewritten)):
+            self._breach("rewriting keeps offsets", file, version, f"offsets {_text(before)}", _text(after))
+        elif removed and not added:
+            kept = [entry for path, entry in self.table.files.items() if path not in {gone.path for gone in removed}]
+            lowest = min((entry.base_offset for entry in kept), default=self.high_watermark)
+            for gone in removed:
+                if gone.base_offset >= lowest:
+                    expected = f"only offsets below {lowest} to go"
+                    self._breach("retention takes the oldest", file, version, expected, f"{gone.path} removed")
+
+    def _removed(self, version: int, actions: Sequence[Action]) -> list[AddedFile]:
+        gone = []
+        for action in actions:
+            if (body := action.get("remove")) is not None:
+                path = unquote(str(body.get("path")))
+                entry = self.table.files.get(path)
+                if entry is None:
+                    file = version_file(version)
+                    self._breach("commits follow the protocol", file, version, "a live file to go", f"{path}, not live")
+                else:
+                    gone.append(entry)
+        return gone
+
+    def _check_txns(self, version: int, actions: Sequence[Action]) -> None:
+        file = version_file(version)
+        txns = {action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action}
+        told = txns.get(HIGH_WATERMARK_APP)
+        if told is not None and told != self.high_watermark:
+            self._breach("the high watermark is true", file, version, str(self.high_watermark), str(told))
+        told = txns.get(LEADER_EPOCH_APP)
+        if told is not None and told != self.leader_epoch:
+            self._breach("leader epochs never go back", file, version, f"leader epoch {self.leader_epoch}", str(told))
+        for app_id, done in txns.items():
+            before = self.table.txns.get(app_id, 0)
+            if app_id.startswith("bus/") and app_id not in _INTERNAL_APPS and done >> 32 < before >> 32:
+                expected = f"{app_id} at a producer epoch of at least {before >> 32}"
+                self._breach("producer epochs never go back", file, version, expected, str(done >> 32))
+
+    def _check_table(self, version: int, file: str) -> None:
+        protocol, metadata = self.table.protocol, self.table.metadata
+        if protocol is None or metadata is None:
+            found = "no protocol" if protocol is None else "no metaData"
+            self._breach("commits follow the protocol", file, version, "a protocol and a metaData action", found)
+            return
+        levels = (protocol.get("minReaderVersion"), protocol.get("minWriterVersion"))
+        if levels != (1, 2):
+            self._breach("every engine can read it", file, version, "protocol (1, 2)", str(levels))
+        if metadata.get("partitionColumns"):
+            self._breach("the table has the log's columns", file, version, "no partition columns", "some")
+        for expected, found in _schema_differences(str(metadata.get("schemaString"))):
+            self._breach("the table has the log's columns", file, version, expected, found)
+        wanted = {"bus.topic": self.partition.topic, "bus.partition": str(self.partition.partition)}
+        if self.topic_id is not None:
+            wanted["bus.topic_id"] = self.topic_id
+        for name, value in wanted.items():
+            if (actual := self.table.configuration.get(name)) != value:
+                self._breach("the table is this partition's", file, version, f"{name}={value}", str(actual))
+
+    def _check_checkpoint(self, version: int) -> None:
+        actions = self._load_checkpoint(version)
+        if actions is None:
+            return
+        told = ReplayedTable()
+        try:
+            told.apply(version, actions, is_checkpoint=True)
+        except Unreadable as error:
+            self._breach("checkpoints equal a replay", checkpoint_file(version), version, "whole actions", str(error))
+            return
+        for expected, found in _table_differences(self.table, told):
+            self._breach("checkpoints equal a replay", checkpoint_file(version), version, expected, found)
+
+    def _load_checkpoint(self, version: int) -> list[Action] | None:
+        try:
+            return load_checkpoint(self.store, self.folder, version)
+        except Unreadable as error:
+            self._breach("checkpoints are readable", checkpoint_file(version), version, *_split(str(error)))
+        except KeyNotFound as error:
+            raise LogMoved(str(error)) from None
+        return None
+
+    def _check_last_checkpoint(self) -> None:
+        file = f"{LOG_FOLDER}/{LAST_CHECKPOINT}"
+        try:
+            version = load_last_checkpoint(self.store, self.folder)
+            if version is not None:
+                self.store.size(f"{self.folder}/{checkpoint_file(version)}")
+        except Unreadable as error:
+            self._breach("_last_checkpoint points to a checkpoint", file, None, *_split(str(error)))
+        except KeyNotFound:
+            expected = f"a checkpoint of version {version}"
+            self._breach("_last_checkpoint points to a checkpoint", file, version, expected, "none")
+
+    def _breach(self, promise: str, file: str, version: int | None, expected: str, found: str) -> None:
+        self.breaches.append(Breach(self.partition, promise, file, version, expected, found))
+
+
+def _check_actions(actions: Sequence[Action]) -> Iterator[tuple[str, str]]:
+    """What the protocol forbids within one commit, as (expected, found)."""
+    keys: list[tuple[str, str]] = []
+    for action in actions:
+        match action:
+            case {"add": body} | {"remove": body}:
+                keys.append(("file", str(body.get("path"))))
+            case {"txn": body}:
+                keys.append(("txn", str(body.get("appId"))))
+            case {"metaData": _} | {"protocol": _}:
+                keys.append(("action", next(iter(action))))
+        if (body := action.get("add")) is not None:
+            for name, kind in _ADD_FIELDS.items():
+                if not isinstance(body.get(name), kind):
+                    yield f"add.{name} as {kind.__name__}", repr(body.get(name))
+            if not _is_plain_path(str(body.get("path"))):
+                yield "the name of a file in the partition's folder", repr(body.get("path"))
+            if body.get("deletionVector") is not None:
+                yield "no deletion vector", "one"
+    for (subject, name), count in sorted(Counter(keys).items()):
+        if count > 1:
+            yield f"at most one action for the {subject} {name}", str(count)
+
+
+def _is_plain_path(path: str) -> bool:
+    return bool(path) and "/" not in path and not path.startswith((".", "_"))
+
+
+def _ranges(files: Iterable[AddedFile]) -> list[tuple[int, int]]:
+    """Offsets that the files cover, neighbours merged."""
+    merged: list[tuple[int, int]] = []
+    for file in sorted(files, key=lambda one: one.base_offset):
+        if merged and merged[-1][1] + 1 == file.base_offset:
+            merged[-1] = (merged[-1][0], file.last_offset)
+        else:
+            merged.append((file.base_offset, file.last_offset))
+    return merged
+
+
+def _text(ranges: Sequence[tuple[int, int]]) -> str:
+    return ", ".join(f"{first} to {last}" for first, last in ranges) or "none"
+
+
+def _schema_differences(schema_string: str) -> Iterator[tuple[str, str]]:
+    """Columns by name, order and type; `value` may be of any type."""
+    try:
+        fields = {column["name"]: bare_type(column["type"]) for column in json.loads(schema_string)["fields"]}
+    except (ValueError, KeyError, TypeError) as error:
+        yield "a schema as JSON", f"{type(error).__name__}: {error}"
+        return
+    expected = {
+        column["name"]: bare_type(column["type"]) for column in json.loads(delta_schema_string(LOG_SCHEMA))["fields"]
+    }
+    if list(fields) != list(expected):
+        yield f"columns {', '.join(expected)}", ", ".join(fields)
+        return
+    for name, kind in expected.items():
+        if name != "value" and fields[name] != kind:
+            yield f"column {name} of type {kind}", str(fields[name])
+
+
+def _table_differences(replayed: ReplayedTable, told: ReplayedTable) -> Iterator[tuple[str, str]]:
+    for path in sorted(replayed.files.keys() | told.files.keys()):
+        ours, theirs = replayed.files.get(path), told.files.get(path)
+        if ours is None or theirs is None:
+            yield (f"{path}, which is live", "no entry") if theirs is None else (f"no entry for {path}", "one")
+        elif (ours.size_bytes, ours.stats, ours.tag) != (theirs.size_bytes, theirs.stats, theirs.tag):
+            yield f"{path} with the size, statistics and tag of the log", "others"
+    for app_id in sorted(replayed.txns.keys() | told.txns.keys()):
+        if replayed.txns.get(app_id) != told.txns.get(app_id):
+            yield f"txn {app_id} at {replayed.txns.get(app_id)}", str(told.txns.get(app_id))
+    for name in ("id", "schemaString", "configuration"):
+        if (replayed.metadata or {}).get(name) != (told.metadata or {}).get(name):
+            yield f"the log's metaData.{name}", "another"
+    for name in ("minReaderVersion", "minWriterVersion"):
+        if (replayed.protocol or {}).get(name) != (told.protocol or {}).get(name):
+            yield f"the log's protocol.{name}", "another"
+
+
+def _split(message: str) -> tuple[str, str]:
+    """`expected X, found Y` as (X, Y), so that every breach reads the same."""
+    expected, _, found = message.removeprefix("expected ").partition(", found")
+    return expected, found.lstrip(": ") or message

@@ -1,0 +1,106 @@
+"""An object store in memory: for tests, and for a bus that is to forget everything.
+
+Keeps the promises of `ObjectStore` as far as memory can: atomic, put-if-absent, locks in this process. Durable is what
+is in the dictionary.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from bus.storage_delta.store import Data, Entry, KeyExists, KeyLocked, KeyNotFound, Listing
+
+
+class MemoryStore:
+    """Implements `ObjectStore`. Two brokers in one process that share an instance share its files and its locks."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytes] = {}
+        self._locks: dict[str, str] = {}
+        self._mutex = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return "memory:"
+
+    def table_url(self, folder: str) -> str | None:
+        return None
+
+    def create(self, key: str, data: Data) -> None:
+        with self._mutex:
+            if key in self._files:
+                raise KeyExists(f"{key} exists")
+            self._files[key] = bytes(data)
+
+    def confirm(self, key: str, data: Data) -> None:
+        self.put(key, data)
+
+    def write_unique(self, key: str, data: Data) -> None:
+        self.create(key, data)
+
+    def put(self, key: str, data: Data) -> None:
+        with self._mutex:
+            self._files[key] = bytes(data)
+
+    def get(self, key: str) -> bytes:
+        with self._mutex:
+            if key not in self._files:
+                raise KeyNotFound(f"{key} does not exist")
+            return self._files[key]
+
+    def get_range(self, key: str, start: int, length: int) -> Data:
+        return memoryview(self.get(key))[start : start + length]
+
+    def size(self, key: str) -> int:
+        return len(self.get(key))
+
+    def list(self, folder: str, *, with_sizes: bool = True) -> Listing:
+        prefix = f"{folder}/" if folder else ""
+        files: list[Entry] = []
+        folders: set[str] = set()
+        with self._mutex:
+            for key, data in self._files.items():
+                if key.startswith(prefix):
+                    name, *below = key[len(prefix) :].split("/", 1)
+                    if below:
+                        folders.add(name)
+                    else:
+                        files.append(Entry(name, len(data) if with_sizes else -1))
+        return Listing(sorted(files, key=lambda entry: entry.name), sorted(folders))
+
+    def delete(self, key: str) -> None:
+        with self._mutex:
+            self._files.pop(key, None)
+
+    def delete_folder(self, folder: str) -> None:
+        with self._mutex:
+            self._files = {key: data for key, data in self._files.items() if not key.startswith(f"{folder}/")}
+
+    def sync(self, folder: str, names: Sequence[str] = ()) -> None:
+        """Nothing to do."""
+
+    def remove_leftovers(self, folder: str) -> Sequence[str]:
+        return ()
+
+    def lock(self, key: str, holder: str) -> MemoryLock:
+        with self._mutex:
+            if key in self._locks:
+                raise KeyLocked(self._locks[key])
+            self._locks[key] = holder
+        return MemoryLock(self, key)
+
+    def unlock(self, key: str) -> None:
+        with self._mutex:
+            self._locks.pop(key, None)
+
+
+class MemoryLock:
+    def __init__(self, store: MemoryStore, key: str) -> None:
+        self._store = store
+        self._key: str | None = key
+
+    def release(self) -> None:
+        key, self._key = self._key, None
+        if key is not None:
+            self._store.unlock(key)

@@ -1,0 +1,69 @@
+"""Putting right what a crash left in a table, where that takes nothing away from the log.
+
+Guards one promise: nothing is removed here that an acknowledged record depends on. `bus.storage_delta.snapshot` has
+decided what may go; a version that is set aside keeps its bytes under a name that readers ignore. Only the writer of a
+table may call this, before its first commit.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from bus.storage_delta.actions import LAST_CHECKPOINT, LOG_FOLDER
+from bus.storage_delta.snapshot import Snapshot
+from bus.storage_delta.store import ObjectStore
+
+_log = logging.getLogger(__name__)
+
+
+def remove_leftovers(store: ObjectStore, folder: str) -> None:
+    """Remove temporary files. A former leader that is still writing one then fails to commit, as it should."""
+    for left_in in (f"{folder}/{LOG_FOLDER}", folder):
+        for name in store.remove_leftovers(left_in):
+            _log.info("%s/%s: removed, an interrupted write left it", left_in, name)
+
+
+def recover(store: ObjectStore, folder: str, snapshot: Snapshot) -> None:
+    """Safe to repeat. Raises `StorageFault` if the store does not let it."""
+    log_folder = f"{folder}/{LOG_FOLDER}"
+    findings = snapshot.findings
+    for name in findings.truncated_checkpoints:
+        # Other readers find it by listing and fail on it, though all that it said is still in the versions.
+        _log.warning("%s/%s: removed a checkpoint that cannot be read", log_folder, name)
+        store.delete(f"{log_folder}/{name}")
+    if findings.torn_version is not None:
+        _set_aside(store, log_folder, findings.torn_version)
+    if findings.is_hint_wrong:
+        write_hint(store, log_folder, snapshot)
+    if findings.unreferenced_files:
+        _log.info("%s: %d data files that no version names", folder, len(findings.unreferenced_files))
+    # What the log says is acted on from here on, so it has to be there after a power failure too.
+    store.sync(log_folder)
+
+
+def write_hint(store: ObjectStore, log_folder: str, snapshot: Snapshot) -> None:
+    """Make `_last_checkpoint` name the newest valid checkpoint, or remove it if there is none."""
+    hint_key = f"{log_folder}/{LAST_CHECKPOINT}"
+    # A Hadoop writer leaves a checksum beside the file; with other content under it, Hadoop readers fail.
+    store.delete(f"{log_folder}/.{LAST_CHECKPOINT}.crc")
+    if snapshot.checkpoint is None:
+        store.delete(hint_key)
+        return
+    checkpoint = snapshot.checkpoint
+    store.put(
+        hint_key,
+        encode_hint(checkpoint.version, action_count=checkpoint.action_count, size_bytes=checkpoint.size_bytes),
+    )
+
+
+def encode_hint(version: int, *, action_count: int, size_bytes: int) -> bytes:
+    hint = {"version": version, "size": action_count, "sizeInBytes": size_bytes}
+    return json.dumps(hint, separators=(",", ":")).encode()
+
+
+def _set_aside(store: ObjectStore, log_folder: str, name: str) -> None:
+    key, aside = f"{log_folder}/{name}", f"{log_folder}/.damaged-{name}"
+    store.put(aside, store.get(key))
+    store.delete(key)
+    _log.warning("%s: torn, and no record was in it; kept as %s", key, aside)

@@ -1,0 +1,326 @@
+"""A bus root: the marker that makes a folder one, the lock that gives it one broker, and the tables below it.
+
+    <root>/bus-root.json                                   the marker: format version, cluster id
+    <root>/.bus-lock                                       who holds the root
+    <root>/topics/<topic>/<partition>/_delta_log/...       one table per partition
+
+Guards two promises: nothing is created in, or removed from, a folder that is no bus root, and files of a topic id are
+never removed for another one. The lock keeps a second broker from starting by mistake; that the log has one writer
+does not rest on it but on put-if-absent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from bus.errors import RootInUse, RootNotUsable, StorageDamaged, StorageFault
+from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE, log_schema
+from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from bus.storage_delta.actions import (
+    LOG_FOLDER,
+    MalformedCommit,
+    decode_commit,
+    encode_create,
+    parse_checkpoint_name,
+    parse_version_name,
+    version_name,
+)
+from bus.storage_delta.checkpoint_files import MalformedCheckpoint, decode_checkpoint
+from bus.storage_delta.local_store import LocalStore
+from bus.storage_delta.memory_store import MemoryStore
+from bus.storage_delta.read_cache import ReadCache
+from bus.storage_delta.store import KeyExists, KeyLocked, KeyNotFound, Lock, ObjectStore
+from bus.storage_delta.table import DeltaPartitionTable, PartitionReader
+from bus.storage_delta.typed_log import DeltaTypedLog
+
+MARKER = "bus-root.json"
+LOCK = ".bus-lock"
+FORMAT_VERSION = 1
+_TOPICS = "topics"
+_METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+# A file system of its own has this at its top.
+_IGNORED_IN_EMPTY_ROOT = frozenset({"lost+found", LOCK})
+
+
+@dataclass(frozen=True, slots=True)
+class _Marker:
+    cluster_id: str
+
+
+def open_storage(root: str, *, create: bool = True, holder: str = "a broker", exclusive: bool = True) -> DeltaStorage:
+    """The storage at `root`, a path or a file URL. An absent or empty folder is made a root if `create`.
+
+    Raises `RootInUse` with the holder's own words, or `RootNotUsable`. `exclusive=False` takes no lock: two storages on
+    one root then race for every version, as two brokers would whose lock failed.
+    """
+    return open_storage_on(_local_store(root), create=create, holder=holder, exclusive=exclusive)
+
+
+def open_storage_on(
+    store: ObjectStore, *, create: bool = True, holder: str = "a broker", exclusive: bool = True
+) -> DeltaStorage:
+    marker = _read_marker(store)
+    if marker is None and not create:
+        raise RootNotUsable(f"{store.url}: expected a bus root, found no {MARKER}")
+    lock = None
+    try:
+        if exclusive:
+            lock = store.lock(LOCK, holder)
+        # Read again: the one who held the lock may have made it a root meanwhile.
+        marker = _read_marker(store) or _write_marker(store)
+    except KeyLocked as locked:
+        raise RootInUse(f"{store.url} is in use by {locked.holder}") from None
+    except (RootNotUsable, StorageFault) as fault:
+        if lock is not None:
+            lock.release()
+        raise (
+            fault
+            if isinstance(fault, RootNotUsable)
+            else RootNotUsable(f"{store.url}: expected a folder that can be written, found {fault}")
+        ) from fault
+    return DeltaStorage(store, marker.cluster_id, lock)
+
+
+def memory_storage() -> DeltaStorage:
+    """A root of its own in memory."""
+    return open_storage_on(MemoryStore())
+
+
+def open_partition_readonly(root: str, topic: str, partition: int) -> PartitionReader:
+    """See `RootReader.open_partition`."""
+    return open_reader(root).open_partition(TopicPartition(topic, partition))
+
+
+def open_reader(root: str) -> RootReader:
+    """A root for reading alone: takes no lock, repairs nothing, writes nothing. Raises `RootNotUsable`."""
+    store = _local_store(root)
+    marker = _read_marker(store)
+    if marker is None:
+        raise RootNotUsable(f"{store.url}: expected a bus root, found no {MARKER}")
+    return RootReader(store, marker.cluster_id)
+
+
+class RootReader:
+    """What a root holds, for those who do not serve it. A broker may be committing meanwhile."""
+
+    def __init__(self, store: ObjectStore, cluster_id: str) -> None:
+        self._store = store
+        self._cache = ReadCache()
+        self.cluster_id = cluster_id
+
+    @property
+    def root_url(self) -> str:
+        return self._store.url
+
+    @property
+    def store(self) -> ObjectStore:
+        return self._store
+
+    def table_url(self, partition: TopicPartition) -> str:
+        """Where any Delta reader finds this partition."""
+        return self._store.table_url(folder_of(partition)) or f"{self._store.url}/{folder_of(partition)}"
+
+    def open_metadata(self) -> PartitionReader:
+        """`__cluster_metadata`; its values are structs. `typed_log.replay_values` gives them as rows."""
+        return self.open_partition(_METADATA, value_type=CLUSTER_METADATA_VALUE_TYPE)
+
+    def open_partition(
+        self, partition: TopicPartition, *, topic_id: str | None = None, value_type: pa.DataType | None = None
+    ) -> PartitionReader:
+        """The table at its last version. Raises `StorageDamaged`, also if it is not there."""
+        reader = PartitionReader(self._store, folder_of(partition), log_schema(value_type), self._cache)
+        reader.load(topic_id=topic_id)
+        return reader
+
+
+class DeltaStorage:
+    """Implements `bus.ports.Storage`."""
+
+    def __init__(self, store: ObjectStore, cluster_id: str, lock: Lock | None) -> None:
+        self._store = store
+        self._cluster_id = cluster_id
+        self._lock = lock
+        self._cache = ReadCache()
+        # Removing the files of a deleted topic must not run into the creation of its successor.
+        self._folders = threading.Lock()
+
+    @property
+    def root_url(self) -> str:
+        return self._store.url
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    def open_metadata(self) -> DeltaTypedLog:
+        self._check_metadata_not_lost()
+        table = self._create(_METADATA, topic_id=self._cluster_id, value_type=CLUSTER_METADATA_VALUE_TYPE)
+        return DeltaTypedLog(table, CLUSTER_METADATA_VALUE_TYPE)
+
+    def create_partition(self, partition: TopicPartition, *, topic_id: str) -> DeltaPartitionTable:
+        return self._create(partition, topic_id=topic_id, value_type=None)
+
+    def open_partition(self, partition: TopicPartition, *, topic_id: str) -> DeltaPartitionTable:
+        return self._open(partition, topic_id=topic_id, value_type=None)
+
+    def delete_topic(self, topic: str, *, topic_id: str) -> None:
+        with self._folders:
+            for partition in self._store.list(f"{_TOPICS}/{topic}").folders:
+                folder = f"{_TOPICS}/{topic}/{partition}"
+                if _topic_id_of(self._store, folder) in (topic_id, None):
+                    _delete_table(self._store, folder)
+            left = self._store.list(f"{_TOPICS}/{topic}")
+            if not left.files and not left.folders:
+                self._store.delete_folder(f"{_TOPICS}/{topic}")
+
+    def _open(self, partition: TopicPartition, *, topic_id: str, value_type: pa.DataType | None) -> DeltaPartitionTable:
+        return DeltaPartitionTable(
+            self._store, folder_of(partition), topic_id=topic_id, cache=self._cache, value_type=value_type
+        )
+
+    def _create(
+        self, partition: TopicPartition, *, topic_id: str, value_type: pa.DataType | None
+    ) -> DeltaPartitionTable:
+        folder = folder_of(partition)
+        with self._folders:
+            found = _topic_id_of(self._store, folder)
+            if found is not None and found != topic_id and partition == _METADATA:
+                raise StorageDamaged(f"{folder}: expected the log of cluster {topic_id}, found that of {found}")
+            if found != topic_id:
+                _delete_table(self._store, folder)
+                self._create_version_0(partition, topic_id=topic_id, value_type=value_type)
+        return self._open(partition, topic_id=topic_id, value_type=value_type)
+
+    def _check_metadata_not_lost(self) -> None:
+        """A root with topics had metadata: an empty log in its place would make all of them unknown."""
+        if _topic_id_of(self._store, folder_of(_METADATA)) is not None:
+            return
+        topics = [name for name in self._store.list(_TOPICS).folders if name != CLUSTER_METADATA_TOPIC]
+        if topics:
+            raise StorageDamaged(
+                f"{folder_of(_METADATA)}: expected the cluster's metadata, found none, "
+                f"but there are topics: {', '.join(topics[:3])}"
+            )
+
+    def _create_version_0(self, partition: TopicPartition, *, topic_id: str, value_type: pa.DataType | None) -> None:
+        data = encode_create(
+            partition,
+            topic_id=topic_id,
+            table_id=str(uuid.uuid4()),
+            txn_id=str(uuid.uuid4()),
+            schema=log_schema(value_type),
+            now_ms=time.time_ns() // 1_000_000,
+        )
+        try:
+            self._store.create(f"{folder_of(partition)}/{LOG_FOLDER}/{version_name(0)}", data)
+        except KeyExists:
+            # Another storage on this root was faster; opening tells whether it made the same topic.
+            return
+
+
+def folder_of(partition: TopicPartition) -> str:
+    return f"{_TOPICS}/{partition.topic}/{partition.partition}"
+
+
+def _topic_id_of(store: ObjectStore, folder: str) -> str | None:
+    """Whose table this is, by its oldest version or any checkpoint. None: nothing ever was committed there.
+
+    Raises `StorageDamaged` if there is a log that does not tell: it may be anybody's, so nobody may remove it.
+    """
+    log_folder = f"{folder}/{LOG_FOLDER}"
+    names = [entry.name for entry in store.list(log_folder, with_sizes=False).files]
+    versions = sorted(name for name in names if parse_version_name(name) is not None)
+    checkpoints = sorted(name for name in names if parse_checkpoint_name(name) is not None)
+    if versions and parse_version_name(versions[0]) == 0:
+        try:
+            metadata = decode_commit(0, store.get(f"{log_folder}/{versions[0]}")).metadata
+            if metadata is not None and metadata.topic_id is not None:
+                return metadata.topic_id
+        except (MalformedCommit, KeyNotFound):
+            pass
+    for name in reversed(checkpoints):
+        try:
+            return decode_checkpoint(0, store.get(f"{log_folder}/{name}")).metadata.topic_id
+        except (MalformedCheckpoint, KeyNotFound):
+            continue
+    if versions or checkpoints:
+        raise StorageDamaged(f"{log_folder}: expected a topic id in version 0 or a checkpoint, found none")
+    return None
+
+
+def _delete_table(store: ObjectStore, folder: str) -> None:
+    """Data first, the oldest of the log last: until then an interrupted deletion still knows whose files these are."""
+    log_folder = f"{folder}/{LOG_FOLDER}"
+    for entry in store.list(folder, with_sizes=False).files:
+        store.delete(f"{folder}/{entry.name}")
+    for entry in reversed(store.list(log_folder, with_sizes=False).files):
+        store.delete(f"{log_folder}/{entry.name}")
+    store.delete_folder(folder)
+
+
+def _local_store(root: str) -> LocalStore:
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", root)
+    if scheme is None:
+        path = root
+    elif scheme[1].lower() == "file" and urlsplit(root).netloc in ("", "localhost"):
+        path = unquote(urlsplit(root).path)
+    else:
+        raise RootNotUsable(f"{root}: expected a path or a file:/// URL, {scheme[1]}:// is not supported yet")
+    if not path:
+        raise RootNotUsable(f"expected the path of a bus root, found {root!r}")
+    path = os.path.abspath(path)
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise RootNotUsable(f"{path}: expected a folder, found a file")
+    return LocalStore(path)
+
+
+def _read_marker(store: ObjectStore) -> _Marker | None:
+    """None if the root is empty. Raises `RootNotUsable` for anything that is no root of ours."""
+    try:
+        data = store.get(MARKER)
+    except KeyNotFound:
+        found = store.list("", with_sizes=False)
+        names = sorted({*(entry.name for entry in found.files), *found.folders} - _IGNORED_IN_EMPTY_ROOT)
+        if names:
+            raise RootNotUsable(
+                f"{store.url}: expected a bus root or an empty folder, found {', '.join(names[:3])} and no {MARKER}"
+            ) from None
+        return None
+    except StorageFault as fault:
+        raise RootNotUsable(f"{store.url}: {fault}") from fault
+    try:
+        marker = json.loads(data)
+        format_version, cluster_id = int(marker["format_version"]), str(marker["cluster_id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise RootNotUsable(f"{store.url}/{MARKER}: expected format_version and cluster_id: {error}") from None
+    if format_version > FORMAT_VERSION:
+        raise RootNotUsable(
+            f"{store.url}: expected format version {FORMAT_VERSION}, found {format_version}: "
+            f"a newer bus wrote this root"
+        )
+    return _Marker(cluster_id)
+
+
+def _write_marker(store: ObjectStore) -> _Marker:
+    cluster_id = str(uuid.uuid4())
+    marker = {"format_version": FORMAT_VERSION, "cluster_id": cluster_id}
+    try:
+        store.create(MARKER, json.dumps(marker).encode() + b"\n")
+    except KeyExists:
+        found = _read_marker(store)
+        assert found is not None, f"{store.url}: the marker exists and does not"
+        return found
+    return _Marker(cluster_id)

@@ -1,0 +1,349 @@
+"""What a table's log says: the newest valid checkpoint, then every version after it.
+
+Guards one promise: what comes out is a log, offsets without gap or overlap, in which every file was seen in the store
+with its exact size. Anything that would lose or invent an acknowledged record is `StorageDamaged`, with a message that
+names file, version and what was expected. Only reads: what a crash left and may be put right is reported, and
+`bus.storage_delta.recovery` does it, if whoever opens the table is its writer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from bus.errors import StorageDamaged
+from bus.storage_delta.actions import (
+    HIGH_WATERMARK_APP,
+    LAST_CHECKPOINT,
+    LEADER_EPOCH_APP,
+    LOG_FOLDER,
+    Add,
+    Commit,
+    LiveFile,
+    MalformedCommit,
+    Protocol,
+    TableMetadata,
+    checkpoint_name,
+    decode_commit,
+    parse_checkpoint_name,
+    parse_version_name,
+    version_name,
+)
+from bus.storage_delta.checkpoint_files import CheckpointContent, MalformedCheckpoint, decode_checkpoint
+from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.store import KeyNotFound, ObjectStore
+
+READER_VERSION_MAX = 1
+WRITER_VERSION_MAX = 2
+_DATA_FILE_NAME = re.compile(r"(\d{20})-.+\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is there and should not be, and takes nothing away from the log."""
+
+    truncated_checkpoints: Sequence[str] = ()
+    torn_version: str | None = None  # holds no acknowledged record: nobody got as far as a data file for it
+    is_hint_wrong: bool = False  # `_last_checkpoint` names another checkpoint than the newest valid one
+    unreferenced_files: Sequence[str] = ()  # data files that no commit names
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A table at one version. `files` are in offset order and cover log start to high watermark."""
+
+    version: int
+    high_watermark: int
+    leader_epoch: int
+    files: Sequence[LiveFile]
+    txns: Mapping[str, int]
+    metadata: TableMetadata
+    checkpoint_version: int  # of the newest valid checkpoint, -1 if there is none
+    checkpoint: CheckpointContent | None
+    findings: Findings
+
+    @property
+    def log_start(self) -> int:
+        return self.files[0].base_offset if self.files else self.high_watermark
+
+
+@dataclass(slots=True)
+class _Replay:
+    """The state while versions are applied one after the other."""
+
+    folder: str
+    version: int = -1
+    files: dict[str, LiveFile] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
+    txns: dict[str, int] = field(default_factory=dict)
+    metadata: TableMetadata | None = None
+    protocol: Protocol | None = None
+    high_watermark: int = 0
+
+
+def table_exists(store: ObjectStore, folder: str) -> bool:
+    """Whether any version or checkpoint is there. A folder without is a creation that was never finished."""
+    names = [entry.name for entry in store.list(f"{folder}/{LOG_FOLDER}", with_sizes=False).files]
+    return any(parse_version_name(name) is not None or parse_checkpoint_name(name) is not None for name in names)
+
+
+def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapshot:
+    """The table in `folder` at its last version. Raises `StorageDamaged`."""
+    log_folder = f"{folder}/{LOG_FOLDER}"
+    names = [entry.name for entry in store.list(log_folder, with_sizes=False).files]
+    versions = sorted(version for name in names if (version := parse_version_name(name)) is not None)
+    checkpoints = sorted(version for name in names if (version := parse_checkpoint_name(name)) is not None)
+    if not versions and not checkpoints:
+        raise StorageDamaged(f"{log_folder}: expected the table's log, found no version and no checkpoint")
+
+    checkpoint, truncated = _newest_valid_checkpoint(store, log_folder, checkpoints)
+    replay = _replay_of_checkpoint(folder, checkpoint, reader)
+    tail = _tail_after(store, log_folder, versions, checkpoint, truncated)
+    # Listed after the log, so that the data file of every version that was listed is among them.
+    stored = {entry.name: entry.size for entry in store.list(folder).files}
+    torn = _apply_tail(store, log_folder, tail, replay, reader, stored)
+    files = _check_files(replay, stored)
+    assert replay.metadata is not None
+    newest = -1 if checkpoint is None else checkpoint.version
+    return Snapshot(
+        version=replay.version,
+        high_watermark=replay.high_watermark,
+        leader_epoch=max([replay.txns.get(LEADER_EPOCH_APP, -1), *(file.leader_epoch for file in files)]),
+        files=files,
+        txns=replay.txns,
+        metadata=replay.metadata,
+        checkpoint_version=newest,
+        checkpoint=checkpoint,
+        findings=Findings(
+            truncated_checkpoints=truncated,
+            torn_version=torn,
+            is_hint_wrong=_is_hint_wrong(store, log_folder, names, newest),
+            unreferenced_files=sorted(
+                name
+                for name in stored
+                if _DATA_FILE_NAME.fullmatch(name) and name not in replay.files and name not in replay.removed
+            ),
+        ),
+    )
+
+
+def _newest_valid_checkpoint(
+    store: ObjectStore, log_folder: str, checkpoints: Sequence[int]
+) -> tuple[CheckpointContent | None, list[str]]:
+    """The newest one that can be read, and the names of the newer ones that cannot."""
+    truncated: list[str] = []
+    for version in reversed(checkpoints):
+        try:
+            return decode_checkpoint(version, store.get(f"{log_folder}/{checkpoint_name(version)}")), truncated
+        except MalformedCheckpoint:
+            truncated.append(checkpoint_name(version))
+    return None, truncated
+
+
+def _replay_of_checkpoint(folder: str, checkpoint: CheckpointContent | None, reader: DataReader) -> _Replay:
+    if checkpoint is None:
+        return _Replay(folder)
+    _check_protocol(folder, checkpoint.version, checkpoint.protocol)
+    replay = _Replay(
+        folder,
+        version=checkpoint.version,
+        removed=set(checkpoint.removed),
+        txns=dict(checkpoint.txns),
+        metadata=checkpoint.metadata,
+        protocol=checkpoint.protocol,
+    )
+    for add in checkpoint.adds:
+        replay.files[add.path] = add.live or _adopt(replay, checkpoint.version, "a checkpoint", add, reader)
+    replay.high_watermark = max(
+        [replay.txns.get(HIGH_WATERMARK_APP, 0), *(file.next_offset for file in replay.files.values())]
+    )
+    return replay
+
+
+def _tail_after(
+    store: ObjectStore,
+    log_folder: str,
+    versions: Sequence[int],
+    checkpoint: CheckpointContent | None,
+    truncated: Sequence[str],
+) -> Sequence[int]:
+    """The versions to be applied, checked to be without a gap."""
+    start = 0 if checkpoint is None else checkpoint.version + 1
+    tail = [version for version in versions if version >= start]
+    end = tail[-1] + 1 if tail else start
+    # A listing may miss a version that is committed while it is taken, and yet have the one after it.
+    missing = next(
+        (gap for gap in _gaps(tail, start) if not _is_there(store, f"{log_folder}/{version_name(gap)}")), None
+    )
+    if missing is None and (tail or checkpoint is not None):
+        return range(start, end)
+    missing = start if missing is None else missing
+    found = f"found {version_name(end - 1)}" if tail else "found nothing after it"
+    why = f" (and no valid checkpoint: {', '.join(truncated)} cannot be read)" if truncated else ""
+    raise StorageDamaged(
+        f"{log_folder}: expected versions without a gap from {start} on, {version_name(missing)} is missing, "
+        f"{found}{why}"
+    )
+
+
+def _gaps(tail: Sequence[int], start: int) -> Iterator[int]:
+    expected = start
+    for version in tail:
+        yield from range(expected, version)
+        expected = version + 1
+
+
+def _is_there(store: ObjectStore, key: str) -> bool:
+    try:
+        store.size(key)
+    except KeyNotFound:
+        return False
+    return True
+
+
+def _apply_tail(
+    store: ObjectStore,
+    log_folder: str,
+    tail: Sequence[int],
+    replay: _Replay,
+    reader: DataReader,
+    stored: Mapping[str, int],
+) -> str | None:
+    """Apply every version. Returns the name of a torn last one, if it is known to hold nothing."""
+    for version in tail:
+        name = version_name(version)
+        try:
+            commit = decode_commit(version, store.get(f"{log_folder}/{name}"))
+        except KeyNotFound:
+            raise StorageDamaged(f"{log_folder}/{name}: it was listed, but is gone") from None
+        except MalformedCommit as malformed:
+            _check_torn_version(f"{log_folder}/{name}", version == tail[-1], replay, stored, str(malformed))
+            return name
+        _apply_commit(commit, replay, reader)
+    return None
+
+
+def _check_torn_version(key: str, is_last: bool, replay: _Replay, stored: Mapping[str, int], malformed: str) -> None:
+    """May the torn version be set aside? Only if no acknowledged record can have been in it.
+
+    A version of ours appears whole or not at all, so a torn one was damaged later or was written by somebody else. Had
+    it held records of ours, their data file would have been synced before it: with that file's first offset at or
+    above the high watermark that the version found.
+    """
+    if not is_last or replay.version < 0:
+        raise StorageDamaged(f"{key}: {malformed}")
+    for name in sorted(stored):
+        match = _DATA_FILE_NAME.fullmatch(name)
+        if match and int(match[1]) >= replay.high_watermark and name not in replay.files:
+            raise StorageDamaged(
+                f"{key}: {malformed}; data file {replay.folder}/{name} may hold records that this version acknowledged "
+                f"(high watermark before it: {replay.high_watermark})"
+            )
+
+
+def _apply_commit(commit: Commit, replay: _Replay, reader: DataReader) -> None:
+    if commit.protocol is not None:
+        _check_protocol(replay.folder, commit.version, commit.protocol)
+        replay.protocol = commit.protocol
+    if commit.metadata is not None:
+        _check_metadata_change(commit, replay)
+        replay.metadata = commit.metadata
+    if commit.version == 0 and (commit.metadata is None or commit.protocol is None):
+        raise StorageDamaged(f"{_where(replay, commit)}: expected protocol and metadata, found only {commit.operation}")
+    for remove in commit.removes:
+        if remove.is_data_change and not commit.is_ours:
+            raise StorageDamaged(
+                f"{_where(replay, commit)}: {commit.engine_info} removed records of {remove.path} by "
+                f"{commit.operation}; only the broker may"
+            )
+        replay.files.pop(remove.path, None)
+        replay.removed.add(remove.path)
+    for add in commit.adds:
+        file = add.live or _adopt(replay, commit.version, f"{commit.operation} of {commit.engine_info}", add, reader)
+        if add.is_data_change and file.base_offset != replay.high_watermark:
+            raise StorageDamaged(
+                f"{_where(replay, commit)}: {commit.operation} of {commit.engine_info} added {add.path} with offsets "
+                f"{file.base_offset} to {file.next_offset - 1}, expected them from {replay.high_watermark} on"
+            )
+        if add.is_data_change:
+            replay.high_watermark = file.next_offset
+        replay.files[add.path] = file
+        replay.removed.discard(add.path)
+    replay.txns.update(commit.txns)
+    replay.version = commit.version
+
+
+def _adopt(replay: _Replay, version: int, author: str, add: Add, reader: DataReader) -> LiveFile:
+    """The entry of a file that the bus did not write: an OPTIMIZE of another engine, for example."""
+    try:
+        return reader.check_foreign(add.path, add.size_bytes)
+    except StorageDamaged as damage:
+        raise StorageDamaged(
+            f"{replay.folder}/{LOG_FOLDER}/{version_name(version)}: {author} added {add.path}, which is no file of the "
+            f"log: {damage}"
+        ) from damage
+
+
+def _check_protocol(folder: str, version: int, protocol: Protocol) -> None:
+    if protocol.reader_version > READER_VERSION_MAX or protocol.writer_version > WRITER_VERSION_MAX:
+        raise StorageDamaged(
+            f"{folder}/{LOG_FOLDER}, version {version}: expected a Delta protocol up to ({READER_VERSION_MAX}, "
+            f"{WRITER_VERSION_MAX}), found ({protocol.reader_version}, {protocol.writer_version}): something newer "
+            f"wrote to this table"
+        )
+
+
+def _check_metadata_change(commit: Commit, replay: _Replay) -> None:
+    if replay.metadata is None:
+        return
+    assert commit.metadata is not None
+    if commit.metadata.topic_id != replay.metadata.topic_id:
+        raise StorageDamaged(
+            f"{_where(replay, commit)}: {commit.operation} of {commit.engine_info} changed the topic id from "
+            f"{replay.metadata.topic_id} to {commit.metadata.topic_id}"
+        )
+
+
+def _check_files(replay: _Replay, stored: Mapping[str, int]) -> list[LiveFile]:
+    """The live files in offset order: all there with their exact size, without gap or overlap, up to the end."""
+    files = sorted(replay.files.values(), key=lambda file: file.base_offset)
+    for file in files:
+        found = stored.get(file.path)
+        if found != file.size_bytes:
+            raise StorageDamaged(
+                f"{replay.folder}/{file.path}: version {replay.version} expects {file.size_bytes} bytes with offsets "
+                f"{file.base_offset} to {file.next_offset - 1}, found "
+                f"{'no such file' if found is None else f'{found} bytes'}"
+            )
+    for previous, file in pairwise(files):
+        if file.base_offset != previous.next_offset:
+            raise StorageDamaged(
+                f"{replay.folder}, version {replay.version}: expected offset {previous.next_offset} after "
+                f"{previous.path}, found {file.base_offset} in {file.path}"
+            )
+    promised = max(replay.high_watermark, replay.txns.get(HIGH_WATERMARK_APP, 0))
+    if files and files[-1].next_offset != promised:
+        raise StorageDamaged(
+            f"{replay.folder}, version {replay.version}: expected records up to offset {promised - 1}, found the last "
+            f"one, {files[-1].next_offset - 1}, in {files[-1].path}"
+        )
+    replay.high_watermark = promised
+    return files
+
+
+def _is_hint_wrong(store: ObjectStore, log_folder: str, names: Sequence[str], newest: int) -> bool:
+    if LAST_CHECKPOINT not in names:
+        return newest >= 0
+    try:
+        hint: Any = json.loads(store.get(f"{log_folder}/{LAST_CHECKPOINT}"))
+        return bool(hint["version"] != newest)
+    except (ValueError, KeyError, TypeError, KeyNotFound):
+        return True
+
+
+def _where(replay: _Replay, commit: Commit) -> str:
+    return f"{replay.folder}/{LOG_FOLDER}/{version_name(commit.version)}"

@@ -1,0 +1,125 @@
+"""What the log asks of the place where its files are: a handful of operations on keys, each with its durability.
+
+Guards one promise: above this line nobody knows whether a file is on a disk, in memory or in a bucket, nor which errno
+means what. Keys are relative, '/'-separated and never begin or end with '/'. Nothing here knows Delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bus.errors import StorageFault
+
+# Anything with the buffer protocol: bytes, memoryview, pyarrow.Buffer.
+Data = Any
+
+
+class KeyExists(StorageFault):
+    """The key is taken; what holds it is complete and was not touched."""
+
+
+class KeyNotFound(StorageFault):
+    """There is nothing under this key."""
+
+
+class OutcomeUnknown(StorageFault):
+    """The key may be there and visible, but it is not known whether it will still be there after a power failure."""
+
+
+class KeyLocked(StorageFault):
+    """Somebody alive holds the lock; `holder` is what they wrote about themselves."""
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(f"held by {holder}")
+        self.holder = holder
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file in a folder: its name there, and its size in bytes (-1 if the listing was asked for names alone)."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What is directly in one folder, sorted by name; an absent folder is an empty one."""
+
+    files: Sequence[Entry]
+    folders: Sequence[str]
+
+
+class Lock(Protocol):
+    def release(self) -> None:
+        """Safe to repeat."""
+        ...
+
+
+class ObjectStore(Protocol):
+    """Durable means: after the call returned, the bytes and their name survive a power failure.
+
+    Every call may raise `StorageFault`, and what writes may raise `StorageFull`; then what it was to write is not
+    there, but for `OutcomeUnknown`. Calls may run beside each other.
+    """
+
+    @property
+    def url(self) -> str: ...
+
+    def table_url(self, folder: str) -> str | None:
+        """How another Delta library reaches this folder, None if none can."""
+        ...
+
+    def create(self, key: str, data: Data) -> None:
+        """Put if absent: of several callers one succeeds, and the key appears whole or not at all. Durable.
+
+        Raises `KeyExists`, or `OutcomeUnknown`, after which `confirm` makes the key durable or fails."""
+        ...
+
+    def confirm(self, key: str, data: Data) -> None:
+        """After `OutcomeUnknown`, and once reading back showed that `data` is under `key`: make it durable."""
+        ...
+
+    def write_unique(self, key: str, data: Data) -> None:
+        """Write under a name that nobody has used or knows yet. Durable, but a crash may leave a part of it."""
+        ...
+
+    def put(self, key: str, data: Data) -> None:
+        """Replace what is there, if anything, at once and whole. Durable."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """Raises `KeyNotFound`."""
+        ...
+
+    def get_range(self, key: str, start: int, length: int) -> Data:
+        """Up to `length` bytes, less where the file ends. Raises `KeyNotFound`."""
+        ...
+
+    def size(self, key: str) -> int:
+        """In bytes. Raises `KeyNotFound`."""
+        ...
+
+    def list(self, folder: str, *, with_sizes: bool = True) -> Listing: ...
+
+    def delete(self, key: str) -> None:
+        """An absent key is fine."""
+        ...
+
+    def delete_folder(self, folder: str) -> None:
+        """The folder and all that is in it; an absent one is fine."""
+        ...
+
+    def sync(self, folder: str, names: Sequence[str] = ()) -> None:
+        """Make durable what others wrote: these files of the folder, and the folder's names."""
+        ...
+
+    def remove_leftovers(self, folder: str) -> Sequence[str]:
+        """Remove what interrupted writes left, and say what. Only while nobody writes to the folder."""
+        ...
+
+    def lock(self, key: str, holder: str) -> Lock:
+        """Held until released or until the process ends, however it ends. Raises `KeyLocked`."""
+        ...

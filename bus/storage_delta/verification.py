@@ -1,0 +1,182 @@
+"""Does a partition keep every promise of the log? Reads all of it and tells each breach; prints and mends nothing.
+
+The log is judged by log_verification.py; then what is live has to be dense from the log start to the high watermark,
+and each data file to be what its entry says (data_file_verification.py). Shares no code with the path that commits and
+opens, and may run beside a broker: it takes no lock and judges the versions that were there when it began.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bus.errors import StorageDamaged
+from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from bus.storage_delta.data_file_verification import check_data_file
+from bus.storage_delta.inspection import load_cluster
+from bus.storage_delta.log_replay import (
+    LOG_FOLDER,
+    AddedFile,
+    LogListing,
+    ReplayedTable,
+    list_log,
+    partition_folder,
+    replay_table,
+)
+from bus.storage_delta.log_verification import Breach, LogCheck, LogMoved
+from bus.storage_delta.store import KeyNotFound, ObjectStore
+from bus.topics.cluster import ClusterState
+
+_ATTEMPTS = 5  # to read a log that a broker cleans up meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was judged and what was found. `notes`: harmless, but worth knowing."""
+
+    partition: TopicPartition
+    version: int
+    version_count: int
+    checkpoint_count: int
+    file_count: int
+    record_count: int
+    size_bytes: int
+    leader_epoch: int
+    breaches: Sequence[Breach]
+    notes: Sequence[str]
+
+
+def verify_partition(
+    store: ObjectStore, partition: TopicPartition, *, topic_id: str | None = None, has_data_files: bool = True
+) -> Report:
+    """Judge one partition; `topic_id`, if it is known, has to be the table's. Without `has_data_files` the data files'
+    presence and size are checked, but not what is in them. Raises `StorageFault` only if the store cannot be read."""
+    folder = partition_folder(partition)
+    log = _check_log(store, folder, partition, topic_id)
+    listing = log.listing
+    breaches = list(log.breaches)
+    if log.is_judged:
+        breaches += _check_live_files(partition, log.table)
+        breaches += _check_data_files(store, folder, partition, log.table, has_data_files)
+    return Report(
+        partition=partition,
+        version=log.table.version,
+        version_count=len(listing.versions),
+        checkpoint_count=len(listing.checkpoints),
+        file_count=len(log.table.files),
+        record_count=sum(file.record_count for file in log.table.files.values()),
+        size_bytes=sum(file.size_bytes for file in log.table.files.values()),
+        leader_epoch=log.table.leader_epoch,
+        breaches=breaches,
+        notes=_notes(listing, log.table) if log.is_judged else (),
+    )
+
+
+def _check_log(store: ObjectStore, folder: str, partition: TopicPartition, topic_id: str | None) -> LogCheck:
+    for attempt in itertools.count(1):
+        log = LogCheck(store, folder, partition, topic_id, list_log(store, folder))
+        try:
+            log.check()
+            break
+        except LogMoved as moved:
+            if attempt == _ATTEMPTS:
+                log.breaches.append(
+                    Breach(partition, "versions are contiguous", LOG_FOLDER, None, "a log that stays", str(moved))
+                )
+                break
+    return log
+
+
+def verify_root(store: ObjectStore, *, has_data_files: bool = True) -> Iterator[Report]:
+    """Judge the cluster's metadata, then every partition that it knows, one report each."""
+    metadata = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+    report = verify_partition(store, metadata, has_data_files=has_data_files)
+    try:
+        cluster = load_cluster(store)
+    except StorageDamaged as error:
+        damage = Breach(metadata, "metadata can be replayed", LOG_FOLDER, None, "a log of known records", str(error))
+        yield replace(report, breaches=[*report.breaches, damage])
+        return
+    yield replace(report, notes=[*report.notes, *_unknown_folders(store, cluster)])
+    for topic in list(cluster.topics.values()):
+        for number in range(len(topic.partitions)):
+            partition = TopicPartition(topic.name, number)
+            found = verify_partition(store, partition, topic_id=topic.topic_id, has_data_files=has_data_files)
+            yield replace(found, breaches=[*found.breaches, *_check_leadership(store, cluster, found)])
+
+
+def _unknown_folders(store: ObjectStore, cluster: ClusterState) -> list[str]:
+    known = {*cluster.topics, CLUSTER_METADATA_TOPIC}
+    return [
+        f"the folder topics/{name} belongs to no topic" for name in store.list("topics").folders if name not in known
+    ]
+
+
+def _check_leadership(store: ObjectStore, cluster: ClusterState, report: Report) -> list[Breach]:
+    """A leader's epoch is in the metadata before it commits anything."""
+    leadership = cluster.leadership(report.partition)
+    if leadership is None or report.leader_epoch <= leadership.leader_epoch:
+        return []
+    # A broker may have started since the metadata was read.
+    leadership = load_cluster(store).leadership(report.partition)
+    if leadership is None or report.leader_epoch <= leadership.leader_epoch:
+        return []
+    return [
+        Breach(
+            report.partition,
+            "leader epochs come from the metadata",
+            LOG_FOLDER,
+            report.version,
+            f"a leader epoch of at most {leadership.leader_epoch}",
+            str(report.leader_epoch),
+        )
+    ]
+
+
+# ------------------------------------------------------------------ what is live
+
+
+def _check_live_files(partition: TopicPartition, table: ReplayedTable) -> Iterator[Breach]:
+    files = table.files_by_offset
+    for before, file in itertools.pairwise(files):
+        if file.base_offset != before.last_offset + 1:
+            expected = f"offset {before.last_offset + 1} after {before.path}"
+            yield Breach(partition, "offsets are dense", file.path, file.version, expected, str(file.base_offset))
+    if files and files[-1].last_offset + 1 != table.high_watermark:
+        found = f"{files[-1].last_offset}, and a high watermark of {table.high_watermark}"
+        last = f"the last offset to be {table.high_watermark - 1}"
+        yield Breach(partition, "the high watermark is true", files[-1].path, files[-1].version, last, found)
+
+
+def _check_data_files(
+    store: ObjectStore, folder: str, partition: TopicPartition, table: ReplayedTable, is_read: bool
+) -> Iterator[Breach]:
+    live: Mapping[str, AddedFile] | None = None
+    schema_string = str((table.metadata or {}).get("schemaString"))
+    epoch = -1
+    for file in table.files_by_offset:
+        try:
+            check = check_data_file(store, folder, file, schema_string, epoch_min=epoch, is_read=is_read)
+        except KeyNotFound:
+            # A broker may have rewritten or retired it since, and removed it later: then it is not live any more.
+            live = replay_table(store, folder).files if live is None else live
+            if file.path in live:
+                expected = f"a file of {file.size_bytes} bytes"
+                yield Breach(partition, "live files are there", file.path, file.version, expected, "none")
+            continue
+        epoch = max(epoch, check.leader_epoch_max)
+        for promise, expected, found in check.breaches:
+            yield Breach(partition, promise, file.path, file.version, expected, found)
+
+
+def _notes(listing: LogListing, table: ReplayedTable) -> list[str]:
+    unnamed = [path for path in listing.data_files if path not in table.files]
+    notes = []
+    if unnamed:
+        size = sum(listing.data_files[path] for path in unnamed)
+        files = "1 file" if len(unnamed) == 1 else f"{len(unnamed)} files"
+        notes.append(f"{files} ({size} bytes) that the current version does not name, such as {unnamed[0]}")
+    if listing.others:
+        notes.append(f"other files in {LOG_FOLDER}: {', '.join(sorted(listing.others)[:5])}")
+    return notes

@@ -1,0 +1,142 @@
+"""The promises of `bus.storage_delta.store.ObjectStore`, run on every store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from bus.storage_delta.local_store import LocalStore
+from bus.storage_delta.memory_store import MemoryStore
+from bus.storage_delta.store import KeyExists, KeyLocked, KeyNotFound, ObjectStore
+
+
+@pytest.fixture(params=["local", "memory"])
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], ObjectStore]:
+    """The same store, as another process that starts later finds it."""
+    if request.param == "local":
+        return lambda: LocalStore(str(tmp_path / "root"))
+    memory = MemoryStore()
+    return lambda: memory
+
+
+@pytest.fixture
+def store(reopen: Callable[[], ObjectStore]) -> ObjectStore:
+    return reopen()
+
+
+def test_what_was_written_is_read_back(store: ObjectStore, reopen: Callable[[], ObjectStore]) -> None:
+    for write in (store.create, store.write_unique, store.put):
+        store.delete("a/b/file")
+        write("a/b/file", b"0123456789")
+        assert reopen().get("a/b/file") == b"0123456789"
+        assert reopen().size("a/b/file") == 10
+
+
+@pytest.mark.parametrize("data", [b"", b"bytes", memoryview(b"view"), pa.py_buffer(b"arrow")])
+def test_any_buffer_can_be_written(store: ObjectStore, data: bytes) -> None:
+    store.create("created", data)
+    store.put("put", data)
+    store.write_unique("written", data)
+    assert {store.get(key) for key in ("created", "put", "written")} == {bytes(data)}
+
+
+def test_create_of_a_taken_key_fails_and_leaves_what_is_there(store: ObjectStore) -> None:
+    store.create("log/1", b"first")
+    with pytest.raises(KeyExists):
+        store.create("log/1", b"second")
+    assert store.get("log/1") == b"first"
+
+
+def test_one_of_many_creators_wins(store: ObjectStore) -> None:
+    winners: list[int] = []
+    start = threading.Barrier(8)
+
+    def race(number: int) -> None:
+        start.wait()
+        for version in range(20):
+            try:
+                store.create(f"log/{version}", b"%d" % number)
+            except KeyExists:
+                continue
+            winners.append(version)
+
+    threads = [threading.Thread(target=race, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(winners) == list(range(20))
+
+
+def test_put_replaces(store: ObjectStore) -> None:
+    store.put("hint", b"a longer first content")
+    store.put("hint", b"short")
+    assert store.get("hint") == b"short"
+
+
+def test_confirm_leaves_the_bytes_as_they_are(store: ObjectStore) -> None:
+    store.create("log/1", b"ours")
+    store.confirm("log/1", b"ours")
+    assert store.get("log/1") == b"ours"
+
+
+def test_get_range_ends_where_the_file_ends(store: ObjectStore) -> None:
+    store.put("file", b"0123456789")
+    assert bytes(store.get_range("file", 2, 3)) == b"234"
+    assert bytes(store.get_range("file", 8, 100)) == b"89"
+    assert bytes(store.get_range("file", 100, 5)) == b""
+
+
+def test_an_absent_key_is_named(store: ObjectStore) -> None:
+    for read in (store.get, store.size, lambda key: store.get_range(key, 0, 1)):
+        with pytest.raises(KeyNotFound, match="a/gone"):
+            read("a/gone")
+
+
+def test_list_gives_one_folder_sorted_with_sizes(store: ObjectStore) -> None:
+    for key in ("t/b", "t/a", "t/sub/deep", "t/sub2/deeper/x", "tt"):
+        store.put(key, key.encode())
+    listing = store.list("t")
+    assert [(entry.name, entry.size) for entry in listing.files] == [("a", 3), ("b", 3)]
+    assert list(listing.folders) == ["sub", "sub2"]
+    assert [entry.name for entry in store.list("t", with_sizes=False).files] == ["a", "b"]
+    assert [entry.name for entry in store.list("").files] == ["tt"]
+
+
+def test_an_absent_folder_is_empty(store: ObjectStore) -> None:
+    assert [*store.list("nowhere").files, *store.list("nowhere").folders] == []
+    store.delete_folder("nowhere")
+    store.delete("nowhere/file")
+    assert list(store.remove_leftovers("nowhere")) == []
+
+
+def test_a_deleted_folder_can_be_written_to_again(store: ObjectStore) -> None:
+    store.create("t/0/log/1", b"old")
+    store.create("t1/0", b"neighbour")
+    store.delete_folder("t")
+    assert list(store.list("t").folders) == []
+    store.create("t/0/log/1", b"new")
+    assert store.get("t/0/log/1") == b"new"
+    assert store.get("t1/0") == b"neighbour"
+
+
+def test_a_lock_has_one_holder_who_is_named_to_the_others(
+    store: ObjectStore, reopen: Callable[[], ObjectStore]
+) -> None:
+    lock = store.lock("lock", "broker 7 at host:9094")
+    with pytest.raises(KeyLocked) as refusal:
+        reopen().lock("lock", "another")
+    assert refusal.value.holder == "broker 7 at host:9094"
+    lock.release()
+    lock.release()
+    reopen().lock("lock", "short").release()
+
+
+def test_sync_of_what_others_wrote(store: ObjectStore) -> None:
+    store.put("t/file", b"x")
+    store.sync("t", ["file"])
+    assert store.get("t/file") == b"x"

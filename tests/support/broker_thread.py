@@ -1,0 +1,42 @@
+"""A broker inside the test's process, on a thread of its own: quick to start, and its state can be looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from bus.broker import Broker
+from bus.config import BrokerConfig
+from bus.ports import Storage
+
+
+@contextmanager
+def running_broker(
+    root: Path | str, *, config: BrokerConfig | None = None, storage: Storage | None = None
+) -> Iterator[Broker]:
+    """Serves until the block ends. `broker.port` is the port on 127.0.0.1."""
+    settings = replace(config or BrokerConfig(), root=str(root), listen="127.0.0.1:0")
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="broker")
+    thread.start()
+    try:
+
+        async def start() -> Broker:
+            broker = Broker(settings, storage=storage)
+            await broker.start()
+            return broker
+
+        broker = asyncio.run_coroutine_threadsafe(start(), loop).result(timeout=50)
+        try:
+            yield broker
+        finally:
+            asyncio.run_coroutine_threadsafe(broker.stop(), loop).result(timeout=50)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout=50)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()

@@ -1,0 +1,113 @@
+"""Actions as bytes and back."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE, LOG_SCHEMA, log_schema
+from bus.model import TopicPartition
+from bus.ports import ProducerProgress
+from bus.storage_delta.actions import (
+    LiveFile,
+    MalformedCommit,
+    checkpoint_name,
+    decode_commit,
+    decode_producers,
+    encode_append,
+    encode_create,
+    is_same_schema,
+    parse_checkpoint_name,
+    parse_version_name,
+    table_schema_string,
+    version_name,
+)
+from bus.storage_delta.data_files import format_timestamp
+
+FILE = LiveFile("00000000000000000010-x.parquet", 1234, 10, 30, 20, 5, 9, 3)
+STATS = '{"numRecords":20}'
+
+
+def append_bytes(*producers: ProducerProgress) -> bytes:
+    return encode_append(FILE, stats=STATS, producers=producers, leader_epoch=3, now_ms=77, txn_id="t-1")
+
+
+def test_version_and_checkpoint_names_have_twenty_digits() -> None:
+    assert parse_version_name(version_name(7)) == 7
+    assert parse_checkpoint_name(checkpoint_name(12)) == 12
+    for name in ("7.json", "00000000000000000007.json.tmp", ".00000000000000000007.json", "_last_checkpoint"):
+        assert parse_version_name(name) is None
+        assert parse_checkpoint_name(name) is None
+
+
+def test_an_append_is_read_back_as_it_was_written() -> None:
+    progress = ProducerProgress(producer_id=7, producer_epoch=2, last_sequence=2**31 - 1)
+    commit = decode_commit(4, append_bytes(progress))
+    assert commit.is_ours
+    assert (commit.operation, commit.txn_id, commit.leader_epoch) == ("WRITE", "t-1", 3)
+    assert commit.adds[0].live == FILE
+    assert json.loads(append_bytes().splitlines()[-1])["add"]["stats"] == STATS
+    assert commit.adds[0].is_data_change
+    assert commit.txns["bus/high_watermark"] == 30
+    assert commit.txns["bus/leader_epoch"] == 3
+    assert decode_producers(commit.txns) == {7: progress}
+
+
+def test_every_line_of_a_commit_is_json_by_itself() -> None:
+    lines = append_bytes(ProducerProgress(1, 0, 0)).decode().splitlines()
+    assert [next(iter(json.loads(line))) for line in lines] == ["commitInfo", "txn", "txn", "txn", "add"]
+
+
+def test_no_cut_of_a_commit_is_taken_for_a_shorter_one() -> None:
+    whole = append_bytes(ProducerProgress(1, 0, 0))
+    for end in range(len(whole) - 1):
+        with pytest.raises(MalformedCommit):
+            decode_commit(1, whole[:end])
+    assert decode_commit(1, whole[:-1]) == decode_commit(1, whole)  # the last newline carries nothing
+
+
+@pytest.mark.parametrize("data", [b"", b"\n \n", b"[]", b"3\n", b"\x00" * 50, b'{"add":{}}', b'{"add":', b'{"txn":3}'])
+def test_bytes_that_are_no_commit_are_refused(data: bytes) -> None:
+    with pytest.raises(MalformedCommit):
+        decode_commit(1, data)
+
+
+def test_a_commit_of_another_engine_is_not_ours() -> None:
+    data = b'{"commitInfo":{"engineInfo":"Apache-Spark/4","operation":"OPTIMIZE"}}\n{"remove":{"path":"a%20b"}}'
+    commit = decode_commit(1, data)
+    assert not commit.is_ours
+    assert [remove.path for remove in commit.removes] == ["a b"]
+    assert decode_commit(1, b'{"remove":{"path":"x"}}').operation == "unknown"
+
+
+def test_version_0_has_protocol_and_metadata() -> None:
+    data = encode_create(
+        TopicPartition("orders", 3), topic_id="id-1", table_id="t", txn_id="x", schema=LOG_SCHEMA, now_ms=1
+    )
+    commit = decode_commit(0, data)
+    assert commit.protocol is not None
+    assert (commit.protocol.reader_version, commit.protocol.writer_version) == (1, 2)
+    assert commit.metadata is not None
+    assert commit.metadata.topic_id == "id-1"
+    assert commit.metadata.configuration["bus.partition"] == "3"
+    assert is_same_schema(commit.metadata.schema_string, LOG_SCHEMA)
+
+
+def test_no_column_of_the_table_is_not_null() -> None:
+    for schema in (LOG_SCHEMA, log_schema(CLUSTER_METADATA_VALUE_TYPE)):
+        assert '"nullable":false' not in table_schema_string(schema)
+
+
+def test_schemas_differ_by_columns_and_types_not_by_nulls() -> None:
+    text = table_schema_string(LOG_SCHEMA)
+    assert is_same_schema(text.replace('"nullable":true', '"nullable":false'), LOG_SCHEMA)
+    assert not is_same_schema(text, log_schema(pa.struct([pa.field("a", pa.int64())])))
+    assert not is_same_schema("no json", LOG_SCHEMA)
+
+
+def test_timestamps_of_statistics_have_milliseconds() -> None:
+    assert format_timestamp(0) == "1970-01-01T00:00:00.000Z"
+    assert format_timestamp(1_700_000_000_001) == "2023-11-14T22:13:20.001Z"
+    assert format_timestamp(-1) == "1969-12-31T23:59:59.999Z"

@@ -1,0 +1,216 @@
+"""Batches to Parquet and back, in memory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bus.arrow_batches import complete_columns
+from bus.errors import StorageDamaged
+from bus.log_schema import HEADERS_TYPE, LOG_SCHEMA
+from bus.model import LogBatch, TimestampType
+from bus.storage_delta.batch_slices import count_within, position_of, slice_batch
+from bus.storage_delta.data_files import EncodedFile, encode_data_file, merge_batches
+from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.memory_store import MemoryStore
+from bus.storage_delta.read_cache import ReadCache
+from tests.support.stores import NOW_MS, ScriptedStore, log_batch
+
+
+def encode(batches: list[LogBatch], compression: str = "none") -> EncodedFile:
+    return encode_data_file(batches, LOG_SCHEMA, name_suffix="x", compression=compression)
+
+
+def parquet_bytes(rows: pa.Table, **options: bool) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, **options)
+    return sink.getvalue().to_pybytes()
+
+
+def reader_of(encoded: EncodedFile, data: bytes | None = None) -> DataReader:
+    store = MemoryStore()
+    store.put(f"t/{encoded.file.path}", encoded.data if data is None else data)
+    return DataReader(store, "t", LOG_SCHEMA, ReadCache())
+
+
+def read_all(encoded: EncodedFile) -> pa.Table:
+    batches = reader_of(encoded).batches_from(encoded.file, encoded.file.base_offset)
+    return pa.Table.from_batches([complete_columns(batch) for batch in batches])
+
+
+MIXED = [
+    log_batch(10, [b"a", None], keys=[b"k", None], leader_epoch=2),
+    log_batch(12, [b"c"], timestamps_us=[NOW_MS * 1000 + 1], leader_epoch=3, producer=(7, 1, 40)),
+    log_batch(13, [b"d", b"e"], timestamp_ms=NOW_MS - 5, timestamp_type=TimestampType.LOG_APPEND_TIME, leader_epoch=3),
+]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_batches_come_back_row_by_row(compression: str) -> None:
+    expected = pa.Table.from_batches([complete_columns(batch) for batch in MIXED])
+    assert read_all(encode(MIXED, compression)).equals(expected)
+
+
+def test_merged_columns_equal_the_completed_batches() -> None:
+    expected = pa.Table.from_batches([complete_columns(batch) for batch in MIXED]).combine_chunks()
+    assert pa.Table.from_batches([merge_batches(MIXED, LOG_SCHEMA)]).equals(expected)
+    plain = [log_batch(base, [b"v"], timestamp_ms=base) for base in range(5)]
+    expected = pa.Table.from_batches([complete_columns(batch) for batch in plain]).combine_chunks()
+    assert pa.Table.from_batches([merge_batches(plain, LOG_SCHEMA)]).equals(expected)
+
+
+def test_log_append_time_beats_the_times_that_a_producer_sent() -> None:
+    sent = log_batch(0, [b"a", b"b"], timestamps_us=[1, 2])
+    stamped = replace(sent, timestamp_ms=NOW_MS, timestamp_max_ms=NOW_MS, timestamp_type=TimestampType.LOG_APPEND_TIME)
+    behind = log_batch(2, [b"c"], timestamps_us=[3])
+    for batches in ([stamped], [stamped, behind]):
+        encoded = encode(batches)
+        assert read_all(encoded).column("timestamp").cast(pa.int64()).to_pylist()[:2] == [NOW_MS * 1000] * 2
+        assert encoded.file.timestamp_max_ms == NOW_MS
+
+
+def test_headers_survive() -> None:
+    headers = pa.array([[("a", b"1"), ("b", None)], None, []], HEADERS_TYPE)
+    columns = pa.RecordBatch.from_arrays([pa.array([b"1", b"2", b"3"]), headers], names=["value", "headers"])
+    batch = LogBatch(0, 3, 3, columns.nbytes, 0, TimestampType.CREATE_TIME, NOW_MS, NOW_MS, columns)
+    assert read_all(encode([batch])).column("headers").to_pylist() == headers.to_pylist()
+
+
+def test_the_entry_is_true_of_the_file() -> None:
+    encoded = encode(MIXED)
+    assert (encoded.file.base_offset, encoded.file.next_offset, encoded.file.record_count) == (10, 15, 5)
+    assert encoded.file.size_bytes == encoded.data.size
+    assert (encoded.file.timestamp_min_ms, encoded.file.timestamp_max_ms) == (NOW_MS - 5, NOW_MS)
+    assert encoded.file.leader_epoch == 3
+    assert encoded.file.path == "00000000000000000010-x.parquet"
+
+
+def test_statistics_are_bounds_though_timestamps_are_cut_to_milliseconds() -> None:
+    stats = json.loads(encode(MIXED).stats)
+    assert stats == {
+        "numRecords": 5,
+        "minValues": {"offset": 10, "timestamp": "2023-11-14T22:13:19.995Z", "producer_id": 7, "sequence": 40},
+        "maxValues": {"offset": 14, "timestamp": "2023-11-14T22:13:20.001Z", "producer_id": 7, "sequence": 40},
+        "nullCount": {"offset": 0, "timestamp": 0, "producer_id": 4, "sequence": 4},
+    }
+
+
+def test_parquet_types_are_those_of_the_protocol() -> None:
+    schema = pq.read_schema(pa.BufferReader(encode(MIXED).data))
+    assert schema.remove_metadata().equals(LOG_SCHEMA)
+
+
+def test_columns_that_say_nothing_are_left_out() -> None:
+    encoded = encode([log_batch(0, [b"a", b"b"], leader_epoch=4)])
+    (batch,) = reader_of(encoded).batches_from(encoded.file, 0)
+    assert batch.columns.schema.names == ["value"]
+    assert (batch.timestamp_ms, batch.timestamp_max_ms, batch.leader_epoch) == (NOW_MS, NOW_MS, 4)
+
+
+def test_a_timestamp_with_microseconds_stays_a_column() -> None:
+    encoded = encode([log_batch(0, [b"a"], timestamps_us=[NOW_MS * 1000 + 7])])
+    (batch,) = reader_of(encoded).batches_from(encoded.file, 0)
+    assert batch.timestamp_ms is None
+    assert batch.timestamp_max_ms == NOW_MS
+    assert complete_columns(batch).column("timestamp").cast(pa.int64()).to_pylist() == [NOW_MS * 1000 + 7]
+
+
+def test_large_files_have_row_groups_and_a_read_skips_those_before_it() -> None:
+    encoded = encode([log_batch(0, [bytes(1000)] * 20_000)])
+    assert encoded.file.size_bytes > 16 << 20
+    store = ScriptedStore(MemoryStore())
+    store.put(f"t/{encoded.file.path}", encoded.data)
+    reader = DataReader(store, "t", LOG_SCHEMA, ReadCache())  # type: ignore[arg-type]
+    batches = list(reader.batches_from(encoded.file, 19_000))
+    assert len(batches) == 1
+    assert 3 << 20 < batches[0].size_bytes < 5 << 20
+    assert batches[0].base_offset <= 19_000 < batches[0].next_offset == 20_000
+    assert sum(batch.record_count for batch in reader.batches_from(encoded.file, 0)) == 20_000
+
+
+def test_what_was_decoded_is_not_decoded_again() -> None:
+    encoded = encode([log_batch(0, [b"a"])])
+    store = ScriptedStore(MemoryStore())
+    store.put(f"t/{encoded.file.path}", encoded.data)
+    reader = DataReader(store, "t", LOG_SCHEMA, ReadCache())  # type: ignore[arg-type]
+    first = list(reader.batches_from(encoded.file, 0))
+    calls = len(store.calls)
+    assert list(reader.batches_from(encoded.file, 0)) == first
+    assert len(store.calls) == calls
+
+
+def test_the_cache_stays_within_its_bytes_and_footers() -> None:
+    cache = ReadCache(decoded_bytes_max=4000, footers_max=3)
+    store = MemoryStore()
+    reader = DataReader(store, "t", LOG_SCHEMA, cache)
+    for base in range(20):
+        encoded = encode([log_batch(base, [bytes(900)])])
+        store.put(f"t/{encoded.file.path}", encoded.data)
+        assert len(list(reader.batches_from(encoded.file, base))) == 1
+    assert 0 < cache._decoded_bytes <= 4000
+    assert cache._decoded_bytes == sum(batch.size_bytes for batch in cache._decoded.values())
+    assert len(cache._footers) == 3
+
+
+def test_offsets_of_a_file_with_holes_stay_a_column() -> None:
+    rows = complete_columns(log_batch(0, [b"a", b"b", b"c", b"d"]))
+    data = parquet_bytes(pa.Table.from_batches([rows]).take([0, 3]))
+    encoded = encode([log_batch(0, [b"a"])])
+    file = reader_of(encoded, data).check_foreign(encoded.file.path, len(data))
+    assert (file.base_offset, file.next_offset, file.record_count, file.is_ordered) == (0, 4, 2, True)
+    (batch,) = reader_of(encoded, data).batches_from(file, 0)
+    assert batch.columns.column("offset").to_pylist() == [0, 3]
+    assert [position_of(batch, offset) for offset in range(5)] == [0, 1, 1, 1, 2]
+    tail = slice_batch(batch, start=1, stop=2)
+    assert (tail.base_offset, tail.next_offset, tail.record_count) == (3, 4, 1)
+
+
+def test_rows_that_another_engine_shuffled_are_read_in_offset_order() -> None:
+    rows = complete_columns(log_batch(5, [b"a", b"b", b"c"], timestamps_us=[1000, 2000, 3000]))
+    data = parquet_bytes(pa.Table.from_batches([rows]).take([2, 0, 1]), use_deprecated_int96_timestamps=True)
+    encoded = encode([log_batch(5, [b"a"])])
+    reader = reader_of(encoded, data)
+    file = reader.check_foreign(encoded.file.path, len(data))
+    assert not file.is_ordered
+    (batch,) = reader.batches_from(file, 5)
+    assert pa.Table.from_batches([complete_columns(batch)]).equals(pa.Table.from_batches([rows]))
+
+
+@pytest.mark.parametrize("name", ["offset", "timestamp", "leader_epoch"])
+def test_a_foreign_file_without_an_essential_column_is_damage(name: str) -> None:
+    rows = pa.Table.from_batches([complete_columns(log_batch(0, [b"a"]))]).drop_columns([name])
+    data = parquet_bytes(rows)
+    encoded = encode([log_batch(0, [b"a"])])
+    with pytest.raises(StorageDamaged, match=name):
+        reader_of(encoded, data).check_foreign(encoded.file.path, len(data))
+
+
+def test_a_bad_file_is_damage_that_names_file_and_expectation() -> None:
+    encoded = encode([log_batch(0, [b"a" * 100] * 50)])
+    whole = encoded.data.to_pybytes()
+    garbled = whole[: len(whole) // 2] + b"\xff" * (len(whole) - len(whole) // 2)
+    for data, found in ((whole[:-10], f"found {len(whole) - 10} bytes"), (garbled, ""), (whole + b"x", "found")):
+        with pytest.raises(StorageDamaged, match=rf"{encoded.file.path}: expected {len(whole)} bytes.*{found}"):
+            list(reader_of(encoded, data).batches_from(encoded.file, 0))
+    with pytest.raises(StorageDamaged, match="no such file"):
+        list(DataReader(MemoryStore(), "t", LOG_SCHEMA, ReadCache()).batches_from(encoded.file, 0))
+
+
+def test_count_within_counts_by_the_bytes_of_each_record() -> None:
+    batch = log_batch(0, [bytes(10), bytes(10_000), bytes(10), bytes(10)])
+    assert count_within(batch, 5) == 0
+    assert count_within(batch, 100) == 1
+    assert count_within(batch, 10_000) == 1
+    assert count_within(batch, 10_020) == 2
+    assert count_within(batch, 1 << 20) == 4
+    assert count_within(slice_batch(batch, start=2, stop=4), 25) == 1
+
+
+def test_a_slice_knows_its_own_timestamps() -> None:
+    batch = log_batch(0, [b"a", b"b", b"c"], timestamps_us=[3000, 9000, 5000])
+    assert slice_batch(batch, start=2, stop=3).timestamp_max_ms == 5
+    assert slice_batch(batch, start=0, stop=2).timestamp_max_ms == 9
