@@ -1,0 +1,117 @@
+"""A broker: the only place where adapters meet rules.
+
+`run_broker` serves one root until it is told to stop. SIGTERM and SIGINT stop it in order: nothing new is accepted,
+commits in flight are finished and answered, the root is released. A second signal exits at once; that loses nothing
+that was acknowledged either, since an acknowledged record is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable
+
+from bus.config import BrokerConfig
+from bus.grpc_api.server.server import BusServer
+from bus.model import BrokerEndpoint
+from bus.ports import Clock, Storage
+from bus.process_tuning import tune_process
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.cluster import Cluster
+from bus.runtime.tasks import TaskScope
+from bus.storage_delta.root import open_storage
+
+_log = logging.getLogger(__name__)
+
+
+class SystemClock:
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+class Broker:
+    """Serves one root on one address. `start`, then `stop`; both once."""
+
+    def __init__(self, config: BrokerConfig, *, clock: Clock | None = None, storage: Storage | None = None) -> None:
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._storage = storage
+        self._server = BusServer(config)
+        self._calls = BlockingCalls(config.num_io_threads)
+        self._tasks = TaskScope("broker")
+        self.port = 0
+
+    async def start(self) -> None:
+        """Raises `AddressInUse`, `RootInUse`, `RootNotUsable` or another `StorageFault`; then nothing is left open."""
+        started = time.monotonic()
+        self.port = self._server.bind()
+        try:
+            address = self._config.advertised_address(self.port)
+            if self._storage is None:
+                holder = f"broker {self._config.broker_id} at {address}, pid {os.getpid()}"
+                self._storage = open_storage(self._config.root, holder=holder)
+            self.cluster = Cluster(
+                self._storage,
+                self._config,
+                clock=self._clock,
+                new_topic_id=lambda: str(uuid.uuid4()),
+                calls=self._calls,
+                tasks=self._tasks,
+            )
+            await self.cluster.start(BrokerEndpoint(self._config.broker_id, address.host, address.port))
+            await self._server.start(self.cluster, self._clock)
+        except BaseException:
+            await self._tasks.cancel()
+            self._close()
+            raise
+        _log.info(
+            "serving %s on %s: %d topics, ready in %.2f s",
+            self._storage.root_url,
+            address,
+            len(self.cluster.state.topics),
+            time.monotonic() - started,
+        )
+
+    async def stop(self) -> None:
+        await self._server.stop()
+        await self._tasks.join()
+        self._close()
+        _log.info("stopped")
+
+    def _close(self) -> None:
+        self._calls.close()
+        if self._storage is not None:
+            self._storage.close()
+
+
+def run_broker(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. Raises what `Broker.start` raises."""
+    tune_process()
+    asyncio.run(_serve(config, on_ready))
+
+
+async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None) -> None:
+    broker = Broker(config)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal(name: str) -> None:
+        if stopping.is_set():
+            _log.warning("second signal (%s): exiting at once", name)
+            os._exit(1)
+        _log.info("%s: finishing the commits in flight, then stopping", name)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+    await broker.start()
+    try:
+        if on_ready is not None:
+            on_ready(broker)
+        await stopping.wait()
+    finally:
+        await broker.stop()

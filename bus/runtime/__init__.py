@@ -1,0 +1,1 @@
+"""The shell around the rules: asyncio loops, queues, timers and threads. Decides nothing about the log by itself."""

@@ -1,0 +1,40 @@
+"""The one place where blocking calls cross into threads.
+
+Three pools, so that one kind of work never waits behind another: commits, which a producer waits for; reads of data
+files; maintenance (checkpoints, deletion of files), one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class BlockingCalls:
+    def __init__(self, threads: int) -> None:
+        self._commits = ThreadPoolExecutor(threads, thread_name_prefix="commit")
+        self._reads = ThreadPoolExecutor(threads, thread_name_prefix="read")
+        self._maintenance = ThreadPoolExecutor(1, thread_name_prefix="maintenance")
+
+    def commit(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        return _submit(self._commits, call)
+
+    def read(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        return _submit(self._reads, call)
+
+    def maintain(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        return _submit(self._maintenance, call)
+
+    def close(self) -> None:
+        """Wait for what runs; what has not begun is dropped."""
+        for pool in (self._commits, self._reads, self._maintenance):
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _submit(pool: ThreadPoolExecutor, call: Callable[[], T]) -> asyncio.Future[T]:
+    future: Future[T] = pool.submit(call)
+    return asyncio.wrap_future(future)

@@ -1,0 +1,383 @@
+"""The broker's knowledge of the cluster, and the partitions it leads.
+
+Theory of operation. What the broker knows is `__cluster_metadata` replayed. Changes are decided one after another under
+one lock, appended as one commit, applied, and only then answered. Tables of a new topic are created before the record
+that makes it exist, so a topic never points at nothing; files of a deleted topic go after the record that ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
+
+from bus.config import BrokerConfig, describe_broker_config
+from bus.config_keys import ConfigEntry
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
+from bus.model import BrokerEndpoint, Step, TopicPartition
+from bus.partition_log.appends import AppendRules
+from bus.ports import Clock, Committed, PartitionTable, Storage, TypedLog
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.partition import Partition, PartitionSettings
+from bus.runtime.tail_cache import TailCache
+from bus.runtime.tasks import TaskScope
+from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, Topic, apply, replay_cluster
+from bus.topics.cluster_decisions import (
+    AlterTopicConfigs,
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+    TopicResult,
+    decide_alter_topic_configs,
+    decide_create_partitions,
+    decide_create_topic,
+    decide_delete_topic,
+    decide_start_broker,
+    decide_topic_files_deleted,
+)
+from bus.topics.cluster_records import ClusterRecord, encode_record
+from bus.topics.configs import describe_topic_configs, resolve_topic_config
+from bus.topics.names import is_internal_topic
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+TopicAnswer = TopicResult | Refused
+
+
+class Cluster:
+    def __init__(
+        self,
+        storage: Storage,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        new_topic_id: Callable[[], str],
+        calls: BlockingCalls,
+        tasks: TaskScope,
+    ) -> None:
+        self.config = config
+        self._storage = storage
+        self._clock = clock
+        self._new_topic_id = new_topic_id
+        self._calls = calls
+        self._tasks = tasks
+        self._cache = TailCache(config.log_cache_bytes)
+        self._state: ClusterState = EMPTY_CLUSTER
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._unusable: dict[TopicPartition, Refused] = {}  # partitions whose table could not be opened
+        self._removals: dict[str, asyncio.Event] = {}  # of deleted topics, by name: set when the files are gone
+        self._changing = asyncio.Lock()
+        self._fenced: Refused | None = None
+        self._is_reload_due = False  # memory may be wrong, and the metadata could not be read yet
+        self._checkpoint: asyncio.Task[None] | None = None
+
+    async def start(self, endpoint: BrokerEndpoint) -> None:
+        """Replay the metadata, take the leadership of every partition at a new epoch, open all tables.
+
+        A partition whose table is damaged is refused from then on, the others serve. Raises `StorageFault` if the
+        metadata log itself cannot be read or written.
+        """
+        self._endpoint = endpoint
+        self._metadata: TypedLog = await self._calls.commit(self._storage.open_metadata)
+        self._leader_epoch = self._metadata.state.leader_epoch + 1
+        self._state = await self._replay()
+        others = self._state.brokers.keys() - {endpoint.broker_id}
+        (started,) = await self._change(
+            [functools.partial(decide_start_broker, endpoint=endpoint, gone_broker_ids=others)]
+        )
+        if isinstance(started, Refused):
+            raise StorageFault(started.message)
+        await asyncio.gather(*(self._open(name) for name in self._state.partitions_led_by(endpoint.broker_id)))
+        for topic_id, name in self._state.deleted_topics.items():
+            self._remove(name, topic_id, partitions=0)
+
+    @property
+    def state(self) -> ClusterState:
+        return self._state
+
+    @property
+    def endpoint(self) -> BrokerEndpoint:
+        return self._endpoint
+
+    @property
+    def storage(self) -> Storage:
+        return self._storage
+
+    # ------------------------------------------------------------------ look-ups
+
+    def is_internal(self, topic: str) -> bool:
+        return is_internal_topic(topic)
+
+    def find_partition(self, name: TopicPartition, topic_id: str = "") -> Partition | Refused:
+        """`topic_id`, if not empty, has to be the topic's: else it was deleted and created again."""
+        partition = self._partitions.get(name)
+        topic = self._state.topics.get(name.topic)
+        if topic is None:
+            return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found {name.topic!r}")
+        if topic_id and topic_id != topic.topic_id:
+            return Refused(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"topic {name.topic} has the id {topic.topic_id}, found {topic_id}: was it deleted and created again?",
+            )
+        if partition is not None:
+            return partition
+        if name in self._unusable:
+            return self._unusable[name]
+        return Refused(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"expected a partition of {name.topic} from 0 to {len(topic.partitions) - 1}, found {name.partition}",
+        )
+
+    def partition_error(self, name: TopicPartition) -> Refused | None:
+        """Why a partition that exists does not serve; None if it does."""
+        found = self.find_partition(name)
+        return found if isinstance(found, Refused) else found.stopped
+
+    def describe_broker(self) -> list[ConfigEntry]:
+        return describe_broker_config(self.config)
+
+    def describe_topic(self, name: str) -> list[ConfigEntry] | Refused:
+        topic = self._state.topics.get(name)
+        if topic is None:
+            return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found {name!r}")
+        return describe_topic_configs(topic.configs, self.config)
+
+    # ------------------------------------------------------------------ changes
+
+    async def create_topics(self, commands: Sequence[CreateTopic]) -> list[TopicAnswer]:
+        decisions = [
+            functools.partial(
+                decide_create_topic,
+                command=command,
+                topic_id=self._new_topic_id(),
+                leader_id=self._endpoint.broker_id,
+                partitions_default=self.config.num_partitions,
+            )
+            for command in commands
+        ]
+        return await self._change(decisions, prepare=self._create_tables)
+
+    async def create_partitions(self, commands: Sequence[CreatePartitions]) -> list[TopicAnswer]:
+        decisions = [
+            functools.partial(decide_create_partitions, command=command, leader_id=self._endpoint.broker_id)
+            for command in commands
+        ]
+        return await self._change(decisions, prepare=self._create_tables)
+
+    async def delete_topics(self, commands: Sequence[DeleteTopic]) -> list[TopicAnswer]:
+        answers = await self._change([functools.partial(decide_delete_topic, command=command) for command in commands])
+        for answer in answers:
+            if not isinstance(answer, Refused):
+                self._remove(answer.name, answer.topic_id, answer.partitions)
+        return answers
+
+    async def alter_topic_configs(self, commands: Sequence[AlterTopicConfigs]) -> list[TopicAnswer]:
+        answers = await self._change(
+            [functools.partial(decide_alter_topic_configs, command=command) for command in commands]
+        )
+        for answer in answers:
+            if not isinstance(answer, Refused) and (topic := self._state.topics.get(answer.name)) is not None:
+                settings = self._settings(topic)
+                for partition in self._partitions_of(topic.name, len(topic.partitions)):
+                    partition.configure(settings)
+        return answers
+
+    async def _change(
+        self,
+        decisions: Sequence[Callable[[ClusterState], Step[ClusterRecord, T | Refused]]],
+        prepare: Callable[[ClusterState, T], Awaitable[dict[TopicPartition, PartitionTable]]] | None = None,
+    ) -> list[T | Refused]:
+        """Decide, prepare, append once, apply, answer; all or nothing for each decision that is not refused.
+
+        `prepare` does what must be there before the record, given the state as it will be; its tables are opened
+        once the records are committed.
+        """
+        async with self._changing:
+            if self._is_reload_due:
+                not_read = await self._reload("cluster metadata: read again")
+                if self._is_reload_due:
+                    return [not_read for _ in decisions]
+            if self._fenced is not None:
+                return [self._fenced for _ in decisions]
+            state = self._state
+            records: list[ClusterRecord] = []
+            answers: list[T | Refused] = []
+            tables: dict[TopicPartition, PartitionTable] = {}
+            for decide in decisions:
+                step = decide(state)
+                after = _apply_all(state, step.records)
+                answer = step.response
+                if prepare is not None and step.records and not isinstance(answer, Refused):
+                    try:
+                        tables.update(await prepare(after, answer))
+                    except StorageFault as fault:
+                        answers.append(Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(fault)))
+                        continue
+                answers.append(answer)
+                records.extend(step.records)
+                state = after
+            failure = await self._append(records) if records else None
+            if failure is not None:
+                return [answer if isinstance(answer, Refused) else failure for answer in answers]
+            self._state = state
+            for name, table in tables.items():
+                self._serve(name, table)
+            return answers
+
+    async def _append(self, records: Sequence[ClusterRecord]) -> Refused | None:
+        rows = [encode_record(record) for record in records]
+        call = functools.partial(
+            self._metadata.append, rows, leader_epoch=self._leader_epoch, now_ms=self._clock.now_ms()
+        )
+        try:
+            outcome = await self._calls.commit(call)
+        except StorageFault as fault:
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {fault}")
+        if isinstance(outcome, Committed):
+            if self._metadata.is_checkpoint_due and self._checkpoint is None:
+                self._checkpoint = self._tasks.start(self._write_checkpoint(), "metadata/checkpoint")
+            return None
+        _log.error("the cluster metadata could not be committed: %s", outcome)
+        return await self._reload(f"cluster metadata: {outcome}")
+
+    async def _reload(self, reason: str) -> Refused:
+        """Memory and log disagree: take what the log says, and serve what it says. A log with a higher epoch has
+        another controller. One that cannot be read for now is tried again before the next change."""
+        self._is_reload_due = True
+        if self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])  # the log does not reload beside it
+        try:
+            log = await self._calls.commit(self._metadata.reload)
+            state = await self._replay()
+        except StorageFault as fault:
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {fault}")
+        if log.leader_epoch > self._leader_epoch:
+            self._fenced = Refused(
+                ErrorCode.NOT_CONTROLLER,
+                f"this broker's epoch {self._leader_epoch} was fenced by a controller of epoch {log.leader_epoch}",
+            )
+            for partition in self._partitions.values():
+                partition.stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, self._fenced.message)
+            return self._fenced
+        self._state = state
+        self._is_reload_due = False
+        await self._serve_what_the_log_says()
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+
+    async def _serve_what_the_log_says(self) -> None:
+        """A change whose answer was lost may have been committed: its partitions are to be opened, or to go."""
+        for name in self._state.partitions_led_by(self._endpoint.broker_id):
+            if name not in self._partitions and name not in self._unusable:
+                await self._open(name)
+        for topic_id, topic in self._state.deleted_topics.items():
+            count = sum(name.topic == topic for name in self._partitions)
+            if topic not in self._state.topics and count:
+                self._remove(topic, topic_id, count)
+
+    async def _replay(self) -> ClusterState:
+        def replay() -> ClusterState:
+            try:
+                return replay_cluster(self._metadata.replay())
+            except ValueError as error:
+                raise StorageDamaged(str(error)) from error
+
+        return await self._calls.read(replay)
+
+    async def _write_checkpoint(self) -> None:
+        try:
+            await self._calls.maintain(self._metadata.write_checkpoint)
+        except StorageFault as fault:
+            _log.warning("checkpoint of the cluster metadata failed: %s", fault)
+        finally:
+            self._checkpoint = None
+
+    # ------------------------------------------------------------------ partitions
+
+    async def _create_tables(self, state: ClusterState, result: TopicResult) -> dict[TopicPartition, PartitionTable]:
+        """Tables for those partitions of the topic that have none yet."""
+        if result.name in self._removals:
+            await self._removals[result.name].wait()
+        names = [TopicPartition(result.name, number) for number in range(result.partitions)]
+        new = [name for name in names if self._state.leadership(name) is None]
+        topic_id = state.topics[result.name].topic_id
+        tables = await asyncio.gather(
+            *(
+                self._calls.commit(functools.partial(self._storage.create_partition, name, topic_id=topic_id))
+                for name in new
+            )
+        )
+        return dict(zip(new, tables, strict=True))
+
+    async def _open(self, name: TopicPartition) -> None:
+        topic = self._state.topics[name.topic]
+        try:
+            table = await self._calls.commit(
+                functools.partial(self._storage.open_partition, name, topic_id=topic.topic_id)
+            )
+        except StorageFault as fault:
+            self._unusable[name] = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}: {fault}")
+            _log.error("partition does not serve: %s", fault, extra={"topic": name.topic, "partition": name.partition})
+            return
+        self._serve(name, table)
+
+    def _serve(self, name: TopicPartition, table: PartitionTable) -> None:
+        leadership = self._state.leadership(name)
+        assert leadership is not None, f"{name} is served but not known"
+        self._partitions[name] = Partition(
+            name,
+            table,
+            leader_epoch=leadership.leader_epoch,
+            settings=self._settings(self._state.topics[name.topic]),
+            queue_bytes_max=self.config.queued_max_bytes,
+            clock=self._clock,
+            calls=self._calls,
+            cache=self._cache,
+            tasks=self._tasks,
+        )
+
+    def _settings(self, topic: Topic) -> PartitionSettings:
+        config = resolve_topic_config(topic.configs, self.config)
+        return PartitionSettings(
+            append_rules=AppendRules(
+                record_bytes_max=config.max_message_bytes,
+                timestamp_type=config.timestamp_type,
+                timestamp_before_max_ms=config.message_timestamp_before_max_ms,
+                timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+            ),
+            compression=config.file_compression,
+            commit_interval_ms=config.commit_interval_ms,
+            commit_burst=config.commit_burst,
+        )
+
+    def _partitions_of(self, topic: str, count: int) -> Iterable[Partition]:
+        names = (TopicPartition(topic, number) for number in range(count))
+        return [self._partitions[name] for name in names if name in self._partitions]
+
+    def _remove(self, name: str, topic_id: str, partitions: int) -> None:
+        """In the background; a topic of the same name is not created before the files are gone."""
+        removed = self._removals[name] = asyncio.Event()
+        self._tasks.start(self._remove_topic(name, topic_id, partitions, removed), f"delete/{name}")
+
+    async def _remove_topic(self, name: str, topic_id: str, partitions: int, removed: asyncio.Event) -> None:
+        try:
+            for number in range(partitions):
+                self._unusable.pop(TopicPartition(name, number), None)
+                partition = self._partitions.pop(TopicPartition(name, number), None)
+                if partition is not None:
+                    await partition.retire()
+            await self._calls.maintain(functools.partial(self._storage.delete_topic, name, topic_id=topic_id))
+        except StorageFault as fault:
+            _log.warning("files of the deleted topic %s stay until the next start: %s", name, fault)
+            return
+        finally:
+            removed.set()
+        await self._change([functools.partial(decide_topic_files_deleted, topic_id=topic_id)])
+
+
+def _apply_all(state: ClusterState, records: Iterable[ClusterRecord]) -> ClusterState:
+    for record in records:
+        state = apply(state, record)
+    return state

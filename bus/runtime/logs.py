@@ -1,0 +1,72 @@
+"""Structured logging: text for people, JSON for machines, the same fields in both.
+
+Every line may carry topic, partition, version and the id of the request that caused it; never a record's contents.
+The request id travels in a context variable, so it follows one call through every line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from contextvars import ContextVar
+from datetime import datetime, timezone
+from typing import TextIO
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+
+_FIELDS = ("topic", "partition", "version", "requests")
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    fields = {name: value for name in _FIELDS if (value := getattr(record, name, None)) is not None}
+    if current := request_id.get():
+        fields["request"] = current
+    return fields
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-01-31T12:00:00.000Z INFO  bus.broker serving ./bus-data topic=orders partition=0`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
+        line = f"{_time(record)} {record.levelname:<7} {record.name} {record.getMessage()}{fields}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: time, level, logger, message, then the fields, then the traceback as `error`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": _time(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def configure_logging(
+    *, form: str = "text", level: str = "INFO", levels: Mapping[str, str] | None = None, stream: TextIO | None = None
+) -> None:
+    """Log to `stream` (standard error) from now on. `form` is text or json; raises ValueError for anything else."""
+    formatters = {"text": TextFormatter, "json": JsonFormatter}
+    if form not in formatters:
+        raise ValueError(f"expected a log format of text or json, found {form!r}")
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(formatters[form]())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for name, own_level in (levels or {}).items():
+        logging.getLogger(name).setLevel(own_level)
