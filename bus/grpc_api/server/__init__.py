@@ -1,0 +1,1 @@
+"""The gRPC adapter of a broker: messages to values and back; every rule is below."""

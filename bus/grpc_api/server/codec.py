@@ -1,0 +1,153 @@
+"""Records between the wire and the log.
+
+Guards the rule of `LogBatch` in bus.proto: what is not in the Arrow payload is in the envelope. Checks everything that
+comes in; a batch that leaves here towards the log is sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from bus.arrow_batches import (
+    MalformedRecords,
+    check_records,
+    complete_columns,
+    decode_records,
+    encode_arrow_buffer,
+    records_from_rows,
+)
+from bus.errors import ErrorCode, Refused
+from bus.grpc_api.server.wire_fields import encode_field, tag_of
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.log_schema import LOG_COLUMNS
+from bus.model import LogBatch, RecordBatch
+
+DEFAULT_FETCH_COLUMNS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch")
+
+# Neighbouring batches below this many records are merged on the way out: an envelope each would cost more than them.
+_SMALL_BATCH_RECORDS = 512
+
+
+def decode_produce(
+    data: pb.PartitionProduceData, now_ms: int, payload: bytes | memoryview | None = None
+) -> RecordBatch | Refused:
+    """`payload`: the Arrow bytes, if they were cut out of `data`."""
+    timestamp_ms = data.timestamp_ms if data.HasField("timestamp_ms") else now_ms
+    try:
+        if payload is not None:
+            return decode_records(payload, default_timestamp_ms=timestamp_ms)
+        match data.WhichOneof("payload"):
+            case "arrow":
+                return decode_records(data.arrow, default_timestamp_ms=timestamp_ms)
+            case "records":
+                return check_records(_batch_of(data.records.records), default_timestamp_ms=timestamp_ms)
+            case _:
+                return Refused(ErrorCode.INVALID_RECORD, "expected 'arrow' or 'records', found neither")
+    except MalformedRecords as error:
+        return Refused(ErrorCode.INVALID_RECORD, str(error))
+
+
+def _batch_of(records: Sequence[pb.Record]) -> pa.RecordBatch:
+    return records_from_rows(
+        [
+            (
+                record.key if record.HasField("key") else None,
+                record.value if record.HasField("value") else None,
+                [(header.key, header.value if header.HasField("value") else None) for header in record.headers],
+                record.timestamp_ms if record.HasField("timestamp_ms") else None,
+            )
+            for record in records
+        ]
+    )
+
+
+def check_columns(columns: Sequence[str]) -> Refused | None:
+    unknown = [name for name in columns if name not in LOG_COLUMNS]
+    if not unknown:
+        return None
+    return Refused(
+        ErrorCode.INVALID_REQUEST, f"expected columns among {', '.join(LOG_COLUMNS)}, found {', '.join(unknown)}"
+    )
+
+
+_ARROW = tag_of(pb.LogBatch, "arrow")
+
+
+def encode_batches(batches: Sequence[LogBatch], columns: Sequence[str]) -> Iterator[list[Any]]:
+    """Each a serialized `pb.LogBatch` in pieces, so that the records are copied once, into the response."""
+    for group in _groups(batches):
+        batch = group[0] if len(group) == 1 else _merge(group, columns)
+        names = [name for name in batch.columns.schema.names if name in columns]
+        if batch.timestamp_ms is not None and "timestamp" in names:
+            names.remove("timestamp")
+        envelope = pb.LogBatch(
+            base_offset=batch.base_offset,
+            next_offset=batch.next_offset,
+            record_count=batch.record_count,
+            leader_epoch=batch.leader_epoch,
+            timestamp_type=int(batch.timestamp_type),
+            timestamp_ms=batch.timestamp_ms,
+        ).SerializeToString()
+        if names:
+            yield [envelope, *encode_field(_ARROW, [encode_arrow_buffer(batch.columns.select(names))])]
+        else:
+            yield [envelope]
+
+
+def _groups(batches: Sequence[LogBatch]) -> Iterator[list[LogBatch]]:
+    """Runs of small neighbours that share what the envelope says; every other batch alone."""
+    group: list[LogBatch] = []
+    for batch in batches:
+        if group and not (
+            batch.record_count < _SMALL_BATCH_RECORDS
+            and group[-1].record_count < _SMALL_BATCH_RECORDS
+            and batch.leader_epoch == group[-1].leader_epoch
+            and batch.timestamp_type == group[-1].timestamp_type
+        ):
+            yield group
+            group = []
+        group.append(batch)
+    if group:
+        yield group
+
+
+def _merge(group: list[LogBatch], columns: Sequence[str]) -> LogBatch:
+    envelope = ("timestamp_type", "leader_epoch")
+    is_dense = all("offset" not in batch.columns.schema.names for batch in group) and all(
+        before.next_offset == after.base_offset for before, after in pairwise(group)
+    )
+    names = [name for name in columns if name not in envelope and not (name == "offset" and is_dense)]
+    parts = [complete_columns(batch, names) for batch in group]
+    merged = pa.concat_batches(parts)
+    return LogBatch(
+        base_offset=group[0].base_offset,
+        next_offset=group[-1].next_offset,
+        record_count=sum(batch.record_count for batch in group),
+        size_bytes=merged.nbytes,
+        leader_epoch=group[0].leader_epoch,
+        timestamp_type=group[0].timestamp_type,
+        timestamp_ms=None,
+        timestamp_max_ms=max(batch.timestamp_max_ms for batch in group),
+        columns=merged,
+    )
+
+
+def encode_records(batches: Sequence[LogBatch], first_offset: int) -> Iterator[pb.Record]:
+    """The records from `first_offset` on, one message each: for clients without Arrow."""
+    for batch in batches:
+        for row in complete_columns(batch, DEFAULT_FETCH_COLUMNS).to_pylist():
+            if row["offset"] < first_offset:
+                continue
+            yield pb.Record(
+                offset=row["offset"],
+                key=row["key"],
+                value=row["value"],
+                headers=[pb.Header(key=header["key"], value=header["value"]) for header in row["headers"] or ()],
+                timestamp_ms=int(row["timestamp"].timestamp() * 1000),
+                timestamp_type=row["timestamp_type"],
+                leader_epoch=row["leader_epoch"],
+            )

@@ -1,0 +1,165 @@
+"""The gRPC server of a broker: the service, health, reflection, limits, and an orderly end.
+
+A request that cannot be read at all, for example a value that the enum does not have, ends with INVALID_ARGUMENT;
+an error of the broker itself ends with INTERNAL and a line in its log, and the broker goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from bus.config import BrokerConfig
+from bus.grpc_api.server.control import ControlHandler
+from bus.grpc_api.server.fetch import FetchHandler
+from bus.grpc_api.server.produce import ProduceHandler
+from bus.grpc_api.server.produce_wire import parse_call
+from bus.grpc_api.server.requests import StreamRegistry, new_request_id
+from bus.grpc_api.v1 import bus_pb2, bus_pb2_grpc
+from bus.ports import Clock
+from bus.runtime.cluster import Cluster
+from bus.runtime.logs import request_id
+
+_log = logging.getLogger(__name__)
+
+SERVICE_NAME: str = bus_pb2.DESCRIPTOR.services_by_name["Bus"].full_name
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+
+class AddressInUse(OSError):
+    """The address to listen on is taken or is not this machine's."""
+
+
+class BusServicer(bus_pb2_grpc.BusServicer):
+    def __init__(self, cluster: Cluster, clock: Clock, streams: StreamRegistry, config: BrokerConfig) -> None:
+        self._control = ControlHandler(cluster)
+        self._produce = ProduceHandler(cluster, clock, streams, config.request_timeout_ms)
+        self._fetch = FetchHandler(cluster, streams, config.fetch_max_bytes)
+
+    async def Produce(self, request_iterator, context):  # type: ignore[no-untyped-def]
+        await _guard_stream(self._produce.stream, request_iterator, context)
+
+    async def ProduceOnce(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._produce.once, request, context)
+
+    async def Fetch(self, request_iterator, context):  # type: ignore[no-untyped-def]
+        await _guard_stream(self._fetch.stream, request_iterator, context)
+
+    async def FetchOnce(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._fetch.once, request, context)
+
+    async def ListOffsets(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._control.list_offsets, request, context)
+
+    async def Metadata(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._control.metadata, request, context)
+
+    async def CreateTopics(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._control.create_topics, request, context)
+
+    async def DeleteTopics(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._control.delete_topics, request, context)
+
+    async def CreatePartitions(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._control.create_partitions, request, context)
+
+    async def DescribeConfigs(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._control.describe_configs, request, context)
+
+    async def AlterConfigs(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._control.alter_configs, request, context)
+
+
+async def _guard(
+    handle: Callable[[RequestT], Awaitable[ResponseT]], request: RequestT, context: grpc.aio.ServicerContext
+) -> ResponseT:
+    request_id.set(new_request_id())
+    try:
+        return await handle(request)
+    except ValueError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    except Exception:
+        _log.exception("request failed")
+        await context.abort(grpc.StatusCode.INTERNAL, f"the broker failed; see its log for {request_id.get()}")
+    raise AssertionError("abort raises")
+
+
+async def _guard_stream(
+    handle: Callable[[AsyncIterator[RequestT], grpc.aio.ServicerContext], Awaitable[None]],
+    requests: AsyncIterator[RequestT],
+    context: grpc.aio.ServicerContext,
+) -> None:
+    request_id.set(new_request_id())
+    try:
+        await handle(requests, context)
+    except Exception:
+        _log.exception("stream failed")
+        await context.abort(grpc.StatusCode.INTERNAL, f"the broker failed; see its log for {request_id.get()}")
+
+
+def _record_handlers(servicer: BusServicer) -> dict[str, grpc.RpcMethodHandler]:
+    """The methods that carry records: their large messages are not left to the generated code."""
+    serialize = bus_pb2.ProduceResponse.SerializeToString
+    return {
+        "Produce": grpc.stream_stream_rpc_method_handler(servicer.Produce, parse_call, serialize),
+        "ProduceOnce": grpc.unary_unary_rpc_method_handler(servicer.ProduceOnce, parse_call, serialize),
+        "Fetch": grpc.stream_stream_rpc_method_handler(servicer.Fetch, bus_pb2.FetchRequest.FromString, None),
+        "FetchOnce": grpc.unary_unary_rpc_method_handler(servicer.FetchOnce, bus_pb2.FetchRequest.FromString, None),
+    }
+
+
+class BusServer:
+    """Bound with `start`; `stop` ends it in order: nothing new is read, what was read is answered, then it closes."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._streams = StreamRegistry()
+        self._health = HealthServicer()
+        limit = config.socket_request_max_bytes
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", limit),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),  # a second broker on the same port is an error, not a silent half
+                ("grpc.keepalive_time_ms", 30_000),  # finds clients that are gone without a word
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ]
+        )
+
+    def bind(self) -> int:
+        """The port that was bound. Raises `AddressInUse`."""
+        address = str(self._config.listen_address)
+        try:
+            port: int = self._server.add_insecure_port(address)
+        except RuntimeError:
+            port = 0  # its message speaks of gRPC's own debug settings only
+        if port == 0:
+            raise AddressInUse(f"cannot listen on {address}: is another program using it, or is it not this machine's?")
+        return port
+
+    async def start(self, cluster: Cluster, clock: Clock) -> None:
+        servicer = BusServicer(cluster, clock, self._streams, self._config)
+        bus_pb2_grpc.add_BusServicer_to_server(servicer, self._server)  # type: ignore[no-untyped-call]  # generated
+        self._server.add_registered_method_handlers(SERVICE_NAME, _record_handlers(servicer))  # in their place
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (SERVICE_NAME, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        await self._server.start()
+        for name in ("", SERVICE_NAME):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    async def stop(self) -> None:
+        await self._health.enter_graceful_shutdown()
+        stopping = asyncio.ensure_future(self._server.stop(self._config.controlled_shutdown_timeout_ms / 1000))
+        await self._streams.drain()
+        await stopping

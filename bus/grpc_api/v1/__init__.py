@@ -1,0 +1,1 @@
+"""Generated from bus.proto by `make proto`; do not edit."""

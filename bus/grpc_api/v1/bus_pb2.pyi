@@ -1,0 +1,545 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ERROR_CODE_NONE: _ClassVar[ErrorCode]
+    ERROR_CODE_UNKNOWN_SERVER_ERROR: _ClassVar[ErrorCode]
+    ERROR_CODE_OFFSET_OUT_OF_RANGE: _ClassVar[ErrorCode]
+    ERROR_CODE_CORRUPT_MESSAGE: _ClassVar[ErrorCode]
+    ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_FETCH_SIZE: _ClassVar[ErrorCode]
+    ERROR_CODE_LEADER_NOT_AVAILABLE: _ClassVar[ErrorCode]
+    ERROR_CODE_NOT_LEADER_OR_FOLLOWER: _ClassVar[ErrorCode]
+    ERROR_CODE_REQUEST_TIMED_OUT: _ClassVar[ErrorCode]
+    ERROR_CODE_MESSAGE_TOO_LARGE: _ClassVar[ErrorCode]
+    ERROR_CODE_NETWORK_EXCEPTION: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_TOPIC_EXCEPTION: _ClassVar[ErrorCode]
+    ERROR_CODE_RECORD_LIST_TOO_LARGE: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_REQUIRED_ACKS: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_TIMESTAMP: _ClassVar[ErrorCode]
+    ERROR_CODE_UNSUPPORTED_VERSION: _ClassVar[ErrorCode]
+    ERROR_CODE_TOPIC_ALREADY_EXISTS: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_PARTITIONS: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_REPLICATION_FACTOR: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_CONFIG: _ClassVar[ErrorCode]
+    ERROR_CODE_NOT_CONTROLLER: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_REQUEST: _ClassVar[ErrorCode]
+    ERROR_CODE_POLICY_VIOLATION: _ClassVar[ErrorCode]
+    ERROR_CODE_KAFKA_STORAGE_ERROR: _ClassVar[ErrorCode]
+    ERROR_CODE_FENCED_LEADER_EPOCH: _ClassVar[ErrorCode]
+    ERROR_CODE_UNKNOWN_LEADER_EPOCH: _ClassVar[ErrorCode]
+    ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE: _ClassVar[ErrorCode]
+    ERROR_CODE_OFFSET_NOT_AVAILABLE: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_RECORD: _ClassVar[ErrorCode]
+    ERROR_CODE_THROTTLING_QUOTA_EXCEEDED: _ClassVar[ErrorCode]
+    ERROR_CODE_UNKNOWN_TOPIC_ID: _ClassVar[ErrorCode]
+    ERROR_CODE_INCONSISTENT_TOPIC_ID: _ClassVar[ErrorCode]
+
+class RecordFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RECORD_FORMAT_ARROW: _ClassVar[RecordFormat]
+    RECORD_FORMAT_RECORDS: _ClassVar[RecordFormat]
+
+class ResourceType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RESOURCE_TYPE_TOPIC: _ClassVar[ResourceType]
+    RESOURCE_TYPE_BROKER: _ClassVar[ResourceType]
+
+class AlterOperation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ALTER_OPERATION_SET: _ClassVar[AlterOperation]
+    ALTER_OPERATION_DELETE: _ClassVar[AlterOperation]
+    ALTER_OPERATION_APPEND: _ClassVar[AlterOperation]
+    ALTER_OPERATION_SUBTRACT: _ClassVar[AlterOperation]
+ERROR_CODE_NONE: ErrorCode
+ERROR_CODE_UNKNOWN_SERVER_ERROR: ErrorCode
+ERROR_CODE_OFFSET_OUT_OF_RANGE: ErrorCode
+ERROR_CODE_CORRUPT_MESSAGE: ErrorCode
+ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION: ErrorCode
+ERROR_CODE_INVALID_FETCH_SIZE: ErrorCode
+ERROR_CODE_LEADER_NOT_AVAILABLE: ErrorCode
+ERROR_CODE_NOT_LEADER_OR_FOLLOWER: ErrorCode
+ERROR_CODE_REQUEST_TIMED_OUT: ErrorCode
+ERROR_CODE_MESSAGE_TOO_LARGE: ErrorCode
+ERROR_CODE_NETWORK_EXCEPTION: ErrorCode
+ERROR_CODE_INVALID_TOPIC_EXCEPTION: ErrorCode
+ERROR_CODE_RECORD_LIST_TOO_LARGE: ErrorCode
+ERROR_CODE_INVALID_REQUIRED_ACKS: ErrorCode
+ERROR_CODE_INVALID_TIMESTAMP: ErrorCode
+ERROR_CODE_UNSUPPORTED_VERSION: ErrorCode
+ERROR_CODE_TOPIC_ALREADY_EXISTS: ErrorCode
+ERROR_CODE_INVALID_PARTITIONS: ErrorCode
+ERROR_CODE_INVALID_REPLICATION_FACTOR: ErrorCode
+ERROR_CODE_INVALID_CONFIG: ErrorCode
+ERROR_CODE_NOT_CONTROLLER: ErrorCode
+ERROR_CODE_INVALID_REQUEST: ErrorCode
+ERROR_CODE_POLICY_VIOLATION: ErrorCode
+ERROR_CODE_KAFKA_STORAGE_ERROR: ErrorCode
+ERROR_CODE_FENCED_LEADER_EPOCH: ErrorCode
+ERROR_CODE_UNKNOWN_LEADER_EPOCH: ErrorCode
+ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE: ErrorCode
+ERROR_CODE_OFFSET_NOT_AVAILABLE: ErrorCode
+ERROR_CODE_INVALID_RECORD: ErrorCode
+ERROR_CODE_THROTTLING_QUOTA_EXCEEDED: ErrorCode
+ERROR_CODE_UNKNOWN_TOPIC_ID: ErrorCode
+ERROR_CODE_INCONSISTENT_TOPIC_ID: ErrorCode
+RECORD_FORMAT_ARROW: RecordFormat
+RECORD_FORMAT_RECORDS: RecordFormat
+RESOURCE_TYPE_TOPIC: ResourceType
+RESOURCE_TYPE_BROKER: ResourceType
+ALTER_OPERATION_SET: AlterOperation
+ALTER_OPERATION_DELETE: AlterOperation
+ALTER_OPERATION_APPEND: AlterOperation
+ALTER_OPERATION_SUBTRACT: AlterOperation
+
+class Header(_message.Message):
+    __slots__ = ("key", "value")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: bytes
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class Record(_message.Message):
+    __slots__ = ("key", "value", "headers", "timestamp_ms", "offset", "timestamp_type", "leader_epoch")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_TYPE_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    value: bytes
+    headers: _containers.RepeatedCompositeFieldContainer[Header]
+    timestamp_ms: int
+    offset: int
+    timestamp_type: int
+    leader_epoch: int
+    def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., timestamp_ms: _Optional[int] = ..., offset: _Optional[int] = ..., timestamp_type: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+
+class RecordList(_message.Message):
+    __slots__ = ("records",)
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    records: _containers.RepeatedCompositeFieldContainer[Record]
+    def __init__(self, records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ...) -> None: ...
+
+class ProduceRequest(_message.Message):
+    __slots__ = ("correlation_id", "acks", "timeout_ms", "partitions")
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    correlation_id: int
+    acks: int
+    timeout_ms: int
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionProduceData]
+    def __init__(self, correlation_id: _Optional[int] = ..., acks: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionProduceData, _Mapping]]] = ...) -> None: ...
+
+class PartitionProduceData(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "current_leader_epoch", "arrow", "records", "timestamp_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ARROW_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    current_leader_epoch: int
+    arrow: bytes
+    records: RecordList
+    timestamp_ms: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., current_leader_epoch: _Optional[int] = ..., arrow: _Optional[bytes] = ..., records: _Optional[_Union[RecordList, _Mapping]] = ..., timestamp_ms: _Optional[int] = ...) -> None: ...
+
+class ProduceResponse(_message.Message):
+    __slots__ = ("correlation_id", "partitions", "throttle_time_ms")
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLE_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    correlation_id: int
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionProduceResponse]
+    throttle_time_ms: int
+    def __init__(self, correlation_id: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionProduceResponse, _Mapping]]] = ..., throttle_time_ms: _Optional[int] = ...) -> None: ...
+
+class PartitionProduceResponse(_message.Message):
+    __slots__ = ("topic", "partition", "error_code", "error_message", "base_offset", "log_append_time_ms", "version", "log_start_offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_APPEND_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    error_code: ErrorCode
+    error_message: str
+    base_offset: int
+    log_append_time_ms: int
+    version: int
+    log_start_offset: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., base_offset: _Optional[int] = ..., log_append_time_ms: _Optional[int] = ..., version: _Optional[int] = ..., log_start_offset: _Optional[int] = ...) -> None: ...
+
+class FetchRequest(_message.Message):
+    __slots__ = ("correlation_id", "max_wait_ms", "min_bytes", "max_bytes", "partitions", "columns", "format")
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    MIN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    correlation_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    partitions: _containers.RepeatedCompositeFieldContainer[FetchPartition]
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    format: RecordFormat
+    def __init__(self, correlation_id: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[FetchPartition, _Mapping]]] = ..., columns: _Optional[_Iterable[str]] = ..., format: _Optional[_Union[RecordFormat, str]] = ...) -> None: ...
+
+class FetchPartition(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "fetch_offset", "partition_max_bytes", "current_leader_epoch")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    FETCH_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    fetch_offset: int
+    partition_max_bytes: int
+    current_leader_epoch: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., fetch_offset: _Optional[int] = ..., partition_max_bytes: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ...) -> None: ...
+
+class FetchResponse(_message.Message):
+    __slots__ = ("correlation_id", "partitions", "throttle_time_ms")
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLE_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    correlation_id: int
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionFetchResponse]
+    throttle_time_ms: int
+    def __init__(self, correlation_id: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionFetchResponse, _Mapping]]] = ..., throttle_time_ms: _Optional[int] = ...) -> None: ...
+
+class PartitionFetchResponse(_message.Message):
+    __slots__ = ("topic", "partition", "error_code", "error_message", "high_watermark", "log_start_offset", "version", "batches", "records")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    error_code: ErrorCode
+    error_message: str
+    high_watermark: int
+    log_start_offset: int
+    version: int
+    batches: _containers.RepeatedCompositeFieldContainer[LogBatch]
+    records: RecordList
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., version: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[LogBatch, _Mapping]]] = ..., records: _Optional[_Union[RecordList, _Mapping]] = ...) -> None: ...
+
+class LogBatch(_message.Message):
+    __slots__ = ("base_offset", "next_offset", "record_count", "leader_epoch", "timestamp_type", "timestamp_ms", "arrow")
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    ARROW_FIELD_NUMBER: _ClassVar[int]
+    base_offset: int
+    next_offset: int
+    record_count: int
+    leader_epoch: int
+    timestamp_type: int
+    timestamp_ms: int
+    arrow: bytes
+    def __init__(self, base_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., timestamp_type: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., arrow: _Optional[bytes] = ...) -> None: ...
+
+class ListOffsetsRequest(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[ListOffsetsPartition]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[ListOffsetsPartition, _Mapping]]] = ...) -> None: ...
+
+class ListOffsetsPartition(_message.Message):
+    __slots__ = ("topic", "partition", "timestamp_ms", "current_leader_epoch")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    timestamp_ms: int
+    current_leader_epoch: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ...) -> None: ...
+
+class ListOffsetsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[ListOffsetsPartitionResponse]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[ListOffsetsPartitionResponse, _Mapping]]] = ...) -> None: ...
+
+class ListOffsetsPartitionResponse(_message.Message):
+    __slots__ = ("topic", "partition", "error_code", "error_message", "offset", "timestamp_ms", "leader_epoch", "version")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    error_code: ErrorCode
+    error_message: str
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+    version: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., offset: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class MetadataRequest(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class MetadataResponse(_message.Message):
+    __slots__ = ("cluster_id", "controller_id", "brokers", "topics", "root")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    controller_id: int
+    brokers: _containers.RepeatedCompositeFieldContainer[Broker]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicMetadata]
+    root: str
+    def __init__(self, cluster_id: _Optional[str] = ..., controller_id: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicMetadata, _Mapping]]] = ..., root: _Optional[str] = ...) -> None: ...
+
+class Broker(_message.Message):
+    __slots__ = ("broker_id", "host", "port")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    host: str
+    port: int
+    def __init__(self, broker_id: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
+class TopicMetadata(_message.Message):
+    __slots__ = ("error_code", "error_message", "name", "topic_id", "is_internal", "partitions")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_INTERNAL_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    name: str
+    topic_id: str
+    is_internal: bool
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionMetadata]
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., name: _Optional[str] = ..., topic_id: _Optional[str] = ..., is_internal: _Optional[bool] = ..., partitions: _Optional[_Iterable[_Union[PartitionMetadata, _Mapping]]] = ...) -> None: ...
+
+class PartitionMetadata(_message.Message):
+    __slots__ = ("error_code", "error_message", "partition", "leader_id", "leader_epoch")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    partition: int
+    leader_id: int
+    leader_epoch: int
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., partition: _Optional[int] = ..., leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+
+class CreateTopicsRequest(_message.Message):
+    __slots__ = ("topics", "validate_only")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[NewTopic]
+    validate_only: bool
+    def __init__(self, topics: _Optional[_Iterable[_Union[NewTopic, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class NewTopic(_message.Message):
+    __slots__ = ("name", "partitions", "configs")
+    class ConfigsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    CONFIGS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    partitions: int
+    configs: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., configs: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class CreateTopicsResponse(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicResult]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ...) -> None: ...
+
+class TopicResult(_message.Message):
+    __slots__ = ("name", "error_code", "error_message", "topic_id", "partitions")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    error_code: ErrorCode
+    error_message: str
+    topic_id: str
+    partitions: int
+    def __init__(self, name: _Optional[str] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., topic_id: _Optional[str] = ..., partitions: _Optional[int] = ...) -> None: ...
+
+class DeleteTopicsRequest(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DeleteTopicsResponse(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicResult]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ...) -> None: ...
+
+class CreatePartitionsRequest(_message.Message):
+    __slots__ = ("topics", "validate_only")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[NewPartitions]
+    validate_only: bool
+    def __init__(self, topics: _Optional[_Iterable[_Union[NewPartitions, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class NewPartitions(_message.Message):
+    __slots__ = ("name", "partitions")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    partitions: int
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ...) -> None: ...
+
+class CreatePartitionsResponse(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicResult]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ...) -> None: ...
+
+class ConfigResource(_message.Message):
+    __slots__ = ("type", "name")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    type: ResourceType
+    name: str
+    def __init__(self, type: _Optional[_Union[ResourceType, str]] = ..., name: _Optional[str] = ...) -> None: ...
+
+class DescribeConfigsRequest(_message.Message):
+    __slots__ = ("resources", "keys")
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    resources: _containers.RepeatedCompositeFieldContainer[ConfigResource]
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, resources: _Optional[_Iterable[_Union[ConfigResource, _Mapping]]] = ..., keys: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DescribeConfigsResponse(_message.Message):
+    __slots__ = ("resources",)
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    resources: _containers.RepeatedCompositeFieldContainer[ConfigsResult]
+    def __init__(self, resources: _Optional[_Iterable[_Union[ConfigsResult, _Mapping]]] = ...) -> None: ...
+
+class ConfigsResult(_message.Message):
+    __slots__ = ("resource", "error_code", "error_message", "entries")
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    resource: ConfigResource
+    error_code: ErrorCode
+    error_message: str
+    entries: _containers.RepeatedCompositeFieldContainer[ConfigEntry]
+    def __init__(self, resource: _Optional[_Union[ConfigResource, _Mapping]] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[ConfigEntry, _Mapping]]] = ...) -> None: ...
+
+class ConfigEntry(_message.Message):
+    __slots__ = ("name", "value", "default_value", "is_default", "type", "valid_values", "documentation", "is_read_only")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    IS_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    VALID_VALUES_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENTATION_FIELD_NUMBER: _ClassVar[int]
+    IS_READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    default_value: str
+    is_default: bool
+    type: str
+    valid_values: str
+    documentation: str
+    is_read_only: bool
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., default_value: _Optional[str] = ..., is_default: _Optional[bool] = ..., type: _Optional[str] = ..., valid_values: _Optional[str] = ..., documentation: _Optional[str] = ..., is_read_only: _Optional[bool] = ...) -> None: ...
+
+class AlterConfigsRequest(_message.Message):
+    __slots__ = ("resources", "validate_only")
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    resources: _containers.RepeatedCompositeFieldContainer[AlterConfigsResource]
+    validate_only: bool
+    def __init__(self, resources: _Optional[_Iterable[_Union[AlterConfigsResource, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class AlterConfigsResource(_message.Message):
+    __slots__ = ("resource", "operations")
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    resource: ConfigResource
+    operations: _containers.RepeatedCompositeFieldContainer[AlterConfigOp]
+    def __init__(self, resource: _Optional[_Union[ConfigResource, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[AlterConfigOp, _Mapping]]] = ...) -> None: ...
+
+class AlterConfigOp(_message.Message):
+    __slots__ = ("name", "operation", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    operation: AlterOperation
+    value: str
+    def __init__(self, name: _Optional[str] = ..., operation: _Optional[_Union[AlterOperation, str]] = ..., value: _Optional[str] = ...) -> None: ...
+
+class AlterConfigsResponse(_message.Message):
+    __slots__ = ("resources",)
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    resources: _containers.RepeatedCompositeFieldContainer[ConfigsResult]
+    def __init__(self, resources: _Optional[_Iterable[_Union[ConfigsResult, _Mapping]]] = ...) -> None: ...
