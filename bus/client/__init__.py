@@ -1,0 +1,1 @@
+"""The SDK: Producer, Consumer and Admin. It needs no broker code; `bus` itself exports the names."""

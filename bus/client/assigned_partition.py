@@ -1,0 +1,104 @@
+"""One assigned partition of a consumer: where it is, what was fetched ahead, what keeps it from going on.
+
+Guards the position: `position <= fetch_offset`, and `buffer` holds exactly what lies between, so that no record is
+skipped or given twice however seeks, failures and fetches interleave. Holds no lock and does no I/O: its owner does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pyarrow as pa
+
+from bus.client.fetched import FetchedBatch, open_batch
+from bus.errors import BusError
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TopicPartition
+
+
+class AssignedPartition:
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.position: int | None = None  # of the next record for the user; None: `reset` finds it
+        self.reset: str | None = None  # earliest or latest, asked for by a seek; None: auto.offset.reset
+        self.fetch_offset = 0  # of the next record to fetch, while there is a position
+        self.is_paused = False
+        self.topic_id = ""
+        self.leader_epoch = -1
+        self.high_watermark: int | None = None
+        self.error: BusError | None = None  # for the next poll
+        self.retry_at = 0.0
+        self.failures = 0
+        self.is_leader_doubtful = False
+        self.buffer: deque[FetchedBatch] = deque()
+        self.buffered_bytes = 0
+        self._opened: pa.RecordBatch | None = None  # the front of `buffer`, from the position at its opening on
+        self._row = 0  # of `_opened`: the next one for the user
+
+    def seek(self, offset: int) -> None:
+        self._drop_buffer()
+        self.position = self.fetch_offset = offset
+        self.reset = self.error = None
+        self.retry_at, self.failures = 0.0, 0
+
+    def unset_position(self, reset: str | None) -> None:
+        self._drop_buffer()
+        self.position, self.reset = None, reset
+        self.retry_at, self.failures = 0.0, 0
+
+    def _drop_buffer(self) -> None:
+        self.buffer.clear()
+        self.buffered_bytes = 0
+        self._opened = None
+
+    def is_fetchable(self, now: float) -> bool:
+        return self.position is not None and not self.is_paused and self.error is None and now >= self.retry_at
+
+    def take_in(self, batches: list[pb.LogBatch]) -> None:
+        """Batches as they were fetched, the first from `fetch_offset` on."""
+        for message in batches:
+            batch = FetchedBatch.of(message)
+            self.buffer.append(batch)
+            self.buffered_bytes += len(batch.payload)
+            self.fetch_offset = batch.next_offset
+        self.failures = 0
+
+    def peek(self, max_records: int) -> pa.RecordBatch | None:
+        """The next rows, at most so many, from one batch; None if nothing is there.
+
+        Raises `BusError` CORRUPT_MESSAGE; then everything from the position on is to be fetched again.
+        """
+        assert self.position is not None, f"{self.partition} has no position"
+        while self.buffer:
+            if self._opened is None:
+                self._opened, self._row = self._open(self.buffer[0], self.position), 0
+            if self._row < self._opened.num_rows:
+                return self._opened.slice(self._row, max_records)
+            self._drop_front()
+        return None
+
+    def _open(self, batch: FetchedBatch, position: int) -> pa.RecordBatch:
+        try:
+            return open_batch(self.partition, batch, position)
+        except BusError:
+            self.seek(position)
+            raise
+
+    def advance(self, rows: pa.RecordBatch) -> None:
+        """The user has `rows`, which `peek` gave, or the first of them."""
+        assert self._opened is not None, f"{self.partition} has nothing to advance over"
+        self.advance_to(rows.num_rows, int(rows.column("offset")[-1].as_py()) + 1)
+
+    def advance_to(self, count: int, position: int) -> None:
+        """The user has the next `count` rows, up to, but not including, offset `position`."""
+        assert self._opened is not None, f"{self.partition} has nothing to advance over"
+        self._row += count
+        self.position = position
+        if self._row >= self._opened.num_rows:
+            self._drop_front()
+
+    def _drop_front(self) -> None:
+        batch = self.buffer.popleft()
+        self.buffered_bytes -= len(batch.payload)
+        self.position = batch.next_offset
+        self._opened = None

@@ -1,0 +1,148 @@
+"""What a fetch brought, opened without a copy: Arrow columns for `poll_arrow`, records for `poll`.
+
+Guards one promise: every row that comes out lies at or above the position that was asked for, and has every column of
+the log. Columns that a batch left out are filled in here, and nowhere else in the SDK.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bus.arrow_batches import MalformedRecords, complete_columns, decode_arrow
+from bus.client.values import ConsumerRecord, Headers
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.log_schema import LOG_SCHEMA
+from bus.model import LogBatch, TimestampType, TopicPartition
+
+POLL_SCHEMA = pa.schema(
+    [pa.field("topic", pa.string(), nullable=False), pa.field("partition", pa.int32(), nullable=False), *LOG_SCHEMA]
+)
+_TIMESTAMP_TYPES = tuple(TimestampType)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBatch:
+    """A `pb.LogBatch` taken apart once: each access to a field of bytes copies it, and the message keeps its own."""
+
+    base_offset: int
+    next_offset: int
+    record_count: int
+    leader_epoch: int
+    timestamp_type: int
+    timestamp_ms: int | None
+    payload: bytes
+
+    @staticmethod
+    def of(message: pb.LogBatch) -> FetchedBatch:
+        return FetchedBatch(
+            base_offset=message.base_offset,
+            next_offset=message.next_offset,
+            record_count=message.record_count,
+            leader_epoch=message.leader_epoch,
+            timestamp_type=message.timestamp_type,
+            timestamp_ms=message.timestamp_ms if message.HasField("timestamp_ms") else None,
+            payload=message.arrow,
+        )
+
+
+def open_batch(partition: TopicPartition, fetched: FetchedBatch, position: int) -> pa.RecordBatch:
+    """The rows of `fetched` from `position` on. Raises `BusError` CORRUPT_MESSAGE."""
+    try:
+        columns = decode_arrow(fetched.payload)
+    except MalformedRecords as error:
+        raise BusError(ErrorCode.CORRUPT_MESSAGE, f"{partition} at offset {fetched.base_offset}: {error}") from None
+    if columns.num_rows != fetched.record_count:
+        raise BusError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"{partition} at offset {fetched.base_offset}: expected {fetched.record_count} rows, "
+            f"found {columns.num_rows}",
+        )
+    names = columns.schema.names
+    value_type = columns.schema.field("value").type if "value" in names else None
+    batch = complete_columns(
+        LogBatch(
+            base_offset=fetched.base_offset,
+            next_offset=fetched.next_offset,
+            record_count=fetched.record_count,
+            size_bytes=0,
+            leader_epoch=fetched.leader_epoch,
+            timestamp_type=TimestampType(fetched.timestamp_type),
+            timestamp_ms=fetched.timestamp_ms,
+            timestamp_max_ms=0,
+            columns=columns,
+        ),
+        value_type=value_type,
+    )
+    if position <= fetched.base_offset:
+        return batch
+    return batch.slice(int(np.searchsorted(batch.column("offset").to_numpy(), position)))
+
+
+def records_of(partition: TopicPartition, batch: pa.RecordBatch) -> list[ConsumerRecord]:
+    """The rows of an opened batch as records."""
+    count = batch.num_rows
+    values = batch.column("value")
+    headers = batch.column("headers")
+    return list(
+        map(
+            ConsumerRecord,
+            [partition.topic] * count,
+            [partition.partition] * count,
+            batch.column("offset").to_numpy().tolist(),
+            (batch.column("timestamp").view(pa.int64()).to_numpy() // 1000).tolist(),
+            [_TIMESTAMP_TYPES[number] for number in batch.column("timestamp_type").to_numpy().tolist()],
+            _python_values(batch.column("key")),
+            _python_values(values),
+            [[] for _ in range(count)] if headers.null_count == count else list(map(_headers, headers.to_pylist())),
+            batch.column("leader_epoch").to_numpy().tolist(),
+        )
+    )
+
+
+def _python_values(array: pa.Array) -> list[Any]:
+    if pa.types.is_binary(array.type):
+        values: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
+        return values
+    return array.to_pylist()  # type: ignore[no-any-return]
+
+
+def _headers(entries: list[dict[str, Any]] | None) -> Headers:
+    return [(entry["key"], entry["value"]) for entry in entries or ()]
+
+
+class PollTables:
+    """Builds the tables of `poll_arrow`. The columns `topic` and `partition` are slices of one array for each
+    partition, so that they cost nothing a poll."""
+
+    def __init__(self) -> None:
+        self._places: dict[TopicPartition, tuple[pa.Array, pa.Array]] = {}
+
+    def table_of(self, runs: list[tuple[TopicPartition, pa.RecordBatch]]) -> pa.Table:
+        """Chunks are the batches as they came, zero copy."""
+        if not runs:
+            return POLL_SCHEMA.empty_table()
+        return pa.Table.from_batches([self._with_place(partition, batch) for partition, batch in runs])
+
+    def _with_place(self, partition: TopicPartition, batch: pa.RecordBatch) -> pa.RecordBatch:
+        topics, partitions = self._place(partition, batch.num_rows)
+        value_type = batch.schema.field("value").type
+        schema = POLL_SCHEMA
+        if value_type != pa.binary():
+            schema = schema.set(schema.get_field_index("value"), pa.field("value", value_type))
+        return pa.RecordBatch.from_arrays([topics, partitions, *batch.columns], schema=schema)
+
+    def _place(self, partition: TopicPartition, count: int) -> tuple[pa.Array, pa.Array]:
+        place = self._places.get(partition)
+        if place is None or len(place[0]) < count:
+            size = max(count, 1_024)
+            place = (
+                pa.repeat(pa.scalar(partition.topic, pa.string()), size),
+                pa.array(np.full(size, partition.partition, np.int32)),
+            )
+            self._places[partition] = place
+        return place[0].slice(0, count), place[1].slice(0, count)

@@ -1,0 +1,229 @@
+"""The consumer's engine: one Fetch stream to each leader, the next request under way before the last answer is used.
+
+Guards two promises: an answer is used only for the very position that was asked for, so a seek never meets stale
+records; and what is fetched ahead is bounded, for a partition by twice max.partition.fetch.bytes and for a leader by
+fetch.max.bytes, plus one answer each. Its lock guards the assigned partitions as well; the consumer takes it.
+
+A request names every partition that may be fetched, so one long poll covers them all; it leaves when all of them have
+room. A partition that becomes fetchable during a long poll ends that poll instead of waiting for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from bus.client.assigned_partition import AssignedPartition
+from bus.client.cluster import Cluster, error_of
+from bus.client.configs import ConsumerConfig
+from bus.client.request_stream import RequestStream
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.log_schema import LOG_COLUMNS
+from bus.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_READ_AHEAD = 2  # answers a partition
+
+
+class _Connection:
+    __slots__ = ("asked", "correlation_id", "deadline", "stream")
+
+    def __init__(self, stream: RequestStream) -> None:
+        self.stream = stream
+        self.asked: dict[TopicPartition, int] | None = None  # the request under way; None: there is none
+        self.correlation_id = 0
+        self.deadline = 0.0
+
+
+class Fetcher:
+    def __init__(self, cluster: Cluster, config: ConsumerConfig) -> None:
+        self._cluster = cluster
+        self._config = config
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)  # records came, or an error, or a wake-up
+        self.assigned: dict[TopicPartition, AssignedPartition] = {}
+        self._connections: dict[str, _Connection] = {}
+        self._turn = 0
+
+    # ------------------------------------------------------------ the lock is held
+
+    def fetch(self, now: float) -> None:
+        """Have a request under way to every leader, where there is something to ask for and room for the answer."""
+        for address, partitions in self._by_leader(now).items():
+            connection = self._connections.get(address)
+            if connection is not None and connection.asked is not None:
+                if all(partition.partition in connection.asked or partition.buffer for partition in partitions):
+                    continue
+                self._cut(address)  # someone is hungry and not at this table
+            self._ask(address, partitions, now)
+
+    def fetch_anew(self, partition: TopicPartition) -> None:
+        """What is under way for `partition` is of no use any more."""
+        for address, connection in list(self._connections.items()):
+            if connection.asked is not None and partition in connection.asked:
+                self._cut(address)
+
+    def cut_all(self) -> None:
+        for address in list(self._connections):
+            self._cut(address)
+
+    def close(self) -> None:
+        with self.lock:
+            streams = [connection.stream for connection in self._connections.values()]
+            self.cut_all()
+            self.changed.notify_all()
+        for stream in streams:
+            stream.join(2.0)
+
+    def cut_silent(self, now: float) -> None:
+        for address, connection in list(self._connections.items()):
+            if connection.asked is not None and now >= connection.deadline:
+                error = BusError(ErrorCode.REQUEST_TIMED_OUT, f"no answer of the broker at {address}")
+                self._note_broken(connection, error)
+                self._cut(address)
+
+    def next_event(self, now: float) -> float:
+        """When `fetch` may have more to do without any answer."""
+        events = [partition.retry_at for partition in self.assigned.values() if partition.retry_at > now]
+        events += [connection.deadline for connection in self._connections.values() if connection.asked is not None]
+        return min(events, default=now + 60.0)
+
+    def _by_leader(self, now: float) -> dict[str, list[AssignedPartition]]:
+        found: dict[str, list[AssignedPartition]] = {}
+        for partition in self.assigned.values():
+            if partition.is_fetchable(now) and not partition.is_leader_doubtful:
+                address = self._leader(partition)
+                if address is not None:
+                    found.setdefault(address, []).append(partition)
+        return found
+
+    def _leader(self, partition: AssignedPartition) -> str | None:
+        info = self._cluster.cached_topic(partition.partition.topic)
+        if info is None or partition.partition.partition >= len(info.partitions):
+            return None
+        return self._cluster.leader_address(info, partition.partition.partition)
+
+    def _ask(self, address: str, partitions: list[AssignedPartition], now: float) -> None:
+        room = self._config.max_partition_fetch_bytes * _READ_AHEAD
+        if any(partition.buffered_bytes >= room for partition in partitions):
+            return
+        if sum(partition.buffered_bytes for partition in partitions) >= self._config.fetch_max_bytes:
+            return
+        connection = self._connections.get(address)
+        if connection is None:
+            stream = RequestStream(
+                self._cluster,
+                address,
+                "Fetch",
+                serializer=pb.FetchRequest.SerializeToString,
+                on_answer=self._on_answer,
+                on_end=self._on_end,
+            )
+            connection = self._connections[address] = _Connection(stream)
+        # Each partition comes first in its turn: an answer that is full leaves out the last ones.
+        self._turn += 1
+        first = self._turn % len(partitions)
+        partitions = partitions[first:] + partitions[:first]
+        connection.asked = {partition.partition: partition.fetch_offset for partition in partitions}
+        connection.correlation_id += 1
+        connection.deadline = now + (self._config.fetch_max_wait_ms + self._config.request_timeout_ms) / 1000
+        connection.stream.send(self._request(connection.correlation_id, partitions))
+
+    def _request(self, correlation_id: int, partitions: list[AssignedPartition]) -> pb.FetchRequest:
+        return pb.FetchRequest(
+            correlation_id=correlation_id,
+            max_wait_ms=self._config.fetch_max_wait_ms,
+            min_bytes=self._config.fetch_min_bytes,
+            max_bytes=self._config.fetch_max_bytes,
+            columns=LOG_COLUMNS,
+            partitions=[
+                pb.FetchPartition(
+                    topic=partition.partition.topic,
+                    partition=partition.partition.partition,
+                    topic_id=partition.topic_id,
+                    fetch_offset=partition.fetch_offset,
+                    partition_max_bytes=self._config.max_partition_fetch_bytes,
+                    current_leader_epoch=partition.leader_epoch if partition.leader_epoch >= 0 else None,
+                )
+                for partition in partitions
+            ],
+        )
+
+    def _cut(self, address: str) -> None:
+        self._connections.pop(address).stream.cut("not needed any more")
+
+    # ------------------------------------------------------------ answers, on a stream's reading thread
+
+    def _on_answer(self, stream: RequestStream, response: Any) -> None:
+        now = time.monotonic()
+        with self.lock:
+            connection = self._connections.get(stream.address)
+            if connection is None or connection.stream is not stream:
+                return
+            asked, connection.asked = connection.asked, None
+            if asked is None or response.correlation_id != connection.correlation_id:
+                raise ValueError(f"expected answer {connection.correlation_id}, found {response.correlation_id}")
+            is_news = False
+            for answer in response.partitions:
+                is_news = self._take_answer(answer, asked, now) or is_news
+            self.fetch(now)
+            if is_news:
+                self.changed.notify_all()
+
+    def _take_answer(self, answer: Any, asked: Mapping[TopicPartition, int], now: float) -> bool:
+        key = TopicPartition(answer.topic, answer.partition)
+        partition = self.assigned.get(key)
+        if partition is None or partition.position is None or partition.fetch_offset != asked.get(key):
+            return False
+        if answer.error_code:
+            self._note_error(partition, error_of(answer.error_code, answer.error_message or str(key)), now)
+            return True
+        partition.high_watermark = answer.high_watermark
+        partition.take_in(list(answer.batches))
+        return bool(answer.batches)
+
+    def _note_error(self, partition: AssignedPartition, error: BusError, now: float) -> None:
+        if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._note_out_of_range(partition, error)
+        elif error.retriable:
+            level = logging.DEBUG if partition.failures else logging.WARNING
+            logger.log(level, "fetching %s is tried again: %s", partition.partition, error)
+            self.put_off(partition, now)
+            partition.is_leader_doubtful = True
+        else:
+            partition.error = error
+
+    def put_off(self, partition: AssignedPartition, now: float) -> None:
+        partition.retry_at = now + self._cluster.backoff.seconds(partition.failures)
+        partition.failures += 1
+
+    def _note_out_of_range(self, partition: AssignedPartition, error: BusError) -> None:
+        if partition.buffer:
+            # What was fetched before is still good: find out again when it is used up.
+            partition.retry_at = time.monotonic() + self._cluster.backoff.seconds(0)
+        elif self._config.auto_offset_reset == "none":
+            partition.error = error
+        else:
+            logger.warning("%s: resetting the position: %s", partition.partition, error)
+            partition.unset_position(None)
+
+    def _on_end(self, stream: RequestStream, error: BusError) -> None:
+        with self.lock:
+            connection = self._connections.get(stream.address)
+            if connection is None or connection.stream is not stream:
+                return
+            del self._connections[stream.address]
+            self._note_broken(connection, error)
+            self.changed.notify_all()
+
+    def _note_broken(self, connection: _Connection, error: BusError) -> None:
+        now = time.monotonic()
+        for key in connection.asked or ():
+            partition = self.assigned.get(key)
+            if partition is not None:
+                self._note_error(partition, error, now)

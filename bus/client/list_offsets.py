@@ -1,0 +1,85 @@
+"""Offsets by timestamp, asked of the leaders, with retries: what Consumer and Admin share.
+
+Guards the pairing of question and answer: the result has exactly the partitions that were asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from bus.client.cluster import Cluster, error_of
+from bus.client.values import ListedOffset
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TopicPartition
+
+
+def list_offsets(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, timeout_s: float
+) -> dict[TopicPartition, ListedOffset]:
+    """`wanted`: a timestamp in milliseconds for each partition, or -1 latest, -2 earliest, -3 largest timestamp.
+
+    Raises `BusError`; what may succeed later is tried again for `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    found: dict[TopicPartition, ListedOffset] = {}
+    attempt = 0
+    while True:
+        missing = {partition: at for partition, at in wanted.items() if partition not in found}
+        error = _ask_leaders(cluster, missing, found, deadline) if missing else None
+        if error is None:
+            return found
+        delay = cluster.backoff.seconds(attempt)
+        if not cluster.may_retry(error) or time.monotonic() + delay >= deadline:
+            raise error
+        attempt += 1
+        time.sleep(delay)
+        cluster.forget({partition.topic for partition in missing if partition not in found})
+
+
+def _ask_leaders(
+    cluster: Cluster,
+    missing: Mapping[TopicPartition, int],
+    found: dict[TopicPartition, ListedOffset],
+    deadline: float,
+) -> BusError | None:
+    by_address: dict[str, list[TopicPartition]] = {}
+    error: BusError | None = None
+    for partition in missing:
+        address = leader_of(cluster, partition, timeout_s=deadline - time.monotonic())
+        if address is None:
+            error = BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
+        else:
+            by_address.setdefault(address, []).append(partition)
+    for address, partitions in by_address.items():
+        request = pb.ListOffsetsRequest(
+            partitions=[
+                pb.ListOffsetsPartition(topic=p.topic, partition=p.partition, timestamp_ms=missing[p])
+                for p in partitions
+            ]
+        )
+        try:
+            response = cluster.call("ListOffsets", request, address=address)
+        except BusError as failure:
+            error = failure
+            continue
+        error = _take(response, found) or error
+    return error
+
+
+def _take(response: pb.ListOffsetsResponse, found: dict[TopicPartition, ListedOffset]) -> BusError | None:
+    error: BusError | None = None
+    for answer in response.partitions:
+        partition = TopicPartition(answer.topic, answer.partition)
+        if answer.error_code:
+            error = error_of(answer.error_code, answer.error_message or str(partition))
+        else:
+            found[partition] = ListedOffset(answer.offset, answer.timestamp_ms, answer.leader_epoch, answer.version)
+    return error
+
+
+def leader_of(cluster: Cluster, partition: TopicPartition, *, timeout_s: float) -> str | None:
+    """The leader's address, None while there is none. Raises `BusError` if there is no such partition."""
+    info = cluster.wait_partition(partition.topic, partition.partition, timeout_s=timeout_s)
+    return cluster.leader_address(info, partition.partition)

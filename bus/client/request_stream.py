@@ -1,0 +1,81 @@
+"""One bidirectional call to one broker: requests go out in order, the k-th answer belongs to the k-th request.
+
+Knows nothing of partitions, retries or users: it reports each answer, and once its end, to its owner, always from its
+own reading thread. Never blocks who sends; the owner bounds what is under way.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from bus.client.cluster import Cluster, translate_rpc_error
+from bus.errors import BusError, ErrorCode
+
+logger = logging.getLogger(__name__)
+
+
+class RequestStream:
+    """`on_answer(stream, response)` for each response, `on_end(stream, error)` once, after the last of them.
+
+    `serializer` None: the requests are bytes already. An exception of `on_answer` ends the stream.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        address: str,
+        method: str,
+        *,
+        serializer: Callable[[Any], bytes] | None = None,
+        on_answer: Callable[[RequestStream, Any], None],
+        on_end: Callable[[RequestStream, BusError], None],
+    ) -> None:
+        self.address = address
+        self._on_answer = on_answer
+        self._on_end = on_end
+        self._cut_reason: str | None = None
+        self._method = method
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._call = cluster.open_stream(address, method, iter(self._requests.get, None), serializer)
+        self._reader = threading.Thread(target=self._read, name=f"bus-{method.lower()}-{address}", daemon=True)
+        self._reader.start()
+
+    def send(self, request: Any) -> None:
+        self._requests.put(request)
+
+    def cut(self, reason: str) -> None:
+        """Give the stream up: what is not answered yet has an unknown outcome. `on_end` follows."""
+        self._cut_reason = reason
+        self._call.cancel()
+        self._requests.put(None)
+
+    def finish(self) -> None:
+        """No more requests; the broker ends the stream after its last answer."""
+        self._requests.put(None)
+
+    def join(self, timeout: float | None) -> None:
+        if threading.current_thread() is not self._reader:
+            self._reader.join(timeout)
+
+    def _read(self) -> None:
+        error = BusError(ErrorCode.NETWORK_EXCEPTION, f"the broker at {self.address} ended the stream")
+        try:
+            for response in self._call:
+                self._on_answer(self, response)
+        except grpc.RpcError as failure:
+            if self._cut_reason is not None:
+                error = BusError(ErrorCode.NETWORK_EXCEPTION, self._cut_reason)
+            else:
+                error = translate_rpc_error(failure, address=self.address, what=self._method)
+        except Exception as failure:
+            logger.exception("reading the answers of %s failed", self.address)
+            self._call.cancel()
+            error = BusError(ErrorCode.UNKNOWN_SERVER_ERROR, f"an answer of {self.address} made no sense: {failure!r}")
+        self._requests.put(None)  # lets gRPC's sending thread end as well
+        self._on_end(self, error)

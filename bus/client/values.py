@@ -1,0 +1,130 @@
+"""What the SDK hands to its users: small immutable values, no behaviour, no connection to a broker.
+
+`ConsumerRecord` is a named tuple because a consumer builds hundreds of thousands of them a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bus.model import TimestampType
+
+Headers = list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMetadata:
+    """Where a record is. With acks=all it is a row of the partition's Delta table from `version` on.
+
+    `offset` is -1 with acks=0; `version` is -1 unless acks=all.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMetadata:
+    """Where a run of records is: offsets `base_offset` up to, but not including, `base_offset + record_count`.
+
+    `timestamp_ms` is the timestamp of all of them, or -1 if each brought its own.
+    """
+
+    topic: str
+    partition: int
+    base_offset: int
+    record_count: int
+    timestamp_ms: int
+    version: int
+
+
+class ConsumerRecord(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    timestamp_type: TimestampType
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndTimestamp:
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """`partitions` None: the broker's `num.partitions`. Config values are written as Kafka writes them; True is
+    "true", numbers are decimal."""
+
+    name: str
+    partitions: int | None = None
+    configs: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    broker_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """`root_url`: where the tables are, for readers that open them without a broker."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: tuple[BrokerInfo, ...]
+    root_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """`error` is None unless the partition cannot be served; then it says why."""
+
+    partition: int
+    leader_id: int
+    leader_epoch: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    name: str
+    topic_id: str
+    is_internal: bool
+    partitions: tuple[PartitionDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDescription:
+    name: str
+    value: str
+    default_value: str
+    is_default: bool
+    is_read_only: bool
+    type: str
+    valid_values: str
+    documentation: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOffset:
+    """The answer to a question for an offset: -1 if there is no such record. `version` is the Delta version at which
+    it was answered."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+    version: int

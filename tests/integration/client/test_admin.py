@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+
+from bus import Admin, BusError, ErrorCode, NewTopic, TopicPartition
+from bus.client.admin import config_text
+from tests.support.fake_broker import BreakStream, FakeBroker
+
+
+def test_topics_are_created_described_and_deleted(broker: FakeBroker) -> None:
+    broker.cluster.create("__internal")
+    with Admin(broker.address) as admin:
+        ids = admin.create_topics([NewTopic("a", 2), NewTopic("b")])
+        assert admin.list_topics() == ["a", "b"]
+        assert admin.list_topics(include_internal=True) == ["__internal", "a", "b"]
+        described = admin.describe_topics(["a"])["a"]
+        assert (described.topic_id, [p.partition for p in described.partitions]) == (ids["a"], [0, 1])
+        assert sorted(admin.describe_topics()) == ["__internal", "a", "b"]
+        assert admin.describe_topics([]) == {}
+        admin.delete_topics(["a"])
+        assert admin.list_topics() == ["b"]
+
+
+def test_one_failure_is_raised_after_the_others_were_done(broker: FakeBroker) -> None:
+    broker.cluster.create("taken")
+    with Admin(broker.address) as admin:
+        with pytest.raises(BusError, match="topic 'taken' exists") as caught:
+            admin.create_topics([NewTopic("taken"), NewTopic("new")])
+        assert caught.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+        assert admin.list_topics() == ["new", "taken"]
+
+
+def test_several_failures_are_all_told(broker: FakeBroker) -> None:
+    with Admin(broker.address) as admin, pytest.raises(BusError, match=r"2 of 2 failed: 'x': .*; 'y': ") as caught:
+        admin.delete_topics(["x", "y"])
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_validating_only_creates_nothing(broker: FakeBroker) -> None:
+    with Admin(broker.address) as admin:
+        admin.create_topics([NewTopic("a")], validate_only=True)
+        assert admin.list_topics() == []
+
+
+def test_unknown_topic_is_refused_by_name(broker: FakeBroker) -> None:
+    with Admin(broker.address) as admin, pytest.raises(BusError, match="'nowhere'"):
+        admin.describe_topics(["nowhere"])
+
+
+def test_questions_are_asked_again_after_a_broken_connection(broker: FakeBroker) -> None:
+    with Admin(broker.address, retry_backoff_ms=1) as admin:
+        admin.list_topics()
+        broker.control_script.extend([BreakStream(is_appended=False)] * 2)
+        assert admin.describe_cluster().cluster_id == "fake"
+
+
+def test_call_that_the_server_does_not_know_is_named(broker: FakeBroker) -> None:
+    with Admin(broker.address) as admin, pytest.raises(BusError, match="DescribeConfigs") as caught:
+        admin.describe_configs("t")
+    assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_offsets_of_many_partitions_come_in_one_call(broker: FakeBroker) -> None:
+    broker.cluster.create("t", 3)
+    with Admin(broker.address) as admin:
+        found = admin.list_offsets({TopicPartition("t", number): -1 for number in range(3)})
+    assert [listed.offset for listed in found.values()] == [0, 0, 0]
+    assert broker.calls.count("ListOffsets") == 1
+
+
+def test_resource_kind_is_checked(broker: FakeBroker) -> None:
+    with Admin(broker.address) as admin, pytest.raises(BusError, match="found 'group'"):
+        admin.alter_configs("g", {}, kind="group")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(True, "true"), (False, "false"), (86_400_000, "86400000"), (0.5, "0.5"), (["a", "b"], "a,b"), ("zstd", "zstd")],
+)
+def test_config_values_are_written_as_kafka_writes_them(value: object, expected: str) -> None:
+    assert config_text(value) == expected

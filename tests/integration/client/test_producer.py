@@ -1,0 +1,488 @@
+"""The producer against a broker that fails as scripted: what reaches the log, in which order, what the user hears."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from bus import BusError, ErrorCode, Producer
+from bus.client.murmur2 import partition_of_key
+from tests.support.broker_process import free_port
+from tests.support.fake_broker import Append, AppendThenRefuse, BreakStream, Cluster, FakeBroker, Refuse
+
+QUICK: dict[str, Any] = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 10}
+WAIT_S = 20
+
+
+def log_of(broker: FakeBroker, topic: str, partition: int = 0) -> list[bytes | None]:
+    return broker.cluster.topics[topic].partitions[partition].values()
+
+
+def wait_for_requests(broker: FakeBroker, count: int) -> None:
+    with broker.cluster.changed:
+        assert broker.cluster.changed.wait_for(lambda: len(broker.produce_requests) >= count, WAIT_S)
+
+
+def batch_of(count: int, size: int = 10) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([b"%0*d" % (size, n) for n in range(count)])], names=["value"])
+
+
+# ---------------------------------------------------------------- the ordinary
+
+
+def test_acknowledged_record_names_its_offset_timestamp_and_version(broker: FakeBroker) -> None:
+    broker.cluster.create("t", 2)
+    with Producer(broker.address) as producer:
+        producer.send("t", b"a", partition=1).result(WAIT_S)
+        found = producer.send("t", b"b", key=b"k", headers=[("h", None)], partition=1, timestamp_ms=77).result(WAIT_S)
+    assert (found.topic, found.partition, found.offset, found.timestamp_ms, found.version) == ("t", 1, 1, 77, 2)
+
+
+@pytest.mark.parametrize(("acks", "offset", "version"), [("all", 0, 1), (1, 0, -1), (0, -1, -1)])
+def test_acks_decide_what_is_known_of_the_record(broker: FakeBroker, acks: Any, offset: int, version: int) -> None:
+    broker.cluster.create("t")
+    with Producer(broker.address, acks=acks) as producer:
+        found = producer.send("t", b"a").result(WAIT_S)
+    assert (found.offset, found.version) == (offset, version)
+    assert broker.produce_requests[0].acks == (-1 if acks == "all" else acks)
+
+
+def test_keyed_batch_is_split_as_single_records_are_and_one_request_carries_it(broker: FakeBroker) -> None:
+    broker.cluster.create("t", 4)
+    keys = [b"key-%d" % (number % 9) for number in range(200)]
+    values = [b"%d" % number for number in range(200)]
+    with Producer(broker.address) as producer:
+        found = producer.send_batch("t", pa.table({"value": values, "key": keys})).result(WAIT_S)
+        placed = producer.send("t", b"single", key=keys[0]).result(WAIT_S)
+    assert len(broker.produce_requests) == 2
+    assert sum(run.record_count for run in found) == 200
+    assert placed.partition == partition_of_key(keys[0], 4)
+    for partition in range(4):
+        mine = [value for value, key in zip(values, keys, strict=True) if partition_of_key(key, 4) == partition]
+        assert [value for value in log_of(broker, "t", partition) if value != b"single"] == mine
+
+
+def test_batch_larger_than_a_request_is_sent_in_several_in_order(broker: FakeBroker) -> None:
+    broker.cluster.create("t", 3)
+    with Producer(broker.address, max_request_size=4_096) as producer:
+        found = producer.send_batch("t", batch_of(2_000, size=20)).result(WAIT_S)
+    assert max(request.ByteSize() for request in broker.produce_requests) <= 4_096 + 200
+    assert {run.partition for run in found} == {0}
+    assert [run.base_offset for run in found] == sorted(run.base_offset for run in found)
+    assert log_of(broker, "t") == [b"%020d" % number for number in range(2_000)]
+
+
+def test_batch_larger_than_the_buffer_goes_through_it(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    with Producer(broker.address, max_request_size=2_048, buffer_memory=16_384) as producer:
+        producer.send_batch("t", batch_of(5_000, size=20)).result(WAIT_S)
+    assert log_of(broker, "t") == [b"%020d" % number for number in range(5_000)]
+
+
+def test_table_in_pieces_and_slices_are_sent_whole(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    table = pa.concat_tables([pa.table({"value": [b"%d" % number]}) for number in range(50)]).slice(10, 30)
+    with Producer(broker.address, compression_type="zstd") as producer:
+        producer.send_batch("t", table).result(WAIT_S)
+    assert log_of(broker, "t") == [b"%d" % number for number in range(10, 40)]
+
+
+def test_empty_batch_is_done_and_sends_nothing(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    with Producer(broker.address) as producer:
+        assert producer.send_batch("t", batch_of(5)[:0]).result(0) == []
+    assert broker.produce_requests == []
+
+
+def test_records_that_wait_for_the_window_share_a_request(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    broker.gate.clear()
+    with Producer(broker.address, max_in_flight_requests_per_connection=2) as producer:
+        futures = [producer.send("t", b"%d" % number, timestamp_ms=number) for number in range(100)]
+        wait_for_requests(broker, 1)
+        broker.gate.set()
+        found = [future.result(WAIT_S) for future in futures]
+    assert log_of(broker, "t") == [b"%d" % number for number in range(100)]
+    assert [metadata.offset for metadata in found] == list(range(100))
+    assert [metadata.timestamp_ms for metadata in found] == list(range(100))
+    assert len(broker.produce_requests) == 3
+
+
+def test_client_id_reaches_the_broker(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    with Producer(broker.address, client_id="billing-7") as producer:
+        producer.send("t", b"a").result(WAIT_S)
+    assert broker.client_ids == {"billing-7"}
+
+
+def test_callback_runs_without_anybody_waiting(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    seen: list[int] = []
+    with Producer(broker.address) as producer:
+        producer.send("t", b"a").add_done_callback(lambda future: seen.append(future.result().offset))
+    assert seen == [0], "close() came back before the record was acknowledged"
+
+
+# ---------------------------------------------------------------- retries
+
+
+@pytest.mark.parametrize("code", [code for code in ErrorCode if code.is_retriable])
+def test_retriable_error_is_tried_again_until_it_works(broker: FakeBroker, code: ErrorCode) -> None:
+    broker.cluster.create("t")
+    broker.produce_script.extend([Refuse(code), Refuse(code)])
+    with Producer(broker.address, **QUICK) as producer:
+        assert producer.send("t", b"a").result(WAIT_S).offset == 0
+    assert len(broker.produce_requests) == 3
+
+
+def test_final_error_fails_the_record_at_once_with_the_brokers_words(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    broker.produce_script.append(Refuse(ErrorCode.INVALID_TIMESTAMP, "expected a timestamp of today"))
+    with Producer(broker.address, **QUICK) as producer:
+        error = producer.send("t", b"a").exception(WAIT_S)
+        assert producer.send("t", b"b").result(WAIT_S).offset == 0
+    assert error is not None
+    assert (error.name, error.retriable, error.message) == ("INVALID_TIMESTAMP", False, "expected a timestamp of today")
+
+
+def test_order_is_kept_when_a_request_fails_with_others_behind_it(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    broker.produce_script.extend([Append(), Refuse(ErrorCode.KAFKA_STORAGE_ERROR)])
+    broker.gate.clear()
+    with Producer(broker.address, **QUICK) as producer:
+        futures = [producer.send("t", b"%d" % number) for number in range(5)]
+        wait_for_requests(broker, 1)
+        broker.gate.set()
+        for future in futures:
+            future.result(WAIT_S)
+    log = log_of(broker, "t")
+    last_copies = sorted(set(log), key=lambda value: len(log) - log[::-1].index(value))
+    assert last_copies == [b"0", b"1", b"2", b"3", b"4"], f"out of order: {log}"
+    assert log.count(b"0") == 1, "what was acknowledged before the failure is not sent again"
+
+
+@pytest.mark.parametrize("is_appended", [True, False])
+def test_broken_connection_loses_nothing_and_keeps_the_order(broker: FakeBroker, is_appended: bool) -> None:
+    broker.cluster.create("t")
+    broker.produce_script.extend([Append(), Append(), BreakStream(is_appended)])
+    with Producer(broker.address, **QUICK) as producer:
+        futures = [producer.send_batch("t", batch_of(3)[number : number + 1]) for number in (0, 1, 2, 0, 1, 2)]
+        for future in futures:
+            future.result(WAIT_S)
+    log = log_of(broker, "t")
+    assert [int(value or b"") for value in log][-3:] == [0, 1, 2]
+    assert set(log) == {b"%010d" % number for number in range(3)}
+    assert len(log) == 6 or is_appended or len(log) > 6
+
+
+def test_unknown_outcome_may_write_twice_but_is_acknowledged(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    broker.produce_script.append(AppendThenRefuse())
+    with Producer(broker.address, **QUICK) as producer:
+        assert producer.send("t", b"a").result(WAIT_S).offset == 1
+    assert log_of(broker, "t") == [b"a", b"a"]
+
+
+def test_without_retries_an_unknown_outcome_is_reported_and_written_at_most_once(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    broker.produce_script.append(AppendThenRefuse())
+    with Producer(broker.address, retries=0) as producer:
+        error = producer.send("t", b"a").exception(WAIT_S)
+    assert error is not None
+    assert error.code is ErrorCode.REQUEST_TIMED_OUT
+    assert log_of(broker, "t") == [b"a"]
+
+
+def test_record_that_comes_during_a_back_off_leaves_when_it_is_over(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    broker.produce_script.append(Refuse(ErrorCode.KAFKA_STORAGE_ERROR))
+    with Producer(broker.address, retries=0, retry_backoff_ms=50) as producer:
+        assert producer.send("t", b"a").exception(WAIT_S) is not None
+        assert producer.send("t", b"b").result(timeout=5).offset == 0
+
+
+def test_delivery_time_out_bounds_the_retries(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    broker.produce_script.extend([Refuse(ErrorCode.KAFKA_STORAGE_ERROR, "disk full")] * 1_000)
+    with Producer(broker.address, delivery_timeout_ms=100, **QUICK) as producer:
+        error = producer.send("t", b"a").exception(WAIT_S)
+    assert error is not None
+    assert error.code is ErrorCode.REQUEST_TIMED_OUT
+    assert "delivery.timeout.ms" in error.message
+
+
+def test_broker_that_does_not_answer_is_given_up_and_asked_again(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    broker.gate.clear()
+    with Producer(broker.address, request_timeout_ms=100, **QUICK) as producer:
+        future = producer.send("t", b"a")
+        wait_for_requests(broker, 2)  # the first one was never answered
+        broker.gate.set()
+        future.result(WAIT_S)
+
+
+def test_request_that_the_server_cannot_read_fails_alone(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    broker.produce_script.append(BreakStream(False, grpc.StatusCode.INVALID_ARGUMENT))
+    with Producer(broker.address, **QUICK) as producer:
+        first, second = producer.send("t", b"bad"), producer.send("t", b"good")
+        error = first.exception(WAIT_S)
+        second.result(WAIT_S)
+    assert error is not None
+    assert error.code is ErrorCode.INVALID_REQUEST
+    assert log_of(broker, "t")[-1] == b"good"
+
+
+def test_one_bad_record_among_many_that_shared_a_request_fails_alone(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    too_large = Refuse(ErrorCode.MESSAGE_TOO_LARGE)
+    # The first goes alone; the next three share a request, which is refused; then the second of them is.
+    broker.produce_script.extend([Append(), too_large, Append(), too_large, Append()])
+    broker.gate.clear()
+    with Producer(broker.address, max_in_flight_requests_per_connection=1, **QUICK) as producer:
+        futures = [producer.send("t", b"%d" % number) for number in range(4)]
+        wait_for_requests(broker, 1)
+        broker.gate.set()
+        errors = [future.exception(WAIT_S) for future in futures]
+    assert [error and error.code for error in errors] == [None, None, ErrorCode.MESSAGE_TOO_LARGE, None]
+    assert log_of(broker, "t") == [b"0", b"1", b"3"]
+
+
+# ---------------------------------------------------------------- leaders
+
+
+def test_new_leader_is_found_and_gets_the_records_in_order() -> None:
+    cluster = Cluster()
+    cluster.create("t", 2)
+    with FakeBroker(cluster, 0) as old, FakeBroker(cluster, 1) as new, Producer(old.address, **QUICK) as producer:
+        for number in range(20):
+            if number == 10:
+                cluster.move("t", 1, 1)
+            producer.send("t", b"%d" % number, partition=1)
+        producer.flush(WAIT_S)
+        producer.send("t", b"stays", partition=0).result(WAIT_S)
+        assert log_of(new, "t", 1) == [b"%d" % number for number in range(20)]
+        assert any(data.partition == 1 for request in new.produce_requests for data in request.partitions)
+        assert all(data.partition == 1 for request in new.produce_requests for data in request.partitions)
+
+
+def test_new_leader_gets_nothing_before_the_old_one_has_answered() -> None:
+    cluster = Cluster()
+    cluster.create("t")
+    with FakeBroker(cluster, 0) as old, FakeBroker(cluster, 1) as new, Producer(old.address, **QUICK) as producer:
+        old.gate.clear()
+        old.produce_script.append(Refuse(ErrorCode.KAFKA_STORAGE_ERROR))
+        first = producer.send("t", b"0")
+        wait_for_requests(old, 1)
+        cluster.move("t", 0, 1)
+        producer._cluster.refresh(["t"])
+        second = producer.send("t", b"1")
+        old.gate.set()
+        assert (first.result(WAIT_S).offset, second.result(WAIT_S).offset) == (0, 1)
+        assert log_of(new, "t") == [b"0", b"1"]
+
+
+def test_word_of_an_older_leader_is_not_believed() -> None:
+    cluster = Cluster()
+    topic = cluster.create("t")
+    with FakeBroker(cluster, 0) as old, FakeBroker(cluster, 1) as new, Producer(old.address, **QUICK) as producer:
+        cluster.move("t", 0, 1)
+        producer.send("t", b"0").result(WAIT_S)
+        topic.partitions[0].leader_id, topic.partitions[0].leader_epoch = 0, 0  # as a broker that lags behind says
+        producer._cluster.refresh(["t"])
+        topic.partitions[0].leader_id, topic.partitions[0].leader_epoch = 1, 1
+        producer.send("t", b"1").result(WAIT_S)
+        assert old.produce_requests == []
+        assert len(new.produce_requests) == 2
+
+
+def test_restarted_broker_is_found_again() -> None:
+    cluster = Cluster()
+    cluster.create("t")
+    with FakeBroker(cluster) as first:
+        producer = Producer(first.address, **QUICK)
+        producer.send("t", b"before").result(WAIT_S)
+        address = first.address
+    future = producer.send("t", b"after")
+    with FakeBroker(cluster, address=address), producer:
+        future.result(WAIT_S)
+    assert cluster.topics["t"].partitions[0].values() == [b"before", b"after"]
+
+
+def test_topic_that_was_deleted_fails_what_waits_instead_of_waiting(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    with Producer(broker.address, **QUICK) as producer:
+        producer.send("t", b"a").result(WAIT_S)
+        del broker.cluster.topics["t"]
+        error = producer.send("t", b"b").exception(WAIT_S)
+    assert error is not None
+    assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_topic_that_was_created_again_gets_the_records_under_its_new_id(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    with Producer(broker.address, **QUICK) as producer:
+        producer.send("t", b"a").result(WAIT_S)
+        broker.cluster.create("t")
+        producer.send("t", b"b").result(WAIT_S)
+    assert log_of(broker, "t") == [b"b"]
+
+
+def test_partition_that_is_gone_fails_what_waits_for_it(broker: FakeBroker) -> None:
+    broker.cluster.create("t", 3)
+    with Producer(broker.address, **QUICK) as producer:
+        producer.send("t", b"a", partition=2).result(WAIT_S)
+        broker.cluster.create("t", 1)
+        error = producer.send("t", b"b", partition=2).exception(WAIT_S)
+    assert error is not None
+    assert "has 1 partitions now" in error.message
+
+
+def test_second_address_serves_when_the_first_is_down(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    with Producer([f"127.0.0.1:{free_port()}", broker.address]) as producer:
+        producer.send("t", b"a").result(WAIT_S)
+
+
+# ---------------------------------------------------------------- refused at the call
+
+
+def test_no_broker_says_where_and_what_to_do() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with Producer(address) as producer, pytest.raises(BusError, match=f"bus serve --listen {address}") as caught:
+        producer.send("t", b"a")
+    assert caught.value.code is ErrorCode.NETWORK_EXCEPTION
+    assert caught.value.retriable
+
+
+def test_unknown_topic_and_partition_are_refused_at_the_call(broker: FakeBroker) -> None:
+    broker.cluster.create("t", 2)
+    with Producer(broker.address) as producer:
+        for call in (
+            lambda: producer.send("nowhere", b"a"),
+            lambda: producer.send("t", b"a", partition=2),
+            lambda: producer.send_batch("t", batch_of(1), partition=-1),
+        ):
+            with pytest.raises(BusError) as caught:
+                call()
+            assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"value": "text"}, TypeError),
+        ({"value": b"", "key": 5}, TypeError),
+        ({"value": b"", "headers": [(b"h", b"")]}, TypeError),
+        ({"value": b"", "headers": [("h", "text")]}, TypeError),
+        ({"value": b"", "headers": [("\ud800", b"")]}, UnicodeEncodeError),
+        ({"value": b"", "timestamp_ms": 1.5}, TypeError),
+        ({"value": b"", "timestamp_ms": -5}, BusError),
+        ({"value": b"", "timestamp_ms": 2**62}, BusError),
+        ({"value": b"x" * 1_100_000}, BusError),
+    ],
+)
+def test_record_that_cannot_be_sent_is_refused_at_the_call(
+    broker: FakeBroker, arguments: dict[str, Any], error: type[Exception]
+) -> None:
+    broker.cluster.create("t")
+    with Producer(broker.address) as producer:
+        with pytest.raises(error):
+            producer.send("t", **arguments)
+        producer.send("t", bytearray(b"fine")).result(WAIT_S)
+    assert log_of(broker, "t") == [b"fine"]
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        (pa.table({"values": [b"a"]}), "found values"),
+        (pa.table({"value": [b"a"], "offset": [1]}), "found value, offset"),
+        (pa.table({"value": [b"a"], "key": [1.5]}), "key"),
+        (pa.table({"value": [b"x" * 1_100_000]}), "max.request.size"),
+    ],
+)
+def test_batch_that_cannot_be_sent_is_refused_at_the_call(broker: FakeBroker, table: pa.Table, expected: str) -> None:
+    broker.cluster.create("t", 2)
+    with Producer(broker.address) as producer, pytest.raises(BusError, match=expected):
+        producer.send_batch("t", table)
+    assert broker.produce_requests == []
+
+
+def test_full_buffer_says_what_was_waited_for_and_frees_itself(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    broker.gate.clear()
+    with Producer(broker.address, buffer_memory=4_096, max_request_size=4_096, max_block_ms=20) as producer:
+        first = producer.send("t", b"x" * 3_000)
+        with pytest.raises(BusError, match=r"buffer\.memory=4096") as caught:
+            producer.send("t", b"x" * 3_000)
+        assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+        broker.gate.set()
+        first.result(WAIT_S)
+        producer.send("t", b"x" * 3_000).result(WAIT_S)
+
+
+def test_send_waits_for_room_and_goes_on_when_there_is_some(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    broker.gate.clear()
+    with Producer(broker.address, buffer_memory=4_096, max_request_size=4_096) as producer:
+        producer.send("t", b"x" * 3_000)
+        waiting = threading.Thread(target=lambda: producer.send("t", b"y" * 3_000).result(WAIT_S))
+        waiting.start()
+        broker.gate.set()
+        waiting.join(WAIT_S)
+        assert not waiting.is_alive()
+    assert log_of(broker, "t") == [b"x" * 3_000, b"y" * 3_000]
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_flush_waits_for_everything_and_says_what_is_missing(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    broker.gate.clear()
+    with Producer(broker.address) as producer:
+        futures = [producer.send("t", b"%d" % number) for number in range(3)]
+        with pytest.raises(TimeoutError, match="3 open"):
+            producer.flush(0.01)
+        broker.gate.set()
+        producer.flush(WAIT_S)
+        assert all(future.done() for future in futures)
+
+
+def test_close_in_a_hurry_fails_what_is_open_and_ends_every_thread(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    broker.gate.clear()
+    producer = Producer(broker.address)
+    future = producer.send("t", b"a")
+    wait_for_requests(broker, 1)
+    producer.close(timeout=0.01)
+    producer.close()
+    error = future.exception(0)
+    assert error is not None
+    assert "closed" in error.message
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("bus-produce")] == []
+    with pytest.raises(BusError, match="closed"):
+        producer.send("t", b"b")
+
+
+def test_many_threads_share_a_producer_and_nothing_is_lost(broker: FakeBroker) -> None:
+    broker.cluster.create("t", 3)
+
+    def work(name: int) -> None:
+        for number in range(100):
+            producer.send("t", b"%d-%d" % (name, number), partition=name % 3)
+
+    with Producer(broker.address, buffer_memory=8_192, max_request_size=4_096) as producer:
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_S)
+    for name in range(6):
+        mine = [value for value in log_of(broker, "t", name % 3) if (value or b"").startswith(b"%d-" % name)]
+        assert mine == [b"%d-%d" % (name, number) for number in range(100)]
