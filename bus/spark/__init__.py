@@ -1,0 +1,7 @@
+"""Topics in Spark: `session()` starts it with the right configuration, `read_topic()` gives a topic as a DataFrame."""
+
+from bus.spark.jars import JarsMissing
+from bus.spark.sessions import SHORT_SESSION, SparkUnavailable, session
+from bus.spark.topics import read_topic
+
+__all__ = ["SHORT_SESSION", "JarsMissing", "SparkUnavailable", "read_topic", "session"]

@@ -1,0 +1,174 @@
+"""SQL over topics with the embedded engine, no broker and no Spark needed.
+
+Each topic is a view of its name, with the columns that bus/sql/views.py describes. Guards two promises: a statement
+sees the last committed version of each partition at the time of its `sql()` call, or the point in time that was asked
+for; and a bus root is only read, without a lock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from bus.errors import StorageFault
+from bus.point_in_time import Bound, bound_of, check_bound
+from bus.sql.statement import AmbiguousName, quote_name, quote_offset, tokens, topics_named
+from bus.sql.views import create_view
+from bus.topic_tables import TopicTables
+
+# Data files never change, so their footers are kept; a query never reaches for the network by itself.
+_SETTINGS = "SET TimeZone = 'UTC'; SET parquet_metadata_cache = true; SET autoinstall_known_extensions = false"
+
+
+class SqlError(Exception):
+    """A statement that cannot be answered: bad syntax, an unknown topic or column, a version that is not there."""
+
+
+class Result:
+    """The rows of one statement, computed while they are read; each row can be read once."""
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        self._reader = reader
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._reader.schema.names)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._reader.schema
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """What is left, a record batch at a time, so that memory stays small. Raises `SqlError`."""
+        while True:
+            try:
+                batch = self._reader.read_next_batch()
+            except StopIteration:
+                return
+            except (duckdb.Error, pa.ArrowException, OSError) as error:
+                raise SqlError(_plain(error)) from None
+            yield batch
+
+    def arrow(self) -> pa.Table:
+        """What is left, as one table. Raises `SqlError`."""
+        return pa.Table.from_batches(self.batches(), schema=self._reader.schema)
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """What is left, as Python values: whole numbers of any width are int, timestamps are aware, in UTC.
+
+        Raises `SqlError`.
+        """
+        return list(self)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for batch in self.batches():
+            yield from zip(*(_python_values(column) for column in batch.columns), strict=True)
+
+
+class Connection:
+    """SQL over the topics of one root. Not safe for several threads at once."""
+
+    def __init__(self, root: str, *, at_version: Bound | None = None, at_offset: Bound | None = None) -> None:
+        check_bound(at_version, "a version")
+        check_bound(at_offset, "an offset")
+        self._tables = TopicTables(root)
+        self._at_version = at_version
+        self._at_offset = at_offset
+        self._views: dict[str, str] = {}  # topic -> the statement that made its view
+        self._engine = duckdb.connect()
+        self._engine.execute(_SETTINGS)
+
+    @property
+    def topics(self) -> list[str]:
+        """Names of the topics as of now, internal ones included."""
+        return list(self._tables.topics())
+
+    def sql(self, query: str, parameters: Sequence[Any] | None = None) -> Result:
+        """Run one statement; `?` and `$1` stand for `parameters`. Raises `SqlError`.
+
+        `offset` is the column, unless a number, a parameter or a parenthesis follows it. `SHOW TABLES` lists the
+        topics. A name that is no plain word, like "my-topic", is written in double quotes.
+        """
+        try:
+            topics = self.topics
+            if " ".join(token.text for token in tokens(query)).casefold().rstrip("; ") == "show tables":
+                return Result(pa.table({"name": pa.array(topics, pa.string())}).to_reader())
+            self._drop_views_but(topics)
+            for topic in topics_named(query, topics):
+                self._refresh_view(topic)
+            # A cursor of its own, so that the rows of an earlier statement can still be read.
+            relation = self._engine.cursor().sql(quote_offset(query), params=parameters)
+            return Result(pa.table({}).to_reader() if relation is None else relation.to_arrow_reader())
+        except AmbiguousName as error:
+            raise SqlError(f"{error}; see the topics with SHOW TABLES") from None
+        except StorageFault as fault:
+            raise SqlError(str(fault)) from None
+        except duckdb.Error as error:
+            raise SqlError(_plain(error) + self._hint(query, error)) from None
+
+    def _refresh_view(self, topic: str) -> None:
+        partitions = self._tables.partitions(topic)
+        snapshots = [self._tables.snapshot(name, bound_of(self._at_version, name)) for name in partitions]
+        statement = create_view(topic, snapshots, [bound_of(self._at_offset, name) for name in partitions])
+        if self._views.get(topic) != statement:
+            for other in [view for view in self._views if view.casefold() == topic.casefold()]:
+                del self._views[other]  # the engine tells no upper from lower case: the new view replaces it
+            self._engine.execute(statement)
+            self._views[topic] = statement
+
+    def _drop_views_but(self, topics: Sequence[str]) -> None:
+        for gone in self._views.keys() - set(topics):
+            self._engine.execute(f"DROP VIEW {quote_name(gone)}")
+            del self._views[gone]
+
+    def _hint(self, query: str, error: duckdb.Error) -> str:
+        topics = self.topics
+        if isinstance(error, duckdb.CatalogException) and re.search(r"Table .*does not exist", str(error)):
+            return f"\ntopics: {', '.join(topics) or 'none yet'}"
+        if isinstance(error, duckdb.ParserException):
+            odd = [
+                name for name in topics if not name.isidentifier() and re.search(rf"(?<!\"){re.escape(name)}", query)
+            ]
+            if odd:
+                return f'\nthe name of this topic is written in double quotes: "{odd[0]}"'
+        return ""
+
+    def close(self) -> None:
+        """Safe to repeat."""
+        self._engine.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def connect(root: str, *, at_version: Bound | None = None, at_offset: Bound | None = None) -> Connection:
+    """SQL over the topics of `root`, a path or a file URL.
+
+    `at_version` looks at that Delta version of the partitions, `at_offset` at the records below that offset: a number
+    for every partition, or a mapping from topic name or `TopicPartition` to a number. Raises `RootNotUsable`.
+    """
+    return Connection(root, at_version=at_version, at_offset=at_offset)
+
+
+def _python_values(column: pa.Array) -> list[Any]:
+    """The sum of an integer column is wider than any of Arrow's integers and comes as a decimal without fraction."""
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_decimal(column.type) and column.type.scale == 0:
+        return [None if value is None else int(value) for value in values]
+    return values
+
+
+def _plain(error: Exception) -> str:
+    """The engine's message without what speaks of the machinery around it."""
+    lines = [line for line in str(error).splitlines() if 'Did you mean "sqlite_' not in line]
+    return "\n".join(lines).strip()

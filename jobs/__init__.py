@@ -1,0 +1,1 @@
+"""PySpark entry points, one per file: arguments, DataFrame -> DataFrame, main."""

@@ -1,0 +1,215 @@
+"""SQL over tables that were written by hand: what a statement sees, when, and what it says if it cannot."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import bus.sql
+from bus.errors import RootNotUsable
+from bus.model import TopicPartition
+from bus.sql import SqlError
+from bus.topics.cluster_records import TopicDeleted
+from tests.support.hand_written_root import FIRST_TIMESTAMP_MS, HandWrittenRoot
+
+
+def flight(carrier: str, delay: int | None) -> tuple[bytes, bytes]:
+    return carrier.encode(), json.dumps({"carrier": carrier, "dep_delay": delay}).encode()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> HandWrittenRoot:
+    root = HandWrittenRoot(tmp_path / "bus data = é [1]")
+    root.create_topic("flights", partitions=3)
+    root.append("flights", 0, flight("UA", 2), flight("UA", 4))
+    root.append("flights", 1, flight("AA", None), flight("AA", 30))
+    root.append("flights", 0, flight("DL", -6))
+    return root
+
+
+def rows(root: HandWrittenRoot, query: str, **point_in_time: object) -> list[tuple[object, ...]]:
+    with bus.sql.connect(str(root.folder), **point_in_time) as connection:  # type: ignore[arg-type]
+        return connection.sql(query).fetchall()
+
+
+def test_a_topic_is_a_view_of_all_its_partitions(root: HandWrittenRoot) -> None:
+    assert rows(root, "SELECT partition, offset, key FROM flights ORDER BY ALL") == [
+        (0, 0, "UA"),
+        (0, 1, "UA"),
+        (0, 2, "DL"),
+        (1, 0, "AA"),
+        (1, 1, "AA"),
+    ]
+
+
+def test_the_columns_are_topic_partition_the_log_and_the_raw_bytes(root: HandWrittenRoot) -> None:
+    with bus.sql.connect(root.folder.as_uri()) as connection:
+        result = connection.sql("SELECT * FROM flights WHERE partition = 0 AND offset = 2")
+        assert result.columns == [
+            "topic",
+            "partition",
+            "offset",
+            "timestamp",
+            "timestamp_type",
+            "key",
+            "value",
+            "headers",
+            "producer_id",
+            "producer_epoch",
+            "sequence",
+            "leader_epoch",
+            "key_bytes",
+            "value_bytes",
+        ]
+        row = dict(zip(result.columns, result.fetchall()[0], strict=True))
+    assert row["topic"] == "flights"
+    assert row["timestamp"] == datetime.fromtimestamp(FIRST_TIMESTAMP_MS / 1000, timezone.utc) + timedelta(
+        milliseconds=2
+    )
+    assert (row["key"], row["key_bytes"]) == ("DL", b"DL")
+
+
+def test_json_values_answer_json_operators(root: HandWrittenRoot) -> None:
+    query = """SELECT value->>'$.carrier' AS carrier, avg((value->>'dep_delay')::DOUBLE) FROM flights
+               GROUP BY 1 ORDER BY 1"""
+    assert rows(root, query) == [("AA", 30.0), ("DL", -6.0), ("UA", 3.0)]
+    assert rows(root, "SELECT json_extract(value, '$.dep_delay')::INT FROM flights WHERE key = 'DL'") == [(-6,)]
+
+
+def test_a_sum_of_whole_numbers_is_a_whole_number(root: HandWrittenRoot) -> None:
+    found = rows(root, "SELECT sum((value->>'dep_delay')::INT), sum(offset), sum(offset) FILTER (false) FROM flights")
+    assert found == [(30, 4, None)]
+    assert [type(value) for value in found[0]] == [int, int, type(None)]
+
+
+def test_bytes_that_are_no_text_are_escaped_and_there_as_bytes(root: HandWrittenRoot) -> None:
+    root.create_topic("blobs")
+    root.append("blobs", 0, (None, "grün".encode()), (b"\xff\x00", None))
+    assert rows(root, "SELECT key, value, key_bytes FROM blobs ORDER BY offset") == [
+        (None, "grün", None),
+        ("\\xFF\\x00", None, b"\xff\x00"),
+    ]
+
+
+def test_headers_are_a_list_of_key_and_bytes(root: HandWrittenRoot) -> None:
+    root.create_topic("traced")
+    root.append("traced", 0, (b"k", b"v"), headers=[[{"key": "trace", "value": b"\x01"}]])
+    assert rows(root, "SELECT headers[1].key, headers[1].value FROM traced") == [("trace", b"\x01")]
+
+
+def test_the_value_of_a_typed_topic_is_its_struct(root: HandWrittenRoot) -> None:
+    root.create_topic("typed", partitions=2, value_type=pa.struct([("n", pa.int64()), ("tags", pa.list_(pa.string()))]))
+    assert rows(root, "SELECT value.n FROM typed") == []
+    root.tables["typed"][1].append([None], [{"n": 7, "tags": ["a"]}])
+    assert rows(root, "SELECT value.n, value.tags FROM typed") == [(7, ["a"])]
+
+
+def test_internal_topics_are_topics(root: HandWrittenRoot) -> None:
+    query = "SELECT value.topic, value.partitions FROM __cluster_metadata WHERE value.type = 'TopicCreated'"
+    assert rows(root, query) == [("flights", 3)]
+    assert rows(root, "SHOW TABLES;") == [("__cluster_metadata",), ("flights",)]
+
+
+def test_each_statement_sees_the_last_commit_and_an_earlier_one_keeps_its_own(root: HandWrittenRoot) -> None:
+    with bus.sql.connect(str(root.folder)) as connection:
+        before = connection.sql("SELECT count(*) FROM flights")
+        root.append("flights", 2, flight("B6", 1))
+        assert connection.sql("SELECT count(*) FROM flights").fetchall() == [(6,)]
+        assert before.fetchall() == [(5,)]
+        root.create_topic("later")
+        assert connection.sql("SELECT count(*) FROM later").fetchall() == [(0,)]
+
+
+def test_a_version_is_time_travel(root: HandWrittenRoot) -> None:
+    count = "SELECT count(*) FROM flights"
+    assert rows(root, count, at_version=0) == [(0,)]
+    assert rows(root, count, at_version={"flights": 0, TopicPartition("flights", 0): 1}) == [(2,)]
+    assert rows(root, count, at_version={TopicPartition("flights", 0): 2}) == [(5,)]
+
+
+def test_an_offset_hides_what_is_at_it_and_after(root: HandWrittenRoot) -> None:
+    query = "SELECT partition, max(offset) FROM flights GROUP BY 1 ORDER BY 1"
+    assert rows(root, query, at_offset=1) == [(0, 0), (1, 0)]
+    assert rows(root, query, at_offset={TopicPartition("flights", 0): 2}) == [(0, 1), (1, 1)]
+
+
+def test_a_version_that_is_not_there_names_those_that_are(root: HandWrittenRoot) -> None:
+    with pytest.raises(SqlError, match=r"flights-0: .*0 to 2, found 9"):
+        rows(root, "SELECT * FROM flights", at_version=9)
+
+
+def test_an_unknown_table_lists_the_topics(root: HandWrittenRoot) -> None:
+    with pytest.raises(SqlError, match=r"flihgts does not exist(.|\n)*topics: __cluster_metadata, flights$"):
+        rows(root, "SELECT * FROM flihgts")
+
+
+def test_a_deleted_topic_is_no_table_any_more(root: HandWrittenRoot) -> None:
+    with bus.sql.connect(str(root.folder)) as connection:
+        assert connection.sql("SELECT count(*) FROM flights").fetchall() == [(5,)]
+        topic_id = connection.sql("SELECT value.topic_id FROM __cluster_metadata WHERE value.topic = 'flights'")
+        root.record(TopicDeleted("flights", topic_id.fetchall()[0][0]))
+        with pytest.raises(SqlError, match="flights does not exist"):
+            connection.sql("SELECT count(*) FROM flights")
+
+
+def test_bad_syntax_is_told_in_the_engines_words(root: HandWrittenRoot) -> None:
+    with pytest.raises(SqlError, match='syntax error at or near "SELEC"') as caught:
+        rows(root, "SELEC 1")
+    assert caught.value.__cause__ is None
+
+
+def test_a_name_that_needs_quotes_is_hinted_at(root: HandWrittenRoot) -> None:
+    root.create_topic("my-topic.v1")
+    with pytest.raises(SqlError, match=r'double quotes: "my-topic\.v1"'):
+        rows(root, "SELECT * FROM my-topic.v1")
+    assert rows(root, 'SELECT count(*) FROM "my-topic.v1"') == [(0,)]
+
+
+def test_an_error_while_rows_are_read_is_a_sql_error_too(root: HandWrittenRoot) -> None:
+    with pytest.raises(SqlError, match="Could not convert"):
+        rows(root, "SELECT key::INT FROM flights")
+
+
+def test_parameters_stand_for_values(root: HandWrittenRoot) -> None:
+    with bus.sql.connect(str(root.folder)) as connection:
+        assert connection.sql("SELECT count(*) FROM flights WHERE key = ?", ["UA"]).arrow().to_pylist() == [
+            {"count_star()": 2}
+        ]
+
+
+def test_filters_reach_the_files_and_leave_other_partitions_alone(root: HandWrittenRoot) -> None:
+    with bus.sql.connect(str(root.folder)) as connection:
+        plan = connection.sql("EXPLAIN SELECT value FROM flights WHERE offset BETWEEN 1 AND 1 AND partition = 0")
+        text = "\n".join(row[1] for row in plan.fetchall())
+    assert text.count("Filters") == 1, text
+    assert "EMPTY" not in text.upper(), text
+
+
+def test_nothing_is_written_below_the_root(root: HandWrittenRoot) -> None:
+    before = sorted((path, path.stat().st_mtime_ns) for path in root.folder.rglob("*"))
+    rows(root, "SELECT count(*), max(value) FROM flights")
+    assert sorted((path, path.stat().st_mtime_ns) for path in root.folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "found nothing"),
+        (lambda path: path.mkdir(), "found a folder without it"),
+        (lambda path: path.write_text("x"), "found a file"),
+        (lambda path: HandWrittenRoot(path, format_version=99), "newer version"),
+    ],
+)
+def test_a_path_that_is_no_bus_root_is_refused(tmp_path: Path, make: object, message: str) -> None:
+    make(tmp_path / "root")  # type: ignore[operator]
+    with pytest.raises(RootNotUsable, match=message):
+        bus.sql.connect(str(tmp_path / "root"))
+
+
+def test_a_root_in_an_object_store_is_refused_by_name() -> None:
+    with pytest.raises(RootNotUsable, match="s3://bucket/bus"):
+        bus.sql.connect("s3://bucket/bus")

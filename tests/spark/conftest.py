@@ -1,0 +1,39 @@
+"""One Spark session for all tests of this folder: starting one takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import bus.spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            # The first query of a session compiles and loads for seconds, on a busy machine for many.
+            item.add_marker(pytest.mark.timeout(150))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    folder = tmp_path_factory.mktemp("spark")
+    spark = bus.spark.session(
+        "bus-tests",
+        master="local[2]",
+        conf={
+            **bus.spark.SHORT_SESSION,
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.log.level": "ERROR",
+        },
+    )
+    yield spark
+    spark.stop()
