@@ -1,0 +1,1 @@
+"""The `bus` command: what people type, and how they are answered. Nothing in the bus imports it."""

@@ -1,0 +1,141 @@
+"""`bus consume`: the records of a topic, in each partition's order, to standard output.
+
+Follows the topic until it is told to stop, as kcat does, unless `--exit` or `--max` ends it. Guards one promise: a
+record is printed once and whole, and what was printed is flushed before the command waits for more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from bus.cli.groups import BusCommand
+from bus.cli.options import address_option, choose_partitions, count_of, topic_argument
+from bus.cli.positions import Place, Position, PositionType
+from bus.cli.record_format import FORMAT_HELP, Writer, compile_format
+from bus.model import TopicPartition
+
+if TYPE_CHECKING:
+    from bus.client.consumer import Consumer
+
+_RECORDS_PER_POLL = 20_000
+_POLL_MS = 500
+
+
+@click.command(
+    cls=BusCommand,
+    examples=r"""
+    bus consume orders
+    bus consume orders --from end
+    bus consume orders --from -10 --exit
+    bus consume orders --from 2013-07-01T12:00 --max 5 --format json
+    bus consume orders --partition 0 --from 1500 --exit --format '%o %k: %s\n'
+    """,
+)
+@topic_argument()
+@click.option(
+    "--from",
+    "-o",
+    "position",
+    type=PositionType(),
+    default="beginning",
+    metavar="WHERE",
+    help="beginning, end, an offset, -N for the last N of each partition, a time in ISO 8601 (UTC) or @MILLISECONDS.",
+)
+@click.option("--partition", "-p", "partitions", type=int, multiple=True, help="Only this one; repeatable.")
+@click.option("--max", "-c", "count_max", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
+@click.option("--exit", "-e", "is_finite", is_flag=True, help="Stop at the end that each partition has at the start.")
+@click.option(
+    "--format",
+    "-f",
+    "form",
+    default="raw",
+    metavar="FORMAT",
+    help=f"raw (the value and a line end), json, or a format: {FORMAT_HELP}.",
+)
+@click.option("--key-separator", "-K", metavar="TEXT", help="With raw: print the key and this before the value.")
+@click.option("--quiet", "-q", is_flag=True, help="No count at the end.")
+@address_option()
+def consume(
+    topic: str,
+    position: Position,
+    partitions: tuple[int, ...],
+    count_max: int | None,
+    is_finite: bool,
+    form: str,
+    key_separator: str | None,
+    quiet: bool,
+    address: str,
+) -> None:
+    """Print the records of TOPIC; go on with new ones until Ctrl-C, unless --exit or --max says when to stop."""
+    from bus.client.consumer import Consumer
+
+    try:
+        write = compile_format(form, key_separator=key_separator)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--format") from None
+    printed = 0
+    with Consumer(address, auto_offset_reset="earliest", max_poll_records=_RECORDS_PER_POLL) as consumer:
+        known = [one.partition for one in consumer.partitions_for(topic)]
+        chosen = [TopicPartition(topic, number) for number in choose_partitions(topic, partitions, known)]
+        ends = consumer.end_offsets(chosen) if is_finite else None
+        consumer.assign(chosen)
+        seek(consumer, chosen, position)
+        try:
+            for count in _print_records(consumer, ends, count_max, write):
+                printed = count
+        except KeyboardInterrupt:
+            if is_finite:
+                raise  # it is how a follower is meant to be ended, but this one was to print all
+        finally:
+            if not quiet and sys.stderr.isatty():
+                with contextlib.suppress(OSError):
+                    click.echo(f"{count_of(printed, 'record')} of {topic}", err=True)
+
+
+def seek(consumer: Consumer, partitions: Sequence[TopicPartition], position: Position) -> None:
+    """Bring every partition to `position`; a place before or behind the log is its beginning or end."""
+    match position.place:
+        case Place.BEGINNING:
+            consumer.seek_to_beginning(partitions)
+        case Place.END:
+            # Looked up now: what is produced from this moment on is printed.
+            for partition, offset in consumer.end_offsets(partitions).items():
+                consumer.seek(partition, offset)
+        case Place.TIMESTAMP:
+            ends = consumer.end_offsets(partitions)
+            found = consumer.offsets_for_times(dict.fromkeys(partitions, position.number))
+            for partition, at in found.items():
+                consumer.seek(partition, ends[partition] if at is None else at.offset)
+        case _:
+            begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+            for partition in partitions:
+                is_last = position.place is Place.LAST
+                wanted = ends[partition] - position.number if is_last else position.number
+                consumer.seek(partition, max(begins[partition], wanted))
+
+
+def _print_records(
+    consumer: Consumer, ends: Mapping[TopicPartition, int] | None, count_max: int | None, write: Writer
+) -> Iterator[int]:
+    """Print, and say how many there are by now, until `ends` are reached or `count_max` were printed."""
+    count = 0
+    output = sys.stdout.buffer
+    reached = {partition.partition: end for partition, end in (ends or {}).items()}
+    left = {partition for partition, end in (ends or {}).items() if consumer.position(partition) < end}
+    while (count_max is None or count < count_max) and (ends is None or left):
+        wanted = _RECORDS_PER_POLL if count_max is None else min(_RECORDS_PER_POLL, count_max - count)
+        records = consumer.poll(_POLL_MS, wanted)
+        if ends is not None:
+            records = [record for record in records if record.offset < reached[record.partition]]
+            done = {partition for partition in left if consumer.position(partition) >= ends[partition]}
+            consumer.pause(done)
+            left -= done
+        output.write(b"".join(map(write, records)))
+        output.flush()
+        count += len(records)
+        yield count

@@ -1,0 +1,123 @@
+"""How a command ends that cannot do what it was asked: one line on standard error and an exit status, no traceback.
+
+Guards one promise: whatever is the user's to mend (a refusal of the broker, a broker that is not there, a root that is
+in use, a file that cannot be read) is told in one line that says what to do; only a fault of the program itself shows
+a traceback, and `--debug` shows one for everything. Exit status 1 for failures, 2 for a command that is typed wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, Any
+
+import click
+
+from bus.config_keys import ConfigError
+from bus.errors import BusError, ErrorCode, StorageFault
+
+EXIT_FAILURE = 1
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+_DEBUG = "bus.cli.debug"
+# By name: importing an engine only to know its errors would cost every command its start.
+_TOLD_AS_THEY_ARE = ("SqlError", "SparkUnavailable", "JarsMissing")
+
+
+class Failure(click.ClickException):
+    """Ends the command with `error: message` on standard error."""
+
+    exit_code = EXIT_FAILURE
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        _write_error(self.message)
+
+
+def _write_error(message: str) -> None:
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
+
+
+def report_failure(error: click.ClickException | click.Abort | BrokenPipeError) -> int:
+    """Tell it on standard error; the exit status."""
+    if isinstance(error, BrokenPipeError):
+        _close_stdout()
+        return EXIT_BROKEN_PIPE
+    if isinstance(error, click.Abort):
+        return EXIT_INTERRUPTED
+    if not isinstance(error, click.UsageError):
+        error.show()
+        return error.exit_code
+    message = error.format_message()
+    _write_error(message[:1].lower() + message[1:])
+    if error.ctx is not None:
+        click.echo(f"see: {error.ctx.command_path} --help", err=True)
+    return error.exit_code
+
+
+@contextmanager
+def translated_failures(ctx: click.Context) -> Iterator[None]:
+    """Turns what a command raises into a `Failure`; with `--debug` the exception goes on as it is."""
+    try:
+        yield
+    except BrokenPipeError:
+        _close_stdout()
+        ctx.exit(EXIT_BROKEN_PIPE)
+    except KeyboardInterrupt:
+        ctx.exit(EXIT_INTERRUPTED)
+    except Exception as error:
+        message = describe_failure(error)
+        if message is None or is_debug(ctx):
+            raise
+        raise Failure(message) from error
+
+
+def describe_failure(error: Exception) -> str | None:
+    """One line for people, or None for a fault of the program itself."""
+    if isinstance(error, BusError):
+        return _describe_bus_error(error)
+    if isinstance(error, (ConfigError, StorageFault)):
+        return str(error)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return where + (error.strerror or str(error)).lower() if where else error.strerror or str(error)
+    if type(error).__name__ in _TOLD_AS_THEY_ARE:
+        return str(error)
+    if isinstance(error, ModuleNotFoundError) and error.name in ("pyspark", "delta"):
+        return f"the module {error.name} is not installed: pip install 'delta-bus[spark]'"
+    return None
+
+
+def _describe_bus_error(error: BusError) -> str:
+    message = f"{error.name}: {error.message}"
+    hint = "is a broker running? start one with: bus serve"
+    is_absent = error.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.LEADER_NOT_AVAILABLE)
+    return f"{message}; {hint}" if is_absent and "bus serve" not in message else message
+
+
+def is_debug(ctx: click.Context) -> bool:
+    return bool(ctx.find_root().meta.get(_DEBUG))
+
+
+def debug_option() -> Callable[[Any], Any]:
+    return click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_set_debug,
+        hidden=True,
+        help="Show the traceback of a failure.",
+    )
+
+
+def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.find_root().meta[_DEBUG] = True
+
+
+def _close_stdout() -> None:
+    """Nobody reads any more: what is still buffered must not raise again while the interpreter ends."""
+    with suppress(BrokenPipeError, ValueError):
+        sys.stdout.close()

@@ -1,0 +1,108 @@
+"""Commands that load when they are used, and that know what was probably meant.
+
+Guards one promise: `bus --help` and a command itself import what they need and no more, so that the command line
+answers at once although the engines behind it take seconds to load.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from bus.cli.failures import debug_option, report_failure, translated_failures
+
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+
+
+class BusCommand(click.Command):
+    """A command with `--debug`, whose help keeps examples as they are typed."""
+
+    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
+        kwargs["context_settings"] = {**CONTEXT_SETTINGS, **kwargs.get("context_settings", {})}
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+        debug_option()(self)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.examples:
+            with formatter.section("Examples"):
+                indent = " " * formatter.current_indent
+                for line in self.examples.strip().splitlines():
+                    formatter.write(f"{indent}{line.strip()}\n")
+
+
+class BusGroup(click.Group):
+    """A group of commands; an unknown one is answered with the nearest."""
+
+    command_class = BusCommand
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["context_settings"] = {**CONTEXT_SETTINGS, **kwargs.get("context_settings", {})}
+        super().__init__(*args, **kwargs)
+        debug_option()(self)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            near = difflib.get_close_matches(name, self.list_commands(ctx), n=2, cutoff=0.5)
+            hint = f" Did you mean {' or '.join(near)}?" if near else f" Known: {', '.join(self.list_commands(ctx))}."
+            ctx.fail(f"no such command {name!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """As click's, but every failure is told in the same form, and ends with the status of its kind."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except (click.ClickException, click.Abort, BrokenPipeError) as error:
+            status = report_failure(error)
+        sys.exit(status if isinstance(status, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if ctx.parent is not None:
+            return super().invoke(ctx)
+        with translated_failures(ctx):
+            return super().invoke(ctx)
+
+
+class LazyGroup(BusGroup):
+    """Commands by name, each `(module:attribute, one line of help)`; a module is imported when its command is used."""
+
+    def __init__(self, *args: Any, lazy_commands: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy_commands = lazy_commands
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._lazy_commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._lazy_commands:
+            return None
+        module, _, attribute = self._lazy_commands[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command), f"{module}:{attribute} is no command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_line) for name, (_, help_line) in self._lazy_commands.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] in self._lazy_commands:
+            command = self.get_command(ctx, args[0])
+            assert command is not None
+            return args[0], command, args[1:]
+        return super().resolve_command(ctx, args)

@@ -1,0 +1,52 @@
+"""Which partitions a `bus log` command is about, and the store that holds them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from bus.cli.failures import Failure
+from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
+
+if TYPE_CHECKING:
+    from bus.storage_delta.store import ObjectStore
+
+
+class Target:
+    """`TOPIC` or `TOPIC/PARTITION`."""
+
+    def __init__(self, text: str) -> None:
+        self.topic, slash, number = text.partition("/")
+        if not self.topic or (slash and not number.isdecimal()):
+            raise click.BadParameter(f"expected TOPIC or TOPIC/PARTITION, found {text!r}")
+        self.partition = int(number) if slash else None
+
+
+def open_store(root: str) -> ObjectStore:
+    """The root as a store to read. Raises `RootNotUsable`."""
+    from bus.storage_delta.local_store import LocalStore
+    from bus.topic_tables import check_root
+
+    return LocalStore(str(check_root(root)))
+
+
+def partitions_of(store: ObjectStore, target: Target) -> dict[TopicPartition, str | None]:
+    """The partitions that are meant, each with its topic id as far as it is known. Raises `Failure`."""
+    from bus.storage_delta.inspection import load_cluster
+
+    if target.topic == CLUSTER_METADATA_TOPIC:
+        found: dict[TopicPartition, str | None] = {TopicPartition(CLUSTER_METADATA_TOPIC, 0): None}
+    else:
+        topics = load_cluster(store).topics
+        topic = topics.get(target.topic)
+        if topic is None:
+            known = ", ".join(sorted(topics)) or "none yet"
+            raise Failure(f"expected a topic of {store.url}, found {target.topic!r}; topics there: {known}")
+        found = {TopicPartition(topic.name, number): topic.topic_id for number in range(len(topic.partitions))}
+    if target.partition is None:
+        return found
+    chosen = TopicPartition(target.topic, target.partition)
+    if chosen not in found:
+        raise Failure(f"expected a partition of {target.topic} from 0 to {len(found) - 1}, found {target.partition}")
+    return {chosen: found[chosen]}

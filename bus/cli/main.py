@@ -1,0 +1,50 @@
+"""The `bus` command: its groups, each in a module of its own that is loaded when it is used."""
+
+from __future__ import annotations
+
+import click
+
+from bus.cli.groups import LazyGroup
+
+_COMMANDS = {
+    "serve": ("bus.cli.serve:serve", "Run a broker on a folder."),
+    "topics": ("bus.cli.topics:topics", "Create, list, describe, alter and delete topics."),
+    "produce": ("bus.cli.produce:produce", "Send lines or JSON records to a topic."),
+    "consume": ("bus.cli.consume:consume", "Read the records of a topic."),
+    "offsets": ("bus.cli.offsets:offsets", "Show the offsets of a topic's partitions."),
+    "sql": ("bus.cli.sql:sql", "Query topics with SQL, broker up or down."),
+    "log": ("bus.cli.log:log", "Inspect and verify the tables under a topic."),
+    "perf": ("bus.cli.perf:perf", "Measure produce, consume and latency."),
+    "completion": ("bus.cli.completion:completion", "Print the completion script of a shell."),
+}
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        from bus import __version__
+
+        click.echo(f"bus {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, lazy_commands=_COMMANDS, name="bus")
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show it.")
+def cli() -> None:
+    """A streaming message bus: Kafka's semantics over gRPC, every topic partition a Delta Lake table.
+
+    \b
+    Start with:
+      bus serve
+      bus topics create orders --partitions 4
+      echo '{"id": 1}' | bus produce orders
+      bus consume orders --from beginning --exit
+      bus sql "SELECT * FROM orders"
+
+    Commands that talk to a broker find it by --address or BUS_ADDRESS (127.0.0.1:9094); commands that read the
+    tables find them by --root or BUS_ROOT (./bus-data). Every command has --help with examples, and --debug to
+    show the traceback of a failure.
+    """
+
+
+def main() -> None:
+    cli(prog_name="bus")

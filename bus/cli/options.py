@@ -1,0 +1,105 @@
+"""Options that several commands share, so that the same thing is always called the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from bus.cli.output import LISTING_FORMATS
+
+ADDRESS_DEFAULT = "127.0.0.1:9094"
+ROOT_DEFAULT = "./bus-data"
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+_Decorator = Callable[[CommandT], CommandT]
+
+# A shell waits for the answer while the user looks at the cursor.
+_COMPLETION_TIMEOUT_MS = 500
+
+
+def address_option() -> _Decorator[Any]:
+    return click.option(
+        "--address",
+        "-a",
+        envvar="BUS_ADDRESS",
+        default=ADDRESS_DEFAULT,
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help="Broker to ask; several with commas between.",
+    )
+
+
+def root_option() -> _Decorator[Any]:
+    return click.option(
+        "--root",
+        envvar="BUS_ROOT",
+        default=ROOT_DEFAULT,
+        show_envvar=True,
+        metavar="FOLDER",
+        help="Root of the bus whose tables are read.",
+    )
+
+
+def listing_format_option() -> _Decorator[Any]:
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice(LISTING_FORMATS),
+        show_default=False,
+        help="How to print.  [default: table on a terminal, json into a pipe]",
+    )
+
+
+def topic_argument(*, is_repeatable: bool = False, is_required: bool = True) -> _Decorator[Any]:
+    return click.argument(
+        "topics" if is_repeatable else "topic",
+        metavar="TOPIC..." if is_repeatable else "TOPIC",
+        nargs=-1 if is_repeatable else 1,
+        required=is_required,
+        shell_complete=complete_topics,
+    )
+
+
+def complete_topics(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Topic names from the broker if it answers within a moment; nothing otherwise, and never an error."""
+    from bus.client.admin import Admin
+
+    address = ctx.params.get("address") or ADDRESS_DEFAULT
+    try:
+        with Admin(
+            address, request_timeout_ms=_COMPLETION_TIMEOUT_MS, default_api_timeout_ms=_COMPLETION_TIMEOUT_MS, retries=0
+        ) as admin:
+            names = admin.list_topics(include_internal=incomplete.startswith("_"))
+    except Exception:  # whatever it is, a shell that completes is no place to tell it
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
+    """`KEY=VALUE` each; the last one of a key counts. Raises `click.BadParameter`."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise click.BadParameter(f"expected KEY=VALUE, found {text!r}", param_hint=option)
+        pairs[name.strip()] = value
+    return pairs
+
+
+def count_of(count: int, noun: str, plural: str | None = None) -> str:
+    """`1 record`, `2 records`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
+
+
+def choose_partitions(topic: str, wanted: Sequence[int], known: Iterable[int]) -> list[int]:
+    """The partitions to use: those that were asked for, or all. Raises `click.BadParameter`."""
+    there = sorted(known)
+    for number in wanted:
+        if number not in there:
+            last = there[-1] if there else -1
+            raise click.BadParameter(
+                f"expected a partition of {topic} from 0 to {last}, found {number}", param_hint="--partition"
+            )
+    return sorted(set(wanted)) or there

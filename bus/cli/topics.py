@@ -1,0 +1,312 @@
+"""`bus topics`: create, list, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from bus.cli.failures import Failure
+from bus.cli.groups import BusGroup
+from bus.cli.options import address_option, listing_format_option, parse_pairs, topic_argument
+from bus.cli.output import Column, resolve_form, write_json, write_listing
+from bus.errors import BusError, ErrorCode
+from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+
+if TYPE_CHECKING:
+    from bus.client.admin import Admin
+    from bus.client.values import ConfigDescription, ListedOffset, TopicDescription
+
+_TOPIC_COLUMNS = (Column("topic"), Column("partitions", is_number=True), Column("topic_id"))
+_PARTITION_COLUMNS = (
+    Column("topic", "Topic"),
+    Column("topic_id", "TopicId"),
+    Column("partition", "Partition", is_number=True),
+    Column("leader", "Leader", is_number=True),
+    Column("leader_epoch", "LeaderEpoch", is_number=True),
+    Column("earliest_offset", "EarliestOffset", is_number=True),
+    Column("latest_offset", "LatestOffset", is_number=True),
+    Column("error", "Error"),
+)
+_CONFIG_COLUMNS = (
+    Column("topic"),
+    Column("name"),
+    Column("value"),
+    Column("default"),
+    Column("is_default"),
+    Column("type"),
+    Column("valid_values"),
+    Column("documentation"),
+)
+
+
+@click.group(cls=BusGroup)
+def topics() -> None:
+    """Create, list, describe, alter and delete topics."""
+
+
+def open_admin(address: str) -> Admin:
+    from bus.client.admin import Admin
+
+    return Admin(address)
+
+
+@topics.command(
+    examples="""
+    bus topics create orders
+    bus topics create orders --partitions 4 --config retention.ms=86400000
+    bus topics create orders --partitions 4 --if-not-exists
+    """
+)
+@topic_argument(is_repeatable=True)
+@click.option("--partitions", "-p", type=click.IntRange(min=1), help="[default: num.partitions of the broker]")
+@click.option("--config", "-c", "configs", multiple=True, metavar="KEY=VALUE", help="A topic config; repeatable.")
+@click.option("--if-not-exists", is_flag=True, help="Do nothing for a topic that exists.")
+@click.option("--validate-only", is_flag=True, help="Only say whether it could be created.")
+@address_option()
+def create(
+    topics: tuple[str, ...],
+    partitions: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    validate_only: bool,
+    address: str,
+) -> None:
+    """Create topics."""
+    from bus.client.values import NewTopic
+
+    values = parse_pairs(configs, "--config")
+    with open_admin(address) as admin:
+        for name in topics:
+            try:
+                created = admin.create_topics([NewTopic(name, partitions, values)], validate_only=validate_only)
+            except BusError as error:
+                if not (if_not_exists and error.code is ErrorCode.TOPIC_ALREADY_EXISTS):
+                    raise
+                click.echo(f"topic {name} exists")
+                continue
+            if validate_only:
+                click.echo(f"topic {name} could be created")
+            else:
+                click.echo(f"created topic {name} ({created[name]})")
+
+
+@topics.command(
+    "list",
+    examples="""
+    bus topics list
+    bus topics list --internal --format csv
+    """,
+)
+@click.option("--internal", is_flag=True, help="The bus's own topics, too.")
+@listing_format_option()
+@address_option()
+def list_topics(internal: bool, form: str | None, address: str) -> None:
+    """List the topics."""
+    with open_admin(address) as admin:
+        found = admin.describe_topics()
+    shown = [topic for topic in found.values() if internal or not topic.is_internal]
+    rows = [(topic.name, len(topic.partitions), topic.topic_id) for topic in sorted(shown, key=lambda one: one.name)]
+    write_listing(_TOPIC_COLUMNS, rows, form)
+
+
+@topics.command(
+    examples="""
+    bus topics describe
+    bus topics describe orders
+    bus topics describe orders --configs
+    """
+)
+@topic_argument(is_repeatable=True, is_required=False)
+@click.option("--configs", is_flag=True, help="Every config: value, default, type, valid values, meaning.")
+@listing_format_option()
+@address_option()
+def describe(topics: tuple[str, ...], configs: bool, form: str | None, address: str) -> None:
+    """Describe topics, or all of them: id, configs, leaders, offsets."""
+    with open_admin(address) as admin:
+        found = admin.describe_topics(topics or None)
+        chosen = [
+            found[name] for name in dict.fromkeys(topics or sorted(found)) if topics or not found[name].is_internal
+        ]
+        if configs:
+            _write_configs({topic.name: admin.describe_configs(topic.name) for topic in chosen}, form)
+            return
+        described = [_describe(admin, topic) for topic in chosen]
+    match resolve_form(form):
+        case "json":
+            write_json([asdict(topic) for topic in described])
+        case "csv":
+            write_listing(_PARTITION_COLUMNS, [row for topic in described for row in topic.rows()], "csv")
+        case _:
+            for number, topic in enumerate(described):
+                click.echo("\n" * bool(number), nl=False)
+                _write_description(topic)
+
+
+@dataclass(frozen=True, slots=True)
+class _Partition:
+    partition: int
+    leader: int
+    leader_epoch: int
+    earliest_offset: int | None  # None of a partition that does not serve
+    latest_offset: int | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    topic: str
+    topic_id: str
+    partition_count: int
+    configs: Mapping[str, str]  # those that are not at their defaults
+    partitions: Sequence[_Partition]
+
+    def rows(self) -> list[tuple[object, ...]]:
+        """For `_PARTITION_COLUMNS`."""
+        return [
+            (
+                self.topic,
+                self.topic_id,
+                one.partition,
+                one.leader,
+                one.leader_epoch,
+                one.earliest_offset,
+                one.latest_offset,
+                one.error,
+            )
+            for one in self.partitions
+        ]
+
+
+def _describe(admin: Admin, topic: TopicDescription) -> _Topic:
+    serving = [TopicPartition(topic.name, one.partition) for one in topic.partitions if one.error is None]
+    earliest = {key.partition: found.offset for key, found in _list(admin, serving, EARLIEST_TIMESTAMP)}
+    latest = {key.partition: found.offset for key, found in _list(admin, serving, LATEST_TIMESTAMP)}
+    partitions = [
+        _Partition(
+            one.partition,
+            one.leader_id,
+            one.leader_epoch,
+            earliest.get(one.partition),
+            latest.get(one.partition),
+            one.error,
+        )
+        for one in topic.partitions
+    ]
+    changed = {entry.name: entry.value for entry in admin.describe_configs(topic.name) if not entry.is_default}
+    return _Topic(topic.name, topic.topic_id, len(partitions), changed, partitions)
+
+
+def _list(admin: Admin, partitions: Sequence[TopicPartition], at: int) -> list[tuple[TopicPartition, ListedOffset]]:
+    return list(admin.list_offsets(dict.fromkeys(partitions, at)).items())
+
+
+def _write_description(topic: _Topic) -> None:
+    """The line that Kafka's tool begins with, then a table of the partitions."""
+    configs = ",".join(f"{name}={value}" for name, value in topic.configs.items())
+    click.echo(
+        f"Topic: {topic.topic}\tTopicId: {topic.topic_id}\tPartitionCount: {topic.partition_count}\tConfigs: {configs}"
+    )
+    has_errors = any(one.error for one in topic.partitions)
+    last = len(_PARTITION_COLUMNS) if has_errors else -1
+    write_listing(_PARTITION_COLUMNS[2:last], [row[2:last] for row in topic.rows()], "table")
+
+
+def _write_configs(configs: Mapping[str, Sequence[ConfigDescription]], form: str | None) -> None:
+    if resolve_form(form) == "table":
+        for number, (topic, entries) in enumerate(configs.items()):
+            click.echo("\n" * bool(number) + f"Configs of topic {topic}:")
+            for entry in entries:
+                _write_config(entry)
+        return
+    rows = [
+        (
+            topic,
+            entry.name,
+            entry.value,
+            entry.default_value,
+            entry.is_default,
+            entry.type,
+            entry.valid_values,
+            entry.documentation,
+        )
+        for topic, entries in configs.items()
+        for entry in entries
+    ]
+    write_listing(_CONFIG_COLUMNS, rows, form)
+
+
+def _write_config(entry: ConfigDescription) -> None:
+    """The value, what else it could be, and below it the meaning; what was set for the topic stands out."""
+    limits = f", {entry.valid_values}" if entry.valid_values else ""
+    default = "" if entry.is_default else f", default {entry.default_value}"
+    value = click.style(f"{entry.name}={entry.value}", bold=not entry.is_default)
+    click.echo(f"  {value}  ({entry.type}{limits}{default})")
+    width = shutil.get_terminal_size((100, 24)).columns
+    click.echo(textwrap.fill(entry.documentation, width, initial_indent=" " * 6, subsequent_indent=" " * 6))
+
+
+@topics.command(
+    examples="""
+    bus topics alter orders --partitions 8
+    bus topics alter orders --config retention.ms=3600000 --delete-config compression.type
+    """
+)
+@topic_argument()
+@click.option("--partitions", "-p", type=click.IntRange(min=1), help="The new total; a topic can only grow.")
+@click.option("--config", "-c", "configs", multiple=True, metavar="KEY=VALUE", help="Set a config; repeatable.")
+@click.option("--delete-config", "deleted", multiple=True, metavar="KEY", help="Back to its default; repeatable.")
+@click.option("--validate-only", is_flag=True, help="Only say whether it could be done.")
+@address_option()
+def alter(
+    topic: str,
+    partitions: int | None,
+    configs: tuple[str, ...],
+    deleted: tuple[str, ...],
+    validate_only: bool,
+    address: str,
+) -> None:
+    """Give a topic more partitions or other configs."""
+    changes = parse_pairs(configs, "--config")
+    if partitions is None and not changes and not deleted:
+        raise click.UsageError("expected --partitions, --config or --delete-config, found none of them")
+    done = "could be" if validate_only else "are"
+    with open_admin(address) as admin:
+        if changes or deleted:
+            admin.alter_configs(topic, changes, delete=deleted, validate_only=validate_only)
+            click.echo(f"configs of topic {topic} {done} changed")
+        if partitions is not None:
+            admin.create_partitions({topic: partitions}, validate_only=validate_only)
+            click.echo(f"partitions of topic {topic} {done} {partitions}")
+
+
+@topics.command(
+    examples="""
+    bus topics delete orders
+    bus topics delete orders payments --yes
+    """
+)
+@topic_argument(is_repeatable=True)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--if-exists", is_flag=True, help="Do nothing for a topic that does not exist.")
+@address_option()
+def delete(topics: tuple[str, ...], yes: bool, if_exists: bool, address: str) -> None:
+    """Delete topics with all their records. Asks first on a terminal."""
+    names = ", ".join(topics)
+    if not yes and sys.stdin.isatty() and not click.confirm(f"delete {names} with all records?", err=True):
+        raise Failure("nothing was deleted")
+    with open_admin(address) as admin:
+        for name in topics:
+            try:
+                admin.delete_topics([name])
+            except BusError as error:
+                if not (if_exists and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                    raise
+                click.echo(f"topic {name} does not exist")
+                continue
+            click.echo(f"deleted topic {name}")

@@ -1,0 +1,1 @@
+"""The idea of the bus on real data: `python -m bus.demo`."""

@@ -1,0 +1,104 @@
+"""The broker as a process: start, stop, refuse, and what a restart finds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from bus import Admin, Consumer, NewTopic, Producer, TopicPartition
+from tests.support.broker_process import BrokerProcess
+
+
+def serve(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bus", "serve", *options], capture_output=True, text=True, timeout=50, check=False
+    )
+
+
+def test_second_broker_on_a_root_is_refused_by_name_and_takes_over_from_a_dead_one(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "root") as first:
+        refused = serve("--root", str(first.root), "--listen", "127.0.0.1:0")
+        assert refused.returncode == 1
+        assert f"pid {first.pid}" in refused.stderr
+        assert "Traceback" not in refused.stderr
+        first.kill()
+        with BrokerProcess(first.root):
+            pass
+
+
+def test_taken_port_foreign_folder_and_bad_setting_are_one_line_each(tmp_path: Path) -> None:
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.txt").write_text("mine")
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "newer").mkdir()
+    (tmp_path / "newer" / "bus-root.json").write_text('{"format_version": 999, "cluster_id": "x"}')
+    with BrokerProcess(tmp_path / "root") as broker:
+        cases = [
+            (["--root", str(tmp_path / "other"), "--listen", broker.address], broker.address),
+            (["--root", str(tmp_path / "foreign"), "--listen", "127.0.0.1:0"], "foreign"),
+            (["--root", str(tmp_path / "file"), "--listen", "127.0.0.1:0"], "file"),
+            (["--root", str(tmp_path / "newer"), "--listen", "127.0.0.1:0"], "999"),
+            (["--root", "s3://bucket/bus", "--listen", "127.0.0.1:0"], "s3"),
+        ]
+        for options, said in cases:
+            refused = serve(*options)
+            assert refused.returncode == 1, (options, refused.stderr)
+            assert said in refused.stderr
+            assert "Traceback" not in refused.stderr
+    assert (tmp_path / "foreign" / "thesis.txt").read_text() == "mine"
+
+
+def test_sigterm_answers_what_is_in_flight_and_a_long_poll_ends(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "root") as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topics([NewTopic("t", partitions=1)])
+        with (
+            Producer(broker.address, retries=0) as producer,
+            Consumer(broker.address, auto_offset_reset="latest", fetch_max_wait_ms=50_000) as consumer,
+        ):
+            consumer.assign([TopicPartition("t", 0)])
+            consumer.poll(timeout_ms=0)
+            producer.send("t", b"warm").result(timeout=10)
+            futures = [producer.send("t", b"x" * 1000) for _ in range(500)]
+            stopping = threading.Thread(target=broker.terminate)
+            stopping.start()
+            outcomes = [future.exception(timeout=30) for future in futures]
+            stopping.join(timeout=40)
+            assert not stopping.is_alive()
+        acknowledged = sum(outcome is None for outcome in outcomes)
+        broker.start()
+        with Consumer(broker.address) as consumer:
+            end = consumer.end_offsets([TopicPartition("t", 0)])[TopicPartition("t", 0)]
+        assert end - 1 >= acknowledged
+
+
+@pytest.mark.timeout(120)
+def test_restarted_broker_has_topics_configs_epochs_and_records(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "root") as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topics([NewTopic("kept", partitions=2, configs={"max.message.bytes": 5_000})])
+            admin.create_topics([NewTopic("gone", partitions=1)])
+            before = admin.describe_topics(["kept"])["kept"]
+            admin.delete_topics(["gone"])
+        with Producer(broker.address) as producer:
+            producer.send_batch("kept", pa.table({"value": [b"%d" % n for n in range(1000)]}), partition=1).result(10)
+        assert broker.terminate() == 0
+        broker.start()
+        with Admin(broker.address) as admin:
+            after = admin.describe_topics(["kept"])["kept"]
+            assert after.topic_id == before.topic_id
+            assert admin.list_topics() == ["kept"]
+            epochs = [partition.leader_epoch for partition in after.partitions]
+            assert epochs == [partition.leader_epoch + 1 for partition in before.partitions]
+        with Consumer(broker.address, auto_offset_reset="earliest", max_poll_records=10_000) as consumer:
+            consumer.assign([TopicPartition("kept", 1)])
+            values: list[bytes] = []
+            while len(values) < 1000:
+                values += [record.value for record in consumer.poll(timeout_ms=5_000)]
+            assert values == [b"%d" % n for n in range(1000)]
+    assert not (tmp_path / "root" / "topics" / "gone").exists()

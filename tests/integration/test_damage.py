@@ -1,0 +1,76 @@
+"""A partition whose table is damaged stops with a reason; the other partitions serve on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import grpc
+import pytest
+
+from bus import Admin, BusError, Consumer, NewTopic, Producer, TopicPartition
+from bus.errors import StorageDamaged
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.v1 import bus_pb2_grpc
+from tests.support.broker_thread import running_broker
+
+
+def test_damaged_partition_is_refused_by_file_and_the_others_serve(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with running_broker(root) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        with Admin(address) as admin:
+            admin.create_topics([NewTopic("t", partitions=2)])
+        with Producer(address) as producer:
+            for partition in (0, 1):
+                producer.send("t", b"v", partition=partition).result(10)
+    (data_file,) = (root / "topics/t/1").glob("*.parquet")
+    data_file.write_bytes(data_file.read_bytes()[:-1])
+
+    with running_broker(root) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        with Producer(address, retries=0) as producer:
+            assert producer.send("t", b"w", partition=0).result(10).offset == 1
+            with pytest.raises(BusError) as caught:
+                producer.send("t", b"w", partition=1).result(10)
+        assert caught.value.name == "KAFKA_STORAGE_ERROR"
+        assert data_file.name in caught.value.message
+        with Consumer(address, auto_offset_reset="earliest") as consumer:
+            consumer.assign([TopicPartition("t", 0)])
+            assert [record.value for record in consumer.poll(timeout_ms=5_000)] == [b"v", b"w"]
+
+
+def test_root_that_lost_its_metadata_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with running_broker(root) as broker, Admin(f"127.0.0.1:{broker.port}") as admin:
+        admin.create_topics([NewTopic("t", partitions=1)])
+    shutil.rmtree(root / "topics/__cluster_metadata")
+    with (
+        pytest.raises(StorageDamaged, match="expected the cluster's metadata, found none, but there are topics: t"),
+        running_broker(root),
+    ):
+        pass
+    assert (root / "topics/t/0/_delta_log").exists()
+
+
+def test_flipped_bit_inside_a_record_is_found_and_not_served(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with running_broker(root) as broker, Producer(f"127.0.0.1:{broker.port}") as producer:
+        with Admin(f"127.0.0.1:{broker.port}") as admin:
+            admin.create_topics([NewTopic("t", partitions=1)])
+        producer.send("t", b"the very words that were acknowledged").result(10)
+    (data_file,) = (root / "topics/t/0").glob("*.parquet")
+    damaged = bytearray(data_file.read_bytes())
+    damaged[damaged.index(b"very words")] ^= 1
+    data_file.write_bytes(damaged)
+
+    with (
+        running_broker(root) as broker,
+        grpc.insecure_channel(f"127.0.0.1:{broker.port}") as channel,
+    ):
+        asked = pb.FetchRequest(partitions=[pb.FetchPartition(topic="t", partition=0)])
+        for _ in range(2):
+            answer = bus_pb2_grpc.BusStub(channel).FetchOnce(asked).partitions[0]
+            assert answer.error_code == pb.ERROR_CODE_KAFKA_STORAGE_ERROR
+            assert data_file.name in answer.error_message
+            assert not answer.batches

@@ -1,0 +1,46 @@
+"""Two brokers on one root, the lock put aside: the log stays single-writer all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from bus import Admin, BusError, NewTopic, Producer
+from bus.storage_delta.root import open_storage
+from tests.support.broker_thread import running_broker
+
+
+def test_older_leader_is_fenced_at_its_next_commit_and_no_offset_is_given_twice(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    old_storage = open_storage(str(root), holder="old", exclusive=False)
+    with running_broker(root, storage=old_storage) as old:
+        old_address = f"127.0.0.1:{old.port}"
+        with Admin(old_address) as admin:
+            admin.create_topics([NewTopic("t", partitions=1, configs={"commit.interval.ms": 0})])
+        with Producer(old_address, retries=0) as to_old:
+            assert to_old.send("t", b"old 0").result(10).offset == 0
+
+            new_storage = open_storage(str(root), holder="new", exclusive=False)
+            with running_broker(root, storage=new_storage) as new:
+                # The old one may still win races until the new one has committed: the new one runs behind it.
+                assert to_old.send("t", b"old 1").result(10).offset == 1
+                with Producer(f"127.0.0.1:{new.port}", retries=0) as to_new:
+                    assert to_new.send("t", b"new 2").result(10).offset == 2
+                    with pytest.raises(BusError) as caught:
+                        to_old.send("t", b"lost").result(10)
+                    assert caught.value.name == "NOT_LEADER_OR_FOLLOWER"
+                    assert caught.value.retriable
+                    assert to_new.send("t", b"new 3").result(10).offset == 3
+                with Admin(old_address, retries=0) as admin, pytest.raises(BusError) as refused:
+                    admin.create_topics([NewTopic("u", partitions=1)])
+                assert refused.value.name == "NOT_CONTROLLER"
+
+    rows = (
+        DeltaTable(root / "topics/t/0").to_pyarrow_table(columns=["offset", "value", "leader_epoch"]).sort_by("offset")
+    )
+    assert rows.column("offset").to_pylist() == [0, 1, 2, 3]
+    assert rows.column("value").to_pylist() == [b"old 0", b"old 1", b"new 2", b"new 3"]
+    epochs = rows.column("leader_epoch").to_pylist()
+    assert epochs[0] == epochs[1] < epochs[2] == epochs[3]

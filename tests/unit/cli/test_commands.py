@@ -1,0 +1,174 @@
+"""What needs no broker: names, help, refusals and the words of failures."""
+
+from __future__ import annotations
+
+import errno
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from bus.cli.failures import describe_failure
+from bus.cli.main import cli
+from bus.cli.produce import _read_lines
+from bus.errors import BusError, ErrorCode, RootInUse
+
+COMMANDS = ["serve", "topics", "produce", "consume", "offsets", "sql", "log", "perf", "completion"]
+
+
+def run(*arguments: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(cli, arguments, input=text, prog_name="bus")
+
+
+def leaf_commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found = []
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, click.Group):
+            found += leaf_commands(command, (*path, name))
+        else:
+            found.append((*path, name))
+    return found
+
+
+def test_help_names_every_command() -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    assert all(f"\n  {name} " in result.output for name in COMMANDS)
+
+
+@pytest.mark.parametrize("path", leaf_commands(cli), ids=" ".join)  # type: ignore[arg-type]
+def test_every_command_has_help_with_examples_that_begin_with_its_name(path: tuple[str, ...]) -> None:
+    result = run(*path, "--help")
+    assert result.exit_code == 0
+    _, examples = result.output.split("\nExamples:\n")
+    assert f"bus {' '.join(path)}" in examples
+    assert max(map(len, result.output.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["topcs"], "no such command 'topcs'. Did you mean topics?"),
+        (["topics", "lsit"], "no such command 'lsit'. Did you mean list?"),
+        (["zzz"], "Known: serve, topics"),
+        (["consume"], "missing argument 'TOPIC'"),
+        (["consume", "t", "--from", "soon"], "expected beginning, end, an offset"),
+        (["consume", "t", "--format", "%q"], "expected raw, json or a format"),
+        (["consume", "t", "--fromm", "1"], "no such option"),
+        (["offsets", "t", "--time", "12"], "expected earliest, latest, max"),
+        (["topics", "create", "t", "--partitions", "0"], "--partitions"),
+        (["topics", "create", "t", "--config", "x"], "expected KEY=VALUE, found 'x'"),
+        (["topics", "alter", "t"], "expected --partitions, --config or --delete-config"),
+        (["produce", "t", "--json", "--key-separator", ":"], "expected --json or --key-separator, found both"),
+        (["produce", "t", "/no/such/file"], "/no/such/file"),
+        (["log", "dump", "t"], "expected TOPIC/PARTITION, found 't'"),
+        (["log", "verify"], "expected TOPIC, TOPIC/PARTITION or --all"),
+        (["log", "verify", "t", "--all"], "expected TOPIC, TOPIC/PARTITION or --all"),
+        (["sql", " "], "expected a statement, found none"),
+        (["sql", "select 1", "--at-version", "x"], "expected N, TOPIC=N or TOPIC:PARTITION=N, found 'x'"),
+        (["serve", "--set", "x"], "expected KEY=VALUE"),
+    ],
+)
+def test_command_that_is_typed_wrong_exits_with_2_and_one_line_that_says_why(arguments: list[str], said: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    first, *rest = result.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert [line.startswith("see: bus") for line in rest] == [True]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["topics", "list", "--address", "nowhere"],
+            "expected an address as host:port, found 'nowhere'",
+        ),
+        (["topics", "list", "--address", "127.0.0.1:1"], "start one with: bus serve"),
+        (["sql", "select 1", "--root", "/no/such/root"], "/no/such/root"),
+        (["log", "verify", "--all", "--root", "/no/such/root"], "/no/such/root"),
+        (["serve", "--config", "/no/such/file"], "/no/such/file"),
+        (["serve", "--listen", "x"], "listen: expected string (HOST:PORT), found 'x'"),
+        (["serve", "--set", "num.partition=3"], "did you mean num.partitions?"),
+    ],
+)
+def test_failure_exits_with_1_and_one_line(arguments: list[str], said: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("error: ")
+
+
+def test_debug_shows_where_a_failure_comes_from() -> None:
+    result = run("sql", "select 1", "--root", "/no/such/root", "--debug")
+    assert result.exception is not None
+    assert "RootNotUsable" in type(result.exception).__name__
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (BusError(ErrorCode.MESSAGE_TOO_LARGE, "too large"), "MESSAGE_TOO_LARGE: too large"),
+        (
+            BusError(ErrorCode.NETWORK_EXCEPTION, "gone"),
+            "NETWORK_EXCEPTION: gone; is a broker running? start one with: bus serve",
+        ),
+        (RootInUse("in use by broker 0"), "in use by broker 0"),
+        (OSError(errno.EACCES, "Permission denied", "/x"), "/x: permission denied"),
+        (KeyError("a fault of the program"), None),
+    ],
+)
+def test_users_mistake_has_a_line_and_a_fault_of_the_program_has_none(error: Exception, said: str | None) -> None:
+    assert describe_failure(error) == said
+
+
+def test_log_settings_are_checked_and_named(tmp_path: object) -> None:
+    file = f"{tmp_path}/logging.toml"
+    for text, said in [
+        ('[logging]\nformat = "xml"\n', "expected a log format of text or json, found 'xml'"),
+        ('[loging]\nlevel = "INFO"\n', "found loging"),
+        ("[logging\n", "expected TOML"),
+        ('[logging]\nlevels = "x"\n', "expected [logging.levels]"),
+    ]:
+        with open(file, "w") as stream:
+            stream.write(text)
+        result = run("serve", "--log-config", file)
+        assert result.exit_code == 1
+        assert said in result.stderr
+        assert file in result.stderr
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_prints_the_script_of_a_shell(shell: str) -> None:
+    result = run("completion", shell)
+    assert result.exit_code == 0
+    assert "_BUS_COMPLETE" in result.output
+
+
+class _Pieces:
+    """An input that gives what it has, as a pipe does."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = list(pieces)
+
+    def read(self, _: int) -> bytes:
+        return self._pieces.pop(0) if self._pieces else b""
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lines"),
+    [
+        ([b"a\nb\n"], [[b"a", b"b"]]),
+        ([b"a\nb"], [[b"a"], [b"b"]]),
+        ([b"a", b"b\nc", b"\n"], [[b"ab"], [b"c"]]),
+        ([b"\n\n"], [[b"", b""]]),
+        ([b"a\r\nb\r\n"], [[b"a", b"b"]]),
+        ([b"a\r", b"\nb\n"], [[b"a", b"b"]]),
+        ([], []),
+    ],
+)
+def test_lines_are_whole_however_the_input_comes_in_pieces(pieces: list[bytes], lines: list[list[bytes]]) -> None:
+    assert [found for found, _ in _read_lines(_Pieces(*pieces))] == lines  # type: ignore[arg-type]
