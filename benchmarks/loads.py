@@ -1,0 +1,156 @@
+"""What a client does to the bus while it is measured: produce batches, produce one at a time, fetch, wait.
+
+Uses the public SDK with its defaults and nothing else. Returns raw samples; judging them is the business of others.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from bus import Admin, Consumer, NewTopic, Producer, TopicPartition
+
+BATCH_RECORDS = 10_000
+SMALL_VALUE_BYTES = 100
+
+
+def create_topic(address: str, topic: str, partitions: int, **configs: object) -> None:
+    with Admin(address) as admin:
+        admin.create_topics([NewTopic(topic, partitions, {key.replace("_", "."): v for key, v in configs.items()})])
+
+
+def random_batch(value_bytes: int, records: int = BATCH_RECORDS) -> pa.RecordBatch:
+    """Values of random bytes: nothing on the way can make them smaller."""
+    data = np.random.default_rng(0).bytes(value_bytes * records)
+    offsets = np.arange(0, value_bytes * (records + 1), value_bytes, dtype=np.int32)
+    values = pa.Array.from_buffers(pa.binary(), records, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pa.RecordBatch.from_arrays([values], names=["value"])
+
+
+def produce_batches(address: str, topic: str, *, value_bytes: int, seconds: float) -> float:
+    """Records a second, acks=all, from the first call until everything is acknowledged."""
+    batch = random_batch(value_bytes)
+    with Producer(address) as producer:
+        for _ in range(8):
+            producer.send_batch(topic, batch).result(60)
+        sent = 0
+        started = time.perf_counter()
+        while time.perf_counter() - started < seconds:
+            last = producer.send_batch(topic, batch)
+            sent += batch.num_rows
+        producer.flush(120)
+        elapsed = time.perf_counter() - started
+        last.result(0)
+    return sent / elapsed
+
+
+def produce_records(address: str, topic: str, *, records: int) -> None:
+    """Stores `records` small records, whole batches."""
+    batch = random_batch(SMALL_VALUE_BYTES)
+    with Producer(address) as producer:
+        for _ in range(records // batch.num_rows):
+            producer.send_batch(topic, batch)
+        producer.flush(300)
+
+
+def produce_one_by_one(address: str, topic: str, *, records: int, on_progress: Callable[[int], None]) -> np.ndarray:
+    """Seconds of each of `records` produce calls to partition 0, acks=all, one in flight."""
+    value = bytes(SMALL_VALUE_BYTES)
+    seconds = np.empty(records)
+    with Producer(address) as producer:
+        for number in range(records):
+            started = time.perf_counter()
+            producer.send(topic, value, partition=0).result(60)
+            seconds[number] = time.perf_counter() - started
+            if number % 1_000 == 0:
+                on_progress(number)
+    return seconds
+
+
+def deliver_one_by_one(address: str, topic: str, *, records: int) -> np.ndarray:
+    """Seconds from each of `records` calls of `send` until a consumer that waits for it has the record."""
+    value = bytes(SMALL_VALUE_BYTES)
+    seconds = np.empty(records)
+    with Producer(address) as producer, Consumer(address) as consumer:
+        partition = TopicPartition(topic, 0)
+        consumer.assign([partition])
+        consumer.seek_to_end([partition])
+        consumer.position(partition)
+        consumer.poll(timeout_ms=50)
+        for number in range(records):
+            started = time.perf_counter()
+            producer.send(topic, value, partition=0)
+            while not consumer.poll(timeout_ms=10_000):
+                pass
+            seconds[number] = time.perf_counter() - started
+    return seconds
+
+
+def fetch_arrow(address: str, topic: str, *, partitions: int, records: int, back: int | None = None) -> float:
+    """Records a second by `poll_arrow`, from the beginning, or from `back` records before the end of each partition."""
+    with Consumer(address, auto_offset_reset="earliest") as consumer:
+        assigned = [TopicPartition(topic, number) for number in range(partitions)]
+        consumer.assign(assigned)
+        if back is not None:
+            for partition, end in consumer.end_offsets(assigned).items():
+                consumer.seek(partition, end - back)
+        fetched = 0
+        started = time.perf_counter()
+        while fetched < records:
+            table = consumer.poll_arrow(timeout_ms=10_000)
+            if table.num_rows == 0:
+                raise RuntimeError(f"expected {records} records of {topic}, found {fetched} and then none for 10 s")
+            fetched += table.num_rows
+        return fetched / (time.perf_counter() - started)
+
+
+def first_fetch_seconds(address: str, topic: str) -> float:
+    """Seconds until a new client has its first records of partition 0, from offset 0."""
+    started = time.perf_counter()
+    with Consumer(address, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        while not consumer.poll_arrow(timeout_ms=10_000).num_rows:
+            pass
+        return time.perf_counter() - started
+
+
+class SteadyLoad:
+    """A producer that keeps a pace and a consumer that follows it, on threads of their own, until the block ends."""
+
+    def __init__(self, address: str, topic: str, *, partitions: int, records_per_second: int) -> None:
+        self._address = address
+        self._topic = topic
+        self._partitions = partitions
+        self._interval_s = BATCH_RECORDS / records_per_second
+        self._done = threading.Event()
+        self.produced = self.consumed = 0
+
+    def __enter__(self) -> SteadyLoad:
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._produce, self._consume)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def _produce(self) -> None:
+        batch = random_batch(SMALL_VALUE_BYTES)
+        due = time.monotonic()
+        with Producer(self._address) as producer:
+            while not self._done.wait(max(0.0, due - time.monotonic())):
+                producer.send_batch(self._topic, batch).result(60)
+                self.produced += batch.num_rows
+                due += self._interval_s
+
+    def _consume(self) -> None:
+        with Consumer(self._address, auto_offset_reset="earliest") as consumer:
+            consumer.assign([TopicPartition(self._topic, number) for number in range(self._partitions)])
+            while not self._done.is_set():
+                self.consumed += consumer.poll_arrow(timeout_ms=200).num_rows
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        for thread in self._threads:
+            thread.join(60)
