@@ -36,6 +36,25 @@ class TopicPartition:
         return f"{self.topic}-{self.partition}"
 
 
+# Sequences of an idempotent producer are 31 bits wide; after the largest comes 0, as in Kafka.
+SEQUENCE_MODULUS = 2**31
+
+
+def sequence_after(sequence: int, count: int) -> int:
+    """The sequence `count` records after `sequence`."""
+    return (sequence + count) % SEQUENCE_MODULUS
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStamp:
+    """Which records of an idempotent producer a batch holds: the record at position p has the sequence
+    `sequence_after(base_sequence, p)`. Unique in a partition: (producer_id, producer_epoch, sequence)."""
+
+    producer_id: int  # >= 0
+    producer_epoch: int  # 0 .. 2**15 - 1
+    base_sequence: int  # 0 .. 2**31 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
     """Records on their way into one partition, in order; they have no offsets yet.
@@ -43,6 +62,9 @@ class RecordBatch:
     `columns` is a `pyarrow.RecordBatch` with `value` and, if given, `key`, `headers`, `timestamp`, each of the
     log's type; a column that is absent is null in every row, but for `timestamp`: absent, every record has
     `timestamp_min_ms` (== `timestamp_max_ms`). Timestamps are never null. Only adapters look into `columns`.
+
+    `producer` None: not of an idempotent producer. A column `sequence`, if there is one, beats its `base_sequence`:
+    what is left of a batch of which the table has a part.
     """
 
     record_count: int  # > 0
@@ -52,6 +74,7 @@ class RecordBatch:
     timestamp_max_ms: int
     has_timestamps: bool  # the column `timestamp` is in `columns`
     columns: Any
+    producer: ProducerStamp | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +83,9 @@ class LogBatch:
 
     `timestamp_ms`, where it is given, counts for every record, whatever `columns` holds. Else `columns` follows the
     rule of the log on the wire: a column of the log that is not there has, for every record, the value given here:
-    offset = base_offset + position, `timestamp_type`, `leader_epoch`; key, headers, producer_id, producer_epoch and
-    sequence that are absent are null. The column `offset` is there if the offsets are not dense (compaction).
+    offset = base_offset + position, `timestamp_type`, `leader_epoch`, those of `producer`; key and headers that are
+    absent are null, and so are producer_id, producer_epoch and sequence if `producer` is None. The column `offset` is
+    there if the offsets are not dense (compaction).
     """
 
     base_offset: int
@@ -73,6 +97,7 @@ class LogBatch:
     timestamp_ms: int | None  # of every record, or None: the column `timestamp` is in `columns`
     timestamp_max_ms: int
     columns: Any  # pyarrow.RecordBatch
+    producer: ProducerStamp | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bus.model import LogBatch, TopicPartition
+from bus.model import LogBatch, RecordBatch, TopicPartition
 
 
 class Clock(Protocol):
@@ -67,6 +67,19 @@ class ProducerProgress:
     producer_id: int
     producer_epoch: int
     last_sequence: int
+    updated_ms: int = 0  # when that commit was made
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerMatch:
+    """A batch of an idempotent producer beside the table: what the table has of it, and what it has not.
+
+    `offsets` has an entry for each record of the batch: its offset in the table, -1 if it is not there. `missing` are
+    the others, in their order, None if there is none; if some but not all are missing, its `columns` have `sequence`.
+    """
+
+    offsets: Sequence[int]
+    missing: RecordBatch | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +142,24 @@ class PartitionTable(Protocol):
 
     @property
     def producer_progress(self) -> Mapping[int, ProducerProgress]:
-        """From the `txn` actions: producer id -> how far it has come."""
+        """From the `txn` actions: producer id -> how far it has come. Without those that were forgotten."""
+        ...
+
+    def forget_producers(self, *, updated_before_ms: int) -> int:
+        """Drop the progress of producers that were idle since then from memory; their rows stay, and so do their
+        `txn` actions. Returns the largest producer id that was ever forgotten, -1 if none was: a larger one that has
+        no progress never wrote here."""
+        ...
+
+    def match_producer(self, batch: RecordBatch) -> ProducerMatch:
+        """The two halves of an insert-only MERGE of `batch` on (producer_id, producer_epoch, sequence): what is
+        matched and what is not. Reads no file whose statistics exclude the producer and the range of sequences. To be
+        called by the writer between two appends; appending `missing` then completes the MERGE."""
+        ...
+
+    def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
+        """Where that producer ended by the rows of the table: those of its highest epoch, the last in offset order.
+        None if the table has no row of it."""
         ...
 
 

@@ -32,6 +32,10 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_NOT_CONTROLLER: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_REQUEST: _ClassVar[ErrorCode]
     ERROR_CODE_POLICY_VIOLATION: _ClassVar[ErrorCode]
+    ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER: _ClassVar[ErrorCode]
+    ERROR_CODE_DUPLICATE_SEQUENCE_NUMBER: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_PRODUCER_EPOCH: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_PRODUCER_ID_MAPPING: _ClassVar[ErrorCode]
     ERROR_CODE_KAFKA_STORAGE_ERROR: _ClassVar[ErrorCode]
     ERROR_CODE_FENCED_LEADER_EPOCH: _ClassVar[ErrorCode]
     ERROR_CODE_UNKNOWN_LEADER_EPOCH: _ClassVar[ErrorCode]
@@ -39,6 +43,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_OFFSET_NOT_AVAILABLE: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_RECORD: _ClassVar[ErrorCode]
     ERROR_CODE_THROTTLING_QUOTA_EXCEEDED: _ClassVar[ErrorCode]
+    ERROR_CODE_PRODUCER_FENCED: _ClassVar[ErrorCode]
     ERROR_CODE_UNKNOWN_TOPIC_ID: _ClassVar[ErrorCode]
     ERROR_CODE_INCONSISTENT_TOPIC_ID: _ClassVar[ErrorCode]
 
@@ -81,6 +86,10 @@ ERROR_CODE_INVALID_CONFIG: ErrorCode
 ERROR_CODE_NOT_CONTROLLER: ErrorCode
 ERROR_CODE_INVALID_REQUEST: ErrorCode
 ERROR_CODE_POLICY_VIOLATION: ErrorCode
+ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorCode
+ERROR_CODE_DUPLICATE_SEQUENCE_NUMBER: ErrorCode
+ERROR_CODE_INVALID_PRODUCER_EPOCH: ErrorCode
+ERROR_CODE_INVALID_PRODUCER_ID_MAPPING: ErrorCode
 ERROR_CODE_KAFKA_STORAGE_ERROR: ErrorCode
 ERROR_CODE_FENCED_LEADER_EPOCH: ErrorCode
 ERROR_CODE_UNKNOWN_LEADER_EPOCH: ErrorCode
@@ -88,6 +97,7 @@ ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE: ErrorCode
 ERROR_CODE_OFFSET_NOT_AVAILABLE: ErrorCode
 ERROR_CODE_INVALID_RECORD: ErrorCode
 ERROR_CODE_THROTTLING_QUOTA_EXCEEDED: ErrorCode
+ERROR_CODE_PRODUCER_FENCED: ErrorCode
 ERROR_CODE_UNKNOWN_TOPIC_ID: ErrorCode
 ERROR_CODE_INCONSISTENT_TOPIC_ID: ErrorCode
 RECORD_FORMAT_ARROW: RecordFormat
@@ -144,7 +154,7 @@ class ProduceRequest(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., acks: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionProduceData, _Mapping]]] = ...) -> None: ...
 
 class PartitionProduceData(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "current_leader_epoch", "arrow", "records", "timestamp_ms")
+    __slots__ = ("topic", "partition", "topic_id", "current_leader_epoch", "arrow", "records", "timestamp_ms", "producer_id", "producer_epoch", "base_sequence")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
@@ -152,6 +162,9 @@ class PartitionProduceData(_message.Message):
     ARROW_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BASE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
@@ -159,7 +172,10 @@ class PartitionProduceData(_message.Message):
     arrow: bytes
     records: RecordList
     timestamp_ms: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., current_leader_epoch: _Optional[int] = ..., arrow: _Optional[bytes] = ..., records: _Optional[_Union[RecordList, _Mapping]] = ..., timestamp_ms: _Optional[int] = ...) -> None: ...
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., current_leader_epoch: _Optional[int] = ..., arrow: _Optional[bytes] = ..., records: _Optional[_Union[RecordList, _Mapping]] = ..., timestamp_ms: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., base_sequence: _Optional[int] = ...) -> None: ...
 
 class ProduceResponse(_message.Message):
     __slots__ = ("correlation_id", "partitions", "throttle_time_ms")
@@ -172,7 +188,7 @@ class ProduceResponse(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionProduceResponse, _Mapping]]] = ..., throttle_time_ms: _Optional[int] = ...) -> None: ...
 
 class PartitionProduceResponse(_message.Message):
-    __slots__ = ("topic", "partition", "error_code", "error_message", "base_offset", "log_append_time_ms", "version", "log_start_offset")
+    __slots__ = ("topic", "partition", "error_code", "error_message", "base_offset", "log_append_time_ms", "version", "log_start_offset", "offsets", "record_errors")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
@@ -181,6 +197,8 @@ class PartitionProduceResponse(_message.Message):
     LOG_APPEND_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    RECORD_ERRORS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     error_code: ErrorCode
@@ -189,7 +207,83 @@ class PartitionProduceResponse(_message.Message):
     log_append_time_ms: int
     version: int
     log_start_offset: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., base_offset: _Optional[int] = ..., log_append_time_ms: _Optional[int] = ..., version: _Optional[int] = ..., log_start_offset: _Optional[int] = ...) -> None: ...
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    record_errors: _containers.RepeatedCompositeFieldContainer[RecordError]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., base_offset: _Optional[int] = ..., log_append_time_ms: _Optional[int] = ..., version: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., record_errors: _Optional[_Iterable[_Union[RecordError, _Mapping]]] = ...) -> None: ...
+
+class RecordError(_message.Message):
+    __slots__ = ("index", "message")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    message: str
+    def __init__(self, index: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class InitProducerIdRequest(_message.Message):
+    __slots__ = ("name", "producer_id", "producer_epoch")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    producer_id: int
+    producer_epoch: int
+    def __init__(self, name: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
+
+class InitProducerIdResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "producer_id", "producer_epoch")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    producer_id: int
+    producer_epoch: int
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
+
+class ResumeProducerRequest(_message.Message):
+    __slots__ = ("producer_id", "producer_epoch", "partitions")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    producer_epoch: int
+    partitions: _containers.RepeatedCompositeFieldContainer[ResumeProducerPartition]
+    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[ResumeProducerPartition, _Mapping]]] = ...) -> None: ...
+
+class ResumeProducerPartition(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...
+
+class ResumeProducerResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[ResumeProducerPartitionResponse]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[ResumeProducerPartitionResponse, _Mapping]]] = ...) -> None: ...
+
+class ResumeProducerPartitionResponse(_message.Message):
+    __slots__ = ("topic", "partition", "error_code", "error_message", "last_sequence", "last_epoch", "version")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    error_code: ErrorCode
+    error_message: str
+    last_sequence: int
+    last_epoch: int
+    version: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., last_sequence: _Optional[int] = ..., last_epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("correlation_id", "max_wait_ms", "min_bytes", "max_bytes", "partitions", "columns", "format")
@@ -258,7 +352,7 @@ class PartitionFetchResponse(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., version: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[LogBatch, _Mapping]]] = ..., records: _Optional[_Union[RecordList, _Mapping]] = ...) -> None: ...
 
 class LogBatch(_message.Message):
-    __slots__ = ("base_offset", "next_offset", "record_count", "leader_epoch", "timestamp_type", "timestamp_ms", "arrow")
+    __slots__ = ("base_offset", "next_offset", "record_count", "leader_epoch", "timestamp_type", "timestamp_ms", "arrow", "producer_id", "producer_epoch", "base_sequence")
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -266,6 +360,9 @@ class LogBatch(_message.Message):
     TIMESTAMP_TYPE_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     ARROW_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BASE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     base_offset: int
     next_offset: int
     record_count: int
@@ -273,7 +370,10 @@ class LogBatch(_message.Message):
     timestamp_type: int
     timestamp_ms: int
     arrow: bytes
-    def __init__(self, base_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., timestamp_type: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., arrow: _Optional[bytes] = ...) -> None: ...
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    def __init__(self, base_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., timestamp_type: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., arrow: _Optional[bytes] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., base_sequence: _Optional[int] = ...) -> None: ...
 
 class ListOffsetsRequest(_message.Message):
     __slots__ = ("partitions",)

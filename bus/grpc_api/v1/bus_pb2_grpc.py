@@ -44,6 +44,16 @@ class BusStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ProduceRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ProduceResponse.FromString,
                 _registered_method=True)
+        self.InitProducerId = channel.unary_unary(
+                '/bus.v1.Bus/InitProducerId',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.InitProducerIdRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.InitProducerIdResponse.FromString,
+                _registered_method=True)
+        self.ResumeProducer = channel.unary_unary(
+                '/bus.v1.Bus/ResumeProducer',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ResumeProducerRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ResumeProducerResponse.FromString,
+                _registered_method=True)
         self.Fetch = channel.stream_stream(
                 '/bus.v1.Bus/Fetch',
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FetchRequest.SerializeToString,
@@ -105,6 +115,20 @@ class BusServicer:
 
     def ProduceOnce(self, request, context):
         """The same for one request.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def InitProducerId(self, request, context):
+        """An identity for an idempotent producer. Never the same producer id for two producers, but for those of one name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeProducer(self, request, context):
+        """Where a producer's records end in some partitions, and nothing of its older epochs may follow.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -179,6 +203,16 @@ def add_BusServicer_to_server(servicer, server):
                     servicer.ProduceOnce,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ProduceRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ProduceResponse.SerializeToString,
+            ),
+            'InitProducerId': grpc.unary_unary_rpc_method_handler(
+                    servicer.InitProducerId,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.InitProducerIdRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.InitProducerIdResponse.SerializeToString,
+            ),
+            'ResumeProducer': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeProducer,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ResumeProducerRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ResumeProducerResponse.SerializeToString,
             ),
             'Fetch': grpc.stream_stream_rpc_method_handler(
                     servicer.Fetch,
@@ -280,6 +314,60 @@ class Bus:
             '/bus.v1.Bus/ProduceOnce',
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.ProduceRequest.SerializeToString,
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.ProduceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def InitProducerId(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/InitProducerId',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.InitProducerIdRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.InitProducerIdResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeProducer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/ResumeProducer',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.ResumeProducerRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.ResumeProducerResponse.FromString,
             options,
             channel_credentials,
             insecure,
