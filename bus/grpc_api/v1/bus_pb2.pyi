@@ -47,6 +47,12 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_UNKNOWN_TOPIC_ID: _ClassVar[ErrorCode]
     ERROR_CODE_INCONSISTENT_TOPIC_ID: _ClassVar[ErrorCode]
 
+class PayloadCodec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PAYLOAD_CODEC_NONE: _ClassVar[PayloadCodec]
+    PAYLOAD_CODEC_GZIP: _ClassVar[PayloadCodec]
+    PAYLOAD_CODEC_SNAPPY: _ClassVar[PayloadCodec]
+
 class RecordFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     RECORD_FORMAT_ARROW: _ClassVar[RecordFormat]
@@ -100,6 +106,9 @@ ERROR_CODE_THROTTLING_QUOTA_EXCEEDED: ErrorCode
 ERROR_CODE_PRODUCER_FENCED: ErrorCode
 ERROR_CODE_UNKNOWN_TOPIC_ID: ErrorCode
 ERROR_CODE_INCONSISTENT_TOPIC_ID: ErrorCode
+PAYLOAD_CODEC_NONE: PayloadCodec
+PAYLOAD_CODEC_GZIP: PayloadCodec
+PAYLOAD_CODEC_SNAPPY: PayloadCodec
 RECORD_FORMAT_ARROW: RecordFormat
 RECORD_FORMAT_RECORDS: RecordFormat
 RESOURCE_TYPE_TOPIC: ResourceType
@@ -154,7 +163,7 @@ class ProduceRequest(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., acks: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionProduceData, _Mapping]]] = ...) -> None: ...
 
 class PartitionProduceData(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "current_leader_epoch", "arrow", "records", "timestamp_ms", "producer_id", "producer_epoch", "base_sequence")
+    __slots__ = ("topic", "partition", "topic_id", "current_leader_epoch", "arrow", "records", "timestamp_ms", "producer_id", "producer_epoch", "base_sequence", "codec", "uncompressed_bytes")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +174,8 @@ class PartitionProduceData(_message.Message):
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     BASE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    CODEC_FIELD_NUMBER: _ClassVar[int]
+    UNCOMPRESSED_BYTES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
@@ -175,7 +186,9 @@ class PartitionProduceData(_message.Message):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., current_leader_epoch: _Optional[int] = ..., arrow: _Optional[bytes] = ..., records: _Optional[_Union[RecordList, _Mapping]] = ..., timestamp_ms: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., base_sequence: _Optional[int] = ...) -> None: ...
+    codec: PayloadCodec
+    uncompressed_bytes: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., current_leader_epoch: _Optional[int] = ..., arrow: _Optional[bytes] = ..., records: _Optional[_Union[RecordList, _Mapping]] = ..., timestamp_ms: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., base_sequence: _Optional[int] = ..., codec: _Optional[_Union[PayloadCodec, str]] = ..., uncompressed_bytes: _Optional[int] = ...) -> None: ...
 
 class ProduceResponse(_message.Message):
     __slots__ = ("correlation_id", "partitions", "throttle_time_ms")
