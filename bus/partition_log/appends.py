@@ -1,7 +1,7 @@
 """May this batch be appended, and where does it go.
 
-Guards dense offsets: each accepted batch begins where the last one ended. Decides on counts, sizes and timestamps;
-it never sees a record.
+Guards dense offsets: each accepted batch begins where the last one ended. Decides on counts, sizes, timestamps and
+sequences; it never sees a record.
 """
 
 from __future__ import annotations
@@ -9,8 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bus.errors import ErrorCode, Refused
-from bus.model import LogBatch, RecordBatch, Step, TimestampType
+from bus.model import LogBatch, ProducerStamp, RecordBatch, Step, TimestampType
+from bus.partition_log.producer_states import ProducerStates
+from bus.partition_log.producers import (
+    AppendRest,
+    AskTable,
+    Found,
+    InOrder,
+    Repeat,
+    decide_match,
+    decide_sequence,
+)
 from bus.partition_log.state import BatchPlaced, PartitionState, check_leader_epoch
+from bus.ports import ProducerMatch
 
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 
@@ -31,23 +42,69 @@ def check_acks(acks: int) -> Refused | None:
     return Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"expected acks -1 (all), 0 or 1, found {acks}")
 
 
+@dataclass(frozen=True, slots=True)
+class NoTrace:
+    """The table has no row of the producer."""
+
+
+TableAnswer = ProducerMatch | NoTrace
+AppendDecision = LogBatch | Repeat | Found | AskTable | Refused
+
+
 def decide_append(
-    state: PartitionState, batch: RecordBatch, rules: AppendRules, *, now_ms: int, current_leader_epoch: int | None
-) -> Step[BatchPlaced, LogBatch | Refused]:
-    """Give the batch the next offsets, or say why not. With LogAppendTime every record has the time `now_ms`."""
-    refusal = (
-        check_leader_epoch(state, current_leader_epoch)
-        or _check_size(batch, rules)
-        or _check_timestamps(batch, rules, now_ms)
-    )
+    state: PartitionState,
+    batch: RecordBatch,
+    rules: AppendRules,
+    *,
+    now_ms: int,
+    current_leader_epoch: int | None,
+    producers: ProducerStates,
+    answer: TableAnswer | None = None,
+) -> Step[BatchPlaced, AppendDecision]:
+    """Give the batch the next offsets, or say why not. With LogAppendTime every record has the time `now_ms`.
+
+    A batch of an idempotent producer may be in the log already, as a whole or in part. Then the offsets that it has
+    there are the answer, whatever the topic's limits have become since. After `AskTable` decide again, with the
+    table's answer.
+    """
+    refusal = check_leader_epoch(state, current_leader_epoch)
     if refusal is not None:
         return Step(refusal)
-    base_offset, next_offset = state.log_end, state.log_end + batch.record_count
+    if batch.producer is not None:
+        decision = _decide_producer(producers, batch, batch.producer, answer)
+        if isinstance(decision, AppendRest):
+            batch = decision.rest
+        elif not isinstance(decision, InOrder):
+            return Step(decision)
+    refusal = _check_size(batch, rules) or _check_timestamps(batch, rules, now_ms)
+    if refusal is not None:
+        return Step(refusal)
+    placed = _place(state, batch, rules, now_ms)
+    return Step(placed, records=(BatchPlaced(placed.base_offset, placed.next_offset),))
+
+
+def _decide_producer(
+    producers: ProducerStates, batch: RecordBatch, stamp: ProducerStamp, answer: TableAnswer | None
+) -> InOrder | AppendRest | Repeat | Found | AskTable | Refused:
+    state = producers.get(stamp.producer_id)
+    match answer:
+        case ProducerMatch():
+            assert state is not None, (
+                f"the table was asked to match a batch of producer {stamp.producer_id}, unknown here"
+            )
+            return decide_match(state, stamp, batch.record_count, answer)
+        case NoTrace():
+            # It was forgotten, and so are its rows: nothing tells where it stands, so any sequence is its first.
+            return InOrder()
+    return decide_sequence(state, stamp, batch.record_count, forgotten_max=producers.forgotten_max)
+
+
+def _place(state: PartitionState, batch: RecordBatch, rules: AppendRules, now_ms: int) -> LogBatch:
     is_append_time = rules.timestamp_type is TimestampType.LOG_APPEND_TIME
     has_one_timestamp = is_append_time or not batch.has_timestamps
-    placed = LogBatch(
-        base_offset=base_offset,
-        next_offset=next_offset,
+    return LogBatch(
+        base_offset=state.log_end,
+        next_offset=state.log_end + batch.record_count,
         record_count=batch.record_count,
         size_bytes=batch.size_bytes,
         leader_epoch=state.leader_epoch,
@@ -55,8 +112,8 @@ def decide_append(
         timestamp_ms=(now_ms if is_append_time else batch.timestamp_min_ms) if has_one_timestamp else None,
         timestamp_max_ms=now_ms if is_append_time else batch.timestamp_max_ms,
         columns=batch.columns,
+        producer=batch.producer,
     )
-    return Step(placed, records=(BatchPlaced(base_offset, next_offset),))
 
 
 def _check_size(batch: RecordBatch, rules: AppendRules) -> Refused | None:

@@ -7,6 +7,7 @@ import pytest
 from bus.errors import ErrorCode, Refused
 from bus.model import LogBatch, RecordBatch, TimestampType
 from bus.partition_log.appends import AppendRules, check_acks, decide_append
+from bus.partition_log.producer_states import ProducerStates
 from bus.partition_log.state import BatchPlaced, PartitionState, apply
 
 NOW_MS = 1_000_000
@@ -29,7 +30,7 @@ BATCH = RecordBatch(
 
 
 def decide(batch: RecordBatch = BATCH, rules: AppendRules = RULES, epoch: int | None = None):  # type: ignore[no-untyped-def]
-    return decide_append(STATE, batch, rules, now_ms=NOW_MS, current_leader_epoch=epoch)
+    return decide_append(STATE, batch, rules, now_ms=NOW_MS, current_leader_epoch=epoch, producers=ProducerStates())
 
 
 def refusal_of(batch: RecordBatch = BATCH, rules: AppendRules = RULES, epoch: int | None = None) -> Refused:

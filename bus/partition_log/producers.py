@@ -1,0 +1,233 @@
+"""Which batches of an idempotent producer are in order, repeats, or wrong (KIP-98, KIP-360).
+
+Guards one promise: of every (producer id, epoch, sequence) the log gets one record, and a producer's records in the
+order of their sequences. Decides on numbers only. What memory cannot decide, a repeat older than the last five batches
+or a producer that was forgotten, is the table's to answer: its rows carry the same three numbers.
+
+A producer that never wrote here begins with sequence 0, and so does a new epoch, unless it goes on where the older one
+ended. Kafka takes any first sequence of a producer that it does not know, for it loses what it knows with the records;
+here that outlives the records, so a first sequence above 0 means that the batches before it are still to come: they
+were refused, and the producer will send them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import count as count_from
+
+from bus.errors import ErrorCode, Refused
+from bus.model import SEQUENCE_MODULUS, ProducerStamp, RecordBatch, sequence_after
+from bus.ports import ProducerMatch, ProducerProgress
+
+# As many batches as a producer may have in flight (max.in.flight.requests.per.connection), as in Kafka.
+RECENT_BATCHES_MAX = 5
+# Of two sequences the one less than so many records behind the other is the earlier one; they wrap.
+_BEHIND_MAX = SEQUENCE_MODULUS // 2
+NONE_YET = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedBatch:
+    """What the answer to a repeat needs. Its offsets are dense from `base_offset`."""
+
+    base_sequence: int
+    record_count: int
+    base_offset: int
+    version: int
+    log_append_time_ms: int  # -1 with CreateTime
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What a partition knows of one producer.
+
+    Invariant: producer_epoch <= epoch_min; the batches of `recent` are of `producer_epoch`, oldest first.
+    """
+
+    producer_epoch: int  # of the last record; -1: there is none
+    last_sequence: int  # of the last record; -1: there is none
+    epoch_min: int  # a lower epoch is refused: that of the last record, or the one that was resumed with since
+    # The last so many sequences up to `last_sequence` were appended under this epoch; what is before them was not, as
+    # far as memory knows. A state that was read from the log assumes that all were.
+    sequence_span: int
+    last_append_ms: int
+    recent: tuple[AppendedBatch, ...] = ()
+
+
+NEW_PRODUCER = ProducerState(
+    producer_epoch=NONE_YET, last_sequence=NONE_YET, epoch_min=0, sequence_span=0, last_append_ms=0
+)
+
+
+class Question(Enum):
+    """What only the table can answer, by the port's method of that name."""
+
+    FIND_LAST_SEQUENCE = "find_last_sequence"
+    MATCH_PRODUCER = "match_producer"
+
+
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    """The whole batch is to be appended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The batch is in the log, or in the commit that is being gathered."""
+
+    batch: AppendedBatch
+
+
+@dataclass(frozen=True, slots=True)
+class AskTable:
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The records are in the table, at these offsets; -1: was there, and has since been retired or compacted."""
+
+    offsets: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRest:
+    """`rest` is to be appended; what comes before it is in the table."""
+
+    rest: RecordBatch
+
+
+SequenceDecision = InOrder | Repeat | AskTable | Refused
+IN_ORDER = InOrder()
+_ASK_LAST_SEQUENCE = AskTable(Question.FIND_LAST_SEQUENCE)
+_ASK_MATCH = AskTable(Question.MATCH_PRODUCER)
+
+
+def decide_sequence(
+    state: ProducerState | None, stamp: ProducerStamp, record_count: int, *, forgotten_max: int
+) -> SequenceDecision:
+    """`state` None: memory knows nothing of the producer. One whose id is above `forgotten_max`, the largest that was
+    ever forgotten, then never wrote here."""
+    if state is None:
+        if stamp.producer_id <= forgotten_max:
+            return _ASK_LAST_SEQUENCE
+        state = NEW_PRODUCER
+    if stamp.producer_epoch < state.epoch_min:
+        return _refuse_epoch(stamp.producer_id, expected=state.epoch_min, found=stamp.producer_epoch)
+    base, following = stamp.base_sequence, sequence_after(state.last_sequence, 1)
+    if base == following:
+        return IN_ORDER
+    if stamp.producer_epoch > state.producer_epoch:
+        return IN_ORDER if base == 0 else _refuse_sequence(stamp, f"0 or {following}" if following else "0")
+    for batch in state.recent:
+        if batch.base_sequence == base and batch.record_count == record_count:
+            return Repeat(batch)
+    if _records_behind(state, base) < state.sequence_span:
+        return _ASK_MATCH
+    return _refuse_sequence(stamp, str(following))
+
+
+def decide_match(
+    state: ProducerState, stamp: ProducerStamp, record_count: int, match: ProducerMatch
+) -> Found | AppendRest | Refused:
+    """What becomes of a batch that begins at or before the last sequence, after the table was asked (MATCH_PRODUCER).
+
+    A record up to the last sequence that is not in the table was appended once, for sequences have no gaps, and has
+    since been retired or compacted: it is never appended again. If nothing of a batch is left, the answer is
+    DUPLICATE_SEQUENCE_NUMBER, which a client takes for success without an offset.
+    """
+    old_count = min(record_count, _records_behind(state, stamp.base_sequence) + 1)
+    matched = [offset >= 0 for offset in match.offsets]
+    if old_count == record_count:
+        return Found(match.offsets) if any(matched) else _refuse_duplicate(state, stamp, record_count)
+    rest = match.missing
+    if rest is None or not all(matched[:old_count]) or any(matched[old_count:]):
+        return _refuse_sequence(stamp, str(sequence_after(state.last_sequence, 1)))
+    rest_stamp = replace(stamp, base_sequence=sequence_after(stamp.base_sequence, old_count))
+    return AppendRest(replace(rest, producer=rest_stamp))
+
+
+def decide_resume(state: ProducerState | None, *, producer_id: int, producer_epoch: int) -> ProducerState | Refused:
+    """From where the producer goes on under `producer_epoch`; lower epochs are to be fenced then."""
+    state = state or NEW_PRODUCER
+    if producer_epoch < state.epoch_min:
+        return _refuse_epoch(producer_id, expected=state.epoch_min, found=producer_epoch)
+    return state
+
+
+def apply_append(
+    state: ProducerState | None, batch: AppendedBatch, *, producer_epoch: int, now_ms: int
+) -> ProducerState:
+    """The state behind a batch that was decided to be appended."""
+    state = state or NEW_PRODUCER
+    assert producer_epoch >= state.epoch_min, f"epoch went from {state.epoch_min} to {producer_epoch}"
+    is_same_epoch = producer_epoch == state.producer_epoch
+    return ProducerState(
+        producer_epoch=producer_epoch,
+        last_sequence=(batch.base_sequence + batch.record_count - 1) % SEQUENCE_MODULUS,
+        epoch_min=producer_epoch,
+        sequence_span=min(_BEHIND_MAX, (state.sequence_span if is_same_epoch else 0) + batch.record_count),
+        last_append_ms=now_ms,
+        recent=(*state.recent[1 - RECENT_BATCHES_MAX :], batch) if is_same_epoch else (batch,),
+    )
+
+
+def apply_progress(progress: ProducerProgress) -> ProducerState:
+    """The state that the log tells of. It holds no batches: the table decides about repeats."""
+    return ProducerState(
+        producer_epoch=progress.producer_epoch,
+        last_sequence=progress.last_sequence,
+        epoch_min=progress.producer_epoch,
+        sequence_span=_BEHIND_MAX,
+        last_append_ms=progress.updated_ms,
+    )
+
+
+def apply_resume(state: ProducerState | None, *, producer_epoch: int, now_ms: int) -> ProducerState:
+    """Lower epochs are fenced from now on, in memory only.
+
+    That is enough: the producer goes on at the sequence that it was told, and once its first record is committed the
+    log has the epoch. If memory is lost before, an older instance may append once more; then the sequence that the
+    producer was told is not the next one, its batch is OUT_OF_ORDER_SEQUENCE_NUMBER, and it resumes again. An older
+    instance exists for named producers alone, and these are fenced durably by the cluster's metadata.
+    """
+    state = state or NEW_PRODUCER
+    return replace(state, epoch_min=max(state.epoch_min, producer_epoch), last_append_ms=now_ms)
+
+
+def complete_offsets(offsets: Sequence[int], *, base_offset: int) -> list[int]:
+    """Of a batch whose missing records, -1 here, were given offsets from `base_offset` on."""
+    given: Iterator[int] = count_from(base_offset)
+    return [offset if offset >= 0 else next(given) for offset in offsets]
+
+
+def _records_behind(state: ProducerState, sequence: int) -> int:
+    return (state.last_sequence - sequence) % SEQUENCE_MODULUS
+
+
+def _name(stamp: ProducerStamp) -> str:
+    return f"producer {stamp.producer_id}, epoch {stamp.producer_epoch}"
+
+
+def _refuse_epoch(producer_id: int, *, expected: int, found: int) -> Refused:
+    return Refused(
+        ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id}: expected epoch {expected} or higher, found {found}"
+    )
+
+
+def _refuse_duplicate(state: ProducerState, stamp: ProducerStamp, record_count: int) -> Refused:
+    last = sequence_after(stamp.base_sequence, record_count - 1)
+    return Refused(
+        ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+        f"{_name(stamp)}: expected sequences after {state.last_sequence}, found {stamp.base_sequence} to {last}, which "
+        f"were appended before and are not in the log any more",
+    )
+
+
+def _refuse_sequence(stamp: ProducerStamp, expected: str) -> Refused:
+    return Refused(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"{_name(stamp)}: expected sequence {expected}, found {stamp.base_sequence}",
+    )
