@@ -2,9 +2,14 @@
 
 Theory of operation. Batches wait in a queue; the writer, a task that lives only while there are any, takes all that
 have gathered, gives them offsets, commits them as one Delta version in a thread, and only then answers and wakes
-readers. So one commit is in flight at a time, and an answer never precedes its commit. If the table is not where
-memory thinks it is (a conflict, an outcome that nobody knows, a fault), memory is dropped and rebuilt from the log.
-What cannot be rebuilt without losing or inventing a record stops this partition, and no other.
+readers. So one commit is in flight at a time, and an answer never precedes its commit. A batch about which only the
+table can decide (a repeat that memory forgot) ends the commit before it, and goes on in its place. If the table is not
+where memory thinks it is (a conflict, an outcome that nobody knows, a fault), memory is dropped and rebuilt from the
+log. What cannot be rebuilt without losing or inventing a record stops this partition, and no other.
+
+With acks=1 an answer precedes its commit. If that fails, an idempotent producer's sequences go back with the offsets:
+its next batch is OUT_OF_ORDER_SEQUENCE_NUMBER, so it learns of the loss that acks=1 allows, where another producer does
+not. It cannot send those records again, so it has to take a new epoch.
 """
 
 from __future__ import annotations
@@ -14,14 +19,23 @@ import contextlib
 import functools
 import logging
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import LogBatch, RecordBatch, TopicPartition
-from bus.partition_log.appends import ACKS_LEADER, ACKS_NONE, AppendRules, decide_append
+from bus.partition_log.appends import (
+    ACKS_LEADER,
+    ACKS_NONE,
+    AppendDecision,
+    AppendRules,
+    TableAnswer,
+    decide_append,
+)
 from bus.partition_log.pacing import Pacing, decide_delay_ms, refill, spend, start_pacing
+from bus.partition_log.producer_states import log_append_time_ms
+from bus.partition_log.producers import AskTable, Found, Repeat, complete_offsets
 from bus.partition_log.reads import ListedOffset, Readable, SearchTimestamp, decide_fetch, decide_list_offsets
 from bus.partition_log.state import (
     CommitFailed,
@@ -30,18 +44,23 @@ from bus.partition_log.state import (
     PartitionState,
     apply,
 )
-from bus.ports import Clock, CommitOutcome, Committed, Conflicted, PartitionTable, Unknown
+from bus.ports import Clock, CommitOutcome, Committed, Conflicted, PartitionTable, ProducerMatch, Unknown
 from bus.runtime.blocking import BlockingCalls
+from bus.runtime.partition_producers import PartitionProducers
+from bus.runtime.partition_queue import Appended as Appended
+from bus.runtime.partition_queue import AppendResult as AppendResult
+from bus.runtime.partition_queue import PartitionQueue, WaitingBatch, WaitingResume, answer, refuse
+from bus.runtime.partition_queue import ProducerResumed as ProducerResumed
+from bus.runtime.partition_queue import ResumeResult as ResumeResult
 from bus.runtime.tail_cache import Tail, TailCache
 from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
 
-# One commit takes so much of what waits: bounds memory while it is encoded, and the time the next one waits.
-COMMIT_BYTES_MAX = 32 * 1024 * 1024
+T = TypeVar("T")
+
 # A leader that loses so many races in a row against writers without a higher epoch gives the records back.
 CONFLICTS_MAX = 10
-_NOT_REBUILT = "{}: the log could not be read again after a fault; retry later"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,34 +71,18 @@ class PartitionSettings:
     compression: str
     commit_interval_ms: int
     commit_burst: int
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """`version` is -1 while the records are not committed (acks=1), `base_offset` too if nobody wants to know (0)."""
-
-    base_offset: int
-    version: int
-    log_append_time_ms: int
-    log_start: int
-
-
-AppendResult = Appended | Refused
-
-
-@dataclass(slots=True)
-class _Waiting:
-    batch: RecordBatch
-    acks: int
-    current_leader_epoch: int | None
-    request_id: str
-    answer: asyncio.Future[AppendResult]
+    producer_expiration_ms: int = 86_400_000  # producer.id.expiration.ms of the broker
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    waiting: _Waiting
-    batch: LogBatch
+    """A batch whose answer waits for the commit. `batch` None: it repeats another one of the same commit."""
+
+    waiting: WaitingBatch
+    batch: LogBatch | None
+    base_offset: int
+    log_append_time_ms: int
+    offsets: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,6 @@ class Partition:
     ) -> None:
         self.name = name
         self._table = table
-        self._queue_bytes_max = queue_bytes_max
         self._clock = clock
         self._calls = calls
         self._cache = cache
@@ -118,8 +120,8 @@ class Partition:
             log.log_start, log.high_watermark, log.high_watermark, leader_epoch=leader_epoch, version=log.version
         )
         self._tail = Tail()
-        self._queue: deque[_Waiting] = deque()
-        self._queue_bytes = 0
+        self._producers = PartitionProducers(table, calls)
+        self._queue = PartitionQueue(str(name), queue_bytes_max)
         self._writer: asyncio.Task[None] | None = None
         self._full_commit = asyncio.Event()
         self._readers: set[asyncio.Event] = set()
@@ -127,6 +129,7 @@ class Partition:
         self._is_rebuild_due = False  # memory may be wrong, and the log could not be read yet
         self._checkpoint: asyncio.Task[None] | None = None
         self.configure(settings)
+        self._producers.load(now_ms=clock.now_ms(), expiration_ms=settings.producer_expiration_ms)
 
     def configure(self, settings: PartitionSettings) -> None:
         """Take new topic configs; they count from the next batch on."""
@@ -148,48 +151,56 @@ class Partition:
         self, batch: RecordBatch, *, acks: int, current_leader_epoch: int | None, request_id: str
     ) -> asyncio.Future[AppendResult]:
         """Queue a batch behind all that came before it. The future never fails: a refusal is its result."""
-        answer: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
-        if self._stopped is not None:
-            answer.set_result(self._stopped)
-            return answer
-        if self._queue and self._queue_bytes + batch.size_bytes > self._queue_bytes_max:
-            answer.set_result(
-                Refused(
-                    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                    f"{self.name} has {self._queue_bytes} bytes waiting for a commit, "
-                    f"{batch.size_bytes} more would exceed queued.max.bytes={self._queue_bytes_max}; retry later",
-                )
-            )
-            return answer
-        self._queue.append(_Waiting(batch, acks, current_leader_epoch, request_id, answer))
-        self._queue_bytes += batch.size_bytes
+        waiting = WaitingBatch(batch, acks, current_leader_epoch, request_id, _new_future())
+        refusal = self._stopped or self._queue.put(waiting)
+        if refusal is not None:
+            waiting.answer.set_result(refusal)
+            return waiting.answer
         if acks == ACKS_NONE:
-            answer.set_result(Appended(-1, -1, -1, self._state.log_start))
+            waiting.answer.set_result(Appended(-1, -1, -1, self._state.log_start))
+        self._wake_writer()
+        return waiting.answer
+
+    def resume_producer(self, producer_id: int, producer_epoch: int) -> asyncio.Future[ResumeResult]:
+        """Where the producer's records end, once all that was queued before is in the log or failed. From then on lower
+        epochs of it are refused. Safe to repeat. The future never fails: a refusal is its result."""
+        waiting = WaitingResume(producer_id, producer_epoch, _new_future())
+        refusal = self._stopped or self._queue.put(waiting)
+        if refusal is not None:
+            waiting.answer.set_result(refusal)
+        else:
+            self._wake_writer()
+        return waiting.answer
+
+    def _wake_writer(self) -> None:
         if self._writer is None:
             self._writer = self._tasks.start(self._write(), str(self.name))
-        elif decide_delay_ms(self._pacing, self._queue_bytes) == 0:
+        elif decide_delay_ms(self._pacing, self._queue.size_bytes) == 0:
             self._full_commit.set()
-        return answer
 
     async def _write(self) -> None:
         """The writer loop; ends when nothing waits."""
         try:
             while self._queue and self._stopped is None:
-                await self._wait_for_pacing()
-                await self._commit(self._take_group())
+                resume = self._queue.take_resume()
+                if resume is not None:
+                    await self._resume(resume)
+                else:
+                    await self._wait_for_pacing()
+                    await self._write_group(self._queue.take_batches())
         except Exception:
             _log.exception("writer of %s failed, rebuilding from the log", self.name, extra=self._fields())
             await self._rebuild()
         finally:
             self._writer = None
             if self._stopped is not None:
-                self._refuse_queue(self._stopped)
+                self._queue.refuse_all(self._stopped)
             elif self._queue:
                 self._writer = self._tasks.start(self._write(), str(self.name))
 
     async def _wait_for_pacing(self) -> None:
         self._pacing = refill(self._pacing, _monotonic_ms())
-        delay_ms = decide_delay_ms(self._pacing, self._queue_bytes)
+        delay_ms = decide_delay_ms(self._pacing, self._queue.size_bytes)
         if delay_ms > 0:
             self._full_commit.clear()
             with contextlib.suppress(asyncio.TimeoutError):
@@ -197,47 +208,46 @@ class Partition:
             self._pacing = refill(self._pacing, _monotonic_ms())
         self._pacing = spend(self._pacing)
 
-    def _take_group(self) -> list[_Waiting]:
-        group: list[_Waiting] = []
-        size = 0
-        while self._queue and (not group or size + self._queue[0].batch.size_bytes <= COMMIT_BYTES_MAX):
-            waiting = self._queue.popleft()
-            size += waiting.batch.size_bytes
-            group.append(waiting)
-        self._queue_bytes -= size
-        return group
+    async def _write_group(self, group: list[WaitingBatch]) -> None:
+        """Answer every batch of the group: as a rule after one commit."""
+        rest = group
+        try:
+            while rest:
+                rest = await self._commit(rest)
+        except BaseException:
+            refuse(group, Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self.name}: the commit was interrupted"))
+            raise
 
-    async def _commit(self, group: list[_Waiting]) -> None:
+    async def _commit(self, group: list[WaitingBatch]) -> list[WaitingBatch]:
+        """Returns those that had to wait for this commit; all others have their answer."""
         if self._is_rebuild_due:
             await self._rebuild()
         for _ in range(CONFLICTS_MAX):
             if self._is_rebuild_due or self._stopped is not None:
-                _answer(group, self._stopped or Refused(ErrorCode.KAFKA_STORAGE_ERROR, _NOT_REBUILT.format(self.name)))
-                return
-            placed = self._place(group)
+                refuse(group, self._stopped or self._not_rebuilt())
+                return []
+            placed, rest = await self._place(group)
             if not placed:
-                return
-            group = [item.waiting for item in placed]
+                return rest
+            waiting = [item.waiting for item in placed]
             try:
                 outcome = await self._append_to_table(placed)
             except StorageFault as fault:
                 self._state = apply(self._state, CommitFailed())
+                self._producers.states.roll_back()
                 _log.error("commit failed: %s", fault, extra=self._fields())
-                _answer(group, Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {fault}"))
-                return
-            except BaseException:
-                _answer(group, Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self.name}: the commit was interrupted"))
-                raise
+                refuse(waiting, Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {fault}"))
+                return rest
             match outcome:
                 case Committed():
                     self._succeed(placed, outcome)
-                    return
+                    return rest
                 case Unknown(version, reason):
                     message = f"{self.name}: nobody knows whether version {version} was committed: {reason}"
                     _log.error(message, extra=self._fields())
-                    _answer(group, Refused(ErrorCode.KAFKA_STORAGE_ERROR, message))
+                    refuse(waiting, Refused(ErrorCode.KAFKA_STORAGE_ERROR, message))
                     await self._rebuild()
-                    return
+                    return rest
                 case Conflicted(version, leader_epoch, operation):
                     _log.warning(
                         "version %d was committed by another writer (%s, leader epoch %s)",
@@ -246,65 +256,139 @@ class Partition:
                         leader_epoch,
                         extra=self._fields(),
                     )
+                    group = [*waiting, *rest]
                     if leader_epoch is not None and leader_epoch > self._state.leader_epoch:
                         self._step_down(leader_epoch)
                     else:
                         await self._rebuild()
-        _answer(group, Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: lost {CONFLICTS_MAX} races for a version"))
+        refuse(group, Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: lost {CONFLICTS_MAX} races for a version"))
+        return []
 
-    def _place(self, group: list[_Waiting]) -> list[_Placed]:
-        """Give offsets to all that may have them; the others are answered here."""
+    async def _place(self, group: list[WaitingBatch]) -> tuple[list[_Placed], list[WaitingBatch]]:
+        """Give offsets to all that may have them; those that may not, or need none, are answered here. The second list
+        begins with a batch about which the table has to decide, behind the commit of the first."""
         now_ms = self._clock.now_ms()
         placed: list[_Placed] = []
-        for waiting in group:
-            step = decide_append(
-                self._state,
-                waiting.batch,
-                self._settings.append_rules,
-                now_ms=now_ms,
-                current_leader_epoch=waiting.current_leader_epoch,
-            )
-            for event in step.records:
-                self._state = apply(self._state, event)
-            if isinstance(step.response, Refused):
-                _answer([waiting], step.response)
-                continue
-            placed.append(_Placed(waiting, step.response))
+        for position, waiting in enumerate(group):
+            table_answer: TableAnswer | None = None
+            decision = self._decide(waiting, now_ms)
+            while isinstance(decision, AskTable):
+                if placed:
+                    return placed, group[position:]
+                try:
+                    table_answer = await self._producers.ask(decision.question, waiting.batch, now_ms=now_ms)
+                except StorageFault as fault:
+                    decision = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {fault}")
+                    break
+                if self._stopped is not None:
+                    return placed, group[position:]
+                decision = self._decide(waiting, now_ms, table_answer)
+            match decision:
+                case LogBatch():
+                    placed.append(self._placed(waiting, decision, table_answer, now_ms))
+                case Repeat(batch) if batch.base_offset >= self._state.high_watermark:
+                    placed.append(_Placed(waiting, None, batch.base_offset, batch.log_append_time_ms))
+                case Repeat(batch):
+                    answer(waiting, self._appended(batch.base_offset, batch.version, batch.log_append_time_ms))
+                    continue
+                case Found(offsets):
+                    answer(waiting, self._found(offsets))
+                    continue
+                case Refused():
+                    answer(waiting, decision)
+                    continue
             if waiting.acks == ACKS_LEADER:
-                _answer([waiting], self._appended(step.response, version=-1))
-        return placed
+                answer(waiting, self._answer_to(placed[-1], version=-1))
+        return placed, []
+
+    def _decide(self, waiting: WaitingBatch, now_ms: int, table_answer: TableAnswer | None = None) -> AppendDecision:
+        step = decide_append(
+            self._state,
+            waiting.batch,
+            self._settings.append_rules,
+            now_ms=now_ms,
+            current_leader_epoch=waiting.current_leader_epoch,
+            producers=self._producers.states,
+            answer=table_answer,
+        )
+        for event in step.records:
+            self._state = apply(self._state, event)
+        return step.response
+
+    def _placed(self, waiting: WaitingBatch, batch: LogBatch, table_answer: TableAnswer | None, now_ms: int) -> _Placed:
+        if batch.producer is not None:
+            self._producers.states.place(batch, version=self._state.version + 1, now_ms=now_ms)
+        offsets = None
+        if isinstance(table_answer, ProducerMatch):
+            offsets = complete_offsets(table_answer.offsets, base_offset=batch.base_offset)
+        base_offset = offsets[0] if offsets else batch.base_offset
+        return _Placed(waiting, batch, base_offset, log_append_time_ms(batch), offsets)
 
     async def _append_to_table(self, placed: list[_Placed]) -> CommitOutcome:
         call = functools.partial(
             self._table.append,
-            [item.batch for item in placed],
+            _batches_of(placed),
             leader_epoch=self._state.leader_epoch,
             now_ms=self._clock.now_ms(),
             compression=self._settings.compression,
+            producers=self._producers.states.placed_progress(),
         )
         return await self._calls.commit(call)
 
     def _succeed(self, placed: list[_Placed], outcome: Committed) -> None:
         self._state = apply(self._state, CommitSucceeded(outcome.version, outcome.high_watermark))
         assert self._state.high_watermark == self._state.log_end, f"{self.name} has records past its commit"
+        self._producers.states.commit(outcome.version)
         for item in placed:
-            _answer([item.waiting], self._appended(item.batch, version=outcome.version))
-        self._cache.extend(self._tail, [item.batch for item in placed])
+            answer(item.waiting, self._answer_to(item, version=outcome.version))
+        batches = _batches_of(placed)
+        self._cache.extend(self._tail, batches)
         self.wake_readers()
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug(
                 "committed %d records up to offset %d",
-                sum(item.batch.record_count for item in placed),
+                sum(batch.record_count for batch in batches),
                 outcome.high_watermark,
                 extra=self._fields(requests=",".join(item.waiting.request_id for item in placed)),
             )
+        self._producers.forget_idle(now_ms=self._clock.now_ms(), expiration_ms=self._settings.producer_expiration_ms)
         if self._table.is_checkpoint_due and self._checkpoint is None:
             self._checkpoint = self._tasks.start(self._write_checkpoint(), f"{self.name}/checkpoint")
 
-    def _appended(self, batch: LogBatch, *, version: int) -> Appended:
-        is_append_time = batch.timestamp_type.value == 1
-        time_ms = batch.timestamp_ms if is_append_time and batch.timestamp_ms is not None else -1
-        return Appended(batch.base_offset, version, time_ms, self._state.log_start)
+    def _answer_to(self, item: _Placed, *, version: int) -> Appended:
+        return self._appended(item.base_offset, version, item.log_append_time_ms, item.offsets)
+
+    def _appended(
+        self, base_offset: int, version: int, log_append_time_ms: int, offsets: Sequence[int] | None = None
+    ) -> Appended:
+        return Appended(base_offset, version, log_append_time_ms, self._state.log_start, offsets)
+
+    def _found(self, offsets: Sequence[int]) -> Appended:
+        """The table has these records, so every version from now on does."""
+        base_offset = offsets[0]
+        is_dense = base_offset >= 0 and all(offset == base_offset + position for position, offset in enumerate(offsets))
+        return self._appended(base_offset, self._state.version, -1, None if is_dense else offsets)
+
+    async def _resume(self, waiting: WaitingResume) -> None:
+        """Nothing is in flight here: what was queued before is in the log or failed."""
+        result: ResumeResult = Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self.name}: resuming was interrupted")
+        try:
+            if self._is_rebuild_due:
+                await self._rebuild()
+            if self._is_rebuild_due or self._stopped is not None:
+                result = self._stopped or self._not_rebuilt()
+            else:
+                result = await self._producers.resume(
+                    waiting.producer_id,
+                    waiting.producer_epoch,
+                    version=self._state.version,
+                    now_ms=self._clock.now_ms(),
+                )
+        except StorageFault as fault:
+            result = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {fault}")
+        finally:
+            if not waiting.answer.done():
+                waiting.answer.set_result(result)
 
     async def _write_checkpoint(self) -> None:
         started = time.monotonic()
@@ -321,12 +405,14 @@ class Partition:
         """Drop what memory knows and read the log again. A damaged log stops the partition; one that cannot be read
         for now is tried again before the next commit."""
         self._cache.clear(self._tail)
+        self._producers.states.roll_back()
         self._is_rebuild_due = True
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])  # the table does not reload beside it
         try:
             log = await self._calls.commit(self._table.reload)
             self._state = apply(self._state, LogReloaded(log.log_start, log.high_watermark, log.version))
+            self._producers.load(now_ms=self._clock.now_ms(), expiration_ms=self._settings.producer_expiration_ms)
             self._is_rebuild_due = False
             self.wake_readers()
         except StorageDamaged as damage:
@@ -335,6 +421,11 @@ class Partition:
             _log.error("the log cannot be read again for now: %s", fault, extra=self._fields())
         except AssertionError as broken:
             self.stop(ErrorCode.KAFKA_STORAGE_ERROR, f"the log contradicts what was acknowledged: {broken}")
+
+    def _not_rebuilt(self) -> Refused:
+        return Refused(
+            ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: the log could not be read again after a fault; retry later"
+        )
 
     def _step_down(self, leader_epoch: int) -> None:
         self.stop(
@@ -348,13 +439,8 @@ class Partition:
         _log.error("partition stopped: %s", reason, extra=self._fields())
         self._cache.clear(self._tail)
         if self._writer is None:
-            self._refuse_queue(self._stopped)
+            self._queue.refuse_all(self._stopped)
         self.wake_readers()
-
-    def _refuse_queue(self, refusal: Refused) -> None:
-        _answer(self._queue, refusal)
-        self._queue.clear()
-        self._queue_bytes = 0
 
     # ------------------------------------------------------------------ reading
 
@@ -415,7 +501,7 @@ class Partition:
         """The topic is deleted: refuse all that comes and all that waits, and return when no commit is in flight."""
         self._stopped = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {self.name.topic} was deleted")
         if self._writer is None:
-            self._refuse_queue(self._stopped)
+            self._queue.refuse_all(self._stopped)
         else:
             await asyncio.wait([self._writer])
         self._cache.clear(self._tail)
@@ -425,11 +511,12 @@ class Partition:
         return {"topic": self.name.topic, "partition": self.name.partition, "version": self._state.version, **more}
 
 
-def _answer(group: Sequence[_Waiting] | deque[_Waiting], result: AppendResult) -> None:
-    """Those who have an answer already (acks 0 and 1), or have gone, are passed over."""
-    for waiting in group:
-        if not waiting.answer.done():
-            waiting.answer.set_result(result)
+def _batches_of(placed: Sequence[_Placed]) -> list[LogBatch]:
+    return [item.batch for item in placed if item.batch is not None]
+
+
+def _new_future() -> asyncio.Future[T]:
+    return asyncio.get_running_loop().create_future()
 
 
 def _monotonic_ms() -> float:

@@ -1,85 +1,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, StorageFull
-from bus.model import TimestampType, TopicPartition
-from bus.partition_log.appends import AppendRules
 from bus.partition_log.reads import Readable
 from bus.ports import Conflicted, Unknown
-from bus.runtime.blocking import BlockingCalls
 from bus.runtime.fetches import FetchPosition, FetchWish, fetch
-from bus.runtime.partition import Appended, AppendResult, Partition, PartitionSettings
-from bus.runtime.tail_cache import TailCache
-from bus.runtime.tasks import TaskScope
-from tests.support.fake_table import FakeTable, ManualClock, records, wait_until
-
-NAME = TopicPartition("orders", 0)
-SETTINGS = PartitionSettings(
-    append_rules=AppendRules(
-        record_bytes_max=1_000_000,
-        timestamp_type=TimestampType.CREATE_TIME,
-        timestamp_before_max_ms=1_000_000_000,
-        timestamp_after_max_ms=1_000_000_000,
-    ),
-    compression="none",
-    commit_interval_ms=0,
-    commit_burst=1,
-)
-
-
-class Bench:
-    """A partition on a fake table, and the calls that a servicer makes."""
-
-    def __init__(self, queue_bytes_max: int = 1_000_000) -> None:
-        self.table = FakeTable()
-        self.tasks = TaskScope("test")
-        self.calls = BlockingCalls(2)
-        self.partition = Partition(
-            NAME,
-            self.table,
-            leader_epoch=3,
-            settings=SETTINGS,
-            queue_bytes_max=queue_bytes_max,
-            clock=ManualClock(),
-            calls=self.calls,
-            cache=TailCache(1_000_000),
-            tasks=self.tasks,
-        )
-
-    def append(self, count: int = 1, *, acks: int = -1, size_bytes: int = 100) -> asyncio.Future[AppendResult]:
-        return self.partition.append(
-            records(count, size_bytes), acks=acks, current_leader_epoch=None, request_id="request"
-        )
-
-    async def close(self) -> None:
-        self.table.gate.set()
-        await self.tasks.join()
-        self.calls.close()
-
-
-def run(scenario: Callable[[Bench], Awaitable[None]], queue_bytes_max: int = 1_000_000) -> None:
-    async def main() -> None:
-        bench = Bench(queue_bytes_max)
-        try:
-            await scenario(bench)
-        finally:
-            await bench.close()
-
-    asyncio.run(main())
-
-
-def base_offset(result: AppendResult) -> int:
-    assert isinstance(result, Appended), result
-    return result.base_offset
-
-
-def code(result: AppendResult) -> ErrorCode:
-    assert isinstance(result, Refused), result
-    return result.code
+from bus.runtime.partition import Appended
+from tests.support.fake_table import wait_until
+from tests.support.partition_bench import NAME, Bench, base_offset, code, run
 
 
 def test_batches_that_wait_for_a_commit_share_the_next_one() -> None:

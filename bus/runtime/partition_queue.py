@@ -1,0 +1,138 @@
+"""What waits for a partition's writer, in the order it came, and the answers that it waits for.
+
+Bounded by bytes: what finds no room is refused by name. Whoever is taken out of the queue must get an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bus.errors import ErrorCode, Refused
+from bus.model import RecordBatch
+
+# One commit takes so much of what waits: bounds memory while it is encoded, and the time the next one waits.
+COMMIT_BYTES_MAX = 32 * 1024 * 1024
+# What a request to resume a producer counts for: about the memory that it takes.
+_RESUMING_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """`version` is -1 while the records are not committed (acks=1), `base_offset` too if nobody wants to know (0).
+
+    `offsets`, where it is given, has the offset of each record, for they do not follow densely from `base_offset`: the
+    table had some of an idempotent producer's records. -1: it was in the log, and has since been retired or compacted.
+    """
+
+    base_offset: int
+    version: int
+    log_append_time_ms: int
+    log_start: int
+    offsets: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerResumed:
+    """Where an idempotent producer's records end: sequence and epoch of the last one, and a version that holds it; -1
+    where there is none."""
+
+    last_sequence: int
+    last_epoch: int
+    version: int
+
+
+AppendResult = Appended | Refused
+ResumeResult = ProducerResumed | Refused
+
+
+@dataclass(slots=True)
+class WaitingBatch:
+    batch: RecordBatch
+    acks: int
+    current_leader_epoch: int | None
+    request_id: str
+    answer: asyncio.Future[AppendResult]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.batch.size_bytes
+
+
+@dataclass(slots=True)
+class WaitingResume:
+    producer_id: int
+    producer_epoch: int
+    answer: asyncio.Future[ResumeResult]
+
+    @property
+    def size_bytes(self) -> int:
+        return _RESUMING_BYTES
+
+
+class PartitionQueue:
+    """`size_bytes` is that of all that waits; at most `bytes_max`, but for a single item."""
+
+    def __init__(self, name: str, bytes_max: int) -> None:
+        self._name = name
+        self._bytes_max = bytes_max
+        self._items: deque[WaitingBatch | WaitingResume] = deque()
+        self.size_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def put(self, item: WaitingBatch | WaitingResume) -> Refused | None:
+        """Refused if there is no room."""
+        size_bytes = item.size_bytes
+        if self._items and self.size_bytes + size_bytes > self._bytes_max:
+            return Refused(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                f"{self._name} has {self.size_bytes} bytes waiting for a commit, {size_bytes} more would exceed "
+                f"queued.max.bytes={self._bytes_max}; retry later",
+            )
+        self._items.append(item)
+        self.size_bytes += size_bytes
+        return None
+
+    def take_resume(self) -> WaitingResume | None:
+        """If it is the first that waits."""
+        head = self._items[0]
+        if not isinstance(head, WaitingResume):
+            return None
+        self._items.popleft()
+        self.size_bytes -= head.size_bytes
+        return head
+
+    def take_batches(self) -> list[WaitingBatch]:
+        """The next commit: batches up to `COMMIT_BYTES_MAX`, or one larger one."""
+        group: list[WaitingBatch] = []
+        size_bytes = 0
+        while self._items:
+            head = self._items[0]
+            if isinstance(head, WaitingResume) or (group and size_bytes + head.batch.size_bytes > COMMIT_BYTES_MAX):
+                break
+            self._items.popleft()
+            size_bytes += head.batch.size_bytes
+            group.append(head)
+        self.size_bytes -= size_bytes
+        return group
+
+    def refuse_all(self, refusal: Refused) -> None:
+        refuse(self._items, refusal)
+        self._items.clear()
+        self.size_bytes = 0
+
+
+def refuse(waiting: Iterable[WaitingBatch | WaitingResume], refusal: Refused) -> None:
+    """Those who have an answer already (acks 0 and 1), or have gone, are passed over."""
+    for item in waiting:
+        if not item.answer.done():
+            item.answer.set_result(refusal)
+
+
+def answer(waiting: WaitingBatch, result: AppendResult) -> None:
+    if not waiting.answer.done():
+        waiting.answer.set_result(result)

@@ -1,0 +1,121 @@
+"""A partition on a fake table, and the calls that a servicer makes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from bus.errors import ErrorCode, Refused
+from bus.model import ProducerStamp, TimestampType, TopicPartition
+from bus.partition_log.appends import AppendRules
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.partition import Appended, AppendResult, Partition, PartitionSettings, ResumeResult
+from bus.runtime.tail_cache import TailCache
+from bus.runtime.tasks import TaskScope
+from tests.support.fake_table import FakeTable, ManualClock, records
+
+T = TypeVar("T")
+
+NAME = TopicPartition("orders", 0)
+SETTINGS = PartitionSettings(
+    append_rules=AppendRules(
+        record_bytes_max=1_000_000,
+        timestamp_type=TimestampType.CREATE_TIME,
+        timestamp_before_max_ms=1_000_000_000,
+        timestamp_after_max_ms=1_000_000_000,
+    ),
+    compression="none",
+    commit_interval_ms=0,
+    commit_burst=1,
+)
+
+
+class InlineCalls(BlockingCalls):
+    """Blocking calls are made at once, on the loop: no threads, so the order of everything is the same every time."""
+
+    def commit(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(call())
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    read = maintain = commit
+
+
+class Bench:
+    def __init__(
+        self,
+        queue_bytes_max: int = 1_000_000,
+        *,
+        table: FakeTable | None = None,
+        clock: ManualClock | None = None,
+        calls: BlockingCalls | None = None,
+        settings: PartitionSettings = SETTINGS,
+    ) -> None:
+        self.table = FakeTable() if table is None else table
+        self.clock = ManualClock() if clock is None else clock
+        self.tasks = TaskScope("test")
+        self.calls = BlockingCalls(2) if calls is None else calls
+        self.partition = Partition(
+            NAME,
+            self.table,
+            leader_epoch=3,
+            settings=settings,
+            queue_bytes_max=queue_bytes_max,
+            clock=self.clock,
+            calls=self.calls,
+            cache=TailCache(1_000_000),
+            tasks=self.tasks,
+        )
+
+    def append(self, count: int = 1, *, acks: int = -1, size_bytes: int = 100) -> asyncio.Future[AppendResult]:
+        return self.partition.append(
+            records(count, size_bytes), acks=acks, current_leader_epoch=None, request_id="request"
+        )
+
+    def send(
+        self, producer_id: int, base_sequence: int, count: int = 1, *, epoch: int = 0, acks: int = -1
+    ) -> asyncio.Future[AppendResult]:
+        """A batch of an idempotent producer."""
+        batch = records(count, producer=ProducerStamp(producer_id, epoch, base_sequence))
+        return self.partition.append(batch, acks=acks, current_leader_epoch=None, request_id="request")
+
+    def resume(self, producer_id: int, epoch: int) -> asyncio.Future[ResumeResult]:
+        return self.partition.resume_producer(producer_id, epoch)
+
+    def reopened(self) -> Bench:
+        """The next leader on the same table."""
+        return Bench(table=self.table, clock=self.clock, calls=self.calls)
+
+    def configure(self, **rules: int) -> None:
+        self.partition.configure(replace(SETTINGS, append_rules=replace(SETTINGS.append_rules, **rules)))
+
+    async def close(self) -> None:
+        self.table.gate.set()
+        await self.tasks.join()
+        self.calls.close()
+
+
+def run(scenario: Callable[[Bench], Awaitable[None]], queue_bytes_max: int = 1_000_000) -> None:
+    async def main() -> None:
+        bench = Bench(queue_bytes_max)
+        try:
+            await scenario(bench)
+        finally:
+            await bench.close()
+
+    asyncio.run(main())
+
+
+def base_offset(result: AppendResult) -> int:
+    assert isinstance(result, Appended), result
+    return result.base_offset
+
+
+def code(result: object) -> ErrorCode:
+    assert isinstance(result, Refused), result
+    return result.code
