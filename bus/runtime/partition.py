@@ -25,17 +25,8 @@ from typing import TypeVar
 
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import LogBatch, RecordBatch, TopicPartition
-from bus.partition_log.appends import (
-    ACKS_LEADER,
-    ACKS_NONE,
-    AppendDecision,
-    AppendRules,
-    TableAnswer,
-    decide_append,
-)
+from bus.partition_log.appends import ACKS_NONE, AppendRules
 from bus.partition_log.pacing import Pacing, decide_delay_ms, refill, spend, start_pacing
-from bus.partition_log.producer_states import log_append_time_ms
-from bus.partition_log.producers import AskTable, Found, Repeat, complete_offsets
 from bus.partition_log.reads import ListedOffset, Readable, SearchTimestamp, decide_fetch, decide_list_offsets
 from bus.partition_log.state import (
     CommitFailed,
@@ -44,14 +35,15 @@ from bus.partition_log.state import (
     PartitionState,
     apply,
 )
-from bus.ports import Clock, CommitOutcome, Committed, Conflicted, PartitionTable, ProducerMatch, Unknown
+from bus.ports import Clock, CommitOutcome, Committed, Conflicted, PartitionTable, Unknown
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partition_producers import PartitionProducers
 from bus.runtime.partition_queue import Appended as Appended
 from bus.runtime.partition_queue import AppendResult as AppendResult
-from bus.runtime.partition_queue import PartitionQueue, WaitingBatch, WaitingResume, answer, refuse
+from bus.runtime.partition_queue import PartitionQueue, WaitingBatch, WaitingResume, refuse
 from bus.runtime.partition_queue import ProducerResumed as ProducerResumed
 from bus.runtime.partition_queue import ResumeResult as ResumeResult
+from bus.runtime.placing import Placement, Placing
 from bus.runtime.tail_cache import Tail, TailCache
 from bus.runtime.tasks import TaskScope
 
@@ -72,17 +64,6 @@ class PartitionSettings:
     commit_interval_ms: int
     commit_burst: int
     producer_expiration_ms: int = 86_400_000  # producer.id.expiration.ms of the broker
-
-
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """A batch whose answer waits for the commit. `batch` None: it repeats another one of the same commit."""
-
-    waiting: WaitingBatch
-    batch: LogBatch | None
-    base_offset: int
-    log_append_time_ms: int
-    offsets: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +191,7 @@ class Partition:
 
     async def _write_group(self, group: list[WaitingBatch]) -> None:
         """Answer every batch of the group: as a rule after one commit."""
-        rest = group
+        rest: Sequence[WaitingBatch] = group
         try:
             while rest:
                 rest = await self._commit(rest)
@@ -218,36 +199,35 @@ class Partition:
             refuse(group, Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self.name}: the commit was interrupted"))
             raise
 
-    async def _commit(self, group: list[WaitingBatch]) -> list[WaitingBatch]:
+    async def _commit(self, group: Sequence[WaitingBatch]) -> Sequence[WaitingBatch]:
         """Returns those that had to wait for this commit; all others have their answer."""
         if self._is_rebuild_due:
             await self._rebuild()
         for _ in range(CONFLICTS_MAX):
             if self._is_rebuild_due or self._stopped is not None:
                 refuse(group, self._stopped or self._not_rebuilt())
-                return []
-            placed, rest = await self._place(group)
-            if not placed:
-                return rest
-            waiting = [item.waiting for item in placed]
+                return ()
+            placement = await self._place(group)
+            if not placement.placed:
+                return placement.rest
             try:
-                outcome = await self._append_to_table(placed)
+                outcome = await self._append_to_table(placement.batches)
             except StorageFault as fault:
                 self._state = apply(self._state, CommitFailed())
                 self._producers.states.roll_back()
                 _log.error("commit failed: %s", fault, extra=self._fields())
-                refuse(waiting, Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {fault}"))
-                return rest
+                refuse(placement.waiting, Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {fault}"))
+                return placement.rest
             match outcome:
                 case Committed():
-                    self._succeed(placed, outcome)
-                    return rest
+                    self._succeed(placement, outcome)
+                    return placement.rest
                 case Unknown(version, reason):
                     message = f"{self.name}: nobody knows whether version {version} was committed: {reason}"
                     _log.error(message, extra=self._fields())
-                    refuse(waiting, Refused(ErrorCode.KAFKA_STORAGE_ERROR, message))
+                    refuse(placement.waiting, Refused(ErrorCode.KAFKA_STORAGE_ERROR, message))
                     await self._rebuild()
-                    return rest
+                    return placement.rest
                 case Conflicted(version, leader_epoch, operation):
                     _log.warning(
                         "version %d was committed by another writer (%s, leader epoch %s)",
@@ -256,78 +236,30 @@ class Partition:
                         leader_epoch,
                         extra=self._fields(),
                     )
-                    group = [*waiting, *rest]
+                    group = [*placement.waiting, *placement.rest]
                     if leader_epoch is not None and leader_epoch > self._state.leader_epoch:
                         self._step_down(leader_epoch)
                     else:
                         await self._rebuild()
         refuse(group, Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: lost {CONFLICTS_MAX} races for a version"))
-        return []
+        return ()
 
-    async def _place(self, group: list[WaitingBatch]) -> tuple[list[_Placed], list[WaitingBatch]]:
-        """Give offsets to all that may have them; those that may not, or need none, are answered here. The second list
-        begins with a batch about which the table has to decide, behind the commit of the first."""
-        now_ms = self._clock.now_ms()
-        placed: list[_Placed] = []
-        for position, waiting in enumerate(group):
-            table_answer: TableAnswer | None = None
-            decision = self._decide(waiting, now_ms)
-            while isinstance(decision, AskTable):
-                if placed:
-                    return placed, group[position:]
-                try:
-                    table_answer = await self._producers.ask(decision.question, waiting.batch, now_ms=now_ms)
-                except StorageFault as fault:
-                    decision = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {fault}")
-                    break
-                if self._stopped is not None:
-                    return placed, group[position:]
-                decision = self._decide(waiting, now_ms, table_answer)
-            match decision:
-                case LogBatch():
-                    placed.append(self._placed(waiting, decision, table_answer, now_ms))
-                case Repeat(batch) if batch.base_offset >= self._state.high_watermark:
-                    placed.append(_Placed(waiting, None, batch.base_offset, batch.log_append_time_ms))
-                case Repeat(batch):
-                    answer(waiting, self._appended(batch.base_offset, batch.version, batch.log_append_time_ms))
-                    continue
-                case Found(offsets):
-                    answer(waiting, self._found(offsets))
-                    continue
-                case Refused():
-                    answer(waiting, decision)
-                    continue
-            if waiting.acks == ACKS_LEADER:
-                answer(waiting, self._answer_to(placed[-1], version=-1))
-        return placed, []
-
-    def _decide(self, waiting: WaitingBatch, now_ms: int, table_answer: TableAnswer | None = None) -> AppendDecision:
-        step = decide_append(
+    async def _place(self, group: Sequence[WaitingBatch]) -> Placement:
+        placing = Placing(
+            str(self.name),
             self._state,
-            waiting.batch,
             self._settings.append_rules,
-            now_ms=now_ms,
-            current_leader_epoch=waiting.current_leader_epoch,
-            producers=self._producers.states,
-            answer=table_answer,
+            self._producers,
+            now_ms=self._clock.now_ms(),
         )
-        for event in step.records:
-            self._state = apply(self._state, event)
-        return step.response
+        placement = await placing.place(group, is_stopped=lambda: self._stopped is not None)
+        self._state = placement.state
+        return placement
 
-    def _placed(self, waiting: WaitingBatch, batch: LogBatch, table_answer: TableAnswer | None, now_ms: int) -> _Placed:
-        if batch.producer is not None:
-            self._producers.states.place(batch, version=self._state.version + 1, now_ms=now_ms)
-        offsets = None
-        if isinstance(table_answer, ProducerMatch):
-            offsets = complete_offsets(table_answer.offsets, base_offset=batch.base_offset)
-        base_offset = offsets[0] if offsets else batch.base_offset
-        return _Placed(waiting, batch, base_offset, log_append_time_ms(batch), offsets)
-
-    async def _append_to_table(self, placed: list[_Placed]) -> CommitOutcome:
+    async def _append_to_table(self, batches: Sequence[LogBatch]) -> CommitOutcome:
         call = functools.partial(
             self._table.append,
-            _batches_of(placed),
+            batches,
             leader_epoch=self._state.leader_epoch,
             now_ms=self._clock.now_ms(),
             compression=self._settings.compression,
@@ -335,13 +267,13 @@ class Partition:
         )
         return await self._calls.commit(call)
 
-    def _succeed(self, placed: list[_Placed], outcome: Committed) -> None:
+    def _succeed(self, placement: Placement, outcome: Committed) -> None:
         self._state = apply(self._state, CommitSucceeded(outcome.version, outcome.high_watermark))
         assert self._state.high_watermark == self._state.log_end, f"{self.name} has records past its commit"
         self._producers.states.commit(outcome.version)
-        for item in placed:
-            answer(item.waiting, self._answer_to(item, version=outcome.version))
-        batches = _batches_of(placed)
+        for item in placement.placed:
+            item.answer(version=outcome.version, log_start=self._state.log_start)
+        batches = placement.batches
         self._cache.extend(self._tail, batches)
         self.wake_readers()
         if _log.isEnabledFor(logging.DEBUG):
@@ -349,25 +281,11 @@ class Partition:
                 "committed %d records up to offset %d",
                 sum(batch.record_count for batch in batches),
                 outcome.high_watermark,
-                extra=self._fields(requests=",".join(item.waiting.request_id for item in placed)),
+                extra=self._fields(requests=",".join(waiting.request_id for waiting in placement.waiting)),
             )
         self._producers.forget_idle(now_ms=self._clock.now_ms(), expiration_ms=self._settings.producer_expiration_ms)
         if self._table.is_checkpoint_due and self._checkpoint is None:
             self._checkpoint = self._tasks.start(self._write_checkpoint(), f"{self.name}/checkpoint")
-
-    def _answer_to(self, item: _Placed, *, version: int) -> Appended:
-        return self._appended(item.base_offset, version, item.log_append_time_ms, item.offsets)
-
-    def _appended(
-        self, base_offset: int, version: int, log_append_time_ms: int, offsets: Sequence[int] | None = None
-    ) -> Appended:
-        return Appended(base_offset, version, log_append_time_ms, self._state.log_start, offsets)
-
-    def _found(self, offsets: Sequence[int]) -> Appended:
-        """The table has these records, so every version from now on does."""
-        base_offset = offsets[0]
-        is_dense = base_offset >= 0 and all(offset == base_offset + position for position, offset in enumerate(offsets))
-        return self._appended(base_offset, self._state.version, -1, None if is_dense else offsets)
 
     async def _resume(self, waiting: WaitingResume) -> None:
         """Nothing is in flight here: what was queued before is in the log or failed."""
@@ -509,10 +427,6 @@ class Partition:
 
     def _fields(self, **more: object) -> dict[str, object]:
         return {"topic": self.name.topic, "partition": self.name.partition, "version": self._state.version, **more}
-
-
-def _batches_of(placed: Sequence[_Placed]) -> list[LogBatch]:
-    return [item.batch for item in placed if item.batch is not None]
 
 
 def _new_future() -> asyncio.Future[T]:

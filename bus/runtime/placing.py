@@ -1,0 +1,144 @@
+"""From what waits to what is committed next: each batch of a group gets its offsets, or its answer at once.
+
+Nothing that is placed is in the log, or known to anybody but those who asked for acks=1, until its commit succeeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bus.errors import ErrorCode, Refused, StorageFault
+from bus.model import LogBatch
+from bus.partition_log.appends import ACKS_LEADER, AppendDecision, AppendRules, TableAnswer, decide_append
+from bus.partition_log.producer_states import log_append_time_ms
+from bus.partition_log.producers import AppendedBatch, AskTable, Found, Repeat, complete_offsets
+from bus.partition_log.state import PartitionState, apply
+from bus.ports import ProducerMatch
+from bus.runtime.partition_producers import PartitionProducers
+from bus.runtime.partition_queue import Appended, WaitingBatch, answer
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedBatch:
+    """Its answer waits for the commit. `batch` None: it repeats another one of the same commit."""
+
+    waiting: WaitingBatch
+    batch: LogBatch | None
+    base_offset: int
+    log_append_time_ms: int
+    offsets: Sequence[int] | None = None
+
+    def answer(self, *, version: int, log_start: int) -> None:
+        answer(self.waiting, Appended(self.base_offset, version, self.log_append_time_ms, log_start, self.offsets))
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """`rest` waits for the commit of `placed`: it begins with a batch about which the table has to decide. If nothing
+    is placed, it is what a partition that stopped meanwhile did not come to."""
+
+    state: PartitionState
+    placed: Sequence[PlacedBatch]
+    rest: Sequence[WaitingBatch]
+
+    @property
+    def waiting(self) -> list[WaitingBatch]:
+        return [item.waiting for item in self.placed]
+
+    @property
+    def batches(self) -> list[LogBatch]:
+        return [item.batch for item in self.placed if item.batch is not None]
+
+
+class Placing:
+    """One pass over a group. `state` is the partition's, and what becomes of it with each batch."""
+
+    def __init__(
+        self, name: str, state: PartitionState, rules: AppendRules, producers: PartitionProducers, *, now_ms: int
+    ) -> None:
+        self._name = name
+        self._state = state
+        self._rules = rules
+        self._producers = producers
+        self._now_ms = now_ms
+        self._placed: list[PlacedBatch] = []
+
+    async def place(self, group: Sequence[WaitingBatch], *, is_stopped: Callable[[], bool]) -> Placement:
+        """Not while a commit is in flight."""
+        for position, waiting in enumerate(group):
+            table_answer: TableAnswer | Refused | None = None
+            decision = self._decide(waiting)
+            while isinstance(decision, AskTable):
+                if self._placed:
+                    return self._placement(group[position:])
+                table_answer = await self._ask(decision, waiting)
+                if is_stopped():
+                    return self._placement(group[position:])
+                decision = table_answer if isinstance(table_answer, Refused) else self._decide(waiting, table_answer)
+            self._act(waiting, decision, table_answer)
+        return self._placement(())
+
+    def _placement(self, rest: Sequence[WaitingBatch]) -> Placement:
+        return Placement(self._state, self._placed, rest)
+
+    def _decide(self, waiting: WaitingBatch, table_answer: TableAnswer | None = None) -> AppendDecision:
+        step = decide_append(
+            self._state,
+            waiting.batch,
+            self._rules,
+            now_ms=self._now_ms,
+            current_leader_epoch=waiting.current_leader_epoch,
+            producers=self._producers.states,
+            answer=table_answer,
+        )
+        for event in step.records:
+            self._state = apply(self._state, event)
+        return step.response
+
+    async def _ask(self, question: AskTable, waiting: WaitingBatch) -> TableAnswer | Refused | None:
+        try:
+            return await self._producers.ask(question.question, waiting.batch, now_ms=self._now_ms)
+        except StorageFault as fault:
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._name}: {fault}")
+
+    def _act(
+        self,
+        waiting: WaitingBatch,
+        decision: LogBatch | Repeat | Found | Refused,
+        table_answer: TableAnswer | Refused | None,
+    ) -> None:
+        match decision:
+            case LogBatch():
+                self._wait_for_commit(self._place(waiting, decision, table_answer))
+            case Repeat(original) if original.base_offset >= self._state.high_watermark:
+                self._wait_for_commit(PlacedBatch(waiting, None, original.base_offset, original.log_append_time_ms))
+            case Repeat(original):
+                answer(waiting, self._repeated(original))
+            case Found(offsets):
+                answer(waiting, self._found(offsets))
+            case Refused():
+                answer(waiting, decision)
+
+    def _wait_for_commit(self, placed: PlacedBatch) -> None:
+        self._placed.append(placed)
+        if placed.waiting.acks == ACKS_LEADER:
+            placed.answer(version=-1, log_start=self._state.log_start)
+
+    def _place(self, waiting: WaitingBatch, batch: LogBatch, table_answer: TableAnswer | Refused | None) -> PlacedBatch:
+        if batch.producer is not None:
+            self._producers.states.place(batch, version=self._state.version + 1, now_ms=self._now_ms)
+        offsets = None
+        if isinstance(table_answer, ProducerMatch):
+            offsets = complete_offsets(table_answer.offsets, base_offset=batch.base_offset)
+        base_offset = offsets[0] if offsets else batch.base_offset
+        return PlacedBatch(waiting, batch, base_offset, log_append_time_ms(batch), offsets)
+
+    def _repeated(self, original: AppendedBatch) -> Appended:
+        return Appended(original.base_offset, original.version, original.log_append_time_ms, self._state.log_start)
+
+    def _found(self, offsets: Sequence[int]) -> Appended:
+        """The table has these records, so every version from now on does."""
+        base = offsets[0]
+        is_dense = base >= 0 and all(offset == base + position for position, offset in enumerate(offsets))
+        return Appended(base, self._state.version, -1, self._state.log_start, None if is_dense else offsets)
