@@ -38,7 +38,8 @@ def log_schema(value_type: pa.DataType | None = None) -> pa.Schema:
 
 LOG_SCHEMA = log_schema()
 
-# The value of `__cluster_metadata`: one struct for all records, `type` names the record, what it lacks is null.
+# The value of `__cluster_metadata`: one struct for all records, `type` names the record, what it lacks is null. Fields
+# are only ever added, at the end: a root that was written before gets them when a broker opens it.
 CLUSTER_METADATA_VALUE_TYPE = pa.struct(
     [
         pa.field("type", pa.string()),
@@ -52,6 +53,11 @@ CLUSTER_METADATA_VALUE_TYPE = pa.struct(
         pa.field("port", pa.int32()),
         pa.field("config_name", pa.string()),
         pa.field("config_value", pa.string()),
+        pa.field("next_producer_id", pa.int64()),
+        pa.field("producer_name", pa.string()),
+        pa.field("producer_id", pa.int64()),
+        pa.field("producer_epoch", pa.int16()),
+        pa.field("last_producer_epoch", pa.int16()),
     ]
 )
 LOG_COLUMNS = tuple(LOG_SCHEMA.names)

@@ -21,6 +21,8 @@ from bus.topics.cluster_records import (
     ClusterRecord,
     LeaderChanged,
     PartitionsAdded,
+    ProducerIdsAllocated,
+    ProducerNamed,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -39,6 +41,8 @@ from bus.topics.configs import (
     resolve_topic_config,
 )
 from bus.topics.names import check_topic_name, is_internal_topic
+from bus.topics.producer_decisions import InitProducer, decide_allocate_producer_ids, decide_init_producer
+from bus.topics.producer_ids import ProducerIdentity, check_producer
 
 __all__ = [
     "EMPTY_CLUSTER",
@@ -54,9 +58,13 @@ __all__ = [
     "CreatePartitions",
     "CreateTopic",
     "DeleteTopic",
+    "InitProducer",
     "LeaderChanged",
     "Leadership",
     "PartitionsAdded",
+    "ProducerIdentity",
+    "ProducerIdsAllocated",
+    "ProducerNamed",
     "Topic",
     "TopicConfig",
     "TopicConfigChanged",
@@ -66,12 +74,15 @@ __all__ = [
     "TopicResult",
     "alter_topic_configs",
     "apply",
+    "check_producer",
     "check_topic_configs",
     "check_topic_name",
+    "decide_allocate_producer_ids",
     "decide_alter_topic_configs",
     "decide_create_partitions",
     "decide_create_topic",
     "decide_delete_topic",
+    "decide_init_producer",
     "decide_start_broker",
     "decide_topic_files_deleted",
     "decode_record",

@@ -1,9 +1,10 @@
-"""What the cluster knows of itself: topics, partitions and their leaders, configs, brokers.
+"""What the cluster knows of itself: topics, partitions and their leaders, configs, brokers, producer ids.
 
 A `ClusterState` is the log `__cluster_metadata` replayed, and `apply` is the only way it changes, live and while
 loading. Guards these promises: a topic's partitions are never fewer than before, a leader epoch never goes back, a
-topic id never stands for two topics, no two topics have names that collide. Decides nothing (cluster_decisions.py
-does), does no I/O; states are immutable, so a reader may keep one as long as it likes.
+topic id never stands for two topics, no two topics have names that collide; those of producers stand in
+producer_ids.py. Decides nothing (cluster_decisions.py and producer_decisions.py do), does no I/O; states are immutable,
+so a reader may keep one as long as it likes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from bus.topics.cluster_records import (
     ClusterRecord,
     LeaderChanged,
     PartitionsAdded,
+    ProducerIdsAllocated,
+    ProducerNamed,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -26,6 +29,7 @@ from bus.topics.cluster_records import (
     decode_record,
 )
 from bus.topics.names import collision_key
+from bus.topics.producer_ids import ProducerIds, apply_producer
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
@@ -57,6 +61,7 @@ class ClusterState:
     collisions: Mapping[str, str] = field(default_factory=dict)  # collision_key(name) -> name
     brokers: Mapping[int, BrokerEndpoint] = field(default_factory=dict)  # by broker id
     deleted_topics: Mapping[str, str] = field(default_factory=dict)  # topic id -> name, while files may be there
+    producers: ProducerIds = field(default_factory=ProducerIds)
 
     def topic_by_id(self, topic_id: str) -> Topic | None:
         name = self.topic_names.get(topic_id)
@@ -130,6 +135,8 @@ def apply(state: ClusterState, record: ClusterRecord) -> ClusterState:
         case TopicFilesDeleted(topic_id):
             assert topic_id in state.deleted_topics, f"expected topic id {topic_id} among the deleted ones"
             return replace(state, deleted_topics=_without(state.deleted_topics, topic_id))
+        case ProducerIdsAllocated() | ProducerNamed():
+            return replace(state, producers=apply_producer(state.producers, record))
 
 
 def _create_topic(state: ClusterState, record: TopicCreated) -> ClusterState:

@@ -74,6 +74,24 @@ class TopicFilesDeleted:
     topic_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerIdsAllocated:
+    """The broker may give the producer ids below `next_producer_id` that no block before had (KIP-730)."""
+
+    broker_id: int
+    next_producer_id: int  # > every earlier one: the next block begins here
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerNamed:
+    """The producer of this name has this identity from now on, and every lower epoch of it is fenced."""
+
+    producer_name: str
+    producer_id: int  # the same for ever
+    producer_epoch: int  # > every earlier one of the name
+    last_producer_epoch: int  # of the caller that asked for a higher one; -1 if a new instance came (KIP-360)
+
+
 ClusterRecord = (
     BrokerRegistered
     | BrokerUnregistered
@@ -83,6 +101,8 @@ ClusterRecord = (
     | TopicConfigChanged
     | TopicDeleted
     | TopicFilesDeleted
+    | ProducerIdsAllocated
+    | ProducerNamed
 )
 
 _TYPES: Mapping[str, type[Any]] = {
@@ -96,13 +116,20 @@ _TYPES: Mapping[str, type[Any]] = {
         TopicConfigChanged,
         TopicDeleted,
         TopicFilesDeleted,
+        ProducerIdsAllocated,
+        ProducerNamed,
     )
 }
 # Fields whose column has another name than they have; every other field is the column of its name.
 _COLUMNS = {"leader_id": "broker_id", "name": "config_name", "value": "config_value"}
 _NULLABLE = {"config_value"}
-_INTEGERS = {"partition", "partitions", "broker_id", "leader_epoch", "port"}
-_INTEGER_MAX = 2**31 - 1  # the columns are 32 bits wide
+# Column -> the range of its values; as wide as the column is.
+_INTEGERS = {
+    **dict.fromkeys(("partition", "partitions", "broker_id", "leader_epoch", "port"), (0, 2**31 - 1)),
+    **dict.fromkeys(("producer_id", "next_producer_id"), (0, 2**63 - 1)),
+    "producer_epoch": (0, 2**15 - 1),
+    "last_producer_epoch": (-1, 2**15 - 1),
+}
 
 
 def encode_record(record: ClusterRecord) -> dict[str, Any]:
@@ -128,8 +155,9 @@ def decode_record(row: Mapping[str, Any]) -> ClusterRecord:
 def _column(row: Mapping[str, Any], column: str) -> Any:
     value = row.get(column)
     if column in _INTEGERS:
-        is_right = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _INTEGER_MAX
-        expected = f"an integer from 0 to {_INTEGER_MAX}"
+        low, high = _INTEGERS[column]
+        is_right = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+        expected = f"an integer from {low} to {high}"
     else:
         is_right = isinstance(value, str) or (value is None and column in _NULLABLE)
         expected = "a string"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from bus.errors import ErrorCode, Refused
-from bus.model import BrokerEndpoint
+from bus.model import BrokerEndpoint, ProducerStamp
 from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, apply, replay_cluster
 from bus.topics.cluster_decisions import (
     AlterTopicConfigs,
@@ -36,6 +36,8 @@ from bus.topics.cluster_records import (
     ClusterRecord,
     LeaderChanged,
     PartitionsAdded,
+    ProducerIdsAllocated,
+    ProducerNamed,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -45,6 +47,8 @@ from bus.topics.cluster_records import (
 )
 from bus.topics.configs import AlterOperation, ConfigOperation
 from bus.topics.names import check_not_internal, check_topic_name
+from bus.topics.producer_decisions import InitProducer, decide_allocate_producer_ids, decide_init_producer
+from bus.topics.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity, check_producer
 
 GOOD_NAMES = st.sampled_from(["orders", "a.b", "a_b"])
 NAMES = GOOD_NAMES | st.sampled_from(["__internal", "no good", ""])
@@ -61,6 +65,7 @@ OPERATIONS = st.lists(
     max_size=3,
 )
 BROKER_IDS = st.integers(0, 2)
+PRODUCER_NAMES = st.sampled_from(["billing", "audit", "no good"])
 
 
 class ClusterMachine(RuleBasedStateMachine):
@@ -74,6 +79,10 @@ class ClusterMachine(RuleBasedStateMachine):
         self.ids: dict[str, str] = {}  # every id ever used -> its topic
         self.epochs: dict[tuple[str, int], int] = {}
         self.leader_id = 0
+        self.ids_left: list[int] = []  # of the blocks that were given, in any order
+        self.ids_given: set[int] = set()
+        self.raised_by_itself: set[str] = set()  # names whose newest identity went to the one that had the one before
+        self.instances: dict[str, list[ProducerIdentity]] = {}  # name -> every identity it was given, in order
 
     def commit(self, records: Sequence[ClusterRecord]) -> None:
         for record in records:
@@ -168,6 +177,54 @@ class ClusterMachine(RuleBasedStateMachine):
         if result is not None and not validate_only:
             self.configs[name] = dict(result.configs)
 
+    @rule()
+    def allocate_producer_ids(self) -> None:
+        step = decide_allocate_producer_ids(self.state, broker_id=self.leader_id)
+        self.commit(step.records)
+        assert self.ids_given.isdisjoint(step.response), "an id is given twice"
+        self.ids_given.update(step.response)
+        self.ids_left = list(step.response)  # what was left of the block before is lost, as by a crash
+
+    @rule(name=PRODUCER_NAMES, data=st.data())
+    def init_producer(self, name: str, data: st.DataObject) -> None:
+        known = self.instances.get(name, [])
+        others = [identity for identities in self.instances.values() for identity in identities]
+        current = data.draw(st.none() | st.sampled_from([*others, ProducerIdentity(5, 0)]))
+        if not self.ids_left:
+            return
+        new_id = None if known else self.ids_left.pop()
+        step = decide_init_producer(self.state, InitProducer(name, current), new_producer_id=new_id)
+        self.commit(step.records)
+        # Who may: a new instance always, one that has an identity only if nobody else got one since.
+        is_repeat = len(known) > 1 and current == known[-2] and name in self.raised_by_itself
+        may = name != "no good" and (current is None or (bool(known) and (current == known[-1] or is_repeat)))
+        assert isinstance(step.response, ProducerIdentity) == may, step.response
+        if not isinstance(step.response, ProducerIdentity):
+            assert step.records == ()
+            return
+        if is_repeat:
+            assert (step.response, step.records) == (known[-1], ())
+            return
+        expected = ProducerIdentity(known[-1].producer_id, known[-1].producer_epoch + 1) if known else None
+        assert step.response == (expected or ProducerIdentity(new_id or 0, 0))
+        self.instances.setdefault(name, []).append(step.response)
+        (self.raised_by_itself.add if current is not None else self.raised_by_itself.discard)(name)
+
+    @invariant()
+    def only_the_newest_identity_of_a_name_may_write(self) -> None:
+        for identities in self.instances.values():
+            *older, newest = (ProducerStamp(one.producer_id, one.producer_epoch, 0) for one in identities)
+            assert check_producer(self.state.producers, newest) is None
+            for stamp in older:
+                refused = check_producer(self.state.producers, stamp)
+                assert refused is not None
+                assert refused.code is ErrorCode.PRODUCER_FENCED
+        never_given = ProducerStamp(max(self.ids_given, default=-1) + 1, 0, 0)
+        refused = check_producer(self.state.producers, never_given)
+        assert refused is not None
+        assert refused.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert all(check_producer(self.state.producers, ProducerStamp(one, 7, 0)) is None for one in self.ids_left[:2])
+
     @invariant()
     def replay_is_the_live_state(self) -> None:
         assert replay_cluster(self.rows) == self.state
@@ -215,6 +272,14 @@ RECORDS = st.one_of(
     st.builds(TopicConfigChanged, TEXT, TEXT, TEXT, st.none() | TEXT),
     st.builds(TopicDeleted, TEXT, TEXT),
     st.builds(TopicFilesDeleted, TEXT),
+    st.builds(ProducerIdsAllocated, NUMBERS, st.integers(0, 2**63 - 1)),
+    st.builds(
+        ProducerNamed,
+        TEXT,
+        st.integers(0, 2**63 - 1),
+        st.integers(0, PRODUCER_EPOCH_MAX),
+        st.integers(-1, PRODUCER_EPOCH_MAX),
+    ),
 )
 
 

@@ -15,6 +15,8 @@ from bus.topics.cluster_records import (
     ClusterRecord,
     LeaderChanged,
     PartitionsAdded,
+    ProducerIdsAllocated,
+    ProducerNamed,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -68,6 +70,20 @@ ROWS: list[tuple[ClusterRecord, dict[str, Any]]] = [
     ),
     (TopicDeleted("orders", "id"), {"type": "TopicDeleted", "topic": "orders", "topic_id": "id"}),
     (TopicFilesDeleted("id"), {"type": "TopicFilesDeleted", "topic_id": "id"}),
+    (
+        ProducerIdsAllocated(3, 2**40),
+        {"type": "ProducerIdsAllocated", "broker_id": 3, "next_producer_id": 2**40},
+    ),
+    (
+        ProducerNamed("billing", 2**40, 2**15 - 1, -1),
+        {
+            "type": "ProducerNamed",
+            "producer_name": "billing",
+            "producer_id": 2**40,
+            "producer_epoch": 32767,
+            "last_producer_epoch": -1,
+        },
+    ),
 ]
 
 
@@ -101,6 +117,20 @@ def test_rows_have_no_field_that_the_log_would_drop() -> None:
         ({"type": "BrokerUnregistered", "broker_id": "3"}, "field broker_id, found '3'"),
         ({"type": "BrokerUnregistered", "broker_id": True}, "field broker_id, found True"),
         ({"type": "BrokerUnregistered", "broker_id": -1}, "from 0 to 2147483647 in the field broker_id, found -1"),
+        (
+            {"type": "ProducerNamed", "producer_name": "n", "producer_id": 1, "producer_epoch": 2**15},
+            "from 0 to 32767 in the field producer_epoch, found 32768",
+        ),
+        (
+            {
+                "type": "ProducerNamed",
+                "producer_name": "n",
+                "producer_id": 1,
+                "producer_epoch": 1,
+                "last_producer_epoch": -2,
+            },
+            "from -1 to 32767 in the field last_producer_epoch, found -2",
+        ),
         ({"type": "TopicFilesDeleted", "topic_id": None}, "expected a string in the field topic_id, found None"),
         (
             {"type": "TopicConfigChanged", "topic": "t", "topic_id": "id", "config_name": None, "config_value": None},

@@ -1,0 +1,112 @@
+"""Who gets which producer id, and which records say so.
+
+Decides on blocks of ids and on the identities of named producers; which id of a block an unnamed producer gets is no
+decision of the cluster's. Guards one promise: two instances of one name never have the same epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bus.errors import ErrorCode, Refused
+from bus.model import Step
+from bus.topics.cluster import ClusterState
+from bus.topics.cluster_records import ClusterRecord, ProducerIdsAllocated, ProducerNamed
+from bus.topics.producer_ids import (
+    NO_PRODUCER_EPOCH,
+    PRODUCER_EPOCH_MAX,
+    PRODUCER_ID_BLOCK_SIZE,
+    NamedProducer,
+    ProducerIdentity,
+    check_producer_name,
+    refuse_epoch,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducer:
+    """An instance of a named producer wants an identity; `current` is the one that it has."""
+
+    name: str
+    current: ProducerIdentity | None = None
+
+
+IdentityStep = Step[ClusterRecord, ProducerIdentity | Refused]
+
+
+def decide_allocate_producer_ids(state: ClusterState, *, broker_id: int) -> Step[ClusterRecord, range]:
+    """The broker's next block of ids."""
+    first = state.producers.next_producer_id
+    block = range(first, first + PRODUCER_ID_BLOCK_SIZE)
+    return Step(block, (ProducerIdsAllocated(broker_id, block.stop),))
+
+
+def check_init_producer(command: InitProducer) -> Refused | None:
+    """Refused: INVALID_REQUEST, whatever the state."""
+    refused = check_producer_name(command.name)
+    if refused is not None or command.current is None:
+        return refused
+    if command.current.producer_id < 0 or not 0 <= command.current.producer_epoch <= PRODUCER_EPOCH_MAX:
+        return Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"expected a producer id from 0 on and an epoch from 0 to {PRODUCER_EPOCH_MAX}, "
+            f"found {command.current.producer_id} and {command.current.producer_epoch}",
+        )
+    return None
+
+
+def decide_init_producer(state: ClusterState, command: InitProducer, *, new_producer_id: int | None) -> IdentityStep:
+    """The name's id and an epoch that nobody ever had. `new_producer_id`, never given before, is for a new name.
+
+    A caller with the name's current identity gets the next epoch. If it asks again with the same one, since the answer
+    was lost, it gets the same answer (KIP-360). Refused: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING (the name has
+    another id, or none yet), PRODUCER_FENCED (another instance has come), INVALID_PRODUCER_EPOCH (an epoch that was
+    never given, or there is none left).
+    """
+    refused = check_init_producer(command)
+    if refused is not None:
+        return Step(refused)
+    named = state.producers.by_name.find(command.name)
+    if named is None:
+        return _name_producer(command, new_producer_id)
+    if command.current is None:
+        return _raise_epoch(named, NO_PRODUCER_EPOCH)
+    if command.current.producer_id != named.producer_id:
+        return _unknown_id(command, f"id {named.producer_id}")
+    if command.current.producer_epoch == named.producer_epoch:
+        return _raise_epoch(named, named.producer_epoch)
+    if command.current.producer_epoch == named.last_producer_epoch:
+        return Step(named.identity)
+    return Step(refuse_epoch(named, command.current.producer_epoch))
+
+
+def _name_producer(command: InitProducer, new_producer_id: int | None) -> IdentityStep:
+    if command.current is not None:
+        return _unknown_id(command, "no id yet")
+    assert new_producer_id is not None, f"expected a new producer id for the new name {command.name}"
+    named = ProducerNamed(command.name, new_producer_id, 0, NO_PRODUCER_EPOCH)
+    return Step(ProducerIdentity(new_producer_id, 0), (named,))
+
+
+def _raise_epoch(named: NamedProducer, last_producer_epoch: int) -> IdentityStep:
+    epoch = named.producer_epoch + 1
+    if epoch > PRODUCER_EPOCH_MAX:
+        return Step(
+            Refused(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {named.name} (id {named.producer_id}) has had its last epoch, {PRODUCER_EPOCH_MAX}: "
+                f"expected another name",
+            )
+        )
+    record = ProducerNamed(named.name, named.producer_id, epoch, last_producer_epoch)
+    return Step(ProducerIdentity(named.producer_id, epoch), (record,))
+
+
+def _unknown_id(command: InitProducer, expected: str) -> IdentityStep:
+    assert command.current is not None
+    return Step(
+        Refused(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+            f"producer {command.name} has {expected}, found id {command.current.producer_id}",
+        )
+    )
