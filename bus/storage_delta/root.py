@@ -38,6 +38,7 @@ from bus.storage_delta.checkpoint_files import MalformedCheckpoint, decode_check
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.read_cache import ReadCache
+from bus.storage_delta.schema_evolution import add_new_fields, find_value_type
 from bus.storage_delta.store import KeyExists, KeyLocked, KeyNotFound, Lock, ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable, PartitionReader
 from bus.storage_delta.typed_log import DeltaTypedLog
@@ -131,7 +132,8 @@ class RootReader:
 
     def open_metadata(self) -> PartitionReader:
         """`__cluster_metadata`; its values are structs. `typed_log.replay_values` gives them as rows."""
-        return self.open_partition(_METADATA, value_type=CLUSTER_METADATA_VALUE_TYPE)
+        value_type = find_value_type(self._store, folder_of(_METADATA), CLUSTER_METADATA_VALUE_TYPE, self._cache)
+        return self.open_partition(_METADATA, value_type=value_type)
 
     def open_partition(
         self, partition: TopicPartition, *, topic_id: str | None = None, value_type: pa.DataType | None = None
@@ -167,6 +169,7 @@ class DeltaStorage:
 
     def open_metadata(self) -> DeltaTypedLog:
         self._check_metadata_not_lost()
+        add_new_fields(self._store, folder_of(_METADATA), CLUSTER_METADATA_VALUE_TYPE, self._cache)
         table = self._create(_METADATA, topic_id=self._cluster_id, value_type=CLUSTER_METADATA_VALUE_TYPE)
         return DeltaTypedLog(table, CLUSTER_METADATA_VALUE_TYPE)
 

@@ -1,0 +1,185 @@
+"""A typed log whose struct has got new fields since its table was made.
+
+Guards two promises: no field is ever removed, renamed or changed, only added behind the others; and the rows keep their
+offsets and their values. The change is one version, created put-if-absent like every other: the new metadata, and the
+rows in one file that has the new fields (`dataChange=false`). Delta fills in what a file lacks, but a reader of the
+files themselves does not, so the files of a version always have the fields of its schema.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bus.errors import StorageDamaged, StorageFault
+from bus.log_schema import log_schema
+from bus.ports import Committed, Conflicted
+from bus.storage_delta.actions import (
+    ENGINE_INFO,
+    LOG_FOLDER,
+    LiveFile,
+    checkpoint_name,
+    encode_append,
+    is_same_schema,
+    table_schema_string,
+    version_name,
+)
+from bus.storage_delta.commit import commit_version
+from bus.storage_delta.data_files import EncodedFile, encode_data_file
+from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.read_cache import ReadCache
+from bus.storage_delta.recovery import recover
+from bus.storage_delta.snapshot import Snapshot, load_snapshot, table_exists
+from bus.storage_delta.store import ObjectStore
+
+_log = logging.getLogger(__name__)
+
+Action = dict[str, Any]
+
+
+def find_value_type(store: ObjectStore, folder: str, newest: pa.StructType, cache: ReadCache) -> pa.StructType:
+    """The fields of `newest` that the table's value has; `newest` itself if the table is no earlier form of it, which
+    opening it will find out. Raises `StorageDamaged`."""
+    return _earlier_type(_load(store, folder, newest, cache), newest) or newest
+
+
+def add_new_fields(store: ObjectStore, folder: str, newest: pa.StructType, cache: ReadCache) -> None:
+    """Give the table the fields of `newest` that its value lacks; nothing if it has them all, or is not there.
+
+    Only for the writer, before it opens the table. Safe to repeat, also after a crash in between. Raises
+    `StorageFault`.
+    """
+    if not table_exists(store, folder):
+        return
+    snapshot = _load(store, folder, newest, cache)
+    earlier = _earlier_type(snapshot, newest)
+    if earlier is None:
+        return
+    recover(store, folder, snapshot)  # the next version's name may be that of a torn one
+    added = [field.name for field in list(newest)[len(earlier) :]]
+    txn_id, now_ms = str(uuid.uuid4()), time.time_ns() // 1_000_000
+    changes = [{"metaData": _changed_metadata(store, folder, snapshot, newest)}]
+    changes += [_remove(file, now_ms) for file in snapshot.files]
+    rewritten = _rewrite(store, folder, snapshot, newest, cache, txn_id)
+    if rewritten is not None:
+        changes.append(_add(rewritten, now_ms, txn_id))
+        store.write_unique(f"{folder}/{rewritten.file.path}", rewritten.data)
+    outcome = commit_version(
+        store,
+        f"{folder}/{LOG_FOLDER}",
+        version=snapshot.version + 1,
+        data=_encode([_commit_info(added, now_ms, txn_id, len(changes) + 1), *changes]),
+        txn_id=txn_id,
+        high_watermark=snapshot.high_watermark,
+    )
+    if isinstance(outcome, Conflicted) and rewritten is not None:
+        store.delete(f"{folder}/{rewritten.file.path}")  # with an unknown outcome it has to stay
+    if not isinstance(outcome, Committed):
+        raise StorageFault(f"{folder}: the fields {', '.join(added)} could not be added: {outcome}")
+    _log.info("%s: added the fields %s, at version %d", folder, ", ".join(added), outcome.version)
+
+
+def _load(store: ObjectStore, folder: str, newest: pa.StructType, cache: ReadCache) -> Snapshot:
+    return load_snapshot(store, folder, DataReader(store, folder, log_schema(newest), cache))
+
+
+def _earlier_type(snapshot: Snapshot, newest: pa.StructType) -> pa.StructType | None:
+    """The first fields of `newest`, if the table has these and no others."""
+    fields = list(newest)
+    for count in range(len(fields) - 1, 0, -1):
+        earlier = pa.struct(fields[:count])
+        if is_same_schema(snapshot.metadata.schema_string, log_schema(earlier)):
+            return earlier
+    return None
+
+
+def _rewrite(
+    store: ObjectStore, folder: str, snapshot: Snapshot, newest: pa.StructType, cache: ReadCache, txn_id: str
+) -> EncodedFile | None:
+    """All rows as they are, with the new fields null. None if there are no rows."""
+    reader = DataReader(store, folder, log_schema(newest), cache)  # which casts what it reads
+    batches = [batch for file in snapshot.files for batch in reader.batches_from(file, file.base_offset)]
+    return encode_data_file(batches, log_schema(newest), name_suffix=txn_id, compression="none") if batches else None
+
+
+def _commit_info(added: list[str], now_ms: int, txn_id: str, action_count: int) -> Action:
+    return {
+        "commitInfo": {
+            "timestamp": now_ms,
+            "operation": "ADD COLUMNS",
+            "operationParameters": {"columns": json.dumps([f"value.{name}" for name in added])},
+            "isBlindAppend": False,
+            "engineInfo": ENGINE_INFO,
+            "txnId": txn_id,
+            "actionCount": action_count,
+        }
+    }
+
+
+def _remove(file: LiveFile, now_ms: int) -> Action:
+    return {
+        "remove": {
+            "path": file.path,
+            "deletionTimestamp": now_ms,
+            "dataChange": False,
+            "extendedFileMetadata": True,
+            "partitionValues": {},
+            "size": file.size_bytes,
+        }
+    }
+
+
+def _add(rewritten: EncodedFile, now_ms: int, txn_id: str) -> Action:
+    """As an append writes it, but that its rows are not new."""
+    appended = encode_append(
+        rewritten.file,
+        stats=rewritten.stats,
+        producers=(),
+        leader_epoch=rewritten.file.leader_epoch,
+        now_ms=now_ms,
+        txn_id=txn_id,
+    )
+    add = next(action["add"] for action in map(json.loads, appended.splitlines()) if "add" in action)
+    return {"add": {**add, "dataChange": False}}
+
+
+def _encode(actions: Sequence[Action]) -> bytes:
+    return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
+
+
+def _changed_metadata(store: ObjectStore, folder: str, snapshot: Snapshot, newest: pa.StructType) -> Action:
+    return {
+        **_metadata_action(store, folder, snapshot),
+        "schemaString": table_schema_string(log_schema(newest)),
+    }
+
+
+def _metadata_action(store: ObjectStore, folder: str, snapshot: Snapshot) -> Action:
+    """The table's `metaData` as it stands in the log: what the bus does not know of is kept too."""
+    log_folder = f"{folder}/{LOG_FOLDER}"
+    for version in range(snapshot.version, snapshot.checkpoint_version, -1):
+        for line in store.get(f"{log_folder}/{version_name(version)}").splitlines():
+            if b'"metaData"' in line and (found := json.loads(line).get("metaData")) is not None:
+                return dict(found)
+    if snapshot.checkpoint_version >= 0:
+        data = store.get(f"{log_folder}/{checkpoint_name(snapshot.checkpoint_version)}")
+        for row in pq.ParquetFile(pa.BufferReader(data)).read(columns=["metaData"]).column("metaData").to_pylist():
+            if row is not None and row["id"] is not None:
+                return _plain(row)
+    raise StorageDamaged(f"{log_folder}: expected the table's metadata in its log, found none")
+
+
+def _plain(row: Action) -> Action:
+    """A `metaData` of a checkpoint as it stands in a version: maps are objects, what is null is left out."""
+    plain = {name: value for name, value in row.items() if value is not None}
+    plain["configuration"] = dict(row.get("configuration") or ())
+    if "format" in plain:
+        plain["format"] = {**plain["format"], "options": dict(plain["format"].get("options") or ())}
+    return plain
