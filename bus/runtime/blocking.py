@@ -1,7 +1,8 @@
 """The one place where blocking calls cross into threads.
 
-Three pools, so that one kind of work never waits behind another: commits, which a producer waits for; reads of data
-files; maintenance (checkpoints, deletion of files), one at a time.
+Four pools, so that one kind of work never waits behind another: commits, which a producer waits for; control, the
+cluster's metadata, which changes one at a time; reads of data files; maintenance (checkpoints, deletion of files), one
+at a time.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ T = TypeVar("T")
 class BlockingCalls:
     def __init__(self, threads: int) -> None:
         self._commits = ThreadPoolExecutor(threads, thread_name_prefix="commit")
+        self._control = ThreadPoolExecutor(1, thread_name_prefix="control")
         self._reads = ThreadPoolExecutor(threads, thread_name_prefix="read")
         self._maintenance = ThreadPoolExecutor(1, thread_name_prefix="maintenance")
 
     def commit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         return _submit(self._commits, call)
+
+    def control(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        return _submit(self._control, call)
 
     def read(self, call: Callable[[], T]) -> asyncio.Future[T]:
         return _submit(self._reads, call)
@@ -31,7 +36,7 @@ class BlockingCalls:
 
     def close(self) -> None:
         """Wait for what runs; what has not begun is dropped."""
-        for pool in (self._commits, self._reads, self._maintenance):
+        for pool in (self._commits, self._control, self._reads, self._maintenance):
             pool.shutdown(wait=True, cancel_futures=True)
 
 

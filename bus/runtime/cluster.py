@@ -16,11 +16,12 @@ from typing import TypeVar
 from bus.config import BrokerConfig, describe_broker_config
 from bus.config_keys import ConfigEntry
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
-from bus.model import BrokerEndpoint, Step, TopicPartition
+from bus.model import BrokerEndpoint, ProducerStamp, Step, TopicPartition
 from bus.partition_log.appends import AppendRules
 from bus.ports import Clock, Committed, PartitionTable, Storage, TypedLog
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partition import Partition, PartitionSettings
+from bus.runtime.producer_id_pool import ProducerIdPool
 from bus.runtime.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope
 from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, Topic, apply, replay_cluster
@@ -40,6 +41,13 @@ from bus.topics.cluster_decisions import (
 from bus.topics.cluster_records import ClusterRecord, encode_record
 from bus.topics.configs import describe_topic_configs, resolve_topic_config
 from bus.topics.names import is_internal_topic
+from bus.topics.producer_decisions import (
+    InitProducer,
+    check_init_producer,
+    decide_allocate_producer_ids,
+    decide_init_producer,
+)
+from bus.topics.producer_ids import ProducerIdentity, check_producer
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +81,7 @@ class Cluster:
         self._fenced: Refused | None = None
         self._is_reload_due = False  # memory may be wrong, and the metadata could not be read yet
         self._checkpoint: asyncio.Task[None] | None = None
+        self._producer_ids = ProducerIdPool(self._allocate_producer_ids, tasks)
 
     async def start(self, endpoint: BrokerEndpoint) -> None:
         """Replay the metadata, take the leadership of every partition at a new epoch, open all tables.
@@ -81,7 +90,7 @@ class Cluster:
         metadata log itself cannot be read or written.
         """
         self._endpoint = endpoint
-        self._metadata: TypedLog = await self._calls.commit(self._storage.open_metadata)
+        self._metadata: TypedLog = await self._calls.control(self._storage.open_metadata)
         self._leader_epoch = self._metadata.state.leader_epoch + 1
         self._state = await self._replay()
         others = self._state.brokers.keys() - {endpoint.broker_id}
@@ -185,6 +194,47 @@ class Cluster:
                     partition.configure(settings)
         return answers
 
+    # ------------------------------------------------------------------ producers
+
+    async def init_producer(
+        self, name: str | None, *, producer_id: int | None = None, producer_epoch: int | None = None
+    ) -> ProducerIdentity | Refused:
+        """Without a name: an id that nobody ever had, at epoch 0, and only one in a thousand costs a commit. With it:
+        that name's id and an epoch that nobody ever had, committed before the answer; then every lower epoch is fenced.
+
+        `producer_id` and `producer_epoch` are those of a caller that has the name's identity. Refused as
+        `decide_init_producer` says, or INVALID_REQUEST (an identity without a name).
+        """
+        current = None if producer_id is None else ProducerIdentity(producer_id, producer_epoch or 0)
+        if name is None:
+            if current is not None:
+                return Refused(
+                    ErrorCode.INVALID_REQUEST, f"expected a producer id with a name only, found {producer_id} without"
+                )
+            new_id = await self._producer_ids.take()
+            return new_id if isinstance(new_id, Refused) else ProducerIdentity(new_id, 0)
+        command = InitProducer(name, current)
+        refused = check_init_producer(command)
+        if refused is not None:
+            return refused
+        is_known = self._state.producers.by_name.find(name) is not None
+        taken = None if is_known or current is not None else await self._producer_ids.take()
+        if isinstance(taken, Refused):
+            return taken
+        (answer,) = await self._change(
+            [functools.partial(decide_init_producer, command=command, new_producer_id=taken)]
+        )
+        return answer
+
+    def check_producer(self, stamp: ProducerStamp) -> Refused | None:
+        """Why nothing of this identity may be appended anywhere; None if it may be. For every batch: one look-up."""
+        return check_producer(self._state.producers, stamp)
+
+    async def _allocate_producer_ids(self) -> range | Refused:
+        decide = functools.partial(decide_allocate_producer_ids, broker_id=self._endpoint.broker_id)
+        (block,) = await self._change([decide])
+        return block
+
     async def _change(
         self,
         decisions: Sequence[Callable[[ClusterState], Step[ClusterRecord, T | Refused]]],
@@ -233,7 +283,7 @@ class Cluster:
             self._metadata.append, rows, leader_epoch=self._leader_epoch, now_ms=self._clock.now_ms()
         )
         try:
-            outcome = await self._calls.commit(call)
+            outcome = await self._calls.control(call)
         except StorageFault as fault:
             return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {fault}")
         if isinstance(outcome, Committed):
@@ -250,7 +300,7 @@ class Cluster:
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])  # the log does not reload beside it
         try:
-            log = await self._calls.commit(self._metadata.reload)
+            log = await self._calls.control(self._metadata.reload)
             state = await self._replay()
         except StorageFault as fault:
             return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {fault}")
@@ -284,7 +334,7 @@ class Cluster:
             except ValueError as error:
                 raise StorageDamaged(str(error)) from error
 
-        return await self._calls.read(replay)
+        return await self._calls.control(replay)
 
     async def _write_checkpoint(self) -> None:
         try:
