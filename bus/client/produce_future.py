@@ -1,7 +1,7 @@
-"""Futures of the producer: what `send` and `send_batch` return.
+"""The future of `send_batch`, and the chunks of its records.
 
-Guards one promise: a future is resolved exactly once, and what waits for it always learns of it. Lean on purpose: a
-future that nobody waits for costs no lock object of its own. Never runs a callback while a lock is held.
+Guards one promise: a future is resolved exactly once, and what waits for it always learns of it. Never runs a callback
+while a lock is held. Single records have lighter futures: `produce_batch`.
 """
 
 from __future__ import annotations
@@ -9,43 +9,43 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
-from bus.client.values import BatchMetadata, RecordMetadata
+from bus.client.values import BatchMetadata
 from bus.errors import BusError
 
 logger = logging.getLogger(__name__)
 
-ResultT = TypeVar("ResultT")
 _lock = threading.Lock()  # of all futures: held for a few instructions only
 
 
-class ProduceFuture(Generic[ResultT]):
-    """The outcome of a produce call, once there is one.
+class BatchFuture:
+    """Of one batch: a `BatchMetadata` for each run of it that was produced in one piece, by partition, in order.
 
-    It fails with the `BusError` of the first record that could not be produced. After REQUEST_TIMED_OUT or
-    NETWORK_EXCEPTION the records may still be, or come to be, in the log.
+    Done when every run has its outcome. It fails with the `BusError` of the first run that failed; the others may have
+    succeeded. After REQUEST_TIMED_OUT or NETWORK_EXCEPTION the records may still be, or come to be, in the log.
     """
 
-    __slots__ = ("_callbacks", "_error", "_event", "_is_done", "_result")
+    __slots__ = ("_callbacks", "_error", "_event", "_is_done", "_missing", "_runs")
 
-    def __init__(self) -> None:
-        self._is_done = False
-        self._result: ResultT | None = None
+    def __init__(self, run_count: int) -> None:
+        self._runs: list[BatchMetadata | None] = [None] * run_count
+        self._missing = run_count
         self._error: BusError | None = None
+        self._is_done = run_count == 0
         self._event: threading.Event | None = None
-        self._callbacks: list[Callable[[Any], object]] | None = None
+        self._callbacks: list[Callable[[Any], object]] = []
 
     def done(self) -> bool:
         return self._is_done
 
-    def result(self, timeout: float | None = None) -> ResultT:
+    def result(self, timeout: float | None = None) -> list[BatchMetadata]:
         """Wait at most `timeout` seconds. Raises the `BusError`, or `TimeoutError` if there is no outcome yet."""
         self.wait(timeout)
         if self._error is not None:
             raise self._error
-        return self._result  # type: ignore[return-value]
+        return [run for run in self._runs if run is not None]
 
     def exception(self, timeout: float | None = None) -> BusError | None:
         """Wait as `result` does; None if all went well."""
@@ -59,15 +59,12 @@ class ProduceFuture(Generic[ResultT]):
         """
         with _lock:
             if not self._is_done:
-                self._callbacks = self._callbacks or []
                 self._callbacks.append(callback)
                 return
         self._run(callback)
 
     def wait(self, timeout: float | None = None) -> None:
         """Raises `TimeoutError` if there is no outcome within `timeout` seconds."""
-        if self._is_done:
-            return
         with _lock:
             if self._is_done:
                 return
@@ -75,18 +72,21 @@ class ProduceFuture(Generic[ResultT]):
         if not event.wait(timeout):
             raise TimeoutError(f"expected the broker's answer within {timeout} s, found none yet")
 
-    def _settle(self, result: ResultT | None, error: BusError | None) -> bool:
+    def resolve(self, slot: int, metadata: BatchMetadata | None, error: BusError | None) -> None:
+        """The outcome of one run."""
         with _lock:
-            if self._is_done:
-                return False
-            self._result, self._error, self._is_done = result, error, True
+            self._runs[slot] = metadata
+            self._missing -= 1
+            self._error = self._error or error
+            if self._missing:
+                return
+            self._is_done = True
             event, callbacks = self._event, self._callbacks
-            self._callbacks = None
+            self._callbacks = []
         if event is not None:
             event.set()
-        for callback in callbacks or ():
+        for callback in callbacks:
             self._run(callback)
-        return True
 
     def _run(self, callback: Callable[[Any], object]) -> None:
         try:
@@ -95,64 +95,81 @@ class ProduceFuture(Generic[ResultT]):
             logger.exception("a callback of a produce future failed")
 
 
-class RecordFuture(ProduceFuture[RecordMetadata]):
-    """Of one record."""
+class RunChunk:
+    """One run of a batch: records of one partition, encoded already."""
 
-    __slots__ = ()
+    __slots__ = (
+        "_error",
+        "_metadata",
+        "_slot",
+        "batch",
+        "deadline",
+        "due_at",
+        "is_settled",
+        "payload",
+        "record_count",
+        "reserved_bytes",
+        "size_bytes",
+        "timestamp_ms",
+    )
 
-    def resolve(self, slot: int, metadata: BatchMetadata | None, error: BusError | None) -> None:
-        if metadata is None:
-            self._settle(None, error)
-            return
-        self._settle(
-            RecordMetadata(
-                topic=metadata.topic,
-                partition=metadata.partition,
-                offset=metadata.base_offset,
-                timestamp_ms=metadata.timestamp_ms,
-                version=metadata.version,
-            ),
-            None,
-        )
+    def __init__(
+        self,
+        future: BatchFuture,
+        slot: int,
+        payload: tuple[Any, int, int],
+        *,
+        record_count: int,
+        size_bytes: int,
+        timestamp_ms: int | None,
+        deadline: float,
+    ) -> None:
+        """`payload` as `PartEncoder.pack` gives it; `timestamp_ms` None: every record brings its own."""
+        self.batch = future
+        self._slot = slot
+        self.payload: Any = payload
+        self.record_count = record_count
+        self.size_bytes = size_bytes
+        self.reserved_bytes = size_bytes
+        self.timestamp_ms = timestamp_ms
+        self.due_at = 0.0
+        self.deadline = deadline
+        self.is_settled = False
+        self._metadata: BatchMetadata | None = None
+        self._error: BusError | None = None
+
+    def settle(
+        self, metadata: BatchMetadata | None, error: BusError | None, offsets: Sequence[int] | None = None
+    ) -> None:
+        assert not self.is_settled, "a chunk is settled once"
+        self.is_settled = True
+        if metadata is not None and metadata.timestamp_ms < 0 and self.timestamp_ms is not None:
+            metadata = metadata.with_timestamp(self.timestamp_ms)
+        self._metadata, self._error = metadata, error
+        self.payload = ()
+
+    def announce(self) -> None:
+        self.batch.resolve(self._slot, self._metadata, self._error)
+
+    def refuse_records(self, errors: Mapping[int, BusError]) -> None:
+        raise AssertionError("a run is refused as a whole")
 
 
-class BatchFuture(ProduceFuture[list[BatchMetadata]]):
-    """Of one batch: a `BatchMetadata` for each run of it that was produced in one piece, by partition, in order.
+class Waitable(Protocol):
+    def done(self) -> bool: ...
 
-    Done when every run has its outcome. It fails if any run failed; the others may have succeeded.
-    """
-
-    __slots__ = ("_first_error", "_missing", "_runs")
-
-    def __init__(self, run_count: int) -> None:
-        super().__init__()
-        self._runs: list[BatchMetadata | None] = [None] * run_count
-        self._missing = run_count
-        self._first_error: BusError | None = None
-        if run_count == 0:
-            self._settle([], None)
-
-    def resolve(self, slot: int, metadata: BatchMetadata | None, error: BusError | None) -> None:
-        with _lock:
-            self._runs[slot] = metadata
-            self._missing -= 1
-            self._first_error = self._first_error or error
-            if self._missing:
-                return
-        if self._first_error is not None:
-            self._settle(None, self._first_error)
-        else:
-            self._settle([run for run in self._runs if run is not None], None)
+    def wait(self, timeout: float | None = None) -> None: ...
 
 
-def wait_all(futures: list[ProduceFuture[Any]], timeout: float | None) -> None:
+def wait_all(waitables: Iterable[Waitable], timeout: float | None) -> None:
     """Wait for all within `timeout` seconds together. Raises `TimeoutError`; errors of the futures stay in them."""
     deadline = None if timeout is None else time.monotonic() + timeout
-    for count, future in enumerate(futures):
+    left = list(waitables)
+    for count, waitable in enumerate(left):
         try:
-            future.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            waitable.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
         except TimeoutError:
-            unanswered = sum(not later.done() for later in futures[count:])
+            unanswered = sum(not later.done() for later in left[count:])
             raise TimeoutError(
-                f"expected all records to be answered within {timeout} s, found {unanswered} open"
+                f"expected all records to be answered within {timeout} s, found {unanswered} batches open"
             ) from None

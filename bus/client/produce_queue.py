@@ -1,220 +1,387 @@
-"""One partition's records on their way: what waits, what is under way, and what happens after a failure.
+"""One partition's records on their way: what waits, what is under way, and what becomes of it after a failure.
 
-Guards the order of a partition: records are handed out in the order in which they came, and when a request fails in a
-way that may be repeated, that request and all that followed it are handed out again, in their order. So the last copy
-of every record in the log is in the order of sending; a record may be there more than once (at least once). Does no
-I/O, holds no lock and reads no clock: its owner does.
+Guards the order of a partition, and with an idempotent producer that each record is in the log once. What was sent is a
+`Part`: it keeps its records and its stamp (producer id, epoch, first sequence) as long as it may be in the log. After a
+failure nothing more is sent until every part under way has its answer; then what failed goes again, first things first.
+Where records dropped out (refused, timed out), the sequences behind them must close up, and numbers are used a second
+time. So the partition is *resumed* first: the leader fences the epoch, so that nothing that is still on its way can
+arrive, and tells how far the log came; what is not in it goes again under a new epoch. Without idempotence a failure
+may reorder and repeat records, as in Kafka. Does no I/O, holds no lock and reads no clock: its owner does.
 """
 
 from __future__ import annotations
 
-import itertools
+import bisect
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from bus.client.produce_wire import Row
 from bus.client.values import BatchMetadata
 from bus.errors import BusError, ErrorCode
+from bus.model import SEQUENCE_MODULUS, ProducerStamp, sequence_after
+
+# Waiting bytes of a partition from which on it sends although something of it is under way.
+FULL_BYTES = 256 * 1024
 
 
-class Outcome(Protocol):
-    """A future that takes one result for each slot."""
+class Chunk(Protocol):
+    """What is produced or fails as one."""
 
-    def resolve(self, slot: int, metadata: BatchMetadata | None, error: BusError | None) -> None: ...
+    payload: Any  # Arrow bytes, or None: it has rows
+    record_count: int
+    size_bytes: int
+    reserved_bytes: int
+    due_at: float  # when it need not wait for company any longer
+    deadline: float
+    is_settled: bool
 
+    def settle(
+        self, metadata: BatchMetadata | None, error: BusError | None, offsets: Sequence[int] | None = None
+    ) -> None: ...
 
-class Chunk:
-    """What is produced or fails as one: one record of `send`, or one run of a batch.
+    def announce(self) -> None: ...
 
-    Exactly one of `row` and `payload` is set. `timestamp_ms` None: every record brings its own.
-    """
-
-    __slots__ = (
-        "attempts",
-        "deadline",
-        "future",
-        "is_alone",
-        "is_settled",
-        "payload",
-        "record_count",
-        "row",
-        "size_bytes",
-        "slot",
-        "timestamp_ms",
-    )
-
-    def __init__(
-        self,
-        *,
-        future: Outcome,
-        slot: int,
-        row: Row | None,
-        payload: Any,
-        record_count: int,
-        size_bytes: int,
-        timestamp_ms: int | None,
-        deadline: float,
-    ) -> None:
-        self.future = future
-        self.slot = slot
-        self.row = row
-        self.payload = payload
-        self.record_count = record_count
-        self.size_bytes = size_bytes
-        self.timestamp_ms = timestamp_ms
-        self.deadline = deadline
-        self.attempts = 0
-        self.is_settled = False
-        self.is_alone = False  # never shares a part again
+    def refuse_records(self, errors: Mapping[int, BusError]) -> None: ...
 
 
 class Part:
-    """One partition's share of one request under way."""
+    """One partition's share of one request. `payload` and `timestamp_ms` are its records as they were encoded."""
 
-    __slots__ = ("chunks", "generation", "queue")
+    __slots__ = (
+        "attempts",
+        "chunks",
+        "order",
+        "payload",
+        "queue",
+        "record_count",
+        "size_bytes",
+        "stamp",
+        "timestamp_ms",
+    )
 
-    def __init__(self, queue: PartitionQueue, chunks: list[Chunk]) -> None:
+    def __init__(self, queue: PartitionQueue, chunks: list[Chunk], order: tuple[int, ...]) -> None:
         self.queue = queue
         self.chunks = chunks
-        self.generation = queue.generation
+        self.order = order  # of sending, among the parts of the queue
+        self.payload: Any = None  # None: to be encoded
+        self.timestamp_ms: int | None = None
+        self.stamp: ProducerStamp | None = None
+        self.attempts = 0
+        self.count()
+
+    def count(self) -> None:
+        self.record_count = sum(chunk.record_count for chunk in self.chunks)
+        self.size_bytes = sum(chunk.size_bytes for chunk in self.chunks)
+
+    @property
+    def is_settled(self) -> bool:
+        return all(chunk.is_settled for chunk in self.chunks)
+
+    @property
+    def deadline(self) -> float:
+        return min((chunk.deadline for chunk in self.chunks if not chunk.is_settled), default=math.inf)
 
 
-Settled = tuple[Chunk, BatchMetadata | None, BusError | None]
+Settled = list[Chunk]
 
 
 class PartitionQueue:
-    """Invariant: every chunk is in `pending`, in one part of `in_flight`, or settled; `in_flight` is in order."""
+    """Invariants: a chunk is in `pending`, in one part of `retries` or `in_flight`, or settled. Each of the three is in
+    the order of sending, and what is in `retries` was sent before what is in `pending`."""
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
         self.pending: deque[Chunk] = deque()
+        self.pending_bytes = 0
+        self.retries: deque[Part] = deque()
         self.in_flight: deque[Part] = deque()
         self.address: str | None = None  # where the parts in flight went
-        self.generation = 0  # parts of an earlier one were handed out again: their answers count no more
         self.failures = 0  # one after another
         self.retry_at = 0.0
+        self.is_draining = False  # after a failure, until nothing is under way
+        self._part_count = 0
         self.topic_id = ""
         self.wire_head = b""
+        # An idempotent producer's. `stamp_next` None: not idempotent, or no identity yet.
+        self.stamp_next: ProducerStamp | None = None  # of the next new part
+        self.needs_resume = False  # stamped records dropped out, or the log's end is not known
+        self.is_resuming = False
+        self.is_resumed = False  # once at least
 
-    def is_sendable(self, *, now: float, window: int) -> bool:
-        return bool(self.pending) and len(self.in_flight) < window and now >= self.retry_at
+    # ------------------------------------------------------------ sending
 
-    def take(self, max_bytes: int) -> list[Chunk]:
-        """The next chunks that fit one part: a run of a batch alone, single records as many as waited."""
-        first = self.pending.popleft()
-        chunks = [first]
-        if not _may_share(first):
-            return chunks
-        size = first.size_bytes
-        while self.pending and _may_share(self.pending[0]):
-            size += self.pending[0].size_bytes
-            if size > max_bytes:
+    def is_ready(self, now: float, *, is_hurried: bool) -> bool:
+        """May and should a part be sent now? `is_hurried`: nothing waits for company."""
+        if now < self.retry_at or self.needs_resume:
+            return False
+        if self.is_draining and self.in_flight:
+            return False
+        if self.retries:
+            return True
+        if not self.pending:
+            return False
+        return is_hurried or not self.in_flight or self.pending_bytes >= FULL_BYTES or now >= self.pending[0].due_at
+
+    @property
+    def next_bytes(self) -> int:
+        """Of the next part at least."""
+        return self.retries[0].size_bytes if self.retries else self.pending[0].size_bytes
+
+    def push(self, chunk: Chunk) -> None:
+        self.pending.append(chunk)
+        self.pending_bytes += chunk.size_bytes
+
+    def take(self, max_bytes: int, *, is_idempotent: bool) -> Part:
+        """The next part: one that failed, or as many chunks with rows as fit, or one chunk with a payload."""
+        self.is_draining = False
+        if self.retries:
+            part = self.retries.popleft()
+        else:
+            self._part_count += 1
+            part = Part(self, self._take_chunks(max_bytes), (self._part_count,))
+            if is_idempotent:
+                assert self.stamp_next is not None, f"{self}: sent without an identity"
+                part.stamp = self.stamp_next
+                self.stamp_next = _advance(part.stamp, part.record_count)
+        part.attempts += 1
+        self.in_flight.append(part)
+        return part
+
+    def _take_chunks(self, max_bytes: int) -> list[Chunk]:
+        chunks = [self.pending.popleft()]
+        size = chunks[0].size_bytes
+        while self.pending and chunks[0].payload is None and self.pending[0].payload is None:
+            if size + self.pending[0].size_bytes > max_bytes:
                 break
             chunks.append(self.pending.popleft())
+            size += chunks[-1].size_bytes
+        self.pending_bytes -= size
         return chunks
 
-    def is_current(self, part: Part) -> bool:
-        return part.generation == self.generation
+    # ------------------------------------------------------------ answers
 
-    def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int, version: int) -> list[Settled]:
-        self._remove(part)
+    def acknowledge(
+        self, part: Part, base_offset: int, log_append_time_ms: int, version: int, offsets: Sequence[int] = ()
+    ) -> Settled:
+        """The part is in the log."""
+        self._leave(part)
         self.failures = 0
-        settled: list[Settled] = []
+        return self._place(part, base_offset, log_append_time_ms, version, offsets)
+
+    def _place(
+        self, part: Part, base_offset: int, log_append_time_ms: int, version: int, offsets: Sequence[int] = ()
+    ) -> Settled:
+        settled: Settled = []
+        position = 0
         for chunk in part.chunks:
-            timestamp_ms = chunk.timestamp_ms if chunk.timestamp_ms is not None else -1
-            metadata = BatchMetadata(
-                topic=self.topic,
-                partition=self.partition,
-                base_offset=base_offset,
-                record_count=chunk.record_count,
-                timestamp_ms=log_append_time_ms if log_append_time_ms >= 0 else timestamp_ms,
-                version=version,
-            )
-            if base_offset >= 0:
-                base_offset += chunk.record_count
-            settled.append((chunk, metadata, None))
+            if not chunk.is_settled:
+                first = base_offset + position if base_offset >= 0 else -1
+                own = offsets[position : position + chunk.record_count] if offsets else None
+                metadata = BatchMetadata(
+                    topic=self.topic,
+                    partition=self.partition,
+                    base_offset=own[0] if own else first,
+                    record_count=chunk.record_count,
+                    timestamp_ms=log_append_time_ms,
+                    version=version,
+                )
+                chunk.settle(metadata, None, own)
+                settled.append(chunk)
+            position += chunk.record_count
         return settled
 
-    def refuse(self, part: Part, error: BusError) -> list[Settled]:
-        """The part failed for good; those behind it go on.
+    def repeat(self, part: Part, error: BusError, *, retries: int) -> Settled:
+        """The part failed in a way that may be repeated. Returns what has no attempt left."""
+        self._leave(part)
+        self.failures += 1
+        if part.attempts <= retries and not part.is_settled:
+            self._back(part)
+            return []
+        return self._drop(part, part.chunks, error)
 
-        Records of several calls that shared the part are tried again one by one, and what followed them with them:
-        only one of them may be at fault.
-        """
-        if len(part.chunks) == 1:
-            self._remove(part)
-            return [(part.chunks[0], None, error)]
-        for chunk in part.chunks:
-            chunk.is_alone = True
-        self._hand_out_again()
+    def put_off(self, part: Part) -> None:
+        """The broker would not take the part because of what went before it; it is not in the log."""
+        self._leave(part)
+        self._back(part)
+
+    def lose_order(self, part: Part) -> None:
+        """The broker misses what went before the oldest part, which to our knowledge is in the log: ask it."""
+        self.put_off(part)
+        self.needs_resume = True
+
+    def refuse(self, part: Part, error: BusError, record_errors: Mapping[int, BusError]) -> Settled:
+        """The part will never be taken as it is. With `record_errors` only those records are at fault; without, the
+        chunks of a part go on one by one, and a single one fails."""
+        self._leave(part)
+        if record_errors:
+            return self._drop_records(part, error, record_errors)
+        if len(part.chunks) == 1 or part.is_settled:
+            return self._drop(part, part.chunks, error)
+        self._split(part)
         return []
 
-    def repeat(self, *, error: BusError, failed: Callable[[Part], bool], retries: int, now: float) -> list[Settled]:
-        """Everything in flight goes back in front. Returns what has no attempt or no time left.
+    def _split(self, part: Part) -> None:
+        """Two halves in its place; the records keep their sequences, unless some of them were given up meanwhile."""
+        left = [chunk for chunk in part.chunks if not chunk.is_settled]
+        if len(left) < len(part.chunks):
+            part.chunks = left
+            self.needs_resume = self.needs_resume or part.stamp is not None
+        middle = len(part.chunks) // 2
+        stamp = part.stamp
+        for number, chunks in enumerate((part.chunks[:middle], part.chunks[middle:])):
+            half = Part(self, chunks, (*part.order, number))
+            half.attempts = part.attempts
+            half.stamp = stamp
+            stamp = stamp and _advance(stamp, half.record_count)
+            if chunks:
+                self._back(half)
 
-        `failed` tells which parts used up an attempt.
-        """
-        for part in self.in_flight:
-            if failed(part):
-                for chunk in part.chunks:
-                    chunk.attempts += 1
-        self._hand_out_again()
-        self.failures += 1
-        settled: list[Settled] = []
-        for chunk in list(self.pending):
-            if chunk.attempts > retries:
-                settled.append((chunk, None, error))
-            elif now >= chunk.deadline:
-                settled.append((chunk, None, self._expired(error)))
-        gone = {id(chunk) for chunk, _, _ in settled}
-        self.pending = deque(chunk for chunk in self.pending if id(chunk) not in gone)
+    def _drop_records(self, part: Part, error: BusError, record_errors: Mapping[int, BusError]) -> Settled:
+        settled: Settled = []
+        kept: list[Chunk] = []
+        start = 0
+        for chunk in part.chunks:
+            count = chunk.record_count
+            own = {index - start: found for index, found in record_errors.items() if start <= index < start + count}
+            start += count
+            if chunk.is_settled:
+                continue  # given up; its records are gone
+            if own and (chunk.payload is not None or len(own) == count):
+                chunk.settle(None, error if chunk.payload is not None else next(iter(own.values())))
+                settled.append(chunk)
+                continue
+            if own:
+                chunk.refuse_records(own)
+            kept.append(chunk)
+        part.chunks = kept
+        self.needs_resume = self.needs_resume or part.stamp is not None
+        if kept:
+            part.payload = None
+            part.count()
+            self._back(part)
         return settled
 
-    def _hand_out_again(self) -> None:
-        chunks = [chunk for part in self.in_flight for chunk in part.chunks if not chunk.is_settled]
-        self.in_flight.clear()
-        self.generation += 1
-        self.pending.extendleft(reversed(chunks))
+    def _drop(self, part: Part, chunks: Sequence[Chunk], error: BusError) -> Settled:
+        """These chunks fail; the part is out of the queue if none is left."""
+        settled = [chunk for chunk in chunks if not chunk.is_settled]
+        for chunk in settled:
+            chunk.settle(None, error)
+        if part.stamp is not None:
+            self.needs_resume = True
+        return settled
 
-    def expire(self, now: float) -> list[Settled]:
-        """What has waited for longer than delivery.timeout.ms, on its way or not."""
-        settled: list[Settled] = []
+    def _leave(self, part: Part) -> None:
+        assert self.in_flight[0] is part, f"{self}: an answer came out of order"
+        self.in_flight.popleft()
+
+    def _back(self, part: Part) -> None:
+        self.is_draining = True
+        bisect.insort(self.retries, part, key=lambda waiting: waiting.order)
+
+    # ------------------------------------------------------------ time
+
+    def expire(self, now: float) -> Settled:
+        """What was not acknowledged within delivery.timeout.ms, on its way or not."""
+        settled: Settled = []
         while self.pending and now >= self.pending[0].deadline:
-            settled.append((self.pending.popleft(), None, self._expired(None)))
-        for part in self.in_flight:
-            settled += [
-                (chunk, None, self._expired(None))
-                for chunk in part.chunks
-                if now >= chunk.deadline and not chunk.is_settled
-            ]
+            chunk = self.pending.popleft()
+            self.pending_bytes -= chunk.size_bytes
+            chunk.settle(None, self._expired())
+            settled.append(chunk)
+        # What was sent stays: its answer comes and has its place in the order; it may be in the log.
+        for part in (*self.in_flight, *self.retries):
+            late = [chunk for chunk in part.chunks if now >= chunk.deadline and not chunk.is_settled]
+            for chunk in late:
+                chunk.settle(None, self._expired())
+            settled += late
+        self._forget_settled_retries()
         return settled
 
-    def fail_all(self, error: BusError) -> list[Settled]:
-        chunks = [chunk for part in self.in_flight for chunk in part.chunks] + list(self.pending)
-        self.in_flight.clear()
-        self.pending.clear()
-        self.generation += 1
-        return [(chunk, None, error) for chunk in chunks]
+    def _forget_settled_retries(self) -> None:
+        for part in [part for part in self.retries if part.is_settled or part.payload is None]:
+            left = [chunk for chunk in part.chunks if not chunk.is_settled]
+            if len(left) == len(part.chunks):
+                continue
+            part.chunks = left
+            part.count()
+            self.needs_resume = self.needs_resume or part.stamp is not None
+            if not left:
+                self.retries.remove(part)
+
+    def _expired(self) -> BusError:
+        return BusError(ErrorCode.REQUEST_TIMED_OUT, f"{self}: not acknowledged within delivery.timeout.ms")
 
     def next_deadline(self) -> float:
         """When `expire` has something to do; infinity if never."""
-        chunks = itertools.chain((chunk for part in self.in_flight for chunk in part.chunks), self.pending)
-        return next((chunk.deadline for chunk in chunks if not chunk.is_settled), math.inf)
+        parts = [*self.in_flight, *self.retries]
+        deadlines = [part.deadline for part in parts]
+        if self.pending:
+            deadlines.append(self.pending[0].deadline)
+        return min(deadlines, default=math.inf)
 
-    def _expired(self, cause: BusError | None) -> BusError:
-        because = f"; last error: {cause}" if cause is not None else ""
-        return BusError(
-            ErrorCode.REQUEST_TIMED_OUT,
-            f"{self.topic}-{self.partition}: not acknowledged within delivery.timeout.ms{because}",
-        )
+    def fail_all(self, error: BusError) -> Settled:
+        settled = [chunk for chunk in self.chunks() if not chunk.is_settled]
+        for chunk in settled:
+            chunk.settle(None, error)
+        self.in_flight.clear()
+        self.retries.clear()
+        self.pending.clear()
+        self.pending_bytes = 0
+        return settled
 
-    def _remove(self, part: Part) -> None:
-        assert self.in_flight[0] is part, f"{self.topic}-{self.partition}: an answer came out of order"
-        self.in_flight.popleft()
+    def chunks(self) -> Iterator[Chunk]:
+        for parts in (self.in_flight, self.retries):
+            for part in parts:
+                yield from part.chunks
+        yield from self.pending
+
+    # ------------------------------------------------------------ sequences
+
+    def begin(self, stamp: ProducerStamp) -> None:
+        """The identity of all that is sent from now on. Nothing that was sent before is in the log, or under way."""
+        assert not self.in_flight, f"{self}: a new identity with parts under way"
+        for part in self.retries:
+            part.stamp = stamp
+            stamp = _advance(stamp, part.record_count)
+        self.stamp_next = stamp
+
+    def resume(self, producer_epoch: int, *, last_epoch: int, last_sequence: int, version: int) -> Settled:
+        """The leader has fenced every older epoch, and the log ends for this producer at `last_sequence` of
+        `last_epoch` (-1: there is nothing). What is in the log is settled, though nobody knows its offsets any more;
+        the rest goes again under the new epoch."""
+        assert self.stamp_next is not None, f"{self}: resumed without an identity"
+        settled: Settled = []
+        kept: deque[Part] = deque()
+        for part in self.retries:
+            if last_sequence >= 0 and _is_within(part, last_epoch, last_sequence):
+                settled += self._place(part, -1, -1, version)
+            else:
+                kept.append(part)
+        self.retries = kept
+        self.needs_resume = self.is_resuming = False
+        self.is_resumed = True
+        self.failures = 0
+        sequence = sequence_after(last_sequence, 1) if last_sequence >= 0 else 0
+        self.begin(ProducerStamp(self.stamp_next.producer_id, producer_epoch, sequence))
+        return settled
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
 
 
-def _may_share(chunk: Chunk) -> bool:
-    return chunk.row is not None and not chunk.is_alone
+def _advance(stamp: ProducerStamp, count: int) -> ProducerStamp:
+    return ProducerStamp(stamp.producer_id, stamp.producer_epoch, sequence_after(stamp.base_sequence, count))
+
+
+def _is_within(part: Part, last_epoch: int, last_sequence: int) -> bool:
+    stamp = part.stamp
+    if stamp is None or stamp.producer_epoch != last_epoch:
+        return False
+    return _is_at_or_before(sequence_after(stamp.base_sequence, part.record_count - 1), last_sequence)
+
+
+def _is_at_or_before(sequence: int, other: int) -> bool:
+    """Sequences go round: what is less than half a round ahead is ahead."""
+    return (other - sequence) % SEQUENCE_MODULUS < SEQUENCE_MODULUS // 2

@@ -8,10 +8,17 @@ writes everything but the payload, which is put behind it: protobuf allows field
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from bus.client.configs import ProducerConfig
+from bus.client.produce_batch import RowChunk
+from bus.client.produce_queue import Part
+from bus.client.sender import Request
+from bus.client.wire_compression import WireCompression
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
 
@@ -35,41 +42,84 @@ _PARTITIONS = _tag(pb.ProduceRequest, "partitions")
 _ARROW = _tag(pb.PartitionProduceData, "arrow")
 _KEY, _VALUE = pa.field("key", pa.binary()), pa.field("value", pa.binary())
 _HEADERS, _TIMESTAMP = pa.field("headers", HEADERS_TYPE), pa.field("timestamp", TIMESTAMP_TYPE)
-
-# One record on its way: key, value, headers, timestamp in milliseconds.
-Row = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]] | None, int]
+_VALUE_ONLY = pa.schema([_VALUE])
 
 
-def encode_partition(head: bytes, payload: Any, timestamp_ms: int | None) -> list[Any]:
-    """The pieces of one `PartitionProduceData`; `head` holds its topic, partition and topic id."""
-    if timestamp_ms is not None:
-        head += pb.PartitionProduceData(timestamp_ms=timestamp_ms).SerializeToString()
-    size = len(payload)
-    prefix = head + _ARROW + varint(size)
-    return [_PARTITIONS + varint(len(prefix) + size) + prefix, payload]
+class PartEncoder:
+    """Parts as the pieces of a request. A part's records are encoded once, however often it is sent."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._acks = config.acks
+        self._timeout_ms = config.request_timeout_ms
+        self._compression = WireCompression.of(config)
+
+    def encode(self, request: Request) -> bytes:
+        head = pb.ProduceRequest(
+            correlation_id=request.correlation_id, acks=self._acks, timeout_ms=self._timeout_ms
+        ).SerializeToString()
+        pieces = [head]
+        for part in request.parts:
+            pieces += self._encode_part(part)
+        return b"".join(pieces)
+
+    def _encode_part(self, part: Part) -> list[Any]:
+        if part.payload is None:
+            part.payload, part.timestamp_ms = self._records_of(part)
+        head = pb.PartitionProduceData(
+            topic=part.queue.topic, partition=part.queue.partition, topic_id=part.queue.topic_id
+        )
+        if part.timestamp_ms is not None:
+            head.timestamp_ms = part.timestamp_ms
+        if part.stamp is not None:
+            head.producer_id = part.stamp.producer_id
+            head.producer_epoch = part.stamp.producer_epoch
+            head.base_sequence = part.stamp.base_sequence
+        payload, codec, uncompressed_bytes = part.payload
+        if codec:
+            head.codec, head.uncompressed_bytes = codec, uncompressed_bytes
+        size = len(payload)
+        prefix = head.SerializeToString() + _ARROW + varint(size)
+        return [_PARTITIONS + varint(len(prefix) + size) + prefix, payload]
+
+    def _records_of(self, part: Part) -> tuple[Any, int | None]:
+        first = part.chunks[0]
+        if first.payload is not None:
+            return first.payload, first.timestamp_ms  # type: ignore[attr-defined]
+        batch, timestamp_ms = batch_of_rows(part.chunks)  # type: ignore[arg-type]
+        return self.pack(batch), timestamp_ms
+
+    def pack(self, batch: pa.RecordBatch) -> tuple[pa.Buffer, int, int]:
+        """Arrow bytes, compressed as the producer is told to: the payload, its codec and its size before."""
+        return self._compression.encode(batch)
 
 
-def encode_request(*, correlation_id: int, acks: int, timeout_ms: int, partitions: Sequence[list[Any]]) -> bytes:
-    """The whole request; `partitions` from `encode_partition`."""
-    head = pb.ProduceRequest(correlation_id=correlation_id, acks=acks, timeout_ms=timeout_ms).SerializeToString()
-    pieces = [head]
-    for partition in partitions:
-        pieces += partition
-    return b"".join(pieces)
-
-
-def batch_of_rows(rows: Sequence[Row]) -> tuple[pa.RecordBatch, int | None]:
+def batch_of_rows(chunks: Sequence[RowChunk]) -> tuple[pa.RecordBatch, int | None]:
     """Rows as the smallest batch that holds them; the timestamp apart if it is the same in all of them."""
-    fields, arrays = [_VALUE], [pa.array([row[1] for row in rows], pa.binary())]
-    if any(row[0] is not None for row in rows):
+    values = chunks[0].values if len(chunks) == 1 else list(chain.from_iterable(chunk.values for chunk in chunks))
+    times_ms = chunks[0].times_ms if len(chunks) == 1 else list(chain.from_iterable(chunk.times_ms for chunk in chunks))
+    fields, arrays = [_VALUE], [pa.array(values, pa.binary())]
+    if any(chunk.keys is not None for chunk in chunks):
         fields.append(_KEY)
-        arrays.append(pa.array([row[0] for row in rows], pa.binary()))
-    if any(row[2] for row in rows):
+        keys = chain.from_iterable(chunk.keys or [None] * chunk.record_count for chunk in chunks)
+        arrays.append(pa.array(list(keys), pa.binary()))
+    if any(chunk.headers for chunk in chunks):
         fields.append(_HEADERS)
-        arrays.append(pa.array([[{"key": k, "value": v} for k, v in row[2] or ()] for row in rows], HEADERS_TYPE))
-    timestamp_ms: int | None = rows[0][3]
-    if any(row[3] != timestamp_ms for row in rows):
+        arrays.append(_headers_of(chunks))
+    timestamp_ms: int | None = times_ms[0]
+    if times_ms.count(timestamp_ms) != len(times_ms):
         timestamp_ms = None
         fields.append(_TIMESTAMP)
-        arrays.append(pa.array([row[3] * 1000 for row in rows], pa.int64()).view(TIMESTAMP_TYPE))
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), timestamp_ms
+        arrays.append(pa.array(np.array(times_ms, np.int64) * 1000).view(TIMESTAMP_TYPE))
+    schema = _VALUE_ONLY if len(fields) == 1 else pa.schema(fields)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema), timestamp_ms
+
+
+def _headers_of(chunks: Sequence[RowChunk]) -> pa.Array:
+    rows: list[list[dict[str, Any]]] = []
+    for chunk in chunks:
+        headers = chunk.headers or {}
+        rows += [
+            [{"key": name, "value": data} for name, data in headers.get(position, ())]
+            for position in range(chunk.record_count)
+        ]
+    return pa.array(rows, HEADERS_TYPE)

@@ -6,37 +6,40 @@ sent; everything later comes through the future. Never looks at single records o
 
 from __future__ import annotations
 
+import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from bus.arrow_batches import encode_arrow_buffer
+from bus.client import exit_hooks
 from bus.client.cluster import Cluster, TopicInfo
 from bus.client.configs import ProducerConfig, parse_addresses, parse_config
-from bus.client.partitioning import Partitioner
-from bus.client.produce_future import BatchFuture, ProduceFuture, RecordFuture, wait_all
-from bus.client.produce_queue import Chunk
-from bus.client.produce_wire import Row
-from bus.client.sender import Sender
-from bus.client.values import RecordMetadata
+from bus.client.interceptors import InterceptorChain, ProducerRecord
+from bus.client.partition_choice import RecordPartitioner
+from bus.client.produce_batch import RECORD_OVERHEAD_BYTES, Headers, RecordFuture, headers_bytes
+from bus.client.produce_future import BatchFuture, RunChunk, wait_all
+from bus.client.producer_checks import check_bytes, check_headers, check_timestamp, one_batch
+from bus.client.producer_threads import ProducerThreads
 from bus.errors import BusError, ErrorCode
+from bus.serializers import serializer_of
 
-# What a record costs in memory beside its bytes; also keeps a record of no bytes from being free.
-_RECORD_OVERHEAD_BYTES = 96
 _ENVELOPE_BYTES = 1_024  # schema, metadata and padding of an Arrow stream
-_TIMESTAMP_MAX_MS = (2**63 - 1) // 1000  # the log keeps microseconds
-_COLUMNS = ("value", "key", "headers", "timestamp")
+
+ResultT = TypeVar("ResultT")
 
 
 class Producer:
     """Sends records to topics. Safe to share between threads; one producer for a process is best.
 
-    Delivery is at least once: a request whose outcome is unknown (the connection broke, no answer in time) is sent
-    again, together with everything of its partition that followed, so that the order of a partition is kept; records
-    may then be in the log twice. `retries=0` gives at most once. `acks`: "all" (the default), 1 or 0.
+    Idempotent unless told otherwise: each accepted record is in the log exactly once and in the order of the calls,
+    through lost answers, retries and restarts of the broker; what a time-out leaves open is said at the future. With
+    `name="..."` that holds across restarts of the program as well: the instance that came last is the one that may
+    send (older ones get PRODUCER_FENCED), and `last_sequence` tells where the log ends. `acks`: "all" (the default), 1
+    or 0; without idempotence delivery is at least once, with `retries=0` at most once.
 
     Takes Kafka's configs with underscores for dots; an unknown one is an error. Raises `BusError` INVALID_CONFIG.
     No connection is made before the first call.
@@ -45,51 +48,132 @@ class Producer:
     def __init__(self, address: str | list[str], **configs: Any) -> None:
         self._config = parse_config(ProducerConfig, configs)
         self._cluster = Cluster(parse_addresses(address), self._config)
-        self._partitioner = Partitioner()
-        self._sender = Sender(self._cluster, self._config)
+        self._threads = ProducerThreads(self._cluster, self._config)
+        self._sender = self._threads.sender
+        self._lock = self._sender.lock
+        self._open = self._sender.accumulator.open
+        self._partitioner = RecordPartitioner.of(self._config)
+        self._serialize_key = serializer_of(self._config.key_serializer, "key")
+        self._serialize_value = serializer_of(self._config.value_serializer, "value")
+        self._interceptors = InterceptorChain(self._config.interceptors)
+        # Nothing has to be asked for a record of bytes: `send` may put it where the one before it is.
+        self._is_plain = (
+            self._config.linger_ms > 0
+            and self._partitioner is None
+            and self._config.key_serializer is None
+            and self._config.value_serializer is None
+            and not self._config.interceptors
+        )
+        self._pid = os.getpid()
         self._is_closed = False
+        exit_hooks.watch(self, self._threads)
 
     def send(
         self,
         topic: str,
-        value: bytes | None = None,
-        key: bytes | None = None,
-        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> ProduceFuture[RecordMetadata]:
+    ) -> RecordFuture:
         """Send one record; its future gives a `RecordMetadata`.
 
         Without `partition` the key decides (as Kafka's default partitioner does), without a key the partitions take
-        turns. Without `timestamp_ms` the record has the time of this call. Waits up to max.block.ms for metadata and
-        for buffer.memory. Raises `BusError`: nothing was sent.
+        turns, a batch each. Without `timestamp_ms` the record has the time of this call. Waits up to max.block.ms for
+        metadata and for buffer.memory. Raises `BusError`, or TypeError and ValueError for arguments that are no record:
+        nothing was sent.
         """
+        # The way of nearly every record of a program that sends many: nothing to wait for, nothing to ask.
+        if (
+            headers is None
+            and partition is None
+            and timestamp_ms is None
+            and self._is_plain
+            and type(value) is bytes
+            and (key is None or type(key) is bytes)
+        ):
+            size = len(value) + RECORD_OVERHEAD_BYTES
+            if key is not None:
+                size += len(key)
+            with self._lock:
+                batch = self._open.get(topic)
+                if batch is not None and (key is None or batch.keys is not None):
+                    size += batch.size_bytes
+                    if size <= batch.limit_bytes:
+                        batch.size_bytes = size
+                        values = batch.values
+                        future = RecordFuture(batch, len(values))
+                        values.append(value)
+                        batch.times_ms.append(time.time_ns() // 1_000_000)
+                        if batch.keys is not None:
+                            batch.keys.append(key)
+                        return future
+        future = self._send(topic, value, key, headers, partition, timestamp_ms, may_wait=True)
+        assert future is not None, "a send that may wait has a future"
+        return future
+
+    def _send_now(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordFuture | None:
+        """As `send`; None, and nothing was done, if it would have to wait for memory or metadata."""
+        if self._cluster.cached_topic(topic) is None:
+            return None
+        return self._send(topic, value, key, headers, partition, timestamp_ms, may_wait=False)
+
+    def _send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        *,
+        may_wait: bool,
+    ) -> RecordFuture | None:
         deadline = time.monotonic() + self._config.max_block_ms / 1000
-        value, key, headers = _bytes("value", value), _bytes("key", key), _headers(headers)
-        size = _record_bytes(value, key, headers)
+        self._check_process()
+        if self._interceptors:
+            record = self._interceptors.on_send(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
+            topic, value, key, headers, partition, timestamp_ms = record
+        value = check_bytes("value", self._serialize_value(topic, headers, value))
+        key = check_bytes("key", self._serialize_key(topic, headers, key))
+        headers = check_headers(headers)
+        size = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + headers_bytes(headers or ())
         if size > self._config.max_request_size:
             raise BusError(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"expected a record of at most max.request.size={self._config.max_request_size} bytes, found {size}",
             )
         info = self._topic(topic, partition, deadline)
-        if partition is None:
-            partition = self._partitioner.of_record(topic, key, size, len(info.partitions))
-        now_ms = time.time_ns() // 1_000_000
-        row: Row = (key, value, headers, now_ms if timestamp_ms is None else _timestamp(timestamp_ms))
-        future = RecordFuture()
-        chunk = Chunk(
-            future=future,
-            slot=0,
-            row=row,
-            payload=None,
-            record_count=1,
-            size_bytes=size,
-            timestamp_ms=row[3],
-            deadline=time.monotonic() + self._config.delivery_timeout_ms / 1000,
-        )
-        self._sender.reserve(size, timeout_s=max(0.0, deadline - time.monotonic()))
-        self._sender.enqueue(topic, [(partition, chunk)])
+        partition_count = len(info.partitions)
+        if partition is None and self._partitioner is not None:
+            partition = self._partitioner.partition(topic, key, value, partition_count)
+        now_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else check_timestamp(timestamp_ms)
+        try:
+            with self._lock:
+                future = self._sender.add(
+                    topic,
+                    value,
+                    key,
+                    headers,
+                    partition,
+                    now_ms,
+                    size_bytes=size,
+                    partition_count=partition_count,
+                    deadline=deadline if may_wait else None,
+                )
+        finally:
+            self._sender.announce()
+        if self._interceptors and future is not None:
+            future.add_done_callback(self._interceptors.on_done)
         return future
 
     def send_batch(self, topic: str, table: pa.Table | pa.RecordBatch, partition: int | None = None) -> BatchFuture:
@@ -98,20 +182,19 @@ class Producer:
         `table` has the column `value` and may have `key`, `headers` (list<struct<key string, value binary>>) and
         `timestamp`. Without `partition`, records with a key go where `send` would put them; those without go to one
         partition together, the next batch's to the next. A partition's records keep their order. A batch larger than
-        max.request.size is sent in several requests. An empty one is done at once, with nothing in it.
+        max.request.size is sent in several requests. An empty one is done at once, with nothing in it. Serializers and
+        interceptors are for single records: they are not asked.
 
         Waits up to max.block.ms for metadata and for buffer.memory. Raises `BusError`: nothing was sent, unless
         REQUEST_TIMED_OUT says how many records were.
         """
         deadline = time.monotonic() + self._config.max_block_ms / 1000
-        batch = _one_batch(table)
+        self._check_process()
+        batch = one_batch(table)
         if batch.num_rows == 0:
             return BatchFuture(0)
         info = self._topic(topic, partition, deadline)
-        if partition is not None:
-            parts = [(partition, batch)]
-        else:
-            parts = self._partitioner.split(topic, batch, len(info.partitions))
+        parts = [(partition, batch)] if partition is not None else self._sender.split(topic, batch, info)
         timestamp_ms = None if "timestamp" in batch.schema.names else time.time_ns() // 1_000_000
         runs = [(number, run) for number, part in parts for run in self._runs(part)]
         future = BatchFuture(len(runs))
@@ -119,24 +202,31 @@ class Producer:
         return future
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything sent before this call has its outcome; errors stay in the futures.
+        """Send what waits for company, and wait until everything sent before this call has its outcome; errors stay in
+        the futures.
 
         Raises `TimeoutError` after `timeout` seconds.
         """
-        wait_all([future for future in self._sender.unsettled() if isinstance(future, ProduceFuture)], timeout)
+        self._check_process()
+        unsettled = self._sender.start_flush()
+        try:
+            wait_all(unsettled, timeout)
+        finally:
+            self._sender.end_flush()
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, then end. What is not acknowledged within `timeout` seconds fails with REQUEST_TIMED_OUT."""
+        """Flush, then end. What is not acknowledged within `timeout` seconds fails with REQUEST_TIMED_OUT, which says
+        so; 0 waits for nothing. Safe to repeat."""
         if self._is_closed:
             return
         self._is_closed = True
-        try:
-            self.flush(timeout)
-        except TimeoutError:
-            pass  # the futures tell
-        finally:
-            self._sender.close(timeout_s=2.0)
-            self._cluster.close()
+        exit_hooks.forget(self)
+        if os.getpid() != self._pid:
+            return  # everything belongs to the process that made it
+        exit_hooks.end(self._threads, timeout)
+        self._interceptors.close()
+        if self._partitioner is not None:
+            self._partitioner.close()
 
     def __enter__(self) -> Producer:
         return self
@@ -151,13 +241,48 @@ class Producer:
         info = self._topic(topic, None, time.monotonic() + self._config.max_block_ms / 1000)
         return list(range(len(info.partitions)))
 
+    def last_sequence(self, topic: str, partition: int) -> int | None:
+        """The sequence of the last record that this named producer, any instance of it, has in the partition; None if
+        there is none. The first record has 0, and each one more than the record before it (after 2,147,483,647 comes
+        0). Nothing of an older instance can follow once this has answered.
+
+        Everything that this instance sends is in the log or has failed when it is counted: flush first. Raises
+        `BusError`: INVALID_REQUEST for a producer without a name, PRODUCER_FENCED if a younger instance has begun.
+        """
+        self._check_process()
+        deadline = time.monotonic() + self._config.max_block_ms / 1000
+        if self._config.name is None:
+            raise BusError(ErrorCode.INVALID_REQUEST, 'expected a producer with a name (name="..."), found none')
+        info = self._topic(topic, partition, deadline)
+        return self._threads.last_sequence(info, partition, deadline)
+
+    def metrics(self) -> Mapping[str, float]:
+        """Kafka's producer metrics by their names (`record-send-rate`, `batch-size-avg`, ...), now. Rates are per
+        second over the last 30 to 60 seconds; times are milliseconds unless the name says otherwise."""
+        return self._sender.metrics.snapshot(time.monotonic())
+
+    def topic_metrics(self) -> Mapping[str, Mapping[str, float]]:
+        """Kafka's producer-topic-metrics: topic -> name -> value."""
+        return self._sender.metrics.topic_snapshot(time.monotonic())
+
+    def disown(self) -> None:
+        """In the child of a fork: whatever state the parent's threads left this copy in, it must not be used."""
+        self._is_plain = False
+        self._lock = threading.Lock()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise BusError(
+                ErrorCode.INVALID_REQUEST,
+                f"this producer belongs to process {self._pid}, found {os.getpid()}: make a new one after a fork",
+            )
+
     def _topic(self, topic: str, partition: int | None, deadline: float) -> TopicInfo:
         """From the cache, however old: the sender keeps it fresh. `partition`, if given, exists."""
         info = self._cluster.cached_topic(topic)
         if info is not None and (partition is None or 0 <= partition < len(info.partitions)):
             return info
-        if self._is_closed:
-            raise BusError(ErrorCode.INVALID_REQUEST, "this producer is closed")
+        self._sender.check_usable()
         return self._cluster.wait_partition(topic, partition or 0, timeout_s=deadline - time.monotonic())
 
     def _runs(self, part: pa.RecordBatch) -> list[tuple[Any, int]]:
@@ -165,16 +290,15 @@ class Producer:
         limit = self._config.max_request_size
         payload = None
         if part.nbytes <= limit * 4:  # far larger ones are not worth the try; compression may make it fit
-            payload = encode_arrow_buffer(part, self._config.compression_type)
-            if len(payload) <= limit:
+            payload = self._threads.pack(part)
+            if len(payload[0]) <= limit:
                 return [(payload, part.num_rows)]
+        size = len(payload[0]) if payload is not None else part.nbytes
         if part.num_rows == 1:
-            found = len(payload) if payload is not None else part.nbytes
             raise BusError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"expected a record of at most max.request.size={limit} bytes, found {found}",
+                f"expected a record of at most max.request.size={limit} bytes, found {size}",
             )
-        size = len(payload) if payload is not None else part.nbytes
         pieces = min(part.num_rows, max(2, -(-size // max(1, limit - _ENVELOPE_BYTES))))
         rows = -(-part.num_rows // pieces)
         return [run for start in range(0, part.num_rows, rows) for run in self._runs(part.slice(start, rows))]
@@ -188,97 +312,38 @@ class Producer:
         deadline: float,
     ) -> None:
         """In groups that fit buffer.memory; normally one."""
-        group: list[tuple[int, Chunk]] = []
+        group: list[tuple[int, RunChunk]] = []
         group_bytes = handed_over = 0
         room = self._config.buffer_memory // 2
         for slot, (partition, (payload, record_count)) in enumerate(runs):
-            if group and group_bytes + len(payload) > room:
+            size = len(payload[0])
+            if group and group_bytes + size > room:
                 self._hand_over_group(topic, group, group_bytes, deadline, handed_over)
                 handed_over += sum(chunk.record_count for _, chunk in group)
                 group, group_bytes = [], 0
-            chunk = Chunk(
-                future=future,
-                slot=slot,
-                row=None,
-                payload=payload,
+            chunk = RunChunk(
+                future,
+                slot,
+                payload,
                 record_count=record_count,
-                size_bytes=len(payload),
+                size_bytes=size,
                 timestamp_ms=timestamp_ms,
                 deadline=time.monotonic() + self._config.delivery_timeout_ms / 1000,
             )
             group.append((partition, chunk))
-            group_bytes += len(payload)
+            group_bytes += size
         if group:
             self._hand_over_group(topic, group, group_bytes, deadline, handed_over)
 
     def _hand_over_group(
-        self, topic: str, group: list[tuple[int, Chunk]], size_bytes: int, deadline: float, handed_over: int
+        self, topic: str, group: list[tuple[int, RunChunk]], size_bytes: int, deadline: float, handed_over: int
     ) -> None:
         try:
-            self._sender.reserve(size_bytes, timeout_s=max(0.0, deadline - time.monotonic()))
+            with self._lock:
+                self._sender.add_chunks(topic, group, size_bytes=size_bytes, deadline=deadline)
         except BusError as error:
             if handed_over:
                 raise BusError(error.code, f"{error.message}; {handed_over} records of the batch were sent") from None
             raise
-        self._sender.enqueue(topic, group)
-
-
-# What cannot be encoded is found out here, at the call: later it would stop the records behind it as well.
-
-
-def _bytes(name: str, data: bytes | None) -> bytes | None:
-    if data is None or type(data) is bytes:
-        return data
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return bytes(data)
-    raise TypeError(f"expected {name} as bytes or None, found {type(data).__name__}")
-
-
-def _headers(headers: Sequence[tuple[str, bytes | None]] | None) -> Sequence[tuple[str, bytes | None]] | None:
-    if not headers:
-        return None
-    checked: list[tuple[str, bytes | None]] = []
-    for name, data in headers:
-        if not isinstance(name, str):
-            raise TypeError(f"expected a header's name as text, found {type(name).__name__}")
-        name.encode()  # a lone surrogate has no bytes: UnicodeEncodeError says where it is
-        checked.append((name, _bytes(f"header {name!r}", data)))
-    return checked
-
-
-def _timestamp(timestamp_ms: int) -> int:
-    if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int):
-        raise TypeError(f"expected timestamp_ms as an integer, found {type(timestamp_ms).__name__}")
-    if not 0 <= timestamp_ms <= _TIMESTAMP_MAX_MS:
-        raise BusError(
-            ErrorCode.INVALID_TIMESTAMP, f"expected a timestamp from 0 to {_TIMESTAMP_MAX_MS} ms, found {timestamp_ms}"
-        )
-    return timestamp_ms
-
-
-def _record_bytes(value: bytes | None, key: bytes | None, headers: Sequence[tuple[str, bytes | None]] | None) -> int:
-    size = _RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"")
-    for name, data in headers or ():
-        size += len(name) * 4 + len(data or b"")
-    return size
-
-
-def _one_batch(table: pa.Table | pa.RecordBatch) -> pa.RecordBatch:
-    """The table as one batch, copied only if it is in pieces. Raises `BusError` INVALID_RECORD."""
-    if not isinstance(table, (pa.Table, pa.RecordBatch)):
-        raise TypeError(f"expected a pyarrow Table or RecordBatch, found {type(table).__name__}")
-    names = table.schema.names
-    unknown = [name for name in names if name not in _COLUMNS]
-    if "value" not in names or unknown or len(set(names)) != len(names):
-        raise BusError(
-            ErrorCode.INVALID_RECORD,
-            f"expected the column value, and perhaps key, headers and timestamp, each once; found {', '.join(names)}",
-        )
-    if isinstance(table, pa.RecordBatch):
-        return table
-    batches = table.combine_chunks().to_batches()
-    if len(batches) > 1:
-        raise BusError(
-            ErrorCode.RECORD_LIST_TOO_LARGE, f"expected a batch below 2 GiB a column, found {table.nbytes} bytes"
-        )
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+        finally:
+            self._sender.announce()

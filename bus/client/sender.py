@@ -1,10 +1,13 @@
-"""The producer's engine: byte accounting, one stream for each leader, retries and time-outs.
+"""The producer's engine: what to send now, what an answer means, what is due. No thread, no clock, no I/O of its own.
 
-Guards two promises: every chunk that is taken in is settled, by an answer, by a final error, by its delivery time-out
-or by closing; and bytes that are not settled never exceed buffer.memory. One lock guards all state; gRPC calls,
-futures and callbacks are never touched while it is held. Requests leave on the thread that makes them possible: the
-caller's if the window is open, else the one that reads the answers. Only what waits for time passes (retries,
-time-outs, new metadata) is the business of a thread of its own.
+Guards three promises: every chunk that is taken in is settled once, by an answer, by a final error, by its delivery
+time-out or by closing; bytes that are not settled never exceed buffer.memory; and one connection never has more than
+max.in.flight.requests.per.connection requests. Threads, streams and remote calls are its owner's (`producer_threads`),
+so that all of it can run under virtual time.
+
+One lock guards all state. Requests leave on the thread that makes them possible: the caller's, if the window is open,
+else the one that reads the answers. Futures and callbacks are never touched while the lock is held: whoever settles
+chunks calls `announce` after releasing it.
 """
 
 from __future__ import annotations
@@ -12,21 +15,25 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from bus.arrow_batches import encode_arrow_buffer
-from bus.client.cluster import Cluster, TopicInfo, error_of
+from bus.client.accumulator import RecordAccumulator
+from bus.client.buffer_pool import BufferPool
+from bus.client.cluster import TopicInfo, error_of
 from bus.client.configs import ProducerConfig
-from bus.client.produce_queue import Chunk, Outcome, Part, PartitionQueue, Settled
-from bus.client.produce_wire import batch_of_rows, encode_partition, encode_request
-from bus.client.request_stream import RequestStream
+from bus.client.partition_choice import PartitionChoice
+from bus.client.produce_batch import Headers, RecordBatchBuilder, RecordFuture
+from bus.client.produce_queue import Chunk, Part, PartitionQueue
+from bus.client.producer_metrics import ProducerMetrics
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import ProducerStamp
 
 logger = logging.getLogger(__name__)
+
+EPOCH_MAX = 2**15 - 1
 
 _STALE_METADATA = frozenset(
     {
@@ -41,310 +48,554 @@ _STALE_METADATA = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
+_FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 
 
-class _Request:
-    __slots__ = ("correlation_id", "deadline", "parts")
+class Metadata(Protocol):
+    """What the sender asks of the cluster: answers from memory only."""
 
-    def __init__(self, correlation_id: int, parts: list[Part], deadline: float) -> None:
-        self.correlation_id = correlation_id
-        self.parts = parts
-        self.deadline = deadline
+    def cached_topic(self, name: str) -> TopicInfo | None: ...
+
+    def leader_address(self, info: TopicInfo, partition: int) -> str | None: ...
+
+    def is_stale(self, info: TopicInfo) -> bool: ...
+
+
+@dataclass(slots=True)
+class Request:
+    """What one call of a stream carries."""
+
+    correlation_id: int
+    parts: list[Part]
+    sent_at: float
+    deadline: float
+
+
+class Stream(Protocol):
+    """To one broker, in order. Its owner calls `on_answer` for each request and `on_end` once."""
+
+    address: str
+
+    def send(self, request: Request) -> None: ...
+
+    def cut(self, reason: str) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def join(self, timeout: float | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshTopics:
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducer:
+    """`producer_id` and `producer_epoch`: the present identity, to be followed by a higher epoch; None at first."""
+
+    producer_id: int | None
+    producer_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    queue: PartitionQueue
+    address: str
+    topic_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+Errand = RefreshTopics | InitProducer | Resume
 
 
 class _Connection:
     """A stream and the requests on it that are not answered, oldest first."""
 
-    __slots__ = ("requests", "stream")
+    __slots__ = ("muted_until", "requests", "stream")
 
-    def __init__(self, stream: RequestStream) -> None:
+    def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.requests: deque[_Request] = deque()
+        self.requests: deque[Request] = deque()
+        self.muted_until = 0.0  # the broker asked for a pause
 
 
 class Sender:
-    def __init__(self, cluster: Cluster, config: ProducerConfig) -> None:
-        self._cluster = cluster
+    def __init__(
+        self,
+        metadata: Metadata,
+        config: ProducerConfig,
+        *,
+        clock: Callable[[], float],
+        backoff_s: Callable[[int], float],
+        open_stream: Callable[[str], Stream],
+        run_errand: Callable[[Errand], None],
+        wake: Callable[[], None],
+    ) -> None:
+        """`run_errand` starts a remote call elsewhere and returns at once, as `wake` does, which asks for a `tick`."""
+        self.lock = threading.Lock()
+        self._metadata = metadata
         self._config = config
+        self._clock = clock
+        self._backoff_s = backoff_s
+        self._open_stream = open_stream
+        self._run_errand = run_errand
+        self._wake = wake
         self._request_timeout_s = min(config.request_timeout_ms, config.delivery_timeout_ms) / 1000
-        self._lock = threading.Lock()
-        self._wake = threading.Condition(self._lock)  # the keeper's
-        self._room = threading.Condition(self._lock)  # of callers that wait for memory
-        self._waiting_for_room = 0
-        self._bytes = 0
+        self.pool = BufferPool(config.buffer_memory, self.lock, clock)
+        self.metrics = ProducerMetrics(config, self.pool)
+        self._choice = PartitionChoice(config, metadata.leader_address, self._queue_of, clock)
+        self.split = self._choice.split
+        self.accumulator = RecordAccumulator(config, self.pool, self._choice.choose)
         self._queues: dict[tuple[str, int], PartitionQueue] = {}
+        self._active: dict[PartitionQueue, None] = {}  # those with anything that is not settled
         self._connections: dict[str, _Connection] = {}
         self._correlation_id = 0
+        self._settled: list[Chunk] = []  # not announced yet
+        self._flushing = 0
+        self._wakes_at = 0.0  # when the next tick comes, as far as anybody knows
         self._stale_topics: set[str] = set()
+        self._is_refreshing = False
         self._refresh_at = 0.0
         self._refresh_failures = 0
+        self.identity: tuple[int, int] | None = None  # producer id and epoch
+        self._is_asking_identity = False
+        self._identity_at = 0.0
+        self._identity_failures = 0
+        self._fatal: BusError | None = None
         self._is_closed = False
-        self._keeper = threading.Thread(target=self._keep, name="bus-producer", daemon=True)
-        self._keeper.start()
 
-    # ------------------------------------------------------------ taking in
+    # ------------------------------------------------------------ taking in; the caller holds the lock, then announces
 
-    def reserve(self, size_bytes: int, *, timeout_s: float) -> None:
-        """Wait for `size_bytes` of buffer.memory. Raises `BusError` REQUEST_TIMED_OUT, or INVALID_REQUEST if closed."""
-        limit = self._config.buffer_memory
-        if size_bytes > limit:
-            raise BusError(
-                ErrorCode.MESSAGE_TOO_LARGE, f"expected at most buffer.memory={limit} bytes, found {size_bytes}"
-            )
-        with self._lock:
-            if self._bytes + size_bytes > limit and not self._is_closed:
-                self._waiting_for_room += 1
-                try:
-                    self._room.wait_for(lambda: self._is_closed or self._bytes + size_bytes <= limit, timeout_s)
-                finally:
-                    self._waiting_for_room -= 1
-            if self._is_closed:
-                raise BusError(ErrorCode.INVALID_REQUEST, "this producer is closed")
-            if self._bytes + size_bytes > limit:
-                raise BusError(
-                    ErrorCode.REQUEST_TIMED_OUT,
-                    f"waited {timeout_s:.3f} s (max.block.ms) for {size_bytes} bytes of buffer.memory={limit}: "
-                    f"{self._bytes} bytes are not acknowledged yet",
-                )
-            self._bytes += size_bytes
+    def add(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int,
+        *,
+        size_bytes: int,
+        partition_count: int,
+        deadline: float | None,
+    ) -> RecordFuture | None:
+        """One record into its topic's open batch. Waits for buffer.memory until `deadline`; with None it does not wait
+        but returns None, and nothing was done. Raises `BusError`."""
+        while True:
+            self.check_usable()
+            batch = self.accumulator.open.get(topic)
+            if batch is not None and batch.size_bytes + size_bytes <= batch.limit_bytes:
+                break
+            if batch is not None:
+                self._close_batch(batch)
+                self._drain(self._clock())
+                continue
+            limit = self.accumulator.limit_for(size_bytes, partition_count, has_key=key is not None)
+            least = max(size_bytes, self._config.batch_size)
+            if self.pool.try_take(limit):
+                batch = self.accumulator.open_batch(topic, limit, self._clock())
+                break
+            if self.pool.try_take(least):
+                batch = self.accumulator.open_batch(topic, least, self._clock())
+                break
+            self._drain(self._clock(), is_hurried=True)
+            if deadline is None:
+                return None
+            self._wait_for_memory(least, deadline)
+            if not self._is_closed and topic not in self.accumulator.open:
+                batch = self.accumulator.open_batch(topic, least, self._clock())
+                break
+            self.pool.give_back(least)
+        future = batch.add(value, key, headers, partition, timestamp_ms, size_bytes)
+        if batch.due_at <= self._wakes_at:
+            self._take_up(batch)
+        return future
 
-    def release(self, size_bytes: int) -> None:
-        """Give back what was reserved and is not used."""
-        with self._lock:
-            self._release(size_bytes)
+    def _wait_for_memory(self, size_bytes: int, deadline: float) -> None:
+        self.metrics.waiting_threads += 1
+        try:
+            self.pool.wait(size_bytes, deadline, self.metrics.record_pool_wait)
+        except BusError as error:
+            if error.code is ErrorCode.REQUEST_TIMED_OUT:
+                self.metrics.record_exhausted(self._clock())
+            raise
+        finally:
+            self.metrics.waiting_threads -= 1
 
-    def enqueue(self, topic: str, chunks: Sequence[tuple[int, Chunk]]) -> None:
-        """Chunks with their partitions, their bytes reserved, in order. Never blocks."""
-        with self._lock:
-            if self._is_closed:
-                self._release(sum(chunk.size_bytes for _, chunk in chunks))
-                raise BusError(ErrorCode.INVALID_REQUEST, "this producer is closed")
-            touched: dict[PartitionQueue, None] = {}
-            for partition, chunk in chunks:
-                queue = self._queues.get((topic, partition))
-                if queue is None:
-                    queue = self._queues[topic, partition] = PartitionQueue(topic, partition)
-                queue.pending.append(chunk)
-                touched[queue] = None
-            self._drain(touched)
-            if any(queue.pending and not queue.in_flight for queue in touched):
-                self._wake.notify()  # it waits for the end of a back-off, which the keeper did not expect
+    def _take_up(self, batch: RecordBatchBuilder) -> None:
+        """A batch that is due before the next tick."""
+        now = self._clock()
+        if batch.due_at <= now and self._has_window(now):
+            self._drain(now)
+        elif batch.due_at < self._wakes_at:
+            self._wake_by(batch.due_at)
 
-    def unsettled(self) -> list[Outcome]:
-        """The futures of everything that is taken in and not settled."""
-        with self._lock:
-            chunks = [
-                chunk
-                for queue in self._queues.values()
-                for chunk in [*(chunk for part in queue.in_flight for chunk in part.chunks), *queue.pending]
-            ]
-            return list({id(chunk.future): chunk.future for chunk in chunks if not chunk.is_settled}.values())
+    def add_chunks(self, topic: str, chunks: Sequence[tuple[int, Chunk]], *, size_bytes: int, deadline: float) -> None:
+        """Runs of a batch with their partitions, in order. Waits for buffer.memory until `deadline`."""
+        self.check_usable()
+        if not self.pool.try_take(size_bytes):
+            self._drain(self._clock(), is_hurried=True)
+            self._wait_for_memory(size_bytes, deadline)
+        if self._is_closed:
+            self.pool.give_back(size_bytes)
+        self.check_usable()
+        batch = self.accumulator.open.get(topic)
+        if batch is not None:
+            self._close_batch(batch)  # it came before
+        for partition, chunk in chunks:
+            self._push(topic, partition, chunk)
+        self._drain(self._clock())
 
-    # ------------------------------------------------------------ sending; the lock is held
+    def check_usable(self) -> None:
+        if self._fatal is not None:
+            raise self._fatal
+        if self._is_closed:
+            raise BusError(ErrorCode.INVALID_REQUEST, "this producer is closed")
 
-    def _drain(self, queues: Iterable[PartitionQueue]) -> None:
-        """Send what may be sent of these partitions, with one request for several partitions of one leader."""
-        now, window = time.monotonic(), self._config.max_in_flight_requests_per_connection
-        ready = [queue for queue in queues if queue.is_sendable(now=now, window=window)]
-        while ready:
+    def announce(self) -> None:
+        """Tell the futures of what was settled. The lock is not held."""
+        while self._settled:
+            with self.lock:
+                settled, self._settled = self._settled, []
+            for chunk in settled:
+                chunk.announce()
+
+    def _close_batch(self, batch: RecordBatchBuilder) -> None:
+        info = self._metadata.cached_topic(batch.topic)
+        for partition, chunk in self.accumulator.close(batch, info):
+            self._push(batch.topic, partition, chunk)
+
+    def _push(self, topic: str, partition: int, chunk: Chunk) -> None:
+        queue = self._queues.get((topic, partition))
+        if queue is None:
+            queue = self._queues[topic, partition] = PartitionQueue(topic, partition)
+            self._begin(queue)
+        queue.push(chunk)
+        self._active[queue] = None
+
+    def _queue_of(self, topic: str, partition: int) -> PartitionQueue | None:
+        return self._queues.get((topic, partition))
+
+    # ------------------------------------------------------------ sending
+
+    def _has_window(self, now: float) -> bool:
+        return not self._connections or any(self._is_open(connection, now) for connection in self._connections.values())
+
+    def _is_open(self, connection: _Connection, now: float) -> bool:
+        window = self._config.max_in_flight_requests_per_connection
+        return len(connection.requests) < window and now >= connection.muted_until
+
+    def _drain(self, now: float, *, is_hurried: bool = False) -> None:
+        """Close what is due, send what may be sent; one request has several partitions of one leader."""
+        is_hurried = is_hurried or self._flushing > 0 or self.pool.waiting_count > 0 or self._is_closed
+        if self.accumulator.open and (is_hurried or self._has_window(now)):
+            for batch in list(self.accumulator.open.values()):
+                if is_hurried or now >= batch.due_at:
+                    self._close_batch(batch)
+        while True:
             by_address: dict[str, list[PartitionQueue]] = {}
-            for queue in ready:
+            for queue in list(self._active):
+                if not queue.is_ready(now, is_hurried=is_hurried):
+                    self._look_after(queue, now)
+                    continue
                 address = self._address_of(queue, now)
-                if address is not None:
+                if address is not None and self._may_send_to(address, now) and self._has_identity(queue, now):
                     by_address.setdefault(address, []).append(queue)
-            for address, sendable in by_address.items():
-                self._send(address, sendable, now)
-            ready = [
-                queue
-                for sendable in by_address.values()
-                for queue in sendable
-                if queue.is_sendable(now=now, window=window)
-            ]
+            if not by_address:
+                return
+            for address, queues in by_address.items():
+                self._send(address, queues, now)
+
+    def _look_after(self, queue: PartitionQueue, now: float) -> None:
+        """A queue that has nothing to send: is it done, or is there something to find out first?"""
+        if queue.in_flight:
+            return
+        if queue.needs_resume and not queue.is_resuming and now >= queue.retry_at:
+            self._start_resuming(queue, now)
+        elif not queue.pending and not queue.retries and not queue.needs_resume and not queue.is_resuming:
+            self._active.pop(queue, None)
+
+    def _may_send_to(self, address: str, now: float) -> bool:
+        connection = self._connections.get(address)
+        return connection is None or self._is_open(connection, now)
 
     def _address_of(self, queue: PartitionQueue, now: float) -> str | None:
-        info = self._cluster.cached_topic(queue.topic)
+        info = self._metadata.cached_topic(queue.topic)
         address = None
         if info is not None and queue.partition < len(info.partitions):
-            address = self._cluster.leader_address(info, queue.partition)
+            address = self._metadata.leader_address(info, queue.partition)
         if info is None or address is None:
-            queue.retry_at = now + self._cluster.backoff.seconds(queue.failures)
+            self._back_off(queue, now)
             queue.failures += 1
             self._ask_for_metadata(queue.topic)
             return None
         if queue.in_flight and queue.address != address:
             return None  # the old leader answers first: two streams have no order between them
-        self._address(queue, info, address)
+        queue.address = address
+        queue.topic_id = info.topic_id
         return address
 
-    def _address(self, queue: PartitionQueue, info: TopicInfo, address: str) -> None:
-        queue.address = address
-        if queue.topic_id != info.topic_id or not queue.wire_head:
-            queue.topic_id = info.topic_id
-            queue.wire_head = pb.PartitionProduceData(
-                topic=queue.topic, partition=queue.partition, topic_id=info.topic_id
-            ).SerializeToString()
-
     def _send(self, address: str, queues: Sequence[PartitionQueue], now: float) -> None:
-        """One chunk, or several records, of each queue; in several requests if one would be larger than allowed."""
+        """A part of each queue that fits the request, the longest waiting one first."""
+        room = self._config.max_request_size
         parts: list[Part] = []
-        pieces: list[list[Any]] = []
-        size = 0
         for queue in queues:
-            chunks = queue.take(self._config.max_request_size)
-            chunk_bytes = sum(chunk.size_bytes for chunk in chunks)
-            if parts and size + chunk_bytes > self._config.max_request_size:
-                self._post(address, parts, pieces, now)
-                parts, pieces, size = [], [], 0
-            part, wire = self._encode(queue, chunks)
-            queue.in_flight.append(part)
+            if parts and queue.next_bytes > room:
+                continue
+            part = queue.take(room, is_idempotent=self._config.enable_idempotence)
             parts.append(part)
-            pieces.append(wire)
-            size += chunk_bytes
-        self._post(address, parts, pieces, now)
-
-    def _encode(self, queue: PartitionQueue, chunks: list[Chunk]) -> tuple[Part, list[Any]]:
-        if chunks[0].row is None:
-            payload, timestamp_ms = chunks[0].payload, chunks[0].timestamp_ms
-        else:
-            batch, timestamp_ms = batch_of_rows([chunk.row for chunk in chunks if chunk.row is not None])
-            payload = encode_arrow_buffer(batch, self._config.compression_type)
-        return Part(queue, chunks), encode_partition(queue.wire_head, payload, timestamp_ms)
-
-    def _post(self, address: str, parts: list[Part], pieces: list[list[Any]], now: float) -> None:
+            room -= part.size_bytes
+            self._active[queue] = self._active.pop(queue)  # to the end: the others have their turn first
         connection = self._connections.get(address)
         if connection is None:
-            stream = RequestStream(self._cluster, address, "Produce", on_answer=self._on_answer, on_end=self._on_end)
-            connection = self._connections[address] = _Connection(stream)
+            connection = self._connections[address] = _Connection(self._open_stream(address))
         self._correlation_id += 1
-        connection.requests.append(_Request(self._correlation_id, parts, now + self._request_timeout_s))
-        connection.stream.send(
-            encode_request(
-                correlation_id=self._correlation_id,
-                acks=self._config.acks,
-                timeout_ms=int(self._request_timeout_s * 1000),
-                partitions=pieces,
-            )
-        )
+        request = Request(self._correlation_id, parts, now, now + self._request_timeout_s)
+        connection.requests.append(request)
+        connection.stream.send(request)
+        self.metrics.record_request(parts, now)
 
-    def _release(self, size_bytes: int) -> None:
-        self._bytes -= size_bytes
-        assert self._bytes >= 0, f"more bytes were released than reserved: {self._bytes}"
-        if self._waiting_for_room:
-            self._room.notify_all()
+    # ------------------------------------------------------------ answers
 
-    def _note_settled(self, settled: Iterable[Settled]) -> list[Settled]:
-        """Each chunk once, its bytes free again. The futures come after the lock: `_resolve`."""
-        fresh: list[Settled] = []
-        for item in settled:
-            if not item[0].is_settled:
-                item[0].is_settled = True
-                fresh.append(item)
-        if fresh:
-            self._release(sum(chunk.size_bytes for chunk, _, _ in fresh))
-        return fresh
-
-    def _ask_for_metadata(self, topic: str) -> None:
-        self._stale_topics.add(topic)
-        self._wake.notify()
-
-    # ------------------------------------------------------------ answers, on a stream's reading thread
-
-    def _on_answer(self, stream: RequestStream, response: Any) -> None:
-        settled: list[Settled] = []
-        with self._lock:
+    def on_answer(self, stream: Stream, correlation_id: int, throttle_time_ms: int, answers: Sequence[Any]) -> None:
+        """`answers` are `pb.PartitionProduceResponse`s. Raises `ValueError` if they do not fit the oldest request."""
+        with self.lock:
+            now = self._clock()
             connection = self._connections.get(stream.address)
             if connection is None or connection.stream is not stream:
                 return
             request = connection.requests[0] if connection.requests else None
-            if request is None or request.correlation_id != response.correlation_id:
+            if request is None or request.correlation_id != correlation_id:
                 expected = "no answer" if request is None else f"answer {request.correlation_id}"
-                raise ValueError(f"expected {expected}, found answer {response.correlation_id}")
-            if len(request.parts) != len(response.partitions):
-                raise ValueError(f"expected {len(request.parts)} partitions, found {len(response.partitions)}")
+                raise ValueError(f"expected {expected}, found answer {correlation_id}")
+            if len(request.parts) != len(answers):
+                raise ValueError(f"expected {len(request.parts)} partitions, found {len(answers)}")
             connection.requests.popleft()
-            for part, answer in zip(request.parts, response.partitions, strict=True):
-                if part.queue.is_current(part):
-                    settled += self._take_answer(part, answer)
-            fresh = self._note_settled(settled)
-            self._drain({part.queue: None for part in request.parts})
-        _resolve(fresh)
+            self.metrics.record_response(now - request.sent_at, now)
+            if throttle_time_ms > 0:
+                connection.muted_until = now + throttle_time_ms / 1000
+                self.metrics.record_throttle(throttle_time_ms, now)
+                self._wake_by(connection.muted_until)
+            for part, answer in zip(request.parts, answers, strict=True):
+                self._take_answer(part, answer, now)
+            self._drain(now)
+        self.announce()
 
-    def _take_answer(self, part: Part, answer: Any) -> list[Settled]:
+    def _take_answer(self, part: Part, answer: Any, now: float) -> None:
+        queue = part.queue
+        if not queue.in_flight or queue.in_flight[0] is not part:
+            return  # the queue was given up meanwhile
         if not answer.error_code:
-            return part.queue.acknowledge(part, answer.base_offset, answer.log_append_time_ms, answer.version)
-        error = error_of(answer.error_code, answer.error_message or f"{answer.topic}-{answer.partition}")
-        if not error.retriable:
-            return part.queue.refuse(part, error)
-        return self._repeat(part.queue, error, {id(part)})
+            settled = queue.acknowledge(
+                part, answer.base_offset, answer.log_append_time_ms, answer.version, answer.offsets
+            )
+            self._note_settled(settled)
+            return
+        error = error_of(answer.error_code, answer.error_message or str(queue))
+        if error.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:  # it is in the log, or was and is retired
+            self._note_settled(queue.acknowledge(part, -1, -1, -1))
+        elif error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            if queue.retries or queue.needs_resume:
+                queue.put_off(part)
+            else:
+                logger.warning("%s: the log misses what went before; asking where it ends: %s", queue, error)
+                queue.lose_order(part)
+        elif error.code in _FENCED and self._is_older_than_identity(part):
+            queue.lose_order(part)
+        elif error.code in _FENCED or error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+            self._fail_for_good(error)
+        elif error.retriable:
+            self._repeat(part, error, now)
+        else:
+            record_errors = {found.index: error_of(answer.error_code, found.message) for found in answer.record_errors}
+            self.metrics.record_split(now)
+            self._note_failed(queue, queue.refuse(part, error, record_errors), now)
 
-    def _repeat(self, queue: PartitionQueue, error: BusError, failed: set[int]) -> list[Settled]:
-        now = time.monotonic()
-        queue.retry_at = now + self._cluster.backoff.seconds(queue.failures)
-        logger.debug("producing to %s-%d is tried again: %s", queue.topic, queue.partition, error)
+    def _repeat(self, part: Part, error: BusError, now: float) -> None:
+        queue = part.queue
+        logger.debug("producing to %s is tried again: %s", queue, error)
         if error.code in _STALE_METADATA:
             self._ask_for_metadata(queue.topic)
-        self._wake.notify()
-        return queue.repeat(error=error, failed=lambda part: id(part) in failed, retries=self._config.retries, now=now)
+        self._back_off(queue, now)
+        self.metrics.record_retries(queue.topic, part.record_count, now)
+        self._note_failed(queue, queue.repeat(part, error, retries=self._config.retries), now)
 
-    def _on_end(self, stream: RequestStream, error: BusError) -> None:
+    def _back_off(self, queue: PartitionQueue, now: float) -> None:
+        queue.retry_at = max(queue.retry_at, now + self._backoff_s(queue.failures))
+        self._wake_by(queue.retry_at)
+
+    def _note_settled(self, chunks: Iterable[Chunk]) -> None:
+        """Their bytes are free again; the futures come after the lock."""
+        for chunk in chunks:
+            self.pool.give_back(chunk.reserved_bytes)
+            self._settled.append(chunk)
+
+    def _note_failed(self, queue: PartitionQueue, chunks: Sequence[Chunk], now: float) -> None:
+        self._note_settled(chunks)
+        if chunks:
+            self.metrics.record_errors(queue.topic, sum(chunk.record_count for chunk in chunks), now)
+
+    def on_end(self, stream: Stream, error: BusError) -> None:
         """The stream is gone: what was on it has an unknown outcome and is sent again, in order."""
-        with self._lock:
+        with self.lock:
+            now = self._clock()
             connection = self._connections.get(stream.address)
             if connection is None or connection.stream is not stream:
                 return
             del self._connections[stream.address]
-            parts = [part for request in connection.requests for part in request.parts]
-            settled: list[Settled] = []
-            if not error.retriable:
-                settled += self._refuse_oldest(connection, error)
-                error = BusError(ErrorCode.NETWORK_EXCEPTION, f"the stream ended with {error}")
-            failed = {id(part) for part in parts}
-            for queue in {part.queue: None for part in parts if part.queue.is_current(part)}:
-                settled += self._repeat(queue, error, failed)
-            fresh = self._note_settled(settled)
-        _resolve(fresh)
+            lost = error if error.retriable else BusError(ErrorCode.NETWORK_EXCEPTION, f"the stream ended with {error}")
+            for number, request in enumerate(connection.requests):
+                for part in request.parts:
+                    if not part.queue.in_flight or part.queue.in_flight[0] is not part:
+                        continue
+                    if number == 0 and not error.retriable:
+                        # A broker that ends the stream for what a request contains means the oldest one.
+                        self._note_failed(part.queue, part.queue.refuse(part, error, {}), now)
+                    else:
+                        self._repeat(part, lost, now)
+            self._wake_by(now)
+        self.announce()
 
-    def _refuse_oldest(self, connection: _Connection, error: BusError) -> list[Settled]:
-        """A broker that ends the stream for what a request contains means the oldest one."""
-        settled: list[Settled] = []
-        for part in connection.requests[0].parts if connection.requests else ():
-            if part.queue.is_current(part):
-                settled += part.queue.refuse(part, error)
-        return settled
+    # ------------------------------------------------------------ identity
 
-    # ------------------------------------------------------------ time, on the keeper's thread
+    def _begin(self, queue: PartitionQueue) -> None:
+        if self.identity is not None:
+            queue.begin(ProducerStamp(*self.identity, 0))
+            queue.needs_resume = self._config.name is not None
 
-    def _keep(self) -> None:
-        while not self._is_closed:
-            try:
-                self._keep_once()
-            except Exception:  # the loop's edge: without this thread nothing would ever time out
-                logger.exception("the producer's keeper failed; it goes on")
-                with self._lock:
-                    self._wake.wait(1.0)
+    def _has_identity(self, queue: PartitionQueue, now: float) -> bool:
+        if not self._config.enable_idempotence or queue.stamp_next is not None:
+            return True
+        self._ask_for_identity(now)
+        return False
 
-    def _keep_once(self) -> None:
-        """Do what is due, or wait until something is."""
-        with self._lock:
+    def _ask_for_identity(self, now: float) -> None:
+        if self._is_asking_identity or now < self._identity_at:
+            return
+        self._is_asking_identity = True
+        producer_id, epoch = self.identity or (None, None)
+        self._run_errand(InitProducer(producer_id, epoch))
+
+    def on_identity(self, producer_id: int, producer_epoch: int) -> None:
+        with self.lock:
+            self._is_asking_identity = False
+            self._identity_failures = 0
+            self.identity = (producer_id, producer_epoch)
+            for queue in self._queues.values():
+                if queue.stamp_next is None:
+                    self._begin(queue)
+            self._drain(self._clock())
+        self.announce()
+
+    def on_no_identity(self, error: BusError) -> None:
+        with self.lock:
+            now = self._clock()
+            self._is_asking_identity = False
+            if error.retriable:
+                self._identity_at = now + self._backoff_s(self._identity_failures)
+                self._identity_failures += 1
+                self._wake_by(self._identity_at)
+            else:
+                self._fail_for_good(error)
+        self.announce()
+
+    def _is_older_than_identity(self, part: Part) -> bool:
+        """A named producer has one epoch for all partitions; those that have not moved to it yet do so now."""
+        if self._config.name is None or part.stamp is None or self.identity is None:
+            return False
+        return part.stamp.producer_epoch < self.identity[1]
+
+    def _start_resuming(self, queue: PartitionQueue, now: float) -> None:
+        """Under the next epoch: a named producer's comes from the broker, for all partitions; else from here, for this
+        one, as in Kafka."""
+        address = self._address_of(queue, now)
+        if address is None or queue.stamp_next is None or self.identity is None:
+            return
+        stamp = queue.stamp_next
+        if self._config.name is None:
+            epoch = stamp.producer_epoch + 1
+        elif queue.is_resumed and stamp.producer_epoch >= self.identity[1]:
+            self._ask_for_identity(now)
+            return
+        else:
+            epoch = self.identity[1]
+        queue.is_resuming = True
+        self._run_errand(Resume(queue, address, queue.topic_id, stamp.producer_id, epoch))
+
+    def on_resumed(self, errand: Resume, *, last_epoch: int, last_sequence: int, version: int) -> None:
+        with self.lock:
+            queue, epoch = errand.queue, errand.producer_epoch
+            if queue.is_resuming:
+                self._note_settled(
+                    queue.resume(epoch, last_epoch=last_epoch, last_sequence=last_sequence, version=version)
+                )
+                if epoch >= EPOCH_MAX and self._config.name is None:
+                    # What is left is not in the log: it can go under another producer id.
+                    self.identity = queue.stamp_next = None
+                self._drain(self._clock())
+        self.announce()
+
+    def on_not_resumed(self, errand: Resume, error: BusError) -> None:
+        with self.lock:
+            now = self._clock()
+            queue = errand.queue
+            queue.is_resuming = False
+            if error.retriable:
+                if error.code in _STALE_METADATA:
+                    self._ask_for_metadata(queue.topic)
+                self._back_off(queue, now)
+                queue.failures += 1
+            elif error.code in _FENCED and self.identity is not None and errand.producer_epoch < self.identity[1]:
+                self._wake_by(now)
+            else:
+                self._fail_for_good(error)
+        self.announce()
+
+    def _fail_for_good(self, error: BusError) -> None:
+        """Nothing of this producer can be sent any more."""
+        self._fatal = self._fatal or error
+        logger.error("the producer failed for good: %s", error)
+        self._fail_everything(error)
+        self.pool.close(error)
+
+    def _fail_everything(self, error: BusError) -> None:
+        now = self._clock()
+        for batch in list(self.accumulator.open.values()):
+            self._close_batch(batch)
+        for queue in self._queues.values():
+            self._note_failed(queue, queue.fail_all(error), now)
+        self._active.clear()
+
+    # ------------------------------------------------------------ time
+
+    def _wake_by(self, at: float) -> None:
+        if at < self._wakes_at:
+            self._wakes_at = at
+            self._wake()
+
+    def tick(self) -> float:
+        """Do what is due; the clock's time of the next tick, unless `wake` asks for an earlier one."""
+        with self.lock:
+            now = self._clock()
             if self._is_closed:
-                return
-            now = time.monotonic()
-            fresh = self._note_settled(item for queue in self._queues.values() for item in queue.expire(now))
+                return math.inf
+            for queue in list(self._active):
+                self._note_failed(queue, queue.expire(now), now)
             silent = self._silent_streams(now)
-            topics = self._topics_to_refresh(now)
-            if not topics:
-                self._drain(self._queues.values())
-            if not (fresh or silent or topics):
-                self._wake.wait(max(0.0, self._next_event(now) - time.monotonic()))
-        _resolve(fresh)
+            self._refresh_stale(now)
+            self._drain(now)
+            self._wakes_at = self._next_event(now)
+            wakes_at = self._wakes_at
+        self.announce()
         for stream in silent:
             stream.cut(f"no answer of the broker at {stream.address} within request.timeout.ms")
-        if topics:
-            self._refresh(topics)
+        return wakes_at
 
-    def _silent_streams(self, now: float) -> list[RequestStream]:
+    def _silent_streams(self, now: float) -> list[Stream]:
         """Streams whose oldest request is overdue, each once: their end comes from their own threads."""
-        silent: list[RequestStream] = []
+        silent: list[Stream] = []
         for connection in self._connections.values():
             if connection.requests and now >= connection.requests[0].deadline:
                 connection.requests[0].deadline = math.inf
@@ -352,85 +603,118 @@ class Sender:
         return silent
 
     def _next_event(self, now: float) -> float:
-        """When something is to be done that no answer brings. What is sent later cannot be due before the horizon."""
-        horizon = now + max(0.01, self._request_timeout_s / 2)
-        events = [horizon]
-        for queue in self._queues.values():
+        # What is sent later cannot be overdue before that.
+        events = [now + max(0.01, self._request_timeout_s / 2)]
+        has_window = self._has_window(now)
+        if has_window:
+            events += [batch.due_at for batch in self.accumulator.open.values()]
+        for queue in self._active:
             events.append(queue.next_deadline())
-            if queue.pending and queue.retry_at > now:
+            if queue.retry_at > now:
                 events.append(queue.retry_at)
-        events += [connection.requests[0].deadline for connection in self._connections.values() if connection.requests]
-        if self._stale_topics:
+            elif has_window and queue.pending and queue.pending[0].due_at > now:
+                events.append(queue.pending[0].due_at)
+        for connection in self._connections.values():
+            if connection.requests:
+                events.append(connection.requests[0].deadline)
+            if connection.muted_until > now:
+                events.append(connection.muted_until)
+        if self._stale_topics and not self._is_refreshing:
             events.append(self._refresh_at)
-        return min(events, default=math.inf)
+        if self._identity_at > now:
+            events.append(self._identity_at)
+        return min(events)
 
-    def _topics_to_refresh(self, now: float) -> list[str]:
-        if now < self._refresh_at:
-            return []
-        for topic in {topic for topic, _ in self._queues}:
-            info = self._cluster.cached_topic(topic)
-            if info is not None and self._cluster.is_stale(info):
+    # ------------------------------------------------------------ metadata
+
+    def _ask_for_metadata(self, topic: str) -> None:
+        self._stale_topics.add(topic)
+        self._wake_by(self._refresh_at)
+
+    def _refresh_stale(self, now: float) -> None:
+        if now < self._refresh_at or self._is_refreshing:
+            return
+        for topic in {queue.topic for queue in self._active}:
+            info = self._metadata.cached_topic(topic)
+            if info is not None and self._metadata.is_stale(info):
                 self._stale_topics.add(topic)
-        return list(self._stale_topics)
+        if self._stale_topics:
+            self._is_refreshing = True
+            self._run_errand(RefreshTopics(tuple(self._stale_topics)))
 
-    def _refresh(self, topics: list[str]) -> None:
-        for topic in topics:
-            try:
-                self._cluster.refresh([topic])
-            except BusError as error:
-                self._note_failed_refresh(topic, error)
-            else:
-                self._note_refresh(topic)
+    def on_refreshed(self, results: Mapping[str, BusError | None]) -> None:
+        """Each topic that was asked for: None, or why nothing is known of it."""
+        with self.lock:
+            now = self._clock()
+            self._is_refreshing = False
+            failed = False
+            for topic, error in results.items():
+                if error is None:
+                    self._stale_topics.discard(topic)
+                    self._fail_missing_partitions(topic)
+                elif not error.retriable or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    self._stale_topics.discard(topic)
+                    self._fail_queues(topic, 0, error)
+                else:
+                    failed = True
+            self._refresh_at = now + self._backoff_s(self._refresh_failures)
+            self._refresh_failures = self._refresh_failures + 1 if failed else 0
+            self._drain(now)
+            self._wake_by(self._refresh_at)
+        self.announce()
 
-    def _note_refresh(self, topic: str) -> None:
-        with self._lock:
-            self._stale_topics.discard(topic)
-            self._refresh_failures = 0
-            self._refresh_at = time.monotonic() + self._cluster.backoff.seconds(0)
-            info = self._cluster.cached_topic(topic)
-            queues = [queue for queue in self._queues.values() if queue.topic == topic]
-            count = len(info.partitions) if info is not None else 0
-            error = BusError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} has {count} partitions now")
-            gone = [queue for queue in queues if queue.partition >= count]
-            fresh = self._note_settled(item for queue in gone for item in queue.fail_all(error))
-            self._drain(queues)
-        _resolve(fresh)
+    def _fail_missing_partitions(self, topic: str) -> None:
+        info = self._metadata.cached_topic(topic)
+        count = len(info.partitions) if info is not None else 0
+        error = BusError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} has {count} partitions now")
+        self._fail_queues(topic, count, error)
 
-    def _note_failed_refresh(self, topic: str, error: BusError) -> None:
-        with self._lock:
-            self._refresh_at = time.monotonic() + self._cluster.backoff.seconds(self._refresh_failures)
-            self._refresh_failures += 1
-            fresh: list[Settled] = []
-            if not error.retriable or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                self._stale_topics.discard(topic)
-                queues = [queue for queue in self._queues.values() if queue.topic == topic]
-                fresh = self._note_settled(item for queue in queues for item in queue.fail_all(error))
-        _resolve(fresh)
+    def _fail_queues(self, topic: str, first_partition: int, error: BusError) -> None:
+        """A queue that is begun anew has no doubtful past: what was in flight went to a topic that is gone."""
+        now = self._clock()
+        for key in [key for key in self._queues if key[0] == topic and key[1] >= first_partition]:
+            queue = self._queues.pop(key)
+            self._active.pop(queue, None)
+            self._note_failed(queue, queue.fail_all(error), now)
 
-    # ------------------------------------------------------------ the end
+    # ------------------------------------------------------------ flushing, closing
 
-    def close(self, *, timeout_s: float) -> None:
-        """Fail what is not settled, end the streams and the threads. Safe to repeat."""
-        deadline = time.monotonic() + timeout_s
-        error = BusError(ErrorCode.REQUEST_TIMED_OUT, "the producer was closed before this was acknowledged")
-        with self._lock:
-            self._is_closed = True
-            fresh = self._note_settled(item for queue in self._queues.values() for item in queue.fail_all(error))
+    def start_flush(self) -> list[Any]:
+        """Send everything without waiting for company; returns what is to be waited for: batches and futures of runs,
+        each with `wait(timeout)`. `end_flush` follows."""
+        with self.lock:
+            self._flushing += 1
+            self._drain(self._clock())
+            unsettled = list(self._unsettled())
+        self.announce()
+        return list({id(chunk.batch): chunk.batch for chunk in unsettled}.values())  # type: ignore[attr-defined]
+
+    def _unsettled(self) -> Iterator[Chunk]:
+        for queue in self._active:
+            yield from (chunk for chunk in queue.chunks() if not chunk.is_settled)
+
+    def end_flush(self) -> None:
+        with self.lock:
+            self._flushing -= 1
+
+    def close(self, error: BusError) -> tuple[int, list[Stream]]:
+        """Fail what is not settled with `error` and take nothing more. Returns how many records failed and the streams
+        to be ended by the caller: those without a request are finished already, the others cut."""
+        with self.lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self.pool.close(BusError(ErrorCode.INVALID_REQUEST, "this producer is closed"))
+            for batch in list(self.accumulator.open.values()):
+                self._close_batch(batch)
+            failed = sum(chunk.record_count for chunk in self._unsettled())
+            self._fail_everything(error)
             connections, self._connections = list(self._connections.values()), {}
-            self._wake.notify_all()
-            self._room.notify_all()
-        _resolve(fresh)
+            self._wakes_at = 0.0
+            self._wake()
+        self.announce()
         for connection in connections:
             if connection.requests:
                 connection.stream.cut("the producer was closed")
             else:
                 connection.stream.finish()
-        for connection in connections:
-            connection.stream.join(max(0.1, deadline - time.monotonic()))
-        if threading.current_thread() is not self._keeper:
-            self._keeper.join(max(0.1, deadline - time.monotonic()))
-
-
-def _resolve(settled: Iterable[Settled]) -> None:
-    for chunk, metadata, error in settled:
-        chunk.future.resolve(chunk.slot, metadata, error)
+        return failed, [connection.stream for connection in connections]

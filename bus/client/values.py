@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from bus.model import TimestampType
@@ -18,7 +18,8 @@ Headers = list[tuple[str, bytes | None]]
 class RecordMetadata:
     """Where a record is. With acks=all it is a row of the partition's Delta table from `version` on.
 
-    `offset` is -1 with acks=0; `version` is -1 unless acks=all.
+    `offset` is -1 with acks=0, and where a producer learnt only after a failure that the record is in the log;
+    `version` is -1 unless acks=all.
     """
 
     topic: str
@@ -41,6 +42,9 @@ class BatchMetadata:
     record_count: int
     timestamp_ms: int
     version: int
+
+    def with_timestamp(self, timestamp_ms: int) -> BatchMetadata:
+        return replace(self, timestamp_ms=timestamp_ms)
 
 
 class ConsumerRecord(NamedTuple):

@@ -1,0 +1,82 @@
+"""Where `send()` puts its records: one open batch a topic, closed into one chunk for each partition.
+
+All records of a topic share one open batch, whatever decides their partition: so they keep the order of the calls, and
+the hash of the keys is computed for whole columns when the batch closes. A batch closes when it is full (batch.size, or
+batch.size for each partition once it has keys) or when its time is up (linger.ms). Guards buffer.memory: an open batch
+has its bytes reserved, what it did not use is given back when it closes. Everything here happens with the sender's
+lock held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bus.client.buffer_pool import BufferPool
+from bus.client.cluster import TopicInfo
+from bus.client.configs import ProducerConfig
+from bus.client.murmur2 import partitions_of_keys
+from bus.client.produce_batch import RecordBatchBuilder, RowChunk
+
+# A batch with keys is split among the partitions; more than this is no gain, however many there are.
+_KEYED_BYTES_MAX = 256 * 1024
+
+
+class RecordAccumulator:
+    """`choose(topic, info, size_bytes)` gives the partition for records that nothing else decides."""
+
+    def __init__(self, config: ProducerConfig, pool: BufferPool, choose: Callable[[str, TopicInfo, int], int]) -> None:
+        self._config = config
+        self._pool = pool
+        self._choose = choose
+        self._linger_s = config.linger_ms / 1000
+        self._delivery_timeout_s = config.delivery_timeout_ms / 1000
+        self.open: dict[str, RecordBatchBuilder] = {}
+
+    def limit_for(self, record_bytes: int, partition_count: int, *, has_key: bool) -> int:
+        """How large a batch is to become that begins with such a record."""
+        limit = self._config.batch_size
+        if has_key and not self._config.partitioner_ignore_keys:
+            limit = max(limit, min(limit * partition_count, _KEYED_BYTES_MAX, self._config.buffer_memory // 8))
+        return max(record_bytes, limit)
+
+    def open_batch(self, topic: str, limit_bytes: int, now: float) -> RecordBatchBuilder:
+        """`limit_bytes` are taken from the pool."""
+        assert topic not in self.open, f"{topic} has an open batch"
+        batch = self.open[topic] = RecordBatchBuilder(
+            topic, limit_bytes=limit_bytes, due_at=now + self._linger_s, deadline=now + self._delivery_timeout_s
+        )
+        return batch
+
+    def close(self, batch: RecordBatchBuilder, info: TopicInfo | None) -> Iterator[tuple[int, RowChunk]]:
+        """Its chunks by partition; `info` None: nobody knows the topic any more, and partition 0 is as good as any."""
+        del self.open[batch.topic]
+        batch.trim()
+        self._pool.give_back(batch.limit_bytes - batch.size_bytes)
+        if info is None:
+            yield from batch.close_whole(0)
+        elif batch.partitions is None and (batch.keys is None or self._config.partitioner_ignore_keys):
+            yield from batch.close_whole(self._choose(batch.topic, info, batch.size_bytes))
+        else:
+            yield from batch.close_split(self._partitions_of(batch, info))
+
+    def _partitions_of(self, batch: RecordBatchBuilder, info: TopicInfo) -> Any:
+        count = len(info.partitions)
+        records = len(batch.values)
+        asked = batch.partitions or {}
+        undecided = len(asked) < records
+        if batch.keys is not None and undecided and not self._config.partitioner_ignore_keys:
+            keys = pa.array(batch.keys, pa.binary())
+            partitions = partitions_of_keys(keys, count).astype(np.int64)
+            if keys.null_count:
+                without = keys.is_null().to_numpy(zero_copy_only=False)
+                partitions[without] = self._choose(batch.topic, info, batch.size_bytes // records * keys.null_count)
+        else:
+            chosen = self._choose(batch.topic, info, batch.size_bytes) if undecided else 0
+            partitions = np.full(records, chosen, np.int64)
+        for position, partition in asked.items():
+            partitions[position] = partition
+        return partitions

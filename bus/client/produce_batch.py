@@ -1,0 +1,385 @@
+"""Records of `send()` from the call to their outcome, and the light futures that point at them.
+
+A `RecordBatchBuilder` takes the records of one topic in the order of the calls. When it closes, its records become one
+chunk for each partition; a chunk is produced or fails as one. A future is a batch and a position in it, so a record
+costs no lock, no event and no result of its own. Guards one promise: a chunk is settled exactly once, and from then on
+every future that points into it tells the same.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bus.client.values import BatchMetadata, RecordMetadata
+from bus.errors import BusError
+
+logger = logging.getLogger(__name__)
+
+Headers = Sequence[tuple[str, bytes | None]]
+# What a record costs on the wire beside its bytes: offsets of the columns and the timestamp.
+RECORD_OVERHEAD_BYTES = 24
+
+_lock = threading.Lock()  # of all waiting: held for a few instructions only
+
+
+class Outcome:
+    """Where a chunk is, or why it is not."""
+
+    __slots__ = ("error", "metadata", "offsets", "record_errors")
+
+    def __init__(
+        self,
+        metadata: BatchMetadata | None,
+        error: BusError | None,
+        offsets: Sequence[int] | None = None,
+        record_errors: Mapping[int, BusError] | None = None,
+    ) -> None:
+        self.metadata = metadata
+        self.error = error
+        self.offsets = offsets  # of each record that was produced, if they are not dense
+        self.record_errors = record_errors  # position in the chunk -> why this record alone was refused
+
+
+class RowChunk:
+    """The records of one batch that go to one partition, in order.
+
+    `values`, `keys`, `times_ms` and `headers` (position -> headers) are what is left to be produced; `refused` are the
+    records that the broker would not take, by their position at the beginning.
+    """
+
+    __slots__ = (
+        "batch",
+        "deadline",
+        "due_at",
+        "headers",
+        "is_settled",
+        "keys",
+        "outcome",
+        "positions",
+        "record_count",
+        "refused",
+        "reserved_bytes",
+        "size_bytes",
+        "times_ms",
+        "values",
+    )
+    payload = None  # it has rows
+
+    def __init__(
+        self,
+        batch: RecordBatchBuilder,
+        values: list[bytes | None],
+        keys: list[bytes | None] | None,
+        times_ms: list[int],
+        headers: dict[int, Headers] | None,
+        *,
+        size_bytes: int,
+    ) -> None:
+        self.batch = batch
+        self.values = values
+        self.keys = keys
+        self.times_ms = times_ms
+        self.headers = headers
+        self.record_count = len(values)
+        self.size_bytes = size_bytes
+        self.reserved_bytes = size_bytes
+        self.deadline = batch.deadline
+        self.due_at = batch.due_at
+        self.is_settled = False
+        self.outcome: Outcome | None = None
+        self.positions: list[int] | None = None  # of what is left, if some were refused
+        self.refused: dict[int, BusError] = {}
+
+    def refuse_records(self, errors: Mapping[int, BusError]) -> None:
+        """Take the records at these positions out; they fail when the others are settled."""
+        positions = self.positions or list(range(self.record_count))
+        kept = [index for index in range(self.record_count) if index not in errors]
+        self.refused.update({positions[index]: error for index, error in errors.items()})
+        self.values = [self.values[index] for index in kept]
+        self.times_ms = [self.times_ms[index] for index in kept]
+        if self.keys is not None:
+            self.keys = [self.keys[index] for index in kept]
+        if self.headers is not None:
+            self.headers = {new: self.headers[old] for new, old in enumerate(kept) if old in self.headers}
+        self.positions = [positions[index] for index in kept]
+        self.record_count = len(kept)
+
+    def settle(
+        self, metadata: BatchMetadata | None, error: BusError | None, offsets: Sequence[int] | None = None
+    ) -> None:
+        """Its one outcome, with the lock of the sender held; `announce` follows without it."""
+        assert not self.is_settled, "a chunk is settled once"
+        self.is_settled = True
+        self.outcome = Outcome(metadata, error, offsets, self.refused or None)
+        self.values, self.keys, self.headers = [], None, None
+
+    def announce(self) -> None:
+        self.batch.announce(self)
+
+    def error_of(self, position: int) -> BusError | None:
+        outcome = self.outcome
+        assert outcome is not None, "asked for the outcome of a chunk that has none"
+        if outcome.record_errors is not None and position in outcome.record_errors:
+            return outcome.record_errors[position]
+        return outcome.error
+
+    def metadata_of(self, position: int) -> RecordMetadata:
+        """Of a record that has no error."""
+        outcome = self.outcome
+        found = None if outcome is None else outcome.metadata
+        assert outcome is not None, "asked for the place of a record that has no outcome"
+        assert found is not None, "asked for the place of a record that failed"
+        index = position if self.positions is None else bisect.bisect_left(self.positions, position)
+        offset = found.base_offset
+        if outcome.offsets is not None:
+            offset = outcome.offsets[index]
+        elif offset >= 0:
+            offset += index
+        timestamp_ms = found.timestamp_ms if found.timestamp_ms >= 0 else self.times_ms[index]
+        return RecordMetadata(found.topic, found.partition, offset, timestamp_ms, found.version)
+
+
+class RecordBatchBuilder:
+    """Invariant while open: `size_bytes <= limit_bytes <= reserved_bytes`, and nobody but the sender's lock's holder
+    changes it. Closed once, by `close_as`."""
+
+    __slots__ = (
+        "_callbacks",
+        "_event",
+        "_places",
+        "_starts",
+        "chunks",
+        "deadline",
+        "due_at",
+        "headers",
+        "keys",
+        "limit_bytes",
+        "partitions",
+        "size_bytes",
+        "times_ms",
+        "topic",
+        "values",
+    )
+
+    def __init__(self, topic: str, *, limit_bytes: int, due_at: float, deadline: float) -> None:
+        self.topic = topic
+        self.limit_bytes = limit_bytes
+        self.due_at = due_at
+        self.deadline = deadline
+        self.size_bytes = 0
+        self.values: list[bytes | None] = []
+        self.times_ms: list[int] = []
+        self.keys: list[bytes | None] | None = None  # None: no record has a key
+        self.headers: dict[int, Headers] | None = None
+        self.partitions: dict[int, int] | None = None  # position -> the partition that was asked for
+        self.chunks: tuple[RowChunk, ...] = ()  # empty while open
+        self._starts: list[int] | None = None  # of each chunk, in the order by partition
+        self._places: Any = None  # of each record, in the order by partition
+        self._event: threading.Event | None = None
+        self._callbacks: list[tuple[int, Callable[[Any], object], RecordFuture]] | None = None
+
+    def add(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int,
+        size_bytes: int,
+    ) -> RecordFuture:
+        index = len(self.values)
+        if key is not None and self.keys is None:
+            self.keys = [None] * index
+        if self.keys is not None:
+            self.keys.append(key)
+        if headers:
+            self.headers = self.headers or {}
+            self.headers[index] = headers
+        if partition is not None:
+            self.partitions = self.partitions or {}
+            self.partitions[index] = partition
+        self.size_bytes += size_bytes
+        self.times_ms.append(timestamp_ms)
+        self.values.append(value)
+        return RecordFuture(self, index)
+
+    # ------------------------------------------------------------ closing
+
+    def trim(self) -> int:
+        """Take away what an interrupt of the user's thread left half added; how many records there are."""
+        count = min(len(self.values), len(self.times_ms), len(self.values) if self.keys is None else len(self.keys))
+        for column in (self.values, self.times_ms, self.keys):
+            if column is not None:
+                del column[count:]
+        return count
+
+    def close_whole(self, partition: int) -> list[tuple[int, RowChunk]]:
+        """Everything goes to one partition."""
+        chunk = RowChunk(self, self.values, self.keys, self.times_ms, self.headers, size_bytes=self.size_bytes)
+        self._close((chunk,))
+        return [(partition, chunk)]
+
+    def close_split(self, partitions: Any) -> list[tuple[int, RowChunk]]:
+        """`partitions`: an array with the partition of each record."""
+        order = np.argsort(partitions, kind="stable")
+        counts = np.bincount(partitions)
+        present = np.flatnonzero(counts).tolist()
+        if len(present) == 1:
+            return self.close_whole(present[0])
+        self._places = np.empty(len(order), np.int32)
+        self._places[order] = np.arange(len(order), dtype=np.int32)
+        rows = order.tolist()
+        self._starts = []
+        chunks = []
+        start = 0
+        for partition in present:
+            self._starts.append(start)
+            chosen = rows[start : start + int(counts[partition])]
+            chunks.append(self._chunk_of(chosen))
+            start += len(chosen)
+        self._close(tuple(chunks))
+        return list(zip(present, chunks, strict=True))
+
+    def _chunk_of(self, chosen: list[int]) -> RowChunk:
+        values = [self.values[row] for row in chosen]
+        keys = None if self.keys is None else [self.keys[row] for row in chosen]
+        headers = None
+        if self.headers is not None:
+            headers = {new: self.headers[old] for new, old in enumerate(chosen) if old in self.headers}
+        size = len(values) * RECORD_OVERHEAD_BYTES + sum(len(value) for value in values if value is not None)
+        if keys is not None:
+            size += sum(len(key) for key in keys if key is not None)
+        if headers:
+            size += sum(headers_bytes(found) for found in headers.values())
+        return RowChunk(self, values, keys, [self.times_ms[row] for row in chosen], headers or None, size_bytes=size)
+
+    def _close(self, chunks: tuple[RowChunk, ...]) -> None:
+        assert not self.chunks, "a batch is closed once"
+        self.values, self.keys, self.headers, self.partitions = [], None, None, None
+        self.times_ms = []
+        self.chunks = chunks
+
+    # ------------------------------------------------------------ outcomes
+
+    def done(self) -> bool:
+        """Every record of it."""
+        return bool(self.chunks) and all(chunk.is_settled for chunk in self.chunks)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """For all of it. Raises `TimeoutError`."""
+        if not self._wait_until(self.done, timeout):
+            raise TimeoutError(f"expected the broker's answer within {timeout} s, found none yet")
+
+    def place_of(self, index: int) -> tuple[RowChunk | None, int]:
+        """The chunk of a record and its position there; None while the batch is open."""
+        if not self.chunks:
+            return None, index
+        if self._starts is None:
+            return self.chunks[0], index
+        place = int(self._places[index])
+        slot = bisect.bisect_right(self._starts, place) - 1
+        return self.chunks[slot], place - self._starts[slot]
+
+    def is_done(self, index: int) -> bool:
+        chunk, _ = self.place_of(index)
+        return chunk is not None and chunk.is_settled
+
+    def announce(self, chunk: RowChunk) -> None:
+        """Wake those who wait for this chunk and run its callbacks. Without any lock held."""
+        with _lock:
+            event, self._event = self._event, None
+            due, later = [], []
+            for entry in self._callbacks or ():
+                (due if self.place_of(entry[0])[0] is chunk else later).append(entry)
+            self._callbacks = later or None
+        if event is not None:
+            event.set()
+        for _, callback, future in due:
+            _run(callback, future)
+
+    def wait_for(self, index: int, timeout: float | None) -> bool:
+        """False if the record has no outcome within `timeout` seconds."""
+        return self.is_done(index) or self._wait_until(lambda: self.is_done(index), timeout)
+
+    def _wait_until(self, is_done: Callable[[], bool], timeout: float | None) -> bool:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with _lock:
+                if is_done():
+                    return True
+                event = self._event = self._event or threading.Event()
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not event.wait(left):
+                return is_done()
+
+    def add_callback(self, index: int, callback: Callable[[Any], object], future: RecordFuture) -> None:
+        with _lock:
+            if not self.is_done(index):
+                self._callbacks = self._callbacks or []
+                self._callbacks.append((index, callback, future))
+                return
+        _run(callback, future)
+
+
+class RecordFuture:
+    """The outcome of one `send`, once there is one.
+
+    It fails with a `BusError`; its `retriable` tells whether sending the record again may help. After
+    REQUEST_TIMED_OUT or NETWORK_EXCEPTION the record may still be, or come to be, in the log.
+    """
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: RecordBatchBuilder, index: int) -> None:
+        self._batch = batch
+        self._index = index
+
+    def done(self) -> bool:
+        return self._batch.is_done(self._index)
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait at most `timeout` seconds. Raises the `BusError`, or `TimeoutError` if there is no outcome yet."""
+        self.wait(timeout)
+        chunk, position = self._batch.place_of(self._index)
+        assert chunk is not None
+        error = chunk.error_of(position)
+        if error is not None:
+            raise error
+        return chunk.metadata_of(position)
+
+    def exception(self, timeout: float | None = None) -> BusError | None:
+        """Wait as `result` does; None if all went well."""
+        self.wait(timeout)
+        chunk, position = self._batch.place_of(self._index)
+        assert chunk is not None
+        return chunk.error_of(position)
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """`callback(future)` runs on the producer's own thread, or at once if the future is done.
+
+        It must not block: answers wait behind it. What it raises is logged.
+        """
+        self._batch.add_callback(self._index, callback, self)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Raises `TimeoutError` if there is no outcome within `timeout` seconds."""
+        if not self._batch.wait_for(self._index, timeout):
+            raise TimeoutError(f"expected the broker's answer within {timeout} s, found none yet")
+
+
+def headers_bytes(headers: Headers) -> int:
+    return sum(len(name) * 4 + len(data or b"") for name, data in headers)
+
+
+def _run(callback: Callable[[Any], object], future: Any) -> None:
+    try:
+        callback(future)
+    except Exception:  # a user's code, on a thread that must go on
+        logger.exception("a callback of a produce future failed")

@@ -1,0 +1,75 @@
+"""What a record may be made of.
+
+Found out at the call: what cannot be encoded would stop the records behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from bus.client.produce_batch import Headers
+from bus.errors import BusError, ErrorCode
+
+_TIMESTAMP_MAX_MS = (2**63 - 1) // 1000  # the log keeps microseconds
+_COLUMNS = ("value", "key", "headers", "timestamp")
+
+
+def check_bytes(name: str, data: Any) -> bytes | None:
+    """Raises TypeError."""
+    if data is None or type(data) is bytes:
+        return data
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    raise TypeError(
+        f"expected {name} as bytes or None, found {type(data).__name__}: encode it, or give the producer a serializer"
+    )
+
+
+def check_headers(headers: Any) -> Headers | None:
+    """Raises TypeError or ValueError."""
+    if not headers:
+        return None
+    checked: list[tuple[str, bytes | None]] = []
+    for header in headers:
+        if not isinstance(header, (tuple, list)) or len(header) != 2:
+            raise TypeError(f"expected headers as pairs (name, value), found {header!r}")
+        name, data = header
+        if not isinstance(name, str):
+            raise TypeError(f"expected a header's name as text, found {type(name).__name__}")
+        name.encode()  # a lone surrogate has no bytes: UnicodeEncodeError says where it is
+        checked.append((name, check_bytes(f"header {name!r}", data)))
+    return checked
+
+
+def check_timestamp(timestamp_ms: Any) -> int:
+    """Raises TypeError, or `BusError` INVALID_TIMESTAMP."""
+    if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int):
+        raise TypeError(f"expected timestamp_ms as an integer, found {type(timestamp_ms).__name__}")
+    if not 0 <= timestamp_ms <= _TIMESTAMP_MAX_MS:
+        raise BusError(
+            ErrorCode.INVALID_TIMESTAMP, f"expected a timestamp from 0 to {_TIMESTAMP_MAX_MS} ms, found {timestamp_ms}"
+        )
+    return timestamp_ms
+
+
+def one_batch(table: Any) -> pa.RecordBatch:
+    """The table as one batch, copied only if it is in pieces. Raises TypeError, or `BusError` INVALID_RECORD."""
+    if not isinstance(table, (pa.Table, pa.RecordBatch)):
+        raise TypeError(f"expected a pyarrow Table or RecordBatch, found {type(table).__name__}")
+    names = table.schema.names
+    unknown = [name for name in names if name not in _COLUMNS]
+    if "value" not in names or unknown or len(set(names)) != len(names):
+        raise BusError(
+            ErrorCode.INVALID_RECORD,
+            f"expected the column value, and perhaps key, headers and timestamp, each once; found {', '.join(names)}",
+        )
+    if isinstance(table, pa.RecordBatch):
+        return table
+    batches = table.combine_chunks().to_batches()
+    if len(batches) > 1:
+        raise BusError(
+            ErrorCode.RECORD_LIST_TOO_LARGE, f"expected a batch below 2 GiB a column, found {table.nbytes} bytes"
+        )
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)

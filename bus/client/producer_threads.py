@@ -1,0 +1,224 @@
+"""What the sender asks of the world: threads, streams to the brokers, and the remote calls beside them.
+
+One thread waits for time to pass (`Sender.tick`), another one, started when it is first needed, makes the calls that
+block: metadata, identities, resuming. Every stream has a reading thread of its own (`RequestStream`). All are daemons:
+a program that never closes its producer still ends; `exit_hooks` delivers what was accepted before it does.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from bus.client.cluster import Cluster, TopicInfo, error_of
+from bus.client.configs import ProducerConfig
+from bus.client.produce_wire import PartEncoder
+from bus.client.request_stream import RequestStream
+from bus.client.sender import Errand, InitProducer, RefreshTopics, Request, Resume, Sender
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+
+class ProduceStream:
+    """A `sender.Stream` over gRPC."""
+
+    def __init__(self, cluster: Cluster, address: str, sender: Sender, encoder: PartEncoder) -> None:
+        self.address = address
+        self._sender = sender
+        self._encoder = encoder
+        self._stream = RequestStream(cluster, address, "Produce", on_answer=self._answer, on_end=self._end)
+
+    def send(self, request: Request) -> None:
+        self._stream.send(self._encoder.encode(request))
+
+    def cut(self, reason: str) -> None:
+        self._stream.cut(reason)
+
+    def finish(self) -> None:
+        self._stream.finish()
+
+    def join(self, timeout: float | None) -> None:
+        self._stream.join(timeout)
+
+    def _answer(self, stream: RequestStream, response: Any) -> None:
+        self._sender.on_answer(self, response.correlation_id, response.throttle_time_ms, response.partitions)
+
+    def _end(self, stream: RequestStream, error: BusError) -> None:
+        self._sender.on_end(self, error)
+
+
+class ProducerThreads:
+    """Runs one `Sender`. `close` fails what is left and ends everything."""
+
+    def __init__(self, cluster: Cluster, config: ProducerConfig) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._encoder = PartEncoder(config)
+        self._wake = threading.Event()
+        self._errands: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
+        self._runner: threading.Thread | None = None
+        self._identity_lock = threading.Lock()
+        self.is_closed = False
+        self.delivery_timeout_s = config.delivery_timeout_ms / 1000
+        self.pack = self._encoder.pack
+        self.sender = Sender(
+            cluster,
+            config,
+            clock=time.monotonic,
+            backoff_s=cluster.backoff.seconds,
+            open_stream=self._open_stream,
+            run_errand=self._run_errand,
+            wake=self._wake.set,
+        )
+        self._keeper = threading.Thread(target=self._keep, name="bus-producer", daemon=True)
+        self._keeper.start()
+
+    def _open_stream(self, address: str) -> ProduceStream:
+        return ProduceStream(self._cluster, address, self.sender, self._encoder)
+
+    def _keep(self) -> None:
+        while not self.is_closed:
+            self._wake.clear()
+            try:
+                wakes_at = self.sender.tick()
+            except Exception:  # the loop's edge: without this thread nothing would ever time out
+                logger.exception("the producer's keeper failed; it goes on")
+                wakes_at = time.monotonic() + 1.0
+            self._wake.wait(None if wakes_at == math.inf else max(0.0, wakes_at - time.monotonic()))
+
+    # ------------------------------------------------------------ remote calls
+
+    def _run_errand(self, errand: Errand) -> None:
+        if self._runner is None:
+            self._runner = threading.Thread(target=self._run_errands, name="bus-producer-calls", daemon=True)
+            self._runner.start()
+        self._errands.put(errand)
+
+    def _run_errands(self) -> None:
+        while (errand := self._errands.get()) is not None:
+            try:
+                self._run(errand)
+            except Exception:  # the loop's edge
+                logger.exception("a call of the producer failed")
+
+    def _run(self, errand: Errand) -> None:
+        match errand:
+            case RefreshTopics(topics):
+                self.sender.on_refreshed({topic: self._refresh(topic) for topic in topics})
+            case InitProducer():
+                with self._identity_lock:
+                    if errand.producer_id is not None or self.sender.identity is None:
+                        self._init_producer(errand)
+            case Resume():
+                self._resume(errand)
+
+    def _refresh(self, topic: str) -> BusError | None:
+        try:
+            self._cluster.refresh([topic])
+        except BusError as error:
+            return error
+        return None
+
+    def _init_producer(self, errand: InitProducer, *, must_succeed: bool = False) -> None:
+        request = pb.InitProducerIdRequest(
+            name=self._config.name or "", producer_id=errand.producer_id, producer_epoch=errand.producer_epoch or 0
+        )
+        try:
+            answer = self._cluster.call("InitProducerId", request)
+            _check(answer)
+        except BusError as error:
+            if must_succeed:
+                raise
+            self.sender.on_no_identity(error)
+        else:
+            self.sender.on_identity(answer.producer_id, answer.producer_epoch)
+
+    def _resume(self, errand: Resume) -> None:
+        try:
+            found = self.ask_where_it_ends(
+                errand.address,
+                errand.producer_id,
+                errand.producer_epoch,
+                [(errand.queue.topic, errand.queue.partition, errand.topic_id)],
+            )[0]
+        except BusError as error:
+            self.sender.on_not_resumed(errand, error)
+        else:
+            self.sender.on_resumed(
+                errand, last_epoch=found.last_epoch, last_sequence=found.last_sequence, version=found.version
+            )
+
+    def ask_where_it_ends(
+        self, address: str, producer_id: int, producer_epoch: int, partitions: Sequence[tuple[str, int, str]]
+    ) -> Sequence[Any]:
+        """ResumeProducer for partitions (topic, number, topic id) of one leader. Raises the first one's `BusError`."""
+        request = pb.ResumeProducerRequest(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            partitions=[
+                pb.ResumeProducerPartition(topic=topic, partition=partition, topic_id=topic_id)
+                for topic, partition, topic_id in partitions
+            ],
+        )
+        answers = self._cluster.call("ResumeProducer", request, address=address).partitions
+        if len(answers) != len(partitions):
+            raise BusError(ErrorCode.UNKNOWN_SERVER_ERROR, f"expected {len(partitions)} answers, found {len(answers)}")
+        for answer in answers:
+            _check(answer)
+        return list(answers)
+
+    def last_sequence(self, info: TopicInfo, partition: int, deadline: float) -> int | None:
+        """Of this producer, any epoch of it; waits for an identity and a leader until `deadline`."""
+        while True:
+            address = self._cluster.leader_address(info, partition)
+            try:
+                producer_id, epoch = self.sender.identity or self._new_identity()
+                if address is None:
+                    raise BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{info.name}-{partition} has no leader")
+                asked = [(info.name, partition, info.topic_id)]
+                found = self.ask_where_it_ends(address, producer_id, epoch, asked)[0]
+            except BusError as error:
+                if not self._cluster.may_retry(error) or time.monotonic() + 0.1 >= deadline:
+                    raise
+                time.sleep(self._cluster.backoff.seconds(0))
+                info = self._cluster.refresh([info.name])[info.name]
+            else:
+                return None if found.last_sequence < 0 else int(found.last_sequence)
+
+    def _new_identity(self) -> tuple[int, int]:
+        """The first one; the sender's own question for it may come first, or at the same time."""
+        with self._identity_lock:
+            if self.sender.identity is None:
+                self._init_producer(InitProducer(None, None), must_succeed=True)
+        identity = self.sender.identity
+        assert identity is not None, "an identity was given"
+        return identity
+
+    # ------------------------------------------------------------ the end
+
+    def close(self, error: BusError, *, timeout_s: float) -> int:
+        """Fail what is not settled with `error`; how many records that were. Safe to repeat."""
+        deadline = time.monotonic() + timeout_s
+        self.is_closed = True
+        failed, streams = self.sender.close(error)
+        self._errands.put(None)
+        self._wake.set()
+        for stream in streams:
+            stream.join(max(0.1, deadline - time.monotonic()))
+        for thread in (self._keeper, self._runner):
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(max(0.1, deadline - time.monotonic()))
+        self._cluster.close()
+        return failed
+
+
+def _check(answer: Any) -> None:
+    if answer.error_code:
+        raise error_of(answer.error_code, answer.error_message)
