@@ -6,6 +6,7 @@ topics and no group commit. A version is the number of appends of a partition.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import uuid
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+import pyarrow as pa
 
 from bus.arrow_batches import decode_arrow, encode_arrow
 from bus.errors import ErrorCode
@@ -29,6 +31,9 @@ class FakePartition:
     log_start: int = 0
     leader_id: int = 0
     leader_epoch: int = 0
+    # Of idempotent producers: producer id -> (epoch, last sequence), and where each batch is.
+    producers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    known: dict[tuple[int, int, int], tuple[int, int]] = field(default_factory=dict)
 
     @property
     def high_watermark(self) -> int:
@@ -87,6 +92,8 @@ class Cluster:
         self.changed = threading.Condition()
         self.topics: dict[str, FakeTopic] = {}
         self.addresses: dict[int, str] = {}
+        self.producer_ids = itertools.count(1_000)
+        self.names: dict[str, tuple[int, int]] = {}  # producer id and epoch
 
     def create(self, name: str, partitions: int = 1) -> FakeTopic:
         with self.changed:
@@ -171,7 +178,11 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
         if isinstance(step, BreakStream) and not step.is_appended:
             context.abort(step.status, "as the test wants it")
         if refusal is None:
-            base_offset, version = self.append(data.topic, data.partition, data.arrow, data.timestamp_ms)
+            placed = self._append_in_order(data)
+            if isinstance(placed, Refuse):
+                refusal = placed
+            else:
+                base_offset, version = placed
         if isinstance(step, BreakStream):
             context.abort(step.status, "as the test wants it")
         if isinstance(step, AppendThenRefuse):
@@ -192,6 +203,56 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
             base_offset=-1 if request.acks == 0 else base_offset,
             log_append_time_ms=-1,
             version=version if request.acks == -1 else -1,
+        )
+
+    def _append_in_order(self, data: pb.PartitionProduceData) -> tuple[int, int] | Refuse:
+        """Once for each stamp, by the contract of bus.proto."""
+        if not data.HasField("producer_id"):
+            return self.append(data.topic, data.partition, _payload(data), data.timestamp_ms)
+        log = self.cluster.topics[data.topic].partitions[data.partition]
+        epoch, last = log.producers.get(data.producer_id, (-1, -1))
+        if data.producer_epoch < max(
+            [epoch, *(held for pid, held in self.cluster.names.values() if pid == data.producer_id)]
+        ):
+            return Refuse(ErrorCode.INVALID_PRODUCER_EPOCH, f"expected epoch {epoch}, found {data.producer_epoch}")
+        stamp = (data.producer_id, data.producer_epoch, data.base_sequence)
+        if stamp in log.known:
+            return log.known[stamp]
+        if data.base_sequence != last + 1 and not (data.producer_epoch > epoch and data.base_sequence == 0):
+            return Refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"expected {last + 1}, found {data.base_sequence}")
+        placed = self.append(data.topic, data.partition, _payload(data), data.timestamp_ms)
+        count = log.batches[-1].record_count
+        log.producers[data.producer_id] = (data.producer_epoch, data.base_sequence + count - 1)
+        log.known[stamp] = placed
+        return placed
+
+    def InitProducerId(self, request: pb.InitProducerIdRequest, context: Any) -> pb.InitProducerIdResponse:
+        self._note("InitProducerId", context)
+        with self.cluster.changed:
+            if not request.name:
+                return pb.InitProducerIdResponse(producer_id=next(self.cluster.producer_ids))
+            found = self.cluster.names.get(request.name)
+            if found is not None and request.HasField("producer_id") and request.producer_epoch < found[1]:
+                return pb.InitProducerIdResponse(error_code=pb.ERROR_CODE_PRODUCER_FENCED, error_message="fenced")
+            identity = (next(self.cluster.producer_ids), 0) if found is None else (found[0], found[1] + 1)
+            self.cluster.names[request.name] = identity
+            return pb.InitProducerIdResponse(producer_id=identity[0], producer_epoch=identity[1])
+
+    def ResumeProducer(self, request: pb.ResumeProducerRequest, context: Any) -> pb.ResumeProducerResponse:
+        self._note("ResumeProducer", context)
+        with self.cluster.changed:
+            return pb.ResumeProducerResponse(
+                partitions=[self._resume(request, asked.topic, asked.partition) for asked in request.partitions]
+            )
+
+    def _resume(
+        self, request: pb.ResumeProducerRequest, topic: str, partition: int
+    ) -> pb.ResumeProducerPartitionResponse:
+        log = self.cluster.topics[topic].partitions[partition]
+        epoch, last = log.producers.get(request.producer_id, (-1, -1))
+        log.producers[request.producer_id] = (max(epoch, request.producer_epoch), last)
+        return pb.ResumeProducerPartitionResponse(
+            topic=topic, partition=partition, last_epoch=epoch, last_sequence=last, version=len(log.batches)
         )
 
     def append(self, topic: str, partition: int, arrow: bytes, timestamp_ms: int = 0) -> tuple[int, int]:
@@ -367,6 +428,14 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
     def _note(self, call: str, context: Any) -> None:
         self.calls.append(call)
         self.client_ids.add(dict(context.invocation_metadata()).get("client-id", ""))
+
+
+def _payload(data: pb.PartitionProduceData) -> bytes:
+    if data.codec == pb.PAYLOAD_CODEC_NONE:
+        return data.arrow
+    name = {pb.PAYLOAD_CODEC_GZIP: "gzip", pb.PAYLOAD_CODEC_SNAPPY: "snappy"}[data.codec]
+    unpacked: bytes = pa.Codec(name).decompress(data.arrow, data.uncompressed_bytes, asbytes=True)
+    return unpacked
 
 
 _NO_SIZE_LIMITS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
