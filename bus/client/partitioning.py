@@ -1,14 +1,19 @@
 """Which partition a record or a batch goes to, and how a batch with keys is split.
 
 Guards one promise: equal keys of one topic go to one partition, in their order, as long as the number of partitions
-stays. Works on whole columns; the records of one partition keep the order that they had in the batch.
+stays. Works on whole columns; the records of one partition keep the order that they had in the batch. Chance comes in
+as an argument.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
+import logging
+import operator
 from collections import defaultdict
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +21,154 @@ import pyarrow as pa
 from bus.client.murmur2 import partition_of_key, partitions_of_keys
 from bus.errors import BusError, ErrorCode
 
+logger = logging.getLogger(__name__)
+
 # Kafka's batch.size: so many bytes of records without a key stay in one partition before the next one's turn.
 STICKY_BYTES = 16_384
+
+
+class StickyPartitioner:
+    """The partition of one topic's records that nothing else decides: one for `batch_size` bytes, then another, drawn
+    at random (KIP-794).
+
+    `random()` gives numbers from 0 up to, but not including, 1. Not safe between threads.
+    """
+
+    __slots__ = ("_batch_size", "_bytes", "_candidates", "_current", "_partition_count", "_random", "_weights")
+
+    def __init__(self, batch_size: int, random: Callable[[], float]) -> None:
+        self._batch_size = max(1, batch_size)
+        self._random = random
+        self._current = -1  # none yet
+        self._bytes = 0
+        self._candidates: list[int] = []
+        self._weights: list[int] = []  # running sum of the candidates' shares; empty: all are alike
+        self._partition_count = 0  # that the load was told of
+
+    @property
+    def is_switching(self) -> bool:
+        """The next `partition` draws: now is the time for `update_load`."""
+        return self._current < 0 or self._bytes >= self._batch_size
+
+    def partition(self, partition_count: int) -> int:
+        if self.is_switching or self._current >= partition_count:
+            self._current, self._bytes = self._draw(partition_count), 0
+        return self._current
+
+    def update(self, size_bytes: int) -> None:
+        """So much went to the present partition."""
+        self._bytes += size_bytes
+
+    def update_load(self, queue_sizes: Sequence[int], available: Sequence[bool] | None = None) -> None:
+        """What waits for each partition; a longer queue is drawn less often, the longest one, of `n`, once where an
+        empty one is drawn `n + 1` times.
+
+        Partitions that are not `available` are left out, unless that leaves none.
+        """
+        everyone = range(len(queue_sizes))
+        candidates = [p for p in everyone if available is None or available[p]] or list(everyone)
+        sizes = [queue_sizes[partition] for partition in candidates]
+        most = max(sizes, default=0)
+        is_even = most == min(sizes, default=0)
+        self._partition_count = len(queue_sizes)
+        self._candidates = candidates
+        self._weights = [] if is_even else list(itertools.accumulate(most + 1 - size for size in sizes))
+
+    def _draw(self, partition_count: int) -> int:
+        if partition_count != self._partition_count:  # nobody told, or the topic has grown since
+            return int(self._random() * partition_count)
+        if not self._weights:
+            return self._candidates[int(self._random() * len(self._candidates))]
+        drawn = int(self._random() * self._weights[-1])
+        return self._candidates[bisect.bisect_right(self._weights, drawn)]
+
+
+class RecordPartitioner(Protocol):
+    """Decides for each record that names no partition. Safe to share between threads.
+
+    `available`: the partitions that have a leader now, in order; None if that is not known.
+    """
+
+    def partition(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        partition_count: int,
+        available: Sequence[int] | None = None,
+    ) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class RoundRobinPartitioner:
+    """The available partitions of each topic in turn, whatever the key; all of them while none is available."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, itertools.count[int]] = {}
+
+    def partition(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        partition_count: int,
+        available: Sequence[int] | None = None,
+    ) -> int:
+        turn = next(self._turns.setdefault(topic, itertools.count()))
+        return available[turn % len(available)] if available else turn % partition_count
+
+    def close(self) -> None:
+        pass
+
+
+class UserPartitioner:
+    """A user's function of (topic, key, value, partition_count), or an object with such a method `partition` and
+    perhaps `close`.
+
+    What it raises comes out of `partition`, as does `ValueError` for an answer that is no partition of the topic.
+    """
+
+    def __init__(self, chooser: Any) -> None:
+        self._chooser = chooser
+        self._choose = getattr(chooser, "partition", chooser)
+
+    def partition(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        partition_count: int,
+        available: Sequence[int] | None = None,
+    ) -> int:
+        chosen = self._choose(topic, key, value, partition_count)
+        try:
+            partition = -1 if isinstance(chosen, bool) else operator.index(chosen)
+        except TypeError:
+            partition = -1
+        if not 0 <= partition < partition_count:
+            raise ValueError(
+                f"expected the partitioner to give a partition of {topic!r} from 0 to {partition_count - 1}, "
+                f"found {chosen!r}"
+            )
+        return partition
+
+    def close(self) -> None:
+        """What it raises is logged."""
+        close = getattr(self._chooser, "close", None)
+        if close is None:
+            return
+        try:
+            close()
+        except Exception:  # a user's code, while everything else is to be closed as well
+            logger.exception("closing the partitioner failed")
+
+
+def record_partitioner_of(partitioner: Any) -> RecordPartitioner | None:
+    """For the config `partitioner`; None: keys decide, and what has none is sticky."""
+    if partitioner is None:
+        return None
+    return RoundRobinPartitioner() if partitioner == "round_robin" else UserPartitioner(partitioner)
 
 
 class StickyChoice:
@@ -52,20 +203,27 @@ class Partitioner:
         return self._sticky[topic].of_record(size_bytes, partition_count)
 
     def split(self, topic: str, batch: pa.RecordBatch, partition_count: int) -> list[tuple[int, pa.RecordBatch]]:
-        """`batch` by partition. Rows whose key is null go together to one partition.
+        return split_by_key(batch, partition_count, lambda: self._sticky[topic].of_batch(partition_count))
 
-        Raises `BusError` INVALID_RECORD if the keys are no bytes.
-        """
-        keys = batch.column("key") if "key" in batch.schema.names else None
-        if keys is None or keys.null_count == len(keys):
-            return [(self._sticky[topic].of_batch(partition_count), batch)]
-        if partition_count == 1:
-            return [(0, batch)]
-        keys = _as_bytes(keys)
-        partitions = partitions_of_keys(keys, partition_count)
-        if keys.null_count:
-            partitions[keys.is_null().to_numpy(zero_copy_only=False)] = self._sticky[topic].of_batch(partition_count)
-        return split_by_partition(batch, partitions, partition_count)
+
+def split_by_key(
+    batch: pa.RecordBatch, partition_count: int, choose: Callable[[], int]
+) -> list[tuple[int, pa.RecordBatch]]:
+    """`batch` by partition, in the order of their numbers. Rows whose key is null go together to the partition that
+    `choose` gives, which is asked at most once.
+
+    Raises `BusError` INVALID_RECORD if the keys are no bytes.
+    """
+    keys = batch.column("key") if "key" in batch.schema.names else None
+    if keys is None or keys.null_count == len(keys):
+        return [(choose(), batch)]
+    if partition_count == 1:
+        return [(0, batch)]
+    keys = _as_bytes(keys)
+    partitions = partitions_of_keys(keys, partition_count)
+    if keys.null_count:
+        partitions[keys.is_null().to_numpy(zero_copy_only=False)] = choose()
+    return split_by_partition(batch, partitions, partition_count)
 
 
 def _as_bytes(keys: pa.Array) -> pa.Array:

@@ -1,10 +1,46 @@
 from __future__ import annotations
 
+import logging
+import threading
+from collections import Counter
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from bus.client.murmur2 import partition_of_key
-from bus.client.partitioning import STICKY_BYTES, Partitioner
+from bus.client.partitioning import (
+    STICKY_BYTES,
+    Partitioner,
+    RoundRobinPartitioner,
+    StickyPartitioner,
+    UserPartitioner,
+    record_partitioner_of,
+    split_by_key,
+)
+
+
+class EvenlySpaced:
+    """Stands for chance: `count` numbers, spaced evenly between 0 and 1, again and again. What is drawn with it is drawn
+    exactly as often as its share."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._drawn = 0
+
+    def __call__(self) -> float:
+        self._drawn += 1
+        return ((self._drawn - 1) % self._count + 0.5) / self._count
+
+
+def draws(partitioner: StickyPartitioner, count: int, partition_count: int) -> list[int]:
+    drawn = []
+    for _ in range(count):
+        assert partitioner.is_switching
+        drawn.append(partitioner.partition(partition_count))
+        partitioner.update(1)
+    return drawn
 
 
 def batch_of(keys: list[bytes | None], key_type: pa.DataType | None = None) -> pa.RecordBatch:
@@ -68,3 +104,166 @@ def test_records_without_a_key_stay_until_a_batch_is_full() -> None:
 def test_empty_key_is_a_key() -> None:
     partitioner = Partitioner()
     assert {partitioner.of_record("t", b"", STICKY_BYTES, 5) for _ in range(5)} == {partition_of_key(b"", 5)}
+
+
+def test_keyless_rows_ask_for_one_partition_and_keyed_ones_for_none() -> None:
+    asked: list[int] = []
+
+    def choose() -> int:
+        asked.append(2)
+        return 2
+
+    parts = split_by_key(batch_of([b"a", None, b"b", None]), 4, choose)
+    assert asked == [2]
+    assert dict(parts)[2].column("key").to_pylist().count(None) == 2
+    assert [partition for partition, _ in parts] == sorted({2, partition_of_key(b"a", 4), partition_of_key(b"b", 4)})
+
+    split_by_key(batch_of([b"a", b"b"]), 4, choose)
+    assert asked == [2]
+
+
+def test_sticky_stays_until_batch_size_bytes_went_there() -> None:
+    partitioner = StickyPartitioner(100, EvenlySpaced(3))
+    places = []
+    for size in (60, 39, 1, 250, 99, 1, 1):
+        places.append(partitioner.partition(3))
+        partitioner.update(size)
+    assert places == [0, 0, 0, 1, 2, 2, 0]
+
+
+def test_sticky_tells_when_it_draws() -> None:
+    partitioner = StickyPartitioner(10, EvenlySpaced(2))
+    assert partitioner.is_switching
+    partitioner.partition(2)
+    partitioner.update(9)
+    assert not partitioner.is_switching
+    partitioner.update(1)
+    assert partitioner.is_switching
+
+
+def test_without_batching_every_record_draws() -> None:
+    partitioner = StickyPartitioner(0, EvenlySpaced(4))
+    assert draws(partitioner, 8, 4) == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+def test_sticky_leaves_a_partition_that_is_gone() -> None:
+    partitioner = StickyPartitioner(100, iter([0.9, 0.9]).__next__)
+    assert partitioner.partition(4) == 3
+    assert partitioner.partition(2) == 1
+
+
+def test_longer_queues_are_drawn_less_often() -> None:
+    # The example of KIP-794: queues of 0, 3 and 1 have shares of 4, 1 and 3.
+    partitioner = StickyPartitioner(1, EvenlySpaced(8))
+    partitioner.update_load([0, 3, 1])
+    assert draws(partitioner, 8, 3) == [0, 0, 0, 0, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("queue_sizes", [[0, 3, 1], [7, 7, 0, 2, 5], [1000, 0], [1, 2, 3, 4, 5, 6]])
+def test_frequencies_are_the_shares(queue_sizes: list[int]) -> None:
+    shares = {partition: max(queue_sizes) + 1 - size for partition, size in enumerate(queue_sizes)}
+    total = sum(shares.values())
+    partitioner = StickyPartitioner(1, EvenlySpaced(total))
+    partitioner.update_load(queue_sizes)
+    assert Counter(draws(partitioner, 3 * total, len(queue_sizes))) == {p: 3 * share for p, share in shares.items()}
+
+
+def test_even_queues_are_drawn_alike() -> None:
+    partitioner = StickyPartitioner(1, EvenlySpaced(3))
+    partitioner.update_load([5, 5, 5])
+    assert draws(partitioner, 6, 3) == [0, 1, 2, 0, 1, 2]
+
+
+def test_partition_that_is_not_available_is_left_out() -> None:
+    even = StickyPartitioner(1, EvenlySpaced(4))
+    even.update_load([0, 0, 0], [True, False, True])
+    assert Counter(draws(even, 8, 3)) == {0: 4, 2: 4}
+
+    # The queue of the one left out has no part in the shares: they are 2 and 1.
+    uneven = StickyPartitioner(1, EvenlySpaced(3))
+    uneven.update_load([0, 50, 1], [True, False, True])
+    assert Counter(draws(uneven, 3, 3)) == {0: 2, 2: 1}
+
+
+def test_all_are_drawn_while_none_is_available() -> None:
+    partitioner = StickyPartitioner(1, EvenlySpaced(3))
+    partitioner.update_load([0, 0, 0], [False, False, False])
+    assert sorted(draws(partitioner, 3, 3)) == [0, 1, 2]
+
+
+def test_load_of_a_topic_that_has_grown_since_is_forgotten() -> None:
+    partitioner = StickyPartitioner(1, EvenlySpaced(4))
+    partitioner.update_load([0, 99], [True, False])
+    assert sorted(draws(partitioner, 4, 4)) == [0, 1, 2, 3]
+
+
+def test_round_robin_takes_turns_for_each_topic_whatever_the_key() -> None:
+    partitioner = RoundRobinPartitioner()
+    assert [partitioner.partition("t", b"k", b"v", 3) for _ in range(4)] == [0, 1, 2, 0]
+    assert partitioner.partition("u", b"k", b"v", 3) == 0
+
+
+def test_round_robin_passes_by_what_is_not_available() -> None:
+    partitioner = RoundRobinPartitioner()
+    assert [partitioner.partition("t", None, b"v", 4, [1, 3]) for _ in range(3)] == [1, 3, 1]
+    assert partitioner.partition("t", None, b"v", 4, []) == 3
+
+
+def test_round_robin_gives_no_turn_twice_between_threads() -> None:
+    partitioner = RoundRobinPartitioner()
+    taken: list[int] = []
+
+    def take() -> None:
+        for _ in range(500):
+            taken.append(partitioner.partition("t", None, b"v", 4))
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert Counter(taken) == {0: 500, 1: 500, 2: 500, 3: 500}
+
+
+def test_user_chooses_by_function_or_object() -> None:
+    class ByLength:
+        def partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
+            return len(value or b"") % partition_count
+
+    by_topic = record_partitioner_of(lambda topic, key, value, partition_count: np.int64(len(topic) % partition_count))
+    by_length = record_partitioner_of(ByLength())
+    assert by_topic is not None
+    assert by_length is not None
+    assert (by_topic.partition("orders", None, b"v", 4), by_length.partition("orders", None, b"vvvvv", 4)) == (2, 1)
+    by_topic.close()
+    by_length.close()
+
+
+def test_partitioner_of_no_config_is_none() -> None:
+    assert record_partitioner_of(None) is None
+    assert isinstance(record_partitioner_of("round_robin"), RoundRobinPartitioner)
+
+
+@pytest.mark.parametrize("answer", [-1, 4, 1.0, True, None, "1"])
+def test_answer_that_is_no_partition_is_refused(answer: Any) -> None:
+    with pytest.raises(ValueError, match=r"partition of 'orders' from 0 to 3, found ") as caught:
+        UserPartitioner(lambda *_: answer).partition("orders", None, b"v", 4)
+    assert repr(answer) in str(caught.value)
+
+
+def test_partitioner_that_fails_to_close_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    class Clinging:
+        closed = 0
+
+        def partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
+            return 0
+
+        def close(self) -> None:
+            self.closed += 1
+            raise OSError("held")
+
+    clinging = Clinging()
+    with caplog.at_level(logging.ERROR):
+        UserPartitioner(clinging).close()
+    assert clinging.closed == 1
+    assert "held" in caplog.text
