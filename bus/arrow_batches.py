@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bus.log_schema import HEADERS_TYPE, LOG_COLUMNS, LOG_SCHEMA, TIMESTAMP_TYPE, log_schema
-from bus.model import LogBatch, RecordBatch
+from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, RecordBatch
 
 _IPC_OPTIONS = {
     codec: pa.ipc.IpcWriteOptions(compression=codec if codec != "none" else None) for codec in ("none", "lz4", "zstd")
@@ -133,6 +133,40 @@ def check_records(
     )
 
 
+def select_records(batch: RecordBatch, is_kept: Any) -> RecordBatch:
+    """The records of an idempotent producer's batch at the positions where the array `is_kept` is true: at least one.
+    They keep their sequences, as a column."""
+    assert batch.producer is not None, "only sequences tell which records are left"
+    sequences = sequences_of(batch)[is_kept]
+    kept = batch.columns.filter(pa.array(is_kept))
+    columns = {name: kept.column(name) for name in kept.schema.names}
+    columns["sequence"] = pa.array(sequences)
+    selected = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    timestamp_min_ms, timestamp_max_ms = batch.timestamp_min_ms, batch.timestamp_max_ms
+    if batch.has_timestamps:
+        micros = columns["timestamp"].view(pa.int64()).to_numpy()
+        timestamp_min_ms, timestamp_max_ms = int(micros.min()) // 1000, int(micros.max()) // 1000
+    return replace(
+        batch,
+        record_count=selected.num_rows,
+        size_bytes=selected.nbytes,
+        record_bytes_max=_record_bytes_max(columns, selected.nbytes),
+        timestamp_min_ms=timestamp_min_ms,
+        timestamp_max_ms=timestamp_max_ms,
+        columns=selected,
+        producer=replace(batch.producer, base_sequence=int(sequences[0])),
+    )
+
+
+def sequences_of(batch: RecordBatch) -> Any:
+    """The sequence of each record of an idempotent producer's batch, as an array of int32."""
+    assert batch.producer is not None, "a batch of no producer has no sequences"
+    index = batch.columns.schema.get_field_index("sequence")
+    if index >= 0:
+        return batch.columns.column(index).to_numpy()
+    return dense_sequences(batch.producer, batch.record_count)
+
+
 def _cast(array: pa.Array, expected: pa.DataType, name: str) -> pa.Array:
     if array.type == expected:
         return array
@@ -218,8 +252,8 @@ def _nulls(count: int, data_type: pa.DataType) -> pa.Array:
     return pa.nulls(count, data_type)
 
 
-def _repeated(count: int, value: int) -> pa.Array:
-    return pa.array(np.full(count, value, np.int32))
+def _repeated(count: int, value: int, dtype: Any = np.int32) -> pa.Array:
+    return pa.array(np.full(count, value, dtype))
 
 
 _shared_nulls = lru_cache(maxsize=256)(_nulls)
@@ -239,5 +273,19 @@ def _absent_column(batch: LogBatch, field: pa.Field) -> pa.Array:
             return (_shared_repeated if is_small else _repeated)(count, int(batch.timestamp_type))
         case "leader_epoch":
             return (_shared_repeated if is_small else _repeated)(count, batch.leader_epoch)
+        case "producer_id" if batch.producer is not None:
+            return _repeated(count, batch.producer.producer_id, np.int64)
+        case "producer_epoch" if batch.producer is not None:
+            return (_shared_repeated if is_small else _repeated)(count, batch.producer.producer_epoch, np.int16)
+        case "sequence" if batch.producer is not None:
+            return pa.array(dense_sequences(batch.producer, count))
         case _:
             return (_shared_nulls if is_small else _nulls)(count, field.type)
+
+
+def dense_sequences(producer: ProducerStamp, count: int) -> Any:
+    """The sequences of `count` records as int32: after the largest comes 0."""
+    base = producer.base_sequence
+    if base + count <= SEQUENCE_MODULUS:
+        return np.arange(base, base + count, dtype=np.int32)
+    return (np.arange(base, base + count, dtype=np.int64) % SEQUENCE_MODULUS).astype(np.int32)

@@ -6,7 +6,9 @@ here is complete: a version file that was cut short never decodes as a shorter c
 Every commit of the bus carries two `txn` actions of its own, `bus/high_watermark` and `bus/leader_epoch`. A checkpoint
 drops `commitInfo` and, once everything has been retired, has no file left to tell the next offset; `txn` actions
 survive both, and any Delta library can ask for them. Each of our files carries the tag `bus.file` with what opening
-needs to know about it, so that no statistics are parsed and no data file is opened then.
+needs to know about it, so that no statistics are parsed and no data file is opened then: the six numbers of `LiveFile`
+from `base_offset` to `leader_epoch`, then how many spans of producers it has (producer_spans.py), and these. Files from
+before there were producers have the six numbers alone.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import pyarrow as pa
 from bus.log_schema import STATS_COLUMNS, delta_schema_string
 from bus.model import TopicPartition
 from bus.ports import ProducerProgress
+from bus.storage_delta.producer_spans import NO_SPANS, check_spans, count_spans, spans_of_statistics
 
 LOG_FOLDER = "_delta_log"
 LAST_CHECKPOINT = "_last_checkpoint"
@@ -35,6 +38,8 @@ HIGH_WATERMARK_APP = "bus/high_watermark"
 LEADER_EPOCH_APP = "bus/leader_epoch"
 _PRODUCER_APP = re.compile(r"bus/(\d+)")
 FILE_TAG = "bus.file"
+_OLD_TAG_NUMBERS = 6
+_TAG_NUMBERS = 7
 
 _VERSION_NAME = re.compile(r"(\d{20})\.json")
 _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -61,6 +66,8 @@ class LiveFile:
     timestamp_max_ms: int
     leader_epoch: int  # the largest in the file
     is_ordered: bool = True  # rows are in offset order; known of our files, not of those that others rewrote
+    is_ours: bool = True
+    producers: str = NO_SPANS  # as producer_spans.py writes them: no other record of a producer is in the file
 
     @property
     def is_dense(self) -> bool:
@@ -69,18 +76,27 @@ class LiveFile:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """`live` is None if the file is not of our making; then only its rows tell what it holds."""
+    """`live` is None if the file is not of our making; then its rows, and what `producers` says, tell what it holds."""
 
     path: str
     size_bytes: int
     is_data_change: bool
     live: LiveFile | None
+    producers: str = NO_SPANS
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
     path: str
     is_data_change: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Txn:
+    """How far an application has come, by its own count (Delta protocol, "Transaction Identifiers")."""
+
+    version: int
+    updated_ms: int = 0  # 0 if whoever wrote it did not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +126,7 @@ class Commit:
     leader_epoch: int | None = None
     adds: Sequence[Add] = ()
     removes: Sequence[Remove] = ()
-    txns: Mapping[str, int] = field(default_factory=dict)
+    txns: Mapping[str, Txn] = field(default_factory=dict)
     metadata: TableMetadata | None = None
     protocol: Protocol | None = None
 
@@ -201,7 +217,8 @@ def encode_append(
         lines.append(_encode_txn(f"bus/{progress.producer_id}", done, now_ms))
     tag = (
         f"{file.base_offset} {file.next_offset} {file.record_count} "
-        f"{file.timestamp_min_ms} {file.timestamp_max_ms} {file.leader_epoch}"
+        f"{file.timestamp_min_ms} {file.timestamp_max_ms} {file.leader_epoch} "
+        f"{count_spans(file.producers)}{' ' if file.producers else ''}{file.producers}"
     )
     lines.append(
         f'{{"add":{{"path":"{file.path}","partitionValues":{{}},"size":{file.size_bytes},"modificationTime":{now_ms},'
@@ -252,7 +269,7 @@ def _commit_of(version: int, actions: Sequence[Mapping[str, Any]]) -> Commit:
             for action in actions
             if "remove" in action
         ],
-        txns={str(action["txn"]["appId"]): int(action["txn"]["version"]) for action in actions if "txn" in action},
+        txns={str(action["txn"]["appId"]): decode_txn(action["txn"]) for action in actions if "txn" in action},
         metadata=None if metadata is None else decode_metadata(metadata),
         protocol=None if protocol is None else decode_protocol(protocol),
     )
@@ -261,16 +278,32 @@ def _commit_of(version: int, actions: Sequence[Mapping[str, Any]]) -> Commit:
 def decode_add(add: Mapping[str, Any]) -> Add:
     """An `add` of a version file."""
     tag = (add.get("tags") or {}).get(FILE_TAG)
-    return make_add(add["path"], int(add["size"]), bool(add.get("dataChange", True)), tag)
+    return make_add(add["path"], int(add["size"]), bool(add.get("dataChange", True)), tag, stats=add.get("stats"))
 
 
-def make_add(encoded_path: str, size_bytes: int, is_data_change: bool, tag: str | None) -> Add:
-    """`tag` is that of our files, None if the file is not of our making."""
-    path, live = unquote(encoded_path), None
-    if tag is not None:
-        base, following, count, time_min, time_max, epoch = map(int, tag.split())
-        live = LiveFile(path, size_bytes, base, following, count, time_min, time_max, epoch)
-    return Add(path, size_bytes, is_data_change, live)
+def make_add(encoded_path: str, size_bytes: int, is_data_change: bool, tag: str | None, *, stats: str | None) -> Add:
+    """`tag` is that of our files, None if the file is not of our making. `stats` counts if the tag tells nothing of
+    producers (see `is_telling`)."""
+    path = unquote(encoded_path)
+    if tag is None:
+        return Add(path, size_bytes, is_data_change, None, spans_of_statistics(stats))
+    numbers, spans = tag.split(" ", _TAG_NUMBERS), NO_SPANS
+    base, following, count, time_min, time_max, epoch = map(int, numbers[:_OLD_TAG_NUMBERS])
+    if len(numbers) == _OLD_TAG_NUMBERS:
+        spans = spans_of_statistics(stats)
+    elif numbers[_OLD_TAG_NUMBERS] != "0":
+        spans = check_spans(numbers[_TAG_NUMBERS], int(numbers[_OLD_TAG_NUMBERS]))
+    live = LiveFile(path, size_bytes, base, following, count, time_min, time_max, epoch, producers=spans)
+    return Add(path, size_bytes, is_data_change, live, spans)
+
+
+def is_telling(tag: str | None) -> bool:
+    """Whether a file's tag says which producers are in it, so that its statistics need not be parsed."""
+    return tag is not None and tag.count(" ") >= _OLD_TAG_NUMBERS
+
+
+def decode_txn(txn: Mapping[str, Any]) -> Txn:
+    return Txn(int(txn["version"]), int(txn.get("lastUpdated") or 0))
 
 
 def decode_metadata(metadata: Mapping[str, Any]) -> TableMetadata:
@@ -281,13 +314,15 @@ def decode_protocol(protocol: Mapping[str, Any]) -> Protocol:
     return Protocol(int(protocol["minReaderVersion"]), int(protocol["minWriterVersion"]))
 
 
-def decode_producers(txns: Mapping[str, int]) -> dict[int, ProducerProgress]:
+def decode_producers(txns: Mapping[str, Txn]) -> dict[int, ProducerProgress]:
     """The idempotent producers among the `txn` actions."""
     producers = {}
-    for app_id, done in txns.items():
+    for app_id, txn in txns.items():
         if match := _PRODUCER_APP.fullmatch(app_id):
             producer_id = int(match[1])
-            producers[producer_id] = ProducerProgress(producer_id, done >> 32, done & 0xFFFFFFFF)
+            producers[producer_id] = ProducerProgress(
+                producer_id, txn.version >> 32, txn.version & 0xFFFFFFFF, txn.updated_ms
+            )
     return producers
 
 

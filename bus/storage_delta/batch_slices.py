@@ -1,7 +1,7 @@
 """Parts of a batch of the log, by offset, by bytes and by time. Copies no record.
 
 Guards one promise: a part says of itself what is true of it: its offsets, also where some are missing, its bytes, its
-largest timestamp.
+largest timestamp, its first sequence.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bus.model import LogBatch
+from bus.model import LogBatch, sequence_after
 from bus.ports import FoundOffset
 
 
@@ -27,6 +27,9 @@ def slice_batch(batch: LogBatch, *, start: int, stop: int) -> LogBatch:
         offsets = columns.column("offset")
         base_offset = offsets[0].as_py() if start else batch.base_offset
         next_offset = offsets[-1].as_py() + 1 if stop < batch.record_count else batch.next_offset
+    producer = batch.producer
+    if producer is not None and start:
+        producer = replace(producer, base_sequence=sequence_after(producer.base_sequence, start))
     sliced = replace(
         batch,
         base_offset=base_offset,
@@ -34,6 +37,7 @@ def slice_batch(batch: LogBatch, *, start: int, stop: int) -> LogBatch:
         record_count=stop - start,
         size_bytes=columns.nbytes,
         columns=columns,
+        producer=producer,
     )
     if batch.timestamp_ms is not None:
         return sliced

@@ -20,8 +20,11 @@ from bus.storage_delta.actions import (
     Add,
     Protocol,
     TableMetadata,
+    Txn,
     decode_metadata,
     decode_protocol,
+    decode_txn,
+    is_telling,
     make_add,
 )
 
@@ -39,7 +42,7 @@ class CheckpointContent:
     action_count: int
     adds: Sequence[Add]
     removed: Sequence[str]
-    txns: Mapping[str, int]
+    txns: Mapping[str, Txn]
     metadata: TableMetadata
     protocol: Protocol
 
@@ -47,15 +50,16 @@ class CheckpointContent:
 def decode_checkpoint(version: int, data: bytes) -> CheckpointContent:
     """Raises `MalformedCheckpoint`."""
     try:
-        table = pq.ParquetFile(pa.BufferReader(data)).read(columns=_COLUMNS, use_threads=False)
+        parquet = pq.ParquetFile(pa.BufferReader(data))
+        table = parquet.read(columns=_COLUMNS, use_threads=False)
         metadata, protocol = _only(table, "metaData"), _only(table, "protocol")
         return CheckpointContent(
             version=version,
             size_bytes=len(data),
             action_count=table.num_rows,
-            adds=_adds(table),
+            adds=_adds(parquet, table),
             removed=[unquote(remove["path"]) for remove in _rows(table, "remove")],
-            txns={txn["appId"]: txn["version"] for txn in _rows(table, "txn")},
+            txns={txn["appId"]: decode_txn(txn) for txn in _rows(table, "txn")},
             metadata=decode_metadata({**metadata, "configuration": dict(metadata["configuration"] or ())}),
             protocol=decode_protocol(protocol),
         )
@@ -85,13 +89,23 @@ def summarize_checkpoint(data: bytes) -> CheckpointSummary:
         raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
 
 
-def _adds(table: pa.Table) -> list[Add]:
+def _adds(parquet: pq.ParquetFile, table: pa.Table) -> list[Add]:
     """By whole columns: there is one for each live file."""
     adds = _rows_of(table, "add")
     has_tags = adds.type.get_field_index("tags") >= 0
     tags = pc.map_lookup(adds.field("tags"), FILE_TAG, "first").to_pylist() if has_tags else [None] * len(adds)
-    columns = zip(adds.field("path").to_pylist(), adds.field("size").to_pylist(), tags, strict=True)
-    return [make_add(path, size_bytes, False, tag) for path, size_bytes, tag in columns]
+    stats = [None] * len(adds) if all(map(is_telling, tags)) else _stats(parquet, len(adds))
+    columns = zip(adds.field("path").to_pylist(), adds.field("size").to_pylist(), tags, stats, strict=True)
+    return [make_add(path, size_bytes, False, tag, stats=stats) for path, size_bytes, tag, stats in columns]
+
+
+def _stats(parquet: pq.ParquetFile, count: int) -> list[str | None]:
+    """The largest column by far, and most checkpoints are read without it."""
+    table = parquet.read(columns=["add.path", "add.stats"], use_threads=False)
+    adds = _rows_of(table, "add")
+    if adds.type.get_field_index("stats") < 0:
+        return [None] * count
+    return adds.field("stats").to_pylist()  # type: ignore[no-any-return]
 
 
 def _rows(table: pa.Table, action: str) -> list[dict[str, Any]]:

@@ -193,7 +193,7 @@ def _check_tag(check: DataFileCheck, file: AddedFile) -> Iterator[_Finding]:
         f"{low['offset']} {high['offset'] + 1} {check.row_count} "
         f"{low['timestamp'] // 1000} {high['timestamp'] // 1000} {high['leader_epoch']}"
     )
-    if file.tag is not None and file.tag != actual:
+    if file.tag is not None and file.tag.split()[:6] != actual.split():
         yield "statistics are true", f"the tag {actual!r}", repr(file.tag)
 
 

@@ -14,13 +14,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bus.arrow_batches import complete_columns
 from bus.log_schema import TIMESTAMP_TYPE
 from bus.model import LogBatch
 from bus.storage_delta.actions import LiveFile
+from bus.storage_delta.producer_columns import (
+    PRODUCER_COLUMNS,
+    ProducerStatistics,
+    merge_producer_column,
+    producer_statistics,
+)
 
 _ROW_GROUP_BYTES = 4 << 20
 # Of a row, in the columns that the broker adds.
@@ -68,6 +73,7 @@ def encode_data_file(
     data = sink.getvalue()
 
     time_min_us, time_max_us = _min_max_us(batches, rows)
+    producers = producer_statistics(batches, rows)
     base_offset, next_offset = batches[0].base_offset, batches[-1].next_offset
     file = LiveFile(
         path=f"{base_offset:020d}-{name_suffix}.parquet",
@@ -78,8 +84,9 @@ def encode_data_file(
         timestamp_min_ms=time_min_us // 1000,
         timestamp_max_ms=time_max_us // 1000,
         leader_epoch=max(batch.leader_epoch for batch in batches),
+        producers=producers.spans,
     )
-    return EncodedFile(data, file, _encode_stats(file, rows, time_min_us=time_min_us, time_max_us=time_max_us))
+    return EncodedFile(data, file, _encode_stats(file, producers, time_min_us=time_min_us, time_max_us=time_max_us))
 
 
 def merge_batches(batches: Sequence[LogBatch], schema: pa.Schema) -> pa.RecordBatch:
@@ -114,6 +121,8 @@ def _merge_column(batches: Sequence[LogBatch], counts: Any, field: pa.Field) -> 
         case "timestamp_type" | "leader_epoch":
             values = np.array([int(getattr(batch, name)) for batch in batches], np.int32)
             return pa.array(np.repeat(values, counts))
+        case _ if name in PRODUCER_COLUMNS:
+            return merge_producer_column(batches, counts, field)
         case _:
             return pa.nulls(int(counts.sum()), field.type)
 
@@ -137,18 +146,15 @@ def _min_max_us(batches: Sequence[LogBatch], rows: pa.RecordBatch) -> tuple[int,
     return int(micros.min()), int(micros.max())
 
 
-def _encode_stats(file: LiveFile, rows: pa.RecordBatch, *, time_min_us: int, time_max_us: int) -> str:
+def _encode_stats(file: LiveFile, producers: ProducerStatistics, *, time_min_us: int, time_max_us: int) -> str:
     """Statistics by the Delta protocol. Timestamps have milliseconds there, so the bounds are rounded outwards: not
     every reader allows for a maximum that was cut."""
     minima = {"offset": file.base_offset, "timestamp": format_timestamp(time_min_us // 1000)}
     maxima = {"offset": file.next_offset - 1, "timestamp": format_timestamp(-(-time_max_us // 1000))}
-    nulls = {"offset": 0, "timestamp": 0}
-    for name in ("producer_id", "sequence"):
-        column = rows.column(name)
-        nulls[name] = column.null_count
-        if column.null_count < len(column):
-            bounds = pc.min_max(column)
-            minima[name], maxima[name] = bounds["min"].as_py(), bounds["max"].as_py()
+    nulls = {"offset": 0, "timestamp": 0, "producer_id": producers.null_count, "sequence": producers.null_count}
+    for name, bounds in (("producer_id", producers.producer_ids), ("sequence", producers.sequences)):
+        if bounds is not None:
+            minima[name], maxima[name] = bounds
     stats = {"numRecords": file.record_count, "minValues": minima, "maxValues": maxima, "nullCount": nulls}
     return json.dumps(stats, separators=(",", ":"))
 

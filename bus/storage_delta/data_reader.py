@@ -8,7 +8,7 @@ that all partitions share, so that a reader in small steps decodes each row grou
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ from bus.storage_delta.store import KeyNotFound, ObjectStore
 
 # A file below this is read at once, footer and all: one call costs less than the bytes that it saves.
 _SMALL_FILE_BYTES = 1 << 20
+
+Statistics = Mapping[str, Any]  # of a row group, by column: pq.Statistics
 
 
 class DataReader:
@@ -58,6 +60,24 @@ class DataReader:
             if batch.timestamp_max_ms >= timestamp_ms:
                 return find_in_batch(batch, timestamp_ms)
         return None
+
+    def read_columns(
+        self, file: LiveFile, names: Sequence[str], may_hold: Callable[[Statistics], bool]
+    ) -> Iterator[pa.Table]:
+        """These columns of the row groups whose statistics `may_hold` lets pass, the last group first; the rows as
+        they lie in the file. Nothing, if the file lacks one of them: then all its values are null."""
+        _, footer = self._open_footer(file)
+        for index in reversed(range(footer.metadata.num_row_groups)):
+            statistics = _statistics_by_column(footer.metadata.row_group(index))
+            if not may_hold(statistics):
+                continue
+            with self._damage_named(file):
+                parquet = self._open(file, footer)
+                if not set(names) <= set(parquet.schema_arrow.names):
+                    return
+                table = parquet.read_row_group(index, columns=list(names), use_threads=False)
+                table = table.cast(pa.schema([self._schema.field(name).with_nullable(True) for name in names]))
+            yield table
 
     def check_foreign(self, file_path: str, size_bytes: int) -> LiveFile:
         """The entry of a file that another engine wrote, from its rows. Raises `StorageDamaged` if offsets repeat."""

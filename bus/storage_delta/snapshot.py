@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +27,7 @@ from bus.storage_delta.actions import (
     MalformedCommit,
     Protocol,
     TableMetadata,
+    Txn,
     checkpoint_name,
     decode_commit,
     parse_checkpoint_name,
@@ -60,7 +61,7 @@ class Snapshot:
     high_watermark: int
     leader_epoch: int
     files: Sequence[LiveFile]
-    txns: Mapping[str, int]
+    txns: Mapping[str, Txn]
     metadata: TableMetadata
     checkpoint_version: int  # of the newest valid checkpoint, -1 if there is none
     checkpoint: CheckpointContent | None
@@ -79,7 +80,7 @@ class _Replay:
     version: int = -1
     files: dict[str, LiveFile] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
-    txns: dict[str, int] = field(default_factory=dict)
+    txns: dict[str, Txn] = field(default_factory=dict)
     metadata: TableMetadata | None = None
     protocol: Protocol | None = None
     high_watermark: int = 0
@@ -112,7 +113,7 @@ def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapsh
     return Snapshot(
         version=replay.version,
         high_watermark=replay.high_watermark,
-        leader_epoch=max([replay.txns.get(LEADER_EPOCH_APP, -1), *(file.leader_epoch for file in files)]),
+        leader_epoch=max([_done(replay, LEADER_EPOCH_APP, -1), *(file.leader_epoch for file in files)]),
         files=files,
         txns=replay.txns,
         metadata=replay.metadata,
@@ -159,7 +160,7 @@ def _replay_of_checkpoint(folder: str, checkpoint: CheckpointContent | None, rea
     for add in checkpoint.adds:
         replay.files[add.path] = add.live or _adopt(replay, checkpoint.version, "a checkpoint", add, reader)
     replay.high_watermark = max(
-        [replay.txns.get(HIGH_WATERMARK_APP, 0), *(file.next_offset for file in replay.files.values())]
+        [_done(replay, HIGH_WATERMARK_APP, 0), *(file.next_offset for file in replay.files.values())]
     )
     return replay
 
@@ -280,7 +281,7 @@ def _apply_commit(commit: Commit, replay: _Replay, reader: DataReader) -> None:
 def _adopt(replay: _Replay, version: int, author: str, add: Add, reader: DataReader) -> LiveFile:
     """The entry of a file that the bus did not write: an OPTIMIZE of another engine, for example."""
     try:
-        return reader.check_foreign(add.path, add.size_bytes)
+        return replace(reader.check_foreign(add.path, add.size_bytes), is_ours=False, producers=add.producers)
     except StorageDamaged as damage:
         raise StorageDamaged(
             f"{replay.folder}/{LOG_FOLDER}/{version_name(version)}: {author} added {add.path}, which is no file of the "
@@ -325,7 +326,7 @@ def _check_files(replay: _Replay, stored: Mapping[str, int]) -> list[LiveFile]:
                 f"{replay.folder}, version {replay.version}: expected offset {previous.next_offset} after "
                 f"{previous.path}, found {file.base_offset} in {file.path}"
             )
-    promised = max(replay.high_watermark, replay.txns.get(HIGH_WATERMARK_APP, 0))
+    promised = max(replay.high_watermark, _done(replay, HIGH_WATERMARK_APP, 0))
     if files and files[-1].next_offset != promised:
         raise StorageDamaged(
             f"{replay.folder}, version {replay.version}: expected records up to offset {promised - 1}, found the last "
@@ -343,6 +344,11 @@ def _is_hint_wrong(store: ObjectStore, log_folder: str, names: Sequence[str], ne
         return bool(hint["version"] != newest)
     except (ValueError, KeyError, TypeError, KeyNotFound):
         return True
+
+
+def _done(replay: _Replay, app_id: str, default: int) -> int:
+    txn = replay.txns.get(app_id)
+    return default if txn is None else txn.version
 
 
 def _where(replay: _Replay, commit: Commit) -> str:

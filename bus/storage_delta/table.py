@@ -12,20 +12,21 @@ import time
 import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import pyarrow as pa
 
 from bus.errors import StorageDamaged, StorageFault
 from bus.log_schema import LOG_SCHEMA, log_schema
-from bus.model import LogBatch
+from bus.model import LogBatch, RecordBatch
 from bus.ports import (
     CommitOutcome,
     Committed,
     Conflicted,
     FoundOffset,
     LogState,
+    ProducerMatch,
     ProducerProgress,
     Unknown,
 )
@@ -42,6 +43,8 @@ from bus.storage_delta.batch_slices import count_within, position_of, slice_batc
 from bus.storage_delta.commit import commit_version
 from bus.storage_delta.data_files import encode_data_file
 from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.producer_matching import find_last_row, match_batch
+from bus.storage_delta.producer_spans import ProducerIndex, id_max_of
 from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.recovery import recover, remove_leftovers
 from bus.storage_delta.snapshot import Snapshot, load_snapshot
@@ -58,6 +61,7 @@ class TableView:
     state: LogState
     files: list[LiveFile]  # in offset order
     timestamp_maxima_ms: list[int]  # of all files up to this one: never falls, so it can be searched
+    producers: ProducerIndex  # of `files`
 
     def files_from(self, offset: int) -> Iterable[LiveFile]:
         first = bisect_right(self.files, offset, hi=self.state.file_count, key=lambda file: file.base_offset)
@@ -124,6 +128,17 @@ class PartitionReader:
             self.find_timestamp(view.timestamp_maxima_ms[view.state.file_count - 1]) if view.state.file_count else None
         )
 
+    def match_producer(self, batch: RecordBatch) -> ProducerMatch:
+        assert batch.producer is not None, f"{self.folder}: a batch of no producer has nothing to be matched by"
+        view = self.view
+        spans = view.producers.find_producer(batch.producer.producer_id, file_count=view.state.file_count)
+        return match_batch(batch, spans, view.files, self.data)
+
+    def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
+        view = self.view
+        spans = view.producers.find_producer(producer_id, file_count=view.state.file_count)
+        return find_last_row(producer_id, spans, view.files, self.data)
+
 
 def _view_of(snapshot: Snapshot) -> TableView:
     maxima: list[int] = []
@@ -137,7 +152,14 @@ def _view_of(snapshot: Snapshot) -> TableView:
         file_count=len(snapshot.files),
         size_bytes=sum(file.size_bytes for file in snapshot.files),
     )
-    return TableView(state, list(snapshot.files), maxima)
+    files = list(snapshot.files)
+    return TableView(state, files, maxima, ProducerIndex(files))
+
+
+def _unnamed_id_max(file: LiveFile) -> int:
+    """The largest producer id of a file that another engine wrote, -1 of ours: its commit need not have had the `txn`
+    of each producer, and one without is as good as forgotten."""
+    return -1 if file.is_ours else id_max_of(file.producers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +191,7 @@ class DeltaPartitionTable:
         self._reader = PartitionReader(store, folder, self._schema, cache)
         self._doubtful: _Doubtful | None = None
         self._must_reload = False
+        self._forgotten_id_max = -1
         self._checkpoint_tried_version = -1
         self._checkpoint_ended_s = self._checkpoint_duration_s = 0.0
         # Not when the log is read again: by then another leader may be writing here.
@@ -229,7 +252,7 @@ class DeltaPartitionTable:
             raise
         match outcome:
             case Committed():
-                self._advance(encoded.file, leader_epoch, producers)
+                self._advance(encoded.file, leader_epoch, producers, now_ms)
             case Conflicted():
                 self._must_reload = True
                 self._delete_unreferenced(data_key)
@@ -246,6 +269,7 @@ class DeltaPartitionTable:
         recover(self._store, self._folder, snapshot)
         self._checkpoint_version = snapshot.checkpoint_version
         self._producers = decode_producers(snapshot.txns)
+        self._forgotten_id_max = max([self._forgotten_id_max, *map(_unnamed_id_max, snapshot.files)])
         self._unreferenced_files = snapshot.findings.unreferenced_files
         self._must_reload = False
         return self.state
@@ -258,6 +282,19 @@ class DeltaPartitionTable:
 
     def find_max_timestamp(self) -> FoundOffset | None:
         return self._reader.find_max_timestamp()
+
+    def forget_producers(self, *, updated_before_ms: int) -> int:
+        idle = [key for key, progress in self._producers.items() if progress.updated_ms < updated_before_ms]
+        for producer_id in idle:
+            del self._producers[producer_id]
+        self._forgotten_id_max = max([self._forgotten_id_max, *idle])
+        return self._forgotten_id_max
+
+    def match_producer(self, batch: RecordBatch) -> ProducerMatch:
+        return self._reader.match_producer(batch)
+
+    def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
+        return self._reader.find_last_sequence(producer_id)
 
     @property
     def is_checkpoint_due(self) -> bool:
@@ -289,7 +326,7 @@ class DeltaPartitionTable:
             self._checkpoint_duration_s = self._checkpoint_ended_s - started_s
         self._checkpoint_version = view.state.version
 
-    def _advance(self, file: LiveFile, leader_epoch: int, producers: Sequence[ProducerProgress]) -> None:
+    def _advance(self, file: LiveFile, leader_epoch: int, producers: Sequence[ProducerProgress], now_ms: int) -> None:
         """The view of the next version. Readers that hold the old one do not see the entries behind its count."""
         view = self._reader.view
         maxima = view.timestamp_maxima_ms
@@ -307,9 +344,10 @@ class DeltaPartitionTable:
             ),
             view.files,
             maxima,
+            view.producers,
         )
         for progress in producers:
-            self._producers[progress.producer_id] = progress
+            self._producers[progress.producer_id] = replace(progress, updated_ms=now_ms)
 
     def _settle(self, doubtful: _Doubtful) -> None:
         """If our version is there, make it durable before anybody acts on it. Raises `StorageFault` if that fails."""

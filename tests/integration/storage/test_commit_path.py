@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,9 +97,10 @@ def test_producers_progress_is_kept(table: DeltaPartitionTable) -> None:
     for producers in ([first, other], [second]):
         batch = log_batch(table.state.high_watermark, [b"x"])
         table.append([batch], leader_epoch=0, now_ms=NOW_MS, producers=producers)
-    assert table.producer_progress == {7: second, 8: other}
+    expected = {7: replace(second, updated_ms=NOW_MS), 8: replace(other, updated_ms=NOW_MS)}
+    assert table.producer_progress == expected
     table.reload()
-    assert table.producer_progress == {7: second, 8: other}
+    assert table.producer_progress == expected
 
 
 def test_a_lost_answer_of_our_own_commit_is_committed(table: DeltaPartitionTable, scripted: ScriptedStore) -> None:

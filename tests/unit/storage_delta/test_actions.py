@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from bus.ports import ProducerProgress
 from bus.storage_delta.actions import (
     LiveFile,
     MalformedCommit,
+    Txn,
     checkpoint_name,
     decode_commit,
     decode_producers,
@@ -50,9 +52,9 @@ def test_an_append_is_read_back_as_it_was_written() -> None:
     assert commit.adds[0].live == FILE
     assert json.loads(append_bytes().splitlines()[-1])["add"]["stats"] == STATS
     assert commit.adds[0].is_data_change
-    assert commit.txns["bus/high_watermark"] == 30
-    assert commit.txns["bus/leader_epoch"] == 3
-    assert decode_producers(commit.txns) == {7: progress}
+    assert commit.txns["bus/high_watermark"] == Txn(30, updated_ms=77)
+    assert commit.txns["bus/leader_epoch"] == Txn(3, updated_ms=77)
+    assert decode_producers(commit.txns) == {7: replace(progress, updated_ms=77)}
 
 
 def test_every_line_of_a_commit_is_json_by_itself() -> None:
