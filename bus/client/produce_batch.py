@@ -183,7 +183,7 @@ class RecordBatchBuilder:
         self._starts: list[int] | None = None  # of each chunk, in the order by partition
         self._places: Any = None  # of each record, in the order by partition
         self._event: threading.Event | None = None
-        self._callbacks: list[tuple[int, Callable[[Any], object], RecordFuture]] | None = None
+        self._callbacks: list[_Callback] | None = None
 
     def add(
         self,
@@ -295,7 +295,8 @@ class RecordBatchBuilder:
         """Wake those who wait for this chunk and run its callbacks. Without any lock held."""
         with _lock:
             event, self._event = self._event, None
-            due, later = [], []
+            due: list[_Callback] = []
+            later: list[_Callback] = []
             for entry in self._callbacks or ():
                 (due if self.place_of(entry[0])[0] is chunk else later).append(entry)
             self._callbacks = later or None
@@ -326,6 +327,9 @@ class RecordBatchBuilder:
                 self._callbacks.append((index, callback, future))
                 return
         _run(callback, future)
+
+
+_Callback = tuple[int, Callable[[Any], object], "RecordFuture"]
 
 
 class RecordFuture:

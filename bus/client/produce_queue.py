@@ -5,8 +5,10 @@ Guards the order of a partition, and with an idempotent producer that each recor
 failure nothing more is sent until every part under way has its answer; then what failed goes again, first things first.
 Where records dropped out (refused, timed out), the sequences behind them must close up, and numbers are used a second
 time. So the partition is *resumed* first: the leader fences the epoch, so that nothing that is still on its way can
-arrive, and tells how far the log came; what is not in it goes again under a new epoch. Without idempotence a failure
-may reorder and repeat records, as in Kafka. Does no I/O, holds no lock and reads no clock: its owner does.
+arrive, and tells how far the log came; what is not in it goes again under a new epoch. A named producer's queue is
+strict: it leaves no gap at all, so that the k-th record it was given has the sequence k, or is not in the log; when one
+fails, all behind it fail. Without idempotence a failure may reorder and repeat records, as in Kafka. Does no I/O, holds
+no lock and reads no clock: its owner does.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from bus.client.values import BatchMetadata
@@ -90,9 +92,11 @@ class PartitionQueue:
     """Invariants: a chunk is in `pending`, in one part of `retries` or `in_flight`, or settled. Each of the three is in
     the order of sending, and what is in `retries` was sent before what is in `pending`."""
 
-    def __init__(self, topic: str, partition: int) -> None:
+    def __init__(self, topic: str, partition: int, *, is_strict: bool = False) -> None:
         self.topic = topic
         self.partition = partition
+        self.is_strict = is_strict
+        self.broken: BusError | None = None  # of a strict one: why nothing more can be sent
         self.pending: deque[Chunk] = deque()
         self.pending_bytes = 0
         self.retries: deque[Part] = deque()
@@ -103,7 +107,6 @@ class PartitionQueue:
         self.is_draining = False  # after a failure, until nothing is under way
         self._part_count = 0
         self.topic_id = ""
-        self.wire_head = b""
         # An idempotent producer's. `stamp_next` None: not idempotent, or no identity yet.
         self.stamp_next: ProducerStamp | None = None  # of the next new part
         self.needs_resume = False  # stamped records dropped out, or the log's end is not known
@@ -129,9 +132,13 @@ class PartitionQueue:
         """Of the next part at least."""
         return self.retries[0].size_bytes if self.retries else self.pending[0].size_bytes
 
-    def push(self, chunk: Chunk) -> None:
+    def push(self, chunk: Chunk) -> Settled:
+        if self.broken is not None:
+            chunk.settle(None, self.broken)
+            return [chunk]
         self.pending.append(chunk)
         self.pending_bytes += chunk.size_bytes
+        return []
 
     def take(self, max_bytes: int, *, is_idempotent: bool) -> Part:
         """The next part: one that failed, or as many chunks with rows as fit, or one chunk with a payload."""
@@ -196,20 +203,24 @@ class PartitionQueue:
         """The part failed in a way that may be repeated. Returns what has no attempt left."""
         self._leave(part)
         self.failures += 1
-        if part.attempts <= retries and not part.is_settled:
+        if part.attempts <= retries and not part.is_settled and self.broken is None:
             self._back(part)
             return []
-        return self._drop(part, part.chunks, error)
+        return self._drop(part, self.broken or error)
 
-    def put_off(self, part: Part) -> None:
+    def put_off(self, part: Part) -> Settled:
         """The broker would not take the part because of what went before it; it is not in the log."""
         self._leave(part)
+        if self.broken is not None:
+            return self._drop(part, self.broken)
         self._back(part)
+        return []
 
-    def lose_order(self, part: Part) -> None:
+    def lose_order(self, part: Part) -> Settled:
         """The broker misses what went before the oldest part, which to our knowledge is in the log: ask it."""
-        self.put_off(part)
-        self.needs_resume = True
+        settled = self.put_off(part)
+        self.needs_resume = self.broken is None
+        return settled
 
     def refuse(self, part: Part, error: BusError, record_errors: Mapping[int, BusError]) -> Settled:
         """The part will never be taken as it is. With `record_errors` only those records are at fault; without, the
@@ -218,7 +229,7 @@ class PartitionQueue:
         if record_errors:
             return self._drop_records(part, error, record_errors)
         if len(part.chunks) == 1 or part.is_settled:
-            return self._drop(part, part.chunks, error)
+            return self._drop(part, error)
         self._split(part)
         return []
 
@@ -256,20 +267,35 @@ class PartitionQueue:
                 chunk.refuse_records(own)
             kept.append(chunk)
         part.chunks = kept
+        part.payload = None
+        part.count()
+        if self.is_strict:
+            return settled + self._drop(part, error)
         self.needs_resume = self.needs_resume or part.stamp is not None
         if kept:
-            part.payload = None
-            part.count()
             self._back(part)
         return settled
 
-    def _drop(self, part: Part, chunks: Sequence[Chunk], error: BusError) -> Settled:
-        """These chunks fail; the part is out of the queue if none is left."""
-        settled = [chunk for chunk in chunks if not chunk.is_settled]
-        for chunk in settled:
-            chunk.settle(None, error)
+    def _drop(self, part: Part, error: BusError) -> Settled:
+        """The part fails, and is out of the queue."""
+        settled = _settle(part.chunks, error)
         if part.stamp is not None:
             self.needs_resume = True
+        return settled + self._break(error)
+
+    def _break(self, cause: BusError) -> Settled:
+        """Of a strict queue: all behind what failed fails too."""
+        if not self.is_strict:
+            return []
+        self.needs_resume = False
+        self.broken = self.broken or BusError(
+            cause.code, f"{self}: not sent, since a record before it failed ({cause.message})"
+        )
+        settled = _settle((chunk for part in self.retries for chunk in part.chunks), self.broken)
+        settled += _settle(self.pending, self.broken)
+        self.retries.clear()
+        self.pending.clear()
+        self.pending_bytes = 0
         return settled
 
     def _leave(self, part: Part) -> None:
@@ -285,19 +311,16 @@ class PartitionQueue:
     def expire(self, now: float) -> Settled:
         """What was not acknowledged within delivery.timeout.ms, on its way or not."""
         settled: Settled = []
+        error = BusError(ErrorCode.REQUEST_TIMED_OUT, f"{self}: not acknowledged within delivery.timeout.ms")
+        # What was sent stays: its answer comes and has its place in the order; it may be in the log.
+        for part in (*self.in_flight, *self.retries):
+            settled += _settle((chunk for chunk in part.chunks if now >= chunk.deadline), error)
+        self._forget_settled_retries()
         while self.pending and now >= self.pending[0].deadline:
             chunk = self.pending.popleft()
             self.pending_bytes -= chunk.size_bytes
-            chunk.settle(None, self._expired())
-            settled.append(chunk)
-        # What was sent stays: its answer comes and has its place in the order; it may be in the log.
-        for part in (*self.in_flight, *self.retries):
-            late = [chunk for chunk in part.chunks if now >= chunk.deadline and not chunk.is_settled]
-            for chunk in late:
-                chunk.settle(None, self._expired())
-            settled += late
-        self._forget_settled_retries()
-        return settled
+            settled += _settle([chunk], error)
+        return settled + self._break(error) if settled else settled
 
     def _forget_settled_retries(self) -> None:
         for part in [part for part in self.retries if part.is_settled or part.payload is None]:
@@ -310,9 +333,6 @@ class PartitionQueue:
             if not left:
                 self.retries.remove(part)
 
-    def _expired(self) -> BusError:
-        return BusError(ErrorCode.REQUEST_TIMED_OUT, f"{self}: not acknowledged within delivery.timeout.ms")
-
     def next_deadline(self) -> float:
         """When `expire` has something to do; infinity if never."""
         parts = [*self.in_flight, *self.retries]
@@ -322,9 +342,7 @@ class PartitionQueue:
         return min(deadlines, default=math.inf)
 
     def fail_all(self, error: BusError) -> Settled:
-        settled = [chunk for chunk in self.chunks() if not chunk.is_settled]
-        for chunk in settled:
-            chunk.settle(None, error)
+        settled = _settle(self.chunks(), error)
         self.in_flight.clear()
         self.retries.clear()
         self.pending.clear()
@@ -369,6 +387,13 @@ class PartitionQueue:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def _settle(chunks: Iterable[Chunk], error: BusError) -> Settled:
+    settled = [chunk for chunk in chunks if not chunk.is_settled]
+    for chunk in settled:
+        chunk.settle(None, error)
+    return settled
 
 
 def _advance(stamp: ProducerStamp, count: int) -> ProducerStamp:

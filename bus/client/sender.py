@@ -270,9 +270,10 @@ class Sender:
     def _push(self, topic: str, partition: int, chunk: Chunk) -> None:
         queue = self._queues.get((topic, partition))
         if queue is None:
-            queue = self._queues[topic, partition] = PartitionQueue(topic, partition)
+            is_strict = self._config.name is not None
+            queue = self._queues[topic, partition] = PartitionQueue(topic, partition, is_strict=is_strict)
             self._begin(queue)
-        queue.push(chunk)
+        self._note_settled(queue.push(chunk))
         self._active[queue] = None
 
     def _queue_of(self, topic: str, partition: int) -> PartitionQueue | None:
@@ -398,12 +399,12 @@ class Sender:
             self._note_settled(queue.acknowledge(part, -1, -1, -1))
         elif error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             if queue.retries or queue.needs_resume:
-                queue.put_off(part)
+                self._note_failed(queue, queue.put_off(part), now)
             else:
                 logger.warning("%s: the log misses what went before; asking where it ends: %s", queue, error)
-                queue.lose_order(part)
+                self._note_failed(queue, queue.lose_order(part), now)
         elif error.code in _FENCED and self._is_older_than_identity(part):
-            queue.lose_order(part)
+            self._note_failed(queue, queue.lose_order(part), now)
         elif error.code in _FENCED or error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             self._fail_for_good(error)
         elif error.retriable:
