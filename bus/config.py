@@ -101,6 +101,7 @@ class BrokerConfig:
     fetch_max_bytes: int = 57_671_680
     request_timeout_ms: int = 30_000
     queued_max_bytes: int = 67_108_864
+    producer_id_expiration_ms: int = 86_400_000
     log_cache_bytes: int = 134_217_728
     num_io_threads: int = 8
     controlled_shutdown_timeout_ms: int = 30_000
@@ -187,6 +188,12 @@ _BROKER_KEYS = (
         "queued.max.bytes",
         ConfigType.LONG,
         "Bytes that may wait for a commit in one partition; more is refused until there is room.",
+        Between(1),
+    ),
+    _key(
+        "producer.id.expiration.ms",
+        ConfigType.INT,
+        "How long a partition keeps an idle idempotent producer in memory; later, the table decides about its repeats.",
         Between(1),
     ),
     _key(
