@@ -400,6 +400,7 @@ class Cluster:
             compression=config.file_compression,
             commit_interval_ms=config.commit_interval_ms,
             commit_burst=config.commit_burst,
+            producer_expiration_ms=self.config.producer_id_expiration_ms,
         )
 
     def _partitions_of(self, topic: str, count: int) -> Iterable[Partition]:
