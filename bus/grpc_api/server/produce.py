@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import grpc
 
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.codec import decode_produce
 from bus.grpc_api.server.produce_wire import ProduceCall
+from bus.grpc_api.server.producers import decode_stamp
 from bus.grpc_api.server.requests import StreamRegistry, new_request_id
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.model import TopicPartition
+from bus.model import RecordBatch, TopicPartition
 from bus.partition_log.appends import ACKS_ALL, check_acks
 from bus.ports import Clock
 from bus.runtime.cluster import Cluster
@@ -100,11 +101,25 @@ class ProduceHandler:
             return _refused(
                 Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{data.topic} is internal, only the bus writes to it")
             )
-        batch = decode_produce(data, self._clock.now_ms(), payload)
+        batch = self._decode(data, payload, acks)
         if isinstance(batch, Refused):
             return _refused(Refused(batch.code, f"{partition.name}: {batch.message}"))
         epoch = data.current_leader_epoch if data.HasField("current_leader_epoch") else None
         return partition.append(batch, acks=acks, current_leader_epoch=epoch, request_id=request_id)
+
+    def _decode(
+        self, data: pb.PartitionProduceData, payload: bytes | memoryview | None, acks: int
+    ) -> RecordBatch | Refused:
+        stamp = decode_stamp(data, acks)
+        if stamp is None:
+            return decode_produce(data, self._clock.now_ms(), payload)
+        if isinstance(stamp, Refused):
+            return stamp
+        refusal = self._cluster.check_producer(stamp)
+        if refusal is not None:
+            return refusal
+        batch = decode_produce(data, self._clock.now_ms(), payload)
+        return batch if isinstance(batch, Refused) else replace(batch, producer=stamp)
 
     async def _answer(self, in_flight: _InFlight) -> pb.ProduceResponse:
         pending = [answer for answer in in_flight.answers if not answer.done()]
@@ -163,7 +178,7 @@ def _refused(refusal: Refused) -> asyncio.Future[AppendResult]:
 
 def _encode(partition: TopicPartition, result: AppendResult) -> pb.PartitionProduceResponse:
     match result:
-        case Appended(base_offset, version, log_append_time_ms, log_start):
+        case Appended(base_offset, version, log_append_time_ms, log_start, offsets):
             return pb.PartitionProduceResponse(
                 topic=partition.topic,
                 partition=partition.partition,
@@ -171,6 +186,7 @@ def _encode(partition: TopicPartition, result: AppendResult) -> pb.PartitionProd
                 version=version,
                 log_append_time_ms=log_append_time_ms,
                 log_start_offset=log_start,
+                offsets=offsets,
             )
         case Refused(code, message):
             return pb.PartitionProduceResponse(

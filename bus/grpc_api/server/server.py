@@ -21,6 +21,7 @@ from bus.grpc_api.server.control import ControlHandler
 from bus.grpc_api.server.fetch import FetchHandler
 from bus.grpc_api.server.produce import ProduceHandler
 from bus.grpc_api.server.produce_wire import parse_call
+from bus.grpc_api.server.producers import ProducerHandler
 from bus.grpc_api.server.requests import StreamRegistry, new_request_id
 from bus.grpc_api.v1 import bus_pb2, bus_pb2_grpc
 from bus.ports import Clock
@@ -42,6 +43,7 @@ class AddressInUse(OSError):
 class BusServicer(bus_pb2_grpc.BusServicer):
     def __init__(self, cluster: Cluster, clock: Clock, streams: StreamRegistry, config: BrokerConfig) -> None:
         self._control = ControlHandler(cluster)
+        self._producers = ProducerHandler(cluster, config.request_timeout_ms)
         self._produce = ProduceHandler(cluster, clock, streams, config.request_timeout_ms)
         self._fetch = FetchHandler(cluster, streams, config.fetch_max_bytes)
 
@@ -50,6 +52,12 @@ class BusServicer(bus_pb2_grpc.BusServicer):
 
     async def ProduceOnce(self, request, context):  # type: ignore[no-untyped-def]
         return await _guard(self._produce.once, request, context)
+
+    async def InitProducerId(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._producers.init, request, context)
+
+    async def ResumeProducer(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._producers.resume, request, context)
 
     async def Fetch(self, request_iterator, context):  # type: ignore[no-untyped-def]
         await _guard_stream(self._fetch.stream, request_iterator, context)

@@ -1,0 +1,189 @@
+"""Identities of idempotent producers over the wire: given once, fenced by name, resumed where they ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from bus.arrow_batches import encode_arrow
+from bus.broker import Broker
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.storage_delta.root import open_storage
+from tests.support.broker_process import BrokerProcess
+from tests.support.broker_thread import running_broker
+
+Identity = tuple[int, int]
+
+
+@contextmanager
+def stub_of(port: int) -> Iterator[bus_pb2_grpc.BusStub]:
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield bus_pb2_grpc.BusStub(channel)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running_broker(tmp_path_factory.mktemp("bus") / "root") as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def stub(broker: Broker) -> Iterator[bus_pb2_grpc.BusStub]:
+    with stub_of(broker.port) as stub:
+        stub.CreateTopics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t", partitions=3)]))
+        yield stub
+
+
+def init(
+    stub: bus_pb2_grpc.BusStub, name: str = "", producer_id: int | None = None, epoch: int = 0
+) -> pb.InitProducerIdResponse:
+    request = pb.InitProducerIdRequest(name=name, producer_id=producer_id, producer_epoch=epoch)
+    return stub.InitProducerId(request)  # type: ignore[no-any-return]
+
+
+def identity(answer: pb.InitProducerIdResponse) -> Identity:
+    assert answer.error_code == 0, answer
+    return answer.producer_id, answer.producer_epoch
+
+
+def produce(
+    stub: bus_pb2_grpc.BusStub, who: Identity, base_sequence: int, count: int = 1, *, partition: int = 0
+) -> pb.PartitionProduceResponse:
+    values = pa.array([b"%d" % (base_sequence + n) for n in range(count)])
+    data = pb.PartitionProduceData(
+        topic="t",
+        partition=partition,
+        arrow=encode_arrow(pa.RecordBatch.from_arrays([values], names=["value"])),
+        producer_id=who[0],
+        producer_epoch=who[1],
+        base_sequence=base_sequence,
+    )
+    return stub.ProduceOnce(pb.ProduceRequest(partitions=[data])).partitions[0]  # type: ignore[no-any-return]
+
+
+def error_of(answer: pb.PartitionProduceResponse | pb.InitProducerIdResponse) -> str:
+    return pb.ErrorCode.Name(answer.error_code).removeprefix("ERROR_CODE_")
+
+
+def test_ids_without_a_name_are_never_the_same_and_a_thousand_of_them_cost_one_commit(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "root") as broker, stub_of(broker.port) as stub:
+        before = broker.cluster._metadata.state.version
+        with ThreadPoolExecutor(4) as threads:
+            answers = list(threads.map(lambda _: identity(init(stub)), range(2500)))
+        assert {epoch for _, epoch in answers} == {0}
+        ids = [producer_id for producer_id, _ in answers]
+        assert sorted(ids) == list(range(2500))
+        assert broker.cluster._metadata.state.version == before + 3
+
+
+def test_ids_are_not_given_again_after_kill_9(tmp_path: Path) -> None:
+    given: list[int] = []
+    named: list[Identity] = []
+    broker = BrokerProcess(tmp_path / "root")
+    for _ in range(3):
+        broker.start()
+        with stub_of(broker.port) as stub:
+            given += [identity(init(stub))[0] for _ in range(5)]
+            named.append(identity(init(stub, "billing")))
+        broker.kill()
+    assert len(set(given)) == len(given)
+    (producer_id,) = {producer_id for producer_id, _ in named}
+    assert producer_id not in given
+    assert [epoch for _, epoch in named] == [0, 1, 2]
+
+
+def test_two_brokers_on_one_root_never_give_the_same_id(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with running_broker(root, storage=open_storage(str(root), exclusive=False)) as old, stub_of(old.port) as to_old:
+        from_old = [identity(init(to_old))[0] for _ in range(20)]
+        assert identity(init(to_old, "billing")) == (20, 0)
+        with running_broker(root, storage=open_storage(str(root), exclusive=False)) as new, stub_of(new.port) as to_new:
+            from_new = [identity(init(to_new))[0] for _ in range(20)]
+            assert identity(init(to_new, "billing")) == (20, 1)
+            from_old += [identity(init(to_old))[0] for _ in range(20)]
+            # What has to be committed first, the fenced one cannot give any more.
+            assert error_of(init(to_old, "billing")) == "NOT_CONTROLLER"
+            assert error_of(init(to_old, "audit")) == "NOT_CONTROLLER"
+            assert identity(init(to_new, "billing")) == (20, 2)
+    assert not set(from_old) & set(from_new)
+    assert len({*from_old, *from_new}) == 60
+
+
+def test_second_instance_of_a_name_fences_the_first_at_produce_and_at_resume(stub: bus_pb2_grpc.BusStub) -> None:
+    zombie = identity(init(stub, "fenced"))
+    assert produce(stub, zombie, 0, 2).base_offset >= 0
+    heir = identity(init(stub, "fenced"))
+    assert heir == (zombie[0], zombie[1] + 1)
+    for partition in range(3):  # also where neither has written yet
+        refused = produce(stub, zombie, 2, partition=partition)
+        assert error_of(refused) == "PRODUCER_FENCED"
+        assert f"epoch {zombie[1]} was fenced" in refused.error_message
+    asked = pb.ResumeProducerPartition(topic="t", partition=0)
+    resumed = stub.ResumeProducer(
+        pb.ResumeProducerRequest(producer_id=zombie[0], producer_epoch=zombie[1], partitions=[asked])
+    )
+    assert error_of(resumed.partitions[0]) == "PRODUCER_FENCED"
+    assert error_of(init(stub, "fenced", *zombie)) == "PRODUCER_FENCED"
+
+
+def test_name_goes_on_where_its_records_ended(stub: bus_pb2_grpc.BusStub) -> None:
+    first = identity(init(stub, "resumed"))
+    written = produce(stub, first, 0, 5, partition=1)
+    heir = identity(init(stub, "resumed"))
+    asked = [pb.ResumeProducerPartition(topic="t", partition=partition) for partition in (1, 2, 9)]
+    request = pb.ResumeProducerRequest(producer_id=heir[0], producer_epoch=heir[1], partitions=asked)
+    for _ in range(2):
+        there, nothing, unknown = stub.ResumeProducer(request).partitions
+        assert (there.last_sequence, there.last_epoch, there.error_code) == (4, first[1], 0)
+        assert there.version >= written.version
+        assert (nothing.last_sequence, nothing.last_epoch, nothing.error_code) == (-1, -1, 0)
+        assert error_of(unknown) == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert produce(stub, heir, 5, partition=1).base_offset == written.base_offset + 5
+
+
+def test_holder_of_a_name_may_raise_its_epoch_and_ask_twice(stub: bus_pb2_grpc.BusStub) -> None:
+    holder = identity(init(stub, "raised"))
+    raised = identity(init(stub, "raised", *holder))
+    assert raised == (holder[0], holder[1] + 1)
+    assert identity(init(stub, "raised", *holder)) == raised
+    assert error_of(produce(stub, holder, 0)) == "PRODUCER_FENCED"
+    assert produce(stub, raised, 0).error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "message"),
+    [
+        (pb.InitProducerIdRequest(name="no good"), "INVALID_REQUEST", "expected a producer name of a-z"),
+        (pb.InitProducerIdRequest(name="x" * 250), "INVALID_REQUEST", "1 to 249 characters, found 250"),
+        (pb.InitProducerIdRequest(producer_id=1), "INVALID_REQUEST", "expected a producer id with a name only"),
+        (pb.InitProducerIdRequest(name="n", producer_epoch=3), "INVALID_REQUEST", "expected a producer id with"),
+        (pb.InitProducerIdRequest(name="n", producer_id=-1), "INVALID_REQUEST", "found -1 and 0"),
+        (pb.InitProducerIdRequest(name="n", producer_id=1, producer_epoch=40_000), "INVALID_REQUEST", "and 40000"),
+        (pb.InitProducerIdRequest(name="n", producer_id=1), "INVALID_PRODUCER_ID_MAPPING", "has no id yet"),
+    ],
+)
+def test_bad_request_for_an_identity_is_refused_by_name(
+    stub: bus_pb2_grpc.BusStub, request_: pb.InitProducerIdRequest, error: str, message: str
+) -> None:
+    answer = stub.InitProducerId(request_)
+    assert (error_of(answer), answer.producer_id, answer.producer_epoch) == (error, -1, -1)
+    assert message in answer.error_message
+
+
+@pytest.mark.parametrize(
+    ("who", "error"),
+    [((-1, 0), "INVALID_REQUEST"), ((0, 40_000), "INVALID_REQUEST"), ((1 << 40, 0), "INVALID_PRODUCER_ID_MAPPING")],
+)
+def test_bad_identity_resumes_nothing(stub: bus_pb2_grpc.BusStub, who: Identity, error: str) -> None:
+    asked = pb.ResumeProducerPartition(topic="t", partition=0)
+    request = pb.ResumeProducerRequest(producer_id=who[0], producer_epoch=who[1], partitions=[asked])
+    (answer,) = stub.ResumeProducer(request).partitions
+    assert (error_of(answer), answer.last_sequence, answer.version) == (error, -1, -1)
+    assert answer.error_message
