@@ -102,6 +102,7 @@ class PartitionQueue:
         self.retries: deque[Part] = deque()
         self.in_flight: deque[Part] = deque()
         self.address: str | None = None  # where the parts in flight went
+        self.answered_at = 0.0  # the last time, or since when an answer is awaited
         self.failures = 0  # one after another
         self.retry_at = 0.0
         self.is_draining = False  # after a failure, until nothing is under way
@@ -126,6 +127,10 @@ class PartitionQueue:
         if not self.pending:
             return False
         return is_hurried or not self.in_flight or self.pending_bytes >= FULL_BYTES or now >= self.pending[0].due_at
+
+    @property
+    def unsettled_bytes(self) -> int:
+        return self.pending_bytes + sum(part.size_bytes for part in (*self.retries, *self.in_flight))
 
     @property
     def next_bytes(self) -> int:

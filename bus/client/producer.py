@@ -19,7 +19,7 @@ from bus.client import exit_hooks
 from bus.client.cluster import Cluster, TopicInfo
 from bus.client.configs import ProducerConfig, parse_addresses, parse_config
 from bus.client.interceptors import InterceptorChain, ProducerRecord
-from bus.client.partition_choice import RecordPartitioner
+from bus.client.partitioning import record_partitioner_of
 from bus.client.produce_batch import RECORD_OVERHEAD_BYTES, Headers, RecordFuture, headers_bytes
 from bus.client.produce_future import BatchFuture, RunChunk, wait_all
 from bus.client.producer_checks import check_bytes, check_headers, check_timestamp, one_batch
@@ -52,7 +52,7 @@ class Producer:
         self._sender = self._threads.sender
         self._lock = self._sender.lock
         self._open = self._sender.accumulator.open
-        self._partitioner = RecordPartitioner.of(self._config)
+        self._partitioner = record_partitioner_of(self._config.partitioner)
         self._serialize_key = serializer_of(self._config.key_serializer, "key")
         self._serialize_value = serializer_of(self._config.value_serializer, "value")
         self._interceptors = InterceptorChain(self._config.interceptors)
@@ -155,7 +155,8 @@ class Producer:
         info = self._topic(topic, partition, deadline)
         partition_count = len(info.partitions)
         if partition is None and self._partitioner is not None:
-            partition = self._partitioner.partition(topic, key, value, partition_count)
+            available = [number for number in range(partition_count) if self._cluster.leader_address(info, number)]
+            partition = self._partitioner.partition(topic, key, value, partition_count, available)
         now_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else check_timestamp(timestamp_ms)
         try:
             with self._lock:

@@ -145,7 +145,7 @@ class Sender:
         self._request_timeout_s = min(config.request_timeout_ms, config.delivery_timeout_ms) / 1000
         self.pool = BufferPool(config.buffer_memory, self.lock, clock)
         self.metrics = ProducerMetrics(config, self.pool)
-        self._choice = PartitionChoice(config, metadata.leader_address, self._queue_of, clock)
+        self._choice = PartitionChoice(config, leader_of=metadata.leader_address, queue_of=self._queue_of, clock=clock)
         self.split = self._choice.split
         self.accumulator = RecordAccumulator(config, self.pool, self._choice.choose)
         self._queues: dict[tuple[str, int], PartitionQueue] = {}
@@ -345,6 +345,8 @@ class Sender:
         for queue in queues:
             if parts and queue.next_bytes > room:
                 continue
+            if not queue.in_flight:
+                queue.answered_at = now
             part = queue.take(room, is_idempotent=self._config.enable_idempotence)
             parts.append(part)
             room -= part.size_bytes
@@ -388,6 +390,7 @@ class Sender:
         queue = part.queue
         if not queue.in_flight or queue.in_flight[0] is not part:
             return  # the queue was given up meanwhile
+        queue.answered_at = now
         if not answer.error_code:
             settled = queue.acknowledge(
                 part, answer.base_offset, answer.log_append_time_ms, answer.version, answer.offsets
