@@ -22,7 +22,7 @@ from bus.client.partitioning import (
 
 
 class EvenlySpaced:
-    """Stands for chance: `count` numbers, spaced evenly between 0 and 1, again and again. What is drawn with it is drawn
+    """Stands for chance: `count` numbers, spaced evenly from 0 to 1, again and again. What is drawn with it is drawn
     exactly as often as its share."""
 
     def __init__(self, count: int) -> None:

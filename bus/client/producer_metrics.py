@@ -1,0 +1,289 @@
+"""What a producer counts about itself, by the names of Kafka's producer-metrics and producer-topic-metrics.
+
+Guards one promise: a rate, an average or a maximum speaks of the recent past only: of metrics.num.samples windows of
+metrics.sample.window.ms each, the present one included; a total, of the producer's whole life. Recording is for whole
+batches and requests, never for records, and has no lock: its owner records under the one that it holds anyway. Reading
+is safe at any time, and may miss what is being recorded just then. Time comes in as seconds of one clock.
+
+There is no record-size-max: nobody looks at single records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from bus.client.configs import ProducerConfig
+
+Gauge = Callable[[float], float]  # of the time
+
+# What is counted, as `<name>-rate` and `<name>-total`.
+_RATES = (
+    "record-send",
+    "record-error",
+    "record-retry",
+    "batch-split",
+    "request",
+    "response",
+    "outgoing-byte",
+    "buffer-exhausted",
+)
+# What is measured, as `<name>-avg` and `<name>-max`; times in milliseconds.
+_SPREADS = ("batch-size", "record-queue-time", "request-size", "request-latency", "produce-throttle-time")
+_AVERAGES = ("records-per-request", "compression-rate", "record-size")
+_WAIT = "bufferpool-wait"  # seconds
+_NAMES = (*_RATES, *_SPREADS, *_AVERAGES, _WAIT)
+
+_TOPIC_RATES = ("record-send", "record-error", "record-retry", "byte")
+_TOPIC_COMPRESSION = "compression-rate"
+_TOPIC_NAMES = (*_TOPIC_RATES, _TOPIC_COMPRESSION)
+
+
+class Pool(Protocol):
+    @property
+    def total_bytes(self) -> int: ...
+
+    @property
+    def available_bytes(self) -> int: ...
+
+
+class _Queue(Protocol):
+    @property
+    def topic(self) -> str: ...
+
+
+class _Chunk(Protocol):
+    @property
+    def deadline(self) -> float: ...
+
+
+class SentPart(Protocol):
+    """One partition's share of a request. `payload`: its bytes, their codec, and how many they were before; None if
+    nobody encoded it."""
+
+    @property
+    def queue(self) -> _Queue: ...
+
+    @property
+    def chunks(self) -> Sequence[_Chunk]: ...
+
+    @property
+    def payload(self) -> tuple[Any, int, int] | None: ...
+
+    @property
+    def record_count(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+class _Tally:
+    """Of rates only `total` is kept; `largest` means nothing while `count` is 0."""
+
+    __slots__ = ("count", "largest", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self.largest = 0.0
+
+    def add(self, value: float, count: int = 1) -> None:
+        self.count += count
+        self.total += value
+        if value > self.largest:
+            self.largest = value
+
+    @property
+    def average(self) -> float:
+        return self.total / self.count if self.count else math.nan
+
+    @property
+    def maximum(self) -> float:
+        return self.largest if self.count else math.nan
+
+
+class _Sample:
+    __slots__ = ("started_at", "tallies")
+
+    def __init__(self, names: Sequence[str], started_at: float) -> None:
+        self.started_at = started_at
+        self.tallies = {name: _Tally() for name in names}  # all of them now: a reader may be among them
+
+
+class _Window:
+    """The tallies of the recent past, in samples of `sample_s` seconds. A sample begins with its first event."""
+
+    __slots__ = ("_latest", "_names", "_sample_count", "_sample_s", "_started_at", "_state")
+
+    def __init__(self, names: Sequence[str], sample_s: float, sample_count: int) -> None:
+        self._names = names
+        self._sample_s = sample_s
+        self._sample_count = sample_count
+        self._started_at = -math.inf  # of the latest sample
+        self._latest: dict[str, _Tally] = {}
+        # The samples, and what those before them came to; replaced as a whole, so that readers see one state.
+        self._state: tuple[tuple[_Sample, ...], dict[str, float]] = ((), dict.fromkeys(names, 0.0))
+
+    def at(self, now: float) -> dict[str, _Tally]:
+        """The tallies to add to."""
+        if now - self._started_at >= self._sample_s:
+            self._begin_sample(now)
+        return self._latest
+
+    def _begin_sample(self, now: float) -> None:
+        samples, before = self._state
+        samples = (*samples, _Sample(self._names, now))
+        gone, kept = samples[: -self._sample_count], samples[-self._sample_count :]
+        if gone:
+            before = {name: total + sum(old.tallies[name].total for old in gone) for name, total in before.items()}
+        self._state = kept, before
+        self._latest, self._started_at = kept[-1].tallies, now
+
+    def total(self, name: str) -> float:
+        """Of all time."""
+        samples, before = self._state
+        return before[name] + sum(sample.tallies[name].total for sample in samples)
+
+    def merged(self, now: float) -> tuple[dict[str, _Tally], float]:
+        """The tallies of all samples together, and the seconds that a rate of them is over: never less than all
+        samples but one, so that the first event of an idle producer is no burst."""
+        oldest = now - self._sample_s * self._sample_count
+        recent = [sample for sample in self._state[0] if sample.started_at > oldest]
+        sums = {name: _Tally() for name in self._names}
+        for sample in recent:
+            for name, tally in sample.tallies.items():
+                into = sums[name]
+                into.count += tally.count
+                into.total += tally.total
+                into.largest = max(into.largest, tally.largest)
+        elapsed = now - recent[0].started_at if recent else 0.0
+        full = int(elapsed / self._sample_s)
+        return sums, elapsed + max(0, self._sample_count - 1 - full) * self._sample_s
+
+
+class ProducerMetrics:
+    """`waiting_threads` is set by its owner, as are the gauges that only it can know."""
+
+    def __init__(self, config: ProducerConfig, pool: Pool) -> None:
+        self._pool = pool
+        self._sample_s = config.metrics_sample_window_ms / 1000
+        self._sample_count = config.metrics_num_samples
+        self._delivery_timeout_s = config.delivery_timeout_ms / 1000
+        self._window = _Window(_NAMES, self._sample_s, self._sample_count)
+        self._topics: dict[str, _Window] = {}
+        self._gauges: dict[str, Gauge] = {}
+        self._now = 0.0  # of the latest event
+        self.waiting_threads = 0
+
+    # ------------------------------------------------------------ recording
+
+    def add_gauge(self, name: str, gauge: Gauge) -> None:
+        """What is asked for at each snapshot, such as `requests-in-flight` and `metadata-age`."""
+        self._gauges[name] = gauge
+
+    def record_request(self, parts: Sequence[SentPart], now: float) -> None:
+        """A request that was sent; a part that is sent again counts again."""
+        self._now = now
+        tallies = self._window.at(now)
+        request_bytes = request_records = 0
+        for part in parts:
+            records, record_bytes, payload = part.record_count, part.size_bytes, part.payload
+            size, rate = record_bytes, 1.0
+            if payload is not None:
+                size = len(payload[0])
+                rate = size / payload[2] if payload[2] else 1.0
+            tallies["batch-size"].add(size)
+            tallies["compression-rate"].add(rate)
+            tallies["record-size"].add(record_bytes, records)
+            # A chunk's deadline is delivery.timeout.ms after it was opened.
+            queued_s = now - part.chunks[0].deadline + self._delivery_timeout_s
+            tallies["record-queue-time"].add(queued_s * 1000 if queued_s > 0 else 0.0)
+            of_topic = self._of_topic(part.queue.topic, now)
+            of_topic["record-send"].total += records
+            of_topic["byte"].total += size
+            of_topic[_TOPIC_COMPRESSION].add(rate)
+            request_bytes += size
+            request_records += records
+        tallies["request"].total += 1
+        tallies["record-send"].total += request_records
+        tallies["outgoing-byte"].total += request_bytes
+        tallies["request-size"].add(request_bytes)
+        tallies["records-per-request"].add(request_records)
+
+    def record_response(self, latency_s: float, now: float) -> None:
+        self._now = now
+        tallies = self._window.at(now)
+        tallies["response"].total += 1
+        tallies["request-latency"].add(latency_s * 1000)
+        tallies["produce-throttle-time"].add(0)
+
+    def record_throttle(self, throttle_time_ms: float, now: float) -> None:
+        """Of the response that was recorded last."""
+        self._window.at(now)["produce-throttle-time"].add(throttle_time_ms, 0)
+
+    def record_errors(self, topic: str, records: int, now: float) -> None:
+        """Records that failed for good."""
+        self._window.at(now)["record-error"].total += records
+        self._of_topic(topic, now)["record-error"].total += records
+
+    def record_retries(self, topic: str, records: int, now: float) -> None:
+        self._window.at(now)["record-retry"].total += records
+        self._of_topic(topic, now)["record-retry"].total += records
+
+    def record_split(self, now: float) -> None:
+        self._window.at(now)["batch-split"].total += 1
+
+    def record_pool_wait(self, seconds: float) -> None:
+        """Somebody waited for buffer.memory. It counts at the time of the latest event: the answer that made room."""
+        self._window.at(self._now)[_WAIT].total += seconds
+
+    def record_exhausted(self, now: float) -> None:
+        """Somebody waited in vain."""
+        self._window.at(now)["buffer-exhausted"].total += 1
+
+    def _of_topic(self, topic: str, now: float) -> dict[str, _Tally]:
+        window = self._topics.get(topic)
+        if window is None:
+            window = self._topics[topic] = _Window(_TOPIC_NAMES, self._sample_s, self._sample_count)
+        return window.at(now)
+
+    # ------------------------------------------------------------ reading
+
+    def snapshot(self, now: float) -> dict[str, float]:
+        """Name -> value; an average or a maximum of nothing is NaN, as in Kafka."""
+        tallies, seconds = self._window.merged(now)
+        values = _rates(_RATES, self._window, tallies, seconds)
+        for name in _SPREADS:
+            values[f"{name}-avg"], values[f"{name}-max"] = tallies[name].average, tallies[name].maximum
+        for name in _AVERAGES:
+            values[f"{name}-avg"] = tallies[name].average
+        values["bufferpool-wait-ratio"] = _per_second(tallies[_WAIT].total, seconds)
+        values["bufferpool-wait-time-ns-total"] = self._window.total(_WAIT) * 1e9
+        values["buffer-total-bytes"] = float(self._pool.total_bytes)
+        values["buffer-available-bytes"] = float(self._pool.available_bytes)
+        values["waiting-threads"] = float(self.waiting_threads)
+        for name, gauge in self._gauges.items():
+            values[name] = gauge(now)
+        return values
+
+    def topic_snapshot(self, now: float) -> dict[str, dict[str, float]]:
+        """Topic -> name -> value."""
+        snapshots = {}
+        for topic, window in self._topics.copy().items():
+            tallies, seconds = window.merged(now)
+            snapshots[topic] = _rates(_TOPIC_RATES, window, tallies, seconds)
+            snapshots[topic][_TOPIC_COMPRESSION] = tallies[_TOPIC_COMPRESSION].average
+        return snapshots
+
+
+def _rates(names: Sequence[str], window: _Window, tallies: dict[str, _Tally], seconds: float) -> dict[str, float]:
+    values = {}
+    for name in names:
+        values[f"{name}-rate"] = _per_second(tallies[name].total, seconds)
+        values[f"{name}-total"] = window.total(name)
+    return values
+
+
+def _per_second(amount: float, seconds: float) -> float:
+    return amount / seconds if seconds > 0 else 0.0
