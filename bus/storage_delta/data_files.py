@@ -23,8 +23,12 @@ from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.producer_columns import (
     PRODUCER_COLUMNS,
     ProducerStatistics,
+    Stamps,
     merge_producer_column,
-    producer_statistics,
+    stamps_of,
+    statistics_of_one,
+    statistics_of_rows,
+    statistics_of_stamps,
 )
 
 _ROW_GROUP_BYTES = 4 << 20
@@ -42,8 +46,10 @@ _STATISTICS = [
     "leader_epoch",
 ]
 # Nearly constant in a file: a dictionary makes them a few bytes. It is a waste of time for all others.
-_DICTIONARIES = ["timestamp_type", "producer_id", "producer_epoch", "leader_epoch"]
+_DICTIONARIES = ["timestamp_type", "leader_epoch"]
 _DICTIONARIES_AND_TIMESTAMP = [*_DICTIONARIES, "timestamp"]
+# These stay the same or go up by one: as differences they are a few bits each, in no more time than plain.
+_ENCODINGS = dict.fromkeys(("offset", "producer_id", "producer_epoch", "sequence"), "DELTA_BINARY_PACKED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,9 @@ def encode_data_file(
     batches: Sequence[LogBatch], schema: pa.Schema, *, name_suffix: str, compression: str
 ) -> EncodedFile:
     """`batches` follow each other without a gap. The file is named by its first offset and `name_suffix`."""
-    rows = merge_batches(batches, schema)
+    stamps = stamps_of(batches) if len(batches) > 1 else None
+    brought = _brought_columns(batches)
+    rows = _merge(batches, stamps, brought, schema)
     has_one_timestamp = all(batch.timestamp_ms is not None for batch in batches)
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
@@ -66,6 +74,7 @@ def encode_data_file(
         store_schema=False,
         compression=compression,
         use_dictionary=_DICTIONARIES_AND_TIMESTAMP if has_one_timestamp else _DICTIONARIES,
+        column_encoding=_ENCODINGS,
         write_statistics=_STATISTICS,
         write_page_checksum=True,
     ) as writer:
@@ -73,7 +82,7 @@ def encode_data_file(
     data = sink.getvalue()
 
     time_min_us, time_max_us = _min_max_us(batches, rows)
-    producers = producer_statistics(batches, rows)
+    producers = _producer_statistics(batches, stamps, brought, rows)
     base_offset, next_offset = batches[0].base_offset, batches[-1].next_offset
     file = LiveFile(
         path=f"{base_offset:020d}-{name_suffix}.parquet",
@@ -91,40 +100,69 @@ def encode_data_file(
 
 def merge_batches(batches: Sequence[LogBatch], schema: pa.Schema) -> pa.RecordBatch:
     """All columns of `schema`, the batches one after the other, column by column: group commits have many batches."""
+    return _merge(batches, stamps_of(batches), _brought_columns(batches), schema)
+
+
+def _brought_columns(batches: Sequence[LogBatch]) -> set[str]:
+    """The columns that some batch brings. Asked once for all batches: of each it costs as much as a small array."""
+    brought: set[str] = set().union(*[batch.columns.schema.names for batch in batches])
+    if "timestamp" in brought and all(batch.timestamp_ms is not None for batch in batches):
+        brought.remove("timestamp")  # LogAppendTime: the producers' own times do not count
+    return brought
+
+
+def _merge(batches: Sequence[LogBatch], stamps: Stamps | None, brought: set[str], schema: pa.Schema) -> pa.RecordBatch:
     for previous, batch in pairwise(batches):
         assert batch.base_offset == previous.next_offset, f"{batch.base_offset} follows {previous.next_offset}"
-    value_type = schema.field("value").type
     if len(batches) == 1:
-        return complete_columns(batches[0], value_type=value_type)
+        return complete_columns(batches[0], value_type=schema.field("value").type)
     counts = np.array([batch.record_count for batch in batches])
-    return pa.RecordBatch.from_arrays([_merge_column(batches, counts, field) for field in schema], schema=schema)
+    arrays = [
+        _concat_column(batches, field) if field.name in brought else _merge_column(batches, counts, stamps, field)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _merge_column(batches: Sequence[LogBatch], counts: Any, field: pa.Field) -> pa.Array:
+def _concat_column(batches: Sequence[LogBatch], field: pa.Field) -> pa.Array:
+    """A column that some of the batches bring."""
     name = field.name
+    value_type = field.type if name == "value" else None
     present = [_index_of(batch, name) for batch in batches]
-    if any(index >= 0 for index in present):
-        return pa.concat_arrays(
-            [
-                batch.columns.column(index)
-                if index >= 0
-                else complete_columns(batch, [name], field.type if name == "value" else None).column(0)
-                for batch, index in zip(batches, present, strict=True)
-            ]
-        )
-    match name:
+    return pa.concat_arrays(
+        [
+            batch.columns.column(index) if index >= 0 else complete_columns(batch, [name], value_type).column(0)
+            for batch, index in zip(batches, present, strict=True)
+        ]
+    )
+
+
+def _merge_column(batches: Sequence[LogBatch], counts: Any, stamps: Stamps | None, field: pa.Field) -> pa.Array:
+    """A column that none of them brings."""
+    match field.name:
         case "offset":
             return pa.array(np.arange(batches[0].base_offset, batches[-1].next_offset, dtype=np.int64))
         case "timestamp":
             micros = np.array([batch.timestamp_ms for batch in batches], np.int64) * 1000
             return pa.array(np.repeat(micros, counts)).view(TIMESTAMP_TYPE)
         case "timestamp_type" | "leader_epoch":
-            values = np.array([int(getattr(batch, name)) for batch in batches], np.int32)
+            values = np.array([int(getattr(batch, field.name)) for batch in batches], np.int32)
             return pa.array(np.repeat(values, counts))
-        case _ if name in PRODUCER_COLUMNS:
-            return merge_producer_column(batches, counts, field)
+        case _ if stamps is not None and field.name in PRODUCER_COLUMNS:
+            return merge_producer_column(stamps, field)
         case _:
             return pa.nulls(int(counts.sum()), field.type)
+
+
+def _producer_statistics(
+    batches: Sequence[LogBatch], stamps: Stamps | None, brought: set[str], rows: pa.RecordBatch
+) -> ProducerStatistics:
+    if not brought.isdisjoint(PRODUCER_COLUMNS):
+        return statistics_of_rows(rows)
+    if stamps is not None:
+        return statistics_of_stamps(stamps)
+    only = batches[0].producer if len(batches) == 1 else None
+    return ProducerStatistics(rows.num_rows) if only is None else statistics_of_one(only, rows.num_rows)
 
 
 def _index_of(batch: LogBatch, name: str) -> int:

@@ -19,6 +19,51 @@ from bus.storage_delta.producer_spans import NO_SPANS, encode_run, encode_runs
 
 PRODUCER_COLUMNS = ("producer_id", "producer_epoch", "sequence")
 _LAST_SEQUENCE = SEQUENCE_MODULUS - 1
+_NO_STAMP = ProducerStamp(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamps:
+    """The stamps of batches, one entry a batch; zeros for a batch without one."""
+
+    counts: Any  # of records
+    is_stamped: Any
+    producer_ids: Any
+    producer_epochs: Any
+    base_sequences: Any
+
+
+def stamps_of(batches: Sequence[LogBatch]) -> Stamps | None:
+    """None if no batch has one."""
+    if all(batch.producer is None for batch in batches):
+        return None
+    count = len(batches)
+    stamps = [batch.producer or _NO_STAMP for batch in batches]
+    return Stamps(
+        counts=np.fromiter((batch.record_count for batch in batches), np.int64, count),
+        is_stamped=np.fromiter((batch.producer is not None for batch in batches), bool, count),
+        producer_ids=np.fromiter((stamp.producer_id for stamp in stamps), np.int64, count),
+        producer_epochs=np.fromiter((stamp.producer_epoch for stamp in stamps), np.int64, count),
+        base_sequences=np.fromiter((stamp.base_sequence for stamp in stamps), np.int64, count),
+    )
+
+
+def merge_producer_column(stamps: Stamps, field: pa.Field) -> pa.Array:
+    """One of the three columns of batches that bring none of them."""
+    counts = stamps.counts
+    nulls = None if stamps.is_stamped.all() else np.repeat(~stamps.is_stamped, counts)
+    dtype = field.type.to_pandas_dtype()
+    match field.name:
+        case "producer_id":
+            values = np.repeat(stamps.producer_ids, counts)
+        case "producer_epoch":
+            values = np.repeat(stamps.producer_epochs.astype(dtype), counts)
+        case _:
+            ends = np.cumsum(counts)
+            values = np.repeat(stamps.base_sequences - (ends - counts), counts)
+            values += np.arange(ends[-1])
+            values = (values & _LAST_SEQUENCE).astype(dtype)
+    return pa.array(values, mask=nulls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,65 +76,34 @@ class ProducerStatistics:
     spans: str = NO_SPANS
 
 
-def merge_producer_column(batches: Sequence[LogBatch], counts: Any, field: pa.Field) -> pa.Array:
-    """One of the three columns for batches that have none of them, `counts` records each."""
-    is_stamped = np.array([batch.producer is not None for batch in batches])
-    if not is_stamped.any():
-        return pa.nulls(int(counts.sum()), field.type)
-    nulls = None if is_stamped.all() else np.repeat(~is_stamped, counts)
-    dtype = field.type.to_pandas_dtype()
-    if field.name == "sequence":
-        bases = np.array([0 if batch.producer is None else batch.producer.base_sequence for batch in batches])
-        ends = np.cumsum(counts)
-        sequences = np.repeat(bases - (ends - counts), counts) + np.arange(ends[-1])
-        return pa.array((sequences & _LAST_SEQUENCE).astype(dtype), mask=nulls)
-    values = np.array(
-        [0 if batch.producer is None else getattr(batch.producer, field.name) for batch in batches], dtype
+def statistics_of_stamps(stamps: Stamps) -> ProducerStatistics:
+    """Of batches that bring no column of the three."""
+    is_stamped = stamps.is_stamped
+    ids, epochs, firsts = (
+        values[is_stamped] for values in (stamps.producer_ids, stamps.producer_epochs, stamps.base_sequences)
     )
-    return pa.array(np.repeat(values, counts), mask=nulls)
-
-
-def producer_statistics(batches: Sequence[LogBatch], rows: pa.RecordBatch) -> ProducerStatistics:
-    """Of `batches`, whose rows with all columns are `rows`."""
-    if any(_has_columns(batch) for batch in batches):
-        return _statistics_of_rows(rows)
-    stamped = [(batch.producer, batch.record_count) for batch in batches if batch.producer is not None]
-    if not stamped:
-        return ProducerStatistics(rows.num_rows)
-    if len(batches) == 1:
-        return _statistics_of_one(*stamped[0])
-    return _statistics_of_stamps(stamped, rows.num_rows)
-
-
-def _has_columns(batch: LogBatch) -> bool:
-    schema = batch.columns.schema
-    return any(schema.get_field_index(name) >= 0 for name in PRODUCER_COLUMNS)
-
-
-def _statistics_of_one(stamp: ProducerStamp, count: int) -> ProducerStatistics:
-    first, last = stamp.base_sequence, stamp.base_sequence + count - 1
-    if last > _LAST_SEQUENCE:
-        return _statistics_of_stamps([(stamp, count)], count)
-    spans = encode_run(producer_id=stamp.producer_id, producer_epoch=stamp.producer_epoch, first=first, last=last)
-    return ProducerStatistics(0, (stamp.producer_id,) * 2, (first, last), spans)
-
-
-def _statistics_of_stamps(stamped: Sequence[tuple[ProducerStamp, int]], row_count: int) -> ProducerStatistics:
-    """Batches that begin before the last sequence and end behind it are two runs."""
-    numbers = np.array(
-        [(stamp.producer_id, stamp.producer_epoch, stamp.base_sequence, count) for stamp, count in stamped], np.int64
-    )
-    ids, epochs, firsts, counts = numbers.T
-    lasts = firsts + counts - 1
+    lasts = firsts + stamps.counts[is_stamped] - 1
     is_wrapped = lasts > _LAST_SEQUENCE
-    if is_wrapped.any():
+    if is_wrapped.any():  # one that begins before the last sequence and ends behind it is two runs
         ids, epochs = (np.concatenate([values, values[is_wrapped]]) for values in (ids, epochs))
         firsts = np.concatenate([firsts, np.zeros(int(is_wrapped.sum()), np.int64)])
         lasts = np.concatenate([np.minimum(lasts, _LAST_SEQUENCE), lasts[is_wrapped] - SEQUENCE_MODULUS])
-    return _statistics_of_runs(ids, epochs, firsts, lasts, null_count=row_count - int(counts.sum()))
+    return _statistics_of_runs(ids, epochs, firsts, lasts, null_count=int(stamps.counts[~is_stamped].sum()))
 
 
-def _statistics_of_rows(rows: pa.RecordBatch) -> ProducerStatistics:
+def statistics_of_one(stamp: ProducerStamp, count: int) -> ProducerStatistics:
+    """Of a single batch, as most commits of an idle partition are: without an array."""
+    first, last = stamp.base_sequence, stamp.base_sequence + count - 1
+    producer_ids = (stamp.producer_id, stamp.producer_id)
+    key = {"producer_id": stamp.producer_id, "producer_epoch": stamp.producer_epoch}
+    if last <= _LAST_SEQUENCE:
+        return ProducerStatistics(0, producer_ids, (first, last), encode_run(**key, first=first, last=last))
+    begin = encode_run(**key, first=first, last=_LAST_SEQUENCE)
+    end = encode_run(**key, first=0, last=last - SEQUENCE_MODULUS)
+    return ProducerStatistics(0, producer_ids, (0, _LAST_SEQUENCE), f"{begin} {end}")
+
+
+def statistics_of_rows(rows: pa.RecordBatch) -> ProducerStatistics:
     """By the columns, null in the rows of no producer."""
     stamped = rows.select(list(PRODUCER_COLUMNS)).drop_null()
     if not stamped.num_rows:
