@@ -12,6 +12,7 @@ from bus.errors import ErrorCode, Refused
 from bus.model import LogBatch, ProducerStamp, RecordBatch, Step, TimestampType
 from bus.partition_log.producer_states import ProducerStates
 from bus.partition_log.producers import (
+    IN_ORDER,
     AppendRest,
     AskTable,
     Found,
@@ -71,7 +72,7 @@ def decide_append(
     if refusal is not None:
         return Step(refusal)
     if batch.producer is not None:
-        decision = _decide_producer(producers, batch, batch.producer, answer)
+        decision = _decide_producer(state, producers, batch, batch.producer, answer)
         if isinstance(decision, AppendRest):
             batch = decision.rest
         elif not isinstance(decision, InOrder):
@@ -84,19 +85,30 @@ def decide_append(
 
 
 def _decide_producer(
-    producers: ProducerStates, batch: RecordBatch, stamp: ProducerStamp, answer: TableAnswer | None
+    log: PartitionState,
+    producers: ProducerStates,
+    batch: RecordBatch,
+    stamp: ProducerStamp,
+    answer: TableAnswer | None,
 ) -> InOrder | AppendRest | Repeat | Found | AskTable | Refused:
     state = producers.get(stamp.producer_id)
+    forgotten_max = producers.forgotten_max
     match answer:
         case ProducerMatch():
-            assert state is not None, (
-                f"the table was asked to match a batch of producer {stamp.producer_id}, unknown here"
-            )
-            return decide_match(state, stamp, batch.record_count, answer)
+            assert state is not None, f"the table was asked about producer {stamp.producer_id}, which nobody knows"
+            return decide_match(state, stamp, batch.record_count, answer, log_start=log.log_start)
+        case NoTrace() if log.log_start > 0:
+            # Its rows may have been retired after it was forgotten: nothing tells where it stands.
+            return IN_ORDER
         case NoTrace():
-            # It was forgotten, and so are its rows: nothing tells where it stands, so any sequence is its first.
-            return InOrder()
-    return decide_sequence(state, stamp, batch.record_count, forgotten_max=producers.forgotten_max)
+            forgotten_max = -1  # it never wrote here
+    return decide_sequence(
+        state,
+        stamp,
+        batch.record_count,
+        fence=producers.fence_of(stamp.producer_id),
+        forgotten_max=forgotten_max,
+    )
 
 
 def _place(state: PartitionState, batch: RecordBatch, rules: AppendRules, now_ms: int) -> LogBatch:

@@ -7,7 +7,7 @@ in an overlay, which a commit makes the truth and a failure drops. No clock and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from bus.model import LogBatch, TimestampType
@@ -16,9 +16,14 @@ from bus.partition_log.producers import (
     ProducerState,
     apply_append,
     apply_progress,
-    apply_resume,
 )
 from bus.ports import ProducerProgress
+
+
+@dataclass(frozen=True, slots=True)
+class _Fence:
+    producer_epoch: int
+    raised_ms: int
 
 
 class ProducerStates:
@@ -28,6 +33,7 @@ class ProducerStates:
     def __init__(self) -> None:
         self._committed: dict[int, ProducerState] = {}
         self._placed: dict[int, ProducerState] = {}
+        self._fences: dict[int, _Fence] = {}  # in the order in which they were raised
         self._placed_version = -1
         self.forgotten_max = -1
 
@@ -36,6 +42,11 @@ class ProducerStates:
 
     def get(self, producer_id: int) -> ProducerState | None:
         return self._placed.get(producer_id) or self._committed.get(producer_id)
+
+    def fence_of(self, producer_id: int) -> int:
+        """Lower epochs than this one may not append, even if the log knows none as high."""
+        fence = self._fences.get(producer_id)
+        return 0 if fence is None else fence.producer_epoch
 
     def place(self, batch: LogBatch, *, version: int, now_ms: int) -> None:
         """A stamped batch was given its offsets; it is to become a part of `version`, the same for all batches of one
@@ -62,6 +73,7 @@ class ProducerStates:
         remembered, and the table decides about their repeats."""
         for producer_id, state in self._placed.items():
             self._committed.pop(producer_id, None)
+            self._fences.pop(producer_id, None)  # the log has an epoch as high now
             self._committed[producer_id] = state if version == self._placed_version else replace(state, recent=())
         self._placed.clear()
 
@@ -70,18 +82,11 @@ class ProducerStates:
         self._placed.clear()
 
     def reload(self, progress: Mapping[int, ProducerProgress], *, forgotten_max: int) -> None:
-        """Take what the log says. Fences stay: they are nobody's but this leader's."""
-        fences = {
-            producer_id: state
-            for producer_id, state in self._committed.items()
-            if state.epoch_min > max(0, state.producer_epoch)
-        }
+        """Take what the log says. Fences stay: they are this leader's own."""
         self.roll_back()
         self._committed.clear()
         for known in sorted(progress.values(), key=lambda known: known.updated_ms):
             self._committed[known.producer_id] = apply_progress(known)
-        for producer_id, fence in fences.items():
-            self._fence(producer_id, fence.epoch_min, fence.last_append_ms)
         self.forgotten_max = max(self.forgotten_max, forgotten_max)
 
     def remember(self, progress: ProducerProgress, *, now_ms: int) -> None:
@@ -92,20 +97,21 @@ class ProducerStates:
     def fence(self, producer_id: int, *, producer_epoch: int, now_ms: int) -> None:
         """Refuse lower epochs from now on. Not while something is placed."""
         assert not self._placed, (
-            f"producer {producer_id} resumes while {len(self._placed)} producers have batches placed"
+            f"producer {producer_id} is fenced while {len(self._placed)} others have batches placed"
         )
-        self._fence(producer_id, producer_epoch, now_ms)
-
-    def _fence(self, producer_id: int, producer_epoch: int, now_ms: int) -> None:
-        state = self._committed.pop(producer_id, None)
-        self._committed[producer_id] = apply_resume(state, producer_epoch=producer_epoch, now_ms=now_ms)
+        self._fences.pop(producer_id, None)
+        self._fences[producer_id] = _Fence(producer_epoch, now_ms)
 
     def forget(self, *, idle_since_ms: int) -> None:
-        """Drop the producers whose last append was before `idle_since_ms`. Their rows stay in the table."""
+        """Drop the producers whose last append was before `idle_since_ms`, and fences as old. Their rows stay in the
+        table."""
         idle = takewhile(lambda item: item[1].last_append_ms < idle_since_ms, self._committed.items())
         for producer_id, _ in list(idle):
             del self._committed[producer_id]
             self.forgotten_max = max(self.forgotten_max, producer_id)
+        unused = takewhile(lambda item: item[1].raised_ms < idle_since_ms, self._fences.items())
+        for producer_id, _ in list(unused):
+            del self._fences[producer_id]
 
 
 def log_append_time_ms(batch: LogBatch) -> int:

@@ -41,14 +41,10 @@ class AppendedBatch:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What a partition knows of one producer.
-
-    Invariant: producer_epoch <= epoch_min; the batches of `recent` are of `producer_epoch`, oldest first.
-    """
+    """What a partition knows of one producer. The batches of `recent` are of `producer_epoch`, oldest first."""
 
     producer_epoch: int  # of the last record; -1: there is none
     last_sequence: int  # of the last record; -1: there is none
-    epoch_min: int  # a lower epoch is refused: that of the last record, or the one that was resumed with since
     # The last so many sequences up to `last_sequence` were appended under this epoch; what is before them was not, as
     # far as memory knows. A state that was read from the log assumes that all were.
     sequence_span: int
@@ -56,9 +52,7 @@ class ProducerState:
     recent: tuple[AppendedBatch, ...] = ()
 
 
-NEW_PRODUCER = ProducerState(
-    producer_epoch=NONE_YET, last_sequence=NONE_YET, epoch_min=0, sequence_span=0, last_append_ms=0
-)
+NEW_PRODUCER = ProducerState(producer_epoch=NONE_YET, last_sequence=NONE_YET, sequence_span=0, last_append_ms=0)
 
 
 class Question(Enum):
@@ -106,16 +100,17 @@ _ASK_MATCH = AskTable(Question.MATCH_PRODUCER)
 
 
 def decide_sequence(
-    state: ProducerState | None, stamp: ProducerStamp, record_count: int, *, forgotten_max: int
+    state: ProducerState | None, stamp: ProducerStamp, record_count: int, *, fence: int, forgotten_max: int
 ) -> SequenceDecision:
     """`state` None: memory knows nothing of the producer. One whose id is above `forgotten_max`, the largest that was
-    ever forgotten, then never wrote here."""
+    ever forgotten, then never wrote here. Epochs below `fence` are refused."""
     if state is None:
-        if stamp.producer_id <= forgotten_max:
+        if stamp.producer_id <= forgotten_max and stamp.producer_epoch >= fence:
             return _ASK_LAST_SEQUENCE
         state = NEW_PRODUCER
-    if stamp.producer_epoch < state.epoch_min:
-        return _refuse_epoch(stamp.producer_id, expected=state.epoch_min, found=stamp.producer_epoch)
+    epoch_min = max(fence, state.producer_epoch)
+    if stamp.producer_epoch < epoch_min:
+        return _refuse_epoch(stamp.producer_id, expected=epoch_min, found=stamp.producer_epoch)
     base, following = stamp.base_sequence, sequence_after(state.last_sequence, 1)
     if base == following:
         return IN_ORDER
@@ -130,30 +125,43 @@ def decide_sequence(
 
 
 def decide_match(
-    state: ProducerState, stamp: ProducerStamp, record_count: int, match: ProducerMatch
+    state: ProducerState, stamp: ProducerStamp, record_count: int, match: ProducerMatch, *, log_start: int
 ) -> Found | AppendRest | Refused:
     """What becomes of a batch that begins at or before the last sequence, after the table was asked (MATCH_PRODUCER).
 
     A record up to the last sequence that is not in the table was appended once, for sequences have no gaps, and has
     since been retired or compacted: it is never appended again. If nothing of a batch is left, the answer is
-    DUPLICATE_SEQUENCE_NUMBER, which a client takes for success without an offset.
+    DUPLICATE_SEQUENCE_NUMBER, which a client takes for success without an offset. So it is said only where it can be
+    true: while the log starts at 0 nothing was retired, and what is not in the table never was.
     """
     old_count = min(record_count, _records_behind(state, stamp.base_sequence) + 1)
     matched = [offset >= 0 for offset in match.offsets]
+    following = str(sequence_after(state.last_sequence, 1))
+    if log_start == 0 and not all(matched[:old_count]):
+        return _refuse_sequence(stamp, following)
     if old_count == record_count:
         return Found(match.offsets) if any(matched) else _refuse_duplicate(state, stamp, record_count)
     rest = match.missing
     if rest is None or not all(matched[:old_count]) or any(matched[old_count:]):
-        return _refuse_sequence(stamp, str(sequence_after(state.last_sequence, 1)))
+        return _refuse_sequence(stamp, following)
     rest_stamp = replace(stamp, base_sequence=sequence_after(stamp.base_sequence, old_count))
     return AppendRest(replace(rest, producer=rest_stamp))
 
 
-def decide_resume(state: ProducerState | None, *, producer_id: int, producer_epoch: int) -> ProducerState | Refused:
-    """From where the producer goes on under `producer_epoch`; lower epochs are to be fenced then."""
+def decide_resume(
+    state: ProducerState | None, *, producer_id: int, producer_epoch: int, fence: int
+) -> ProducerState | Refused:
+    """From where the producer goes on under `producer_epoch`, which is to be the new fence.
+
+    The fence is in memory only. That is enough: the producer goes on at the sequence that it was told, and once its
+    first record is committed the log has the epoch. If memory is lost before, an older instance may append once more;
+    then the sequence that the producer was told is not the next one, its batch is OUT_OF_ORDER_SEQUENCE_NUMBER, and it
+    resumes again. Older instances exist for named producers alone, and the cluster's metadata fences these durably.
+    """
     state = state or NEW_PRODUCER
-    if producer_epoch < state.epoch_min:
-        return _refuse_epoch(producer_id, expected=state.epoch_min, found=producer_epoch)
+    epoch_min = max(fence, state.producer_epoch)
+    if producer_epoch < epoch_min:
+        return _refuse_epoch(producer_id, expected=epoch_min, found=producer_epoch)
     return state
 
 
@@ -162,12 +170,11 @@ def apply_append(
 ) -> ProducerState:
     """The state behind a batch that was decided to be appended."""
     state = state or NEW_PRODUCER
-    assert producer_epoch >= state.epoch_min, f"epoch went from {state.epoch_min} to {producer_epoch}"
+    assert producer_epoch >= state.producer_epoch, f"epoch went from {state.producer_epoch} to {producer_epoch}"
     is_same_epoch = producer_epoch == state.producer_epoch
     return ProducerState(
         producer_epoch=producer_epoch,
         last_sequence=(batch.base_sequence + batch.record_count - 1) % SEQUENCE_MODULUS,
-        epoch_min=producer_epoch,
         sequence_span=min(_BEHIND_MAX, (state.sequence_span if is_same_epoch else 0) + batch.record_count),
         last_append_ms=now_ms,
         recent=(*state.recent[1 - RECENT_BATCHES_MAX :], batch) if is_same_epoch else (batch,),
@@ -179,22 +186,9 @@ def apply_progress(progress: ProducerProgress) -> ProducerState:
     return ProducerState(
         producer_epoch=progress.producer_epoch,
         last_sequence=progress.last_sequence,
-        epoch_min=progress.producer_epoch,
         sequence_span=_BEHIND_MAX,
         last_append_ms=progress.updated_ms,
     )
-
-
-def apply_resume(state: ProducerState | None, *, producer_epoch: int, now_ms: int) -> ProducerState:
-    """Lower epochs are fenced from now on, in memory only.
-
-    That is enough: the producer goes on at the sequence that it was told, and once its first record is committed the
-    log has the epoch. If memory is lost before, an older instance may append once more; then the sequence that the
-    producer was told is not the next one, its batch is OUT_OF_ORDER_SEQUENCE_NUMBER, and it resumes again. An older
-    instance exists for named producers alone, and these are fenced durably by the cluster's metadata.
-    """
-    state = state or NEW_PRODUCER
-    return replace(state, epoch_min=max(state.epoch_min, producer_epoch), last_append_ms=now_ms)
 
 
 def complete_offsets(offsets: Sequence[int], *, base_offset: int) -> list[int]:

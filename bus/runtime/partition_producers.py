@@ -59,7 +59,12 @@ class PartitionProducers:
         commit. Raises `StorageFault`."""
         if self.states.get(producer_id) is None and producer_id <= self.states.forgotten_max:
             await self._recall(producer_id, now_ms)
-        state = decide_resume(self.states.get(producer_id), producer_id=producer_id, producer_epoch=producer_epoch)
+        state = decide_resume(
+            self.states.get(producer_id),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            fence=self.states.fence_of(producer_id),
+        )
         if isinstance(state, Refused):
             return state
         self.states.fence(producer_id, producer_epoch=producer_epoch, now_ms=now_ms)

@@ -141,7 +141,12 @@ class ProducerDialogue:
         self.states.roll_back()
 
     def _resume(self, producer_id: int, epoch: int) -> str:
-        decision = decide_resume(self.states.get(producer_id), producer_id=producer_id, producer_epoch=epoch)
+        decision = decide_resume(
+            self.states.get(producer_id),
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            fence=self.states.fence_of(producer_id),
+        )
         if isinstance(decision, Refused):
             return f"{decision.code.name} {decision.message}"
         self.states.fence(producer_id, producer_epoch=epoch, now_ms=NOW_MS)
