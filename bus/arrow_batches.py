@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bus.log_schema import HEADERS_TYPE, LOG_COLUMNS, LOG_SCHEMA, TIMESTAMP_TYPE, log_schema
-from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, RecordBatch
+from bus.model import SEQUENCE_MODULUS, LogBatch, RecordBatch
 
 _IPC_OPTIONS = {
     codec: pa.ipc.IpcWriteOptions(compression=codec if codec != "none" else None) for codec in ("none", "lz4", "zstd")
@@ -164,16 +164,37 @@ def sequences_of(batch: RecordBatch) -> Any:
     index = batch.columns.schema.get_field_index("sequence")
     if index >= 0:
         return batch.columns.column(index).to_numpy()
-    return dense_sequences(batch.producer, batch.record_count)
+    return dense_sequences(batch.producer.base_sequence, batch.record_count)
 
 
 def _cast(array: pa.Array, expected: pa.DataType, name: str) -> pa.Array:
     if array.type == expected:
         return array
+    if not _is_plain(array.type):
+        raise MalformedRecords(f"expected column '{name}' of type {expected} or one like it, found {array.type}")
     try:
         return array.cast(expected)
     except (pa.ArrowException, ValueError) as error:
         raise MalformedRecords(f"expected column '{name}' of type {expected}, found {array.type}: {error}") from None
+
+
+# Types in which many values share the same bytes: a cast would take any amount for a few of them on the wire.
+_SHARING_TYPES = (
+    pa.types.is_dictionary,
+    pa.types.is_run_end_encoded,
+    pa.types.is_binary_view,
+    pa.types.is_string_view,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+    pa.types.is_union,
+)
+
+
+def _is_plain(arrow_type: pa.DataType) -> bool:
+    """Whether every value has bytes of its own, down to the innermost."""
+    if isinstance(arrow_type, pa.BaseExtensionType) or any(is_one(arrow_type) for is_one in _SHARING_TYPES):
+        return False
+    return all(_is_plain(arrow_type.field(index).type) for index in range(arrow_type.num_fields))
 
 
 # A batch below this is not searched for its largest record: no limit on a record is as small.
@@ -278,14 +299,14 @@ def _absent_column(batch: LogBatch, field: pa.Field) -> pa.Array:
         case "producer_epoch" if batch.producer is not None:
             return (_shared_repeated if is_small else _repeated)(count, batch.producer.producer_epoch, np.int16)
         case "sequence" if batch.producer is not None:
-            return pa.array(dense_sequences(batch.producer, count))
+            return pa.array(dense_sequences(batch.producer.base_sequence, count))
         case _:
             return (_shared_nulls if is_small else _nulls)(count, field.type)
 
 
-def dense_sequences(producer: ProducerStamp, count: int) -> Any:
-    """The sequences of `count` records as int32: after the largest comes 0."""
-    base = producer.base_sequence
-    if base + count <= SEQUENCE_MODULUS:
-        return np.arange(base, base + count, dtype=np.int32)
-    return (np.arange(base, base + count, dtype=np.int64) % SEQUENCE_MODULUS).astype(np.int32)
+def dense_sequences(base_sequence: int, count: int) -> Any:
+    """The sequences of `count` records as an array of int32: after the largest comes 0."""
+    if base_sequence + count <= SEQUENCE_MODULUS:
+        return np.arange(base_sequence, base_sequence + count, dtype=np.int32)
+    sequences = np.arange(base_sequence, base_sequence + count, dtype=np.int64)
+    return (sequences % SEQUENCE_MODULUS).astype(np.int32)
