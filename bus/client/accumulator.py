@@ -9,7 +9,7 @@ lock held.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ class RecordAccumulator:
         self._config = config
         self._pool = pool
         self._choose = choose
+        self._ignores_keys = config.partitioner_ignore_keys
         self._linger_s = config.linger_ms / 1000
         self._delivery_timeout_s = config.delivery_timeout_ms / 1000
         self.open: dict[str, RecordBatchBuilder] = {}
@@ -39,7 +40,7 @@ class RecordAccumulator:
     def limit_for(self, record_bytes: int, partition_count: int, *, has_key: bool) -> int:
         """How large a batch is to become that begins with such a record."""
         limit = self._config.batch_size
-        if has_key and not self._config.partitioner_ignore_keys:
+        if has_key and not self._ignores_keys:
             limit = max(limit, min(limit * partition_count, _KEYED_BYTES_MAX, self._config.buffer_memory // 8))
         return max(record_bytes, limit)
 
@@ -51,32 +52,35 @@ class RecordAccumulator:
         )
         return batch
 
-    def close(self, batch: RecordBatchBuilder, info: TopicInfo | None) -> Iterator[tuple[int, RowChunk]]:
+    def close(self, batch: RecordBatchBuilder, info: TopicInfo | None) -> list[tuple[int, RowChunk]]:
         """Its chunks by partition; `info` None: nobody knows the topic any more, and partition 0 is as good as any."""
         del self.open[batch.topic]
         batch.trim()
-        self._pool.give_back(batch.limit_bytes - batch.size_bytes)
-        if info is None:
-            yield from batch.close_whole(0)
-        elif batch.partitions is None and (batch.keys is None or self._config.partitioner_ignore_keys):
-            yield from batch.close_whole(self._choose(batch.topic, info, batch.size_bytes))
-        else:
-            yield from batch.close_split(self._partitions_of(batch, info))
+        chunks = self._split(batch, info)
+        self._pool.give_back(batch.limit_bytes - sum(chunk.reserved_bytes for _, chunk in chunks))
+        return chunks
 
-    def _partitions_of(self, batch: RecordBatchBuilder, info: TopicInfo) -> Any:
+    def _split(self, batch: RecordBatchBuilder, info: TopicInfo | None) -> list[tuple[int, RowChunk]]:
+        if info is None:
+            return batch.close_whole(0)
+        if batch.partitions is None and (batch.keys is None or self._ignores_keys):
+            return batch.close_whole(self._choose(batch.topic, info, batch.size_bytes))
+        keys = None if batch.keys is None else pa.array(batch.keys, pa.binary())
+        return batch.close_split(self._partitions_of(batch, keys, info), keys)
+
+    def _partitions_of(self, batch: RecordBatchBuilder, keys: pa.Array | None, info: TopicInfo) -> Any:
         count = len(info.partitions)
         records = len(batch.values)
         asked = batch.partitions or {}
-        undecided = len(asked) < records
-        if batch.keys is not None and undecided and not self._config.partitioner_ignore_keys:
-            keys = pa.array(batch.keys, pa.binary())
-            partitions = partitions_of_keys(keys, count).astype(np.int64)
+        if keys is None or self._ignores_keys:
+            undecided = records - len(asked)
+            chosen = self._choose(batch.topic, info, batch.size_bytes * undecided // records) if undecided else 0
+            partitions = np.full(records, chosen, np.int64)
+        else:
+            partitions = partitions_of_keys(keys, count)
             if keys.null_count:
                 without = keys.is_null().to_numpy(zero_copy_only=False)
-                partitions[without] = self._choose(batch.topic, info, batch.size_bytes // records * keys.null_count)
-        else:
-            chosen = self._choose(batch.topic, info, batch.size_bytes) if undecided else 0
-            partitions = np.full(records, chosen, np.int64)
+                partitions[without] = self._choose(batch.topic, info, batch.size_bytes * keys.null_count // records)
         for position, partition in asked.items():
             partitions[position] = partition
         return partitions

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from bus.client.values import BatchMetadata, RecordMetadata
 from bus.errors import BusError
@@ -48,10 +49,11 @@ class Outcome:
 
 
 class RowChunk:
-    """The records of one batch that go to one partition, in order.
+    """The records of one batch that go to one partition, in order, as columns: what is left to be produced.
 
-    `values`, `keys`, `times_ms` and `headers` (position -> headers) are what is left to be produced; `refused` are the
-    records that the broker would not take, by their position at the beginning.
+    `values`, `keys` (None: no record has one) and `times_ms` are lists if the chunk is a whole batch, so that many
+    small ones can be encoded as one; they are Arrow arrays (numpy for the times) if it is a part of one. `headers` maps
+    positions to headers. `refused` are the records that the broker would not take, by their position at the beginning.
     """
 
     __slots__ = (
@@ -75,9 +77,9 @@ class RowChunk:
     def __init__(
         self,
         batch: RecordBatchBuilder,
-        values: list[bytes | None],
-        keys: list[bytes | None] | None,
-        times_ms: list[int],
+        values: Any,
+        keys: Any,
+        times_ms: Any,
         headers: dict[int, Headers] | None,
         *,
         size_bytes: int,
@@ -97,15 +99,22 @@ class RowChunk:
         self.positions: list[int] | None = None  # of what is left, if some were refused
         self.refused: dict[int, BusError] = {}
 
+    def to_arrow(self) -> None:
+        """Columns as arrays from now on."""
+        if isinstance(self.values, list):
+            self.values, self.times_ms = pa.array(self.values, pa.binary()), np.array(self.times_ms, np.int64)
+            self.keys = None if self.keys is None else pa.array(self.keys, pa.binary())
+
     def refuse_records(self, errors: Mapping[int, BusError]) -> None:
         """Take the records at these positions out; they fail when the others are settled."""
+        self.to_arrow()
         positions = self.positions or list(range(self.record_count))
         kept = [index for index in range(self.record_count) if index not in errors]
         self.refused.update({positions[index]: error for index, error in errors.items()})
-        self.values = [self.values[index] for index in kept]
-        self.times_ms = [self.times_ms[index] for index in kept]
+        self.values = self.values.take(pa.array(kept, pa.int64()))
+        self.times_ms = self.times_ms[kept]
         if self.keys is not None:
-            self.keys = [self.keys[index] for index in kept]
+            self.keys = self.keys.take(pa.array(kept, pa.int64()))
         if self.headers is not None:
             self.headers = {new: self.headers[old] for new, old in enumerate(kept) if old in self.headers}
         self.positions = [positions[index] for index in kept]
@@ -142,17 +151,18 @@ class RowChunk:
             offset = outcome.offsets[index]
         elif offset >= 0:
             offset += index
-        timestamp_ms = found.timestamp_ms if found.timestamp_ms >= 0 else self.times_ms[index]
+        timestamp_ms = found.timestamp_ms if found.timestamp_ms >= 0 else int(self.times_ms[index])
         return RecordMetadata(found.topic, found.partition, offset, timestamp_ms, found.version)
 
 
 class RecordBatchBuilder:
     """Invariant while open: `size_bytes <= limit_bytes <= reserved_bytes`, and nobody but the sender's lock's holder
-    changes it. Closed once, by `close_as`."""
+    changes it. Closed once, whole or split."""
 
     __slots__ = (
         "_callbacks",
         "_event",
+        "_order",
         "_places",
         "_starts",
         "chunks",
@@ -181,7 +191,8 @@ class RecordBatchBuilder:
         self.partitions: dict[int, int] | None = None  # position -> the partition that was asked for
         self.chunks: tuple[RowChunk, ...] = ()  # empty while open
         self._starts: list[int] | None = None  # of each chunk, in the order by partition
-        self._places: Any = None  # of each record, in the order by partition
+        self._order: Any = None  # the records in the order by partition
+        self._places: Any = None  # of each record in that order
         self._event: threading.Event | None = None
         self._callbacks: list[_Callback] | None = None
 
@@ -226,39 +237,44 @@ class RecordBatchBuilder:
         self._close((chunk,))
         return [(partition, chunk)]
 
-    def close_split(self, partitions: Any) -> list[tuple[int, RowChunk]]:
-        """`partitions`: an array with the partition of each record."""
-        order = np.argsort(partitions, kind="stable")
+    def close_split(self, partitions: Any, keys: pa.Array | None) -> list[tuple[int, RowChunk]]:
+        """`partitions`: an array with the partition of each record; `keys`: `self.keys` as an array."""
         counts = np.bincount(partitions)
         present = np.flatnonzero(counts).tolist()
         if len(present) == 1:
             return self.close_whole(present[0])
-        self._places = np.empty(len(order), np.int32)
-        self._places[order] = np.arange(len(order), dtype=np.int32)
-        rows = order.tolist()
+        self._order = order = np.argsort(partitions, kind="stable")
+        indices = pa.array(order)
+        values = pa.array(self.values, pa.binary()).take(indices)
+        keys = None if keys is None else keys.take(indices)
+        times_ms = np.array(self.times_ms, np.int64)[order]
         self._starts = []
         chunks = []
         start = 0
         for partition in present:
+            count = int(counts[partition])
+            headers = self._headers_of(order[start : start + count])
+            chunk = RowChunk(
+                self,
+                values.slice(start, count),
+                None if keys is None else keys.slice(start, count),
+                times_ms[start : start + count],
+                headers,
+                size_bytes=count * RECORD_OVERHEAD_BYTES
+                + _bytes_between(values, start, start + count)
+                + (0 if keys is None else _bytes_between(keys, start, start + count))
+                + sum(headers_bytes(found) for found in (headers or {}).values()),
+            )
+            chunks.append(chunk)
             self._starts.append(start)
-            chosen = rows[start : start + int(counts[partition])]
-            chunks.append(self._chunk_of(chosen))
-            start += len(chosen)
+            start += count
         self._close(tuple(chunks))
         return list(zip(present, chunks, strict=True))
 
-    def _chunk_of(self, chosen: list[int]) -> RowChunk:
-        values = [self.values[row] for row in chosen]
-        keys = None if self.keys is None else [self.keys[row] for row in chosen]
-        headers = None
-        if self.headers is not None:
-            headers = {new: self.headers[old] for new, old in enumerate(chosen) if old in self.headers}
-        size = len(values) * RECORD_OVERHEAD_BYTES + sum(len(value) for value in values if value is not None)
-        if keys is not None:
-            size += sum(len(key) for key in keys if key is not None)
-        if headers:
-            size += sum(headers_bytes(found) for found in headers.values())
-        return RowChunk(self, values, keys, [self.times_ms[row] for row in chosen], headers or None, size_bytes=size)
+    def _headers_of(self, chosen: Any) -> dict[int, Headers] | None:
+        if self.headers is None:
+            return None
+        return {new: self.headers[old] for new, old in enumerate(chosen.tolist()) if old in self.headers} or None
 
     def _close(self, chunks: tuple[RowChunk, ...]) -> None:
         assert not self.chunks, "a batch is closed once"
@@ -283,6 +299,10 @@ class RecordBatchBuilder:
             return None, index
         if self._starts is None:
             return self.chunks[0], index
+        if self._places is None:
+            places = np.empty(len(self._order), np.int32)
+            places[self._order] = np.arange(len(places), dtype=np.int32)
+            self._places = places
         place = int(self._places[index])
         slot = bisect.bisect_right(self._starts, place) - 1
         return self.chunks[slot], place - self._starts[slot]
@@ -376,6 +396,11 @@ class RecordFuture:
         """Raises `TimeoutError` if there is no outcome within `timeout` seconds."""
         if not self._batch.wait_for(self._index, timeout):
             raise TimeoutError(f"expected the broker's answer within {timeout} s, found none yet")
+
+
+def _bytes_between(column: pa.Array, start: int, end: int) -> int:
+    offsets = np.frombuffer(column.buffers()[1], np.int32)
+    return int(offsets[column.offset + end] - offsets[column.offset + start])
 
 
 def headers_bytes(headers: Headers) -> int:

@@ -95,23 +95,41 @@ class PartEncoder:
 
 def batch_of_rows(chunks: Sequence[RowChunk]) -> tuple[pa.RecordBatch, int | None]:
     """Rows as the smallest batch that holds them; the timestamp apart if it is the same in all of them."""
-    values = chunks[0].values if len(chunks) == 1 else list(chain.from_iterable(chunk.values for chunk in chunks))
-    times_ms = chunks[0].times_ms if len(chunks) == 1 else list(chain.from_iterable(chunk.times_ms for chunk in chunks))
-    fields, arrays = [_VALUE], [pa.array(values, pa.binary())]
-    if any(chunk.keys is not None for chunk in chunks):
+    values, keys, times_ms = _columns_of(chunks)
+    fields, arrays = [_VALUE], [values]
+    if keys is not None:
         fields.append(_KEY)
-        keys = chain.from_iterable(chunk.keys or [None] * chunk.record_count for chunk in chunks)
-        arrays.append(pa.array(list(keys), pa.binary()))
+        arrays.append(keys)
     if any(chunk.headers for chunk in chunks):
         fields.append(_HEADERS)
         arrays.append(_headers_of(chunks))
-    timestamp_ms: int | None = times_ms[0]
-    if times_ms.count(timestamp_ms) != len(times_ms):
+    timestamp_ms: int | None = int(times_ms[0])
+    if (times_ms != timestamp_ms).any():
         timestamp_ms = None
         fields.append(_TIMESTAMP)
-        arrays.append(pa.array(np.array(times_ms, np.int64) * 1000).view(TIMESTAMP_TYPE))
+        arrays.append(pa.array(times_ms * 1000).view(TIMESTAMP_TYPE))
     schema = _VALUE_ONLY if len(fields) == 1 else pa.schema(fields)
     return pa.RecordBatch.from_arrays(arrays, schema=schema), timestamp_ms
+
+
+def _columns_of(chunks: Sequence[RowChunk]) -> tuple[pa.Array, pa.Array | None, Any]:
+    """Values, keys (None: there is none), and times as a numpy array."""
+    has_keys = any(chunk.keys is not None for chunk in chunks)
+    if not has_keys and all(type(chunk.values) is list for chunk in chunks):  # one conversion for all
+        values = pa.array(list(chain.from_iterable(chunk.values for chunk in chunks)), pa.binary())
+        return values, None, np.array(list(chain.from_iterable(chunk.times_ms for chunk in chunks)), np.int64)
+    for chunk in chunks:
+        chunk.to_arrow()
+    keys = [pa.nulls(chunk.record_count, pa.binary()) if chunk.keys is None else chunk.keys for chunk in chunks]
+    return (
+        _concat([chunk.values for chunk in chunks]),
+        _concat(keys) if has_keys else None,
+        np.concatenate([chunk.times_ms for chunk in chunks]),
+    )
+
+
+def _concat(columns: Sequence[pa.Array]) -> pa.Array:
+    return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
 
 
 def _headers_of(chunks: Sequence[RowChunk]) -> pa.Array:

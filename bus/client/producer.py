@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from time import time_ns
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -86,11 +87,11 @@ class Producer:
         """
         # The way of nearly every record of a program that sends many: nothing to wait for, nothing to ask.
         if (
-            headers is None
+            type(value) is bytes
+            and self._is_plain
+            and headers is None
             and partition is None
             and timestamp_ms is None
-            and self._is_plain
-            and type(value) is bytes
             and (key is None or type(key) is bytes)
         ):
             size = len(value) + RECORD_OVERHEAD_BYTES
@@ -105,13 +106,13 @@ class Producer:
                         values = batch.values
                         future = RecordFuture(batch, len(values))
                         values.append(value)
-                        batch.times_ms.append(time.time_ns() // 1_000_000)
+                        batch.times_ms.append(time_ns() // 1_000_000)
                         if batch.keys is not None:
                             batch.keys.append(key)
                         return future
-        future = self._send(topic, value, key, headers, partition, timestamp_ms, may_wait=True)
-        assert future is not None, "a send that may wait has a future"
-        return future
+        sent = self._send(topic, value, key, headers, partition, timestamp_ms, may_wait=True)
+        assert sent is not None, "a send that may wait has a future"
+        return sent
 
     def _send_now(
         self,
@@ -157,7 +158,7 @@ class Producer:
         if partition is None and self._partitioner is not None:
             available = [number for number in range(partition_count) if self._cluster.leader_address(info, number)]
             partition = self._partitioner.partition(topic, key, value, partition_count, available)
-        now_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else check_timestamp(timestamp_ms)
+        now_ms = time_ns() // 1_000_000 if timestamp_ms is None else check_timestamp(timestamp_ms)
         try:
             with self._lock:
                 future = self._sender.add(
@@ -196,7 +197,7 @@ class Producer:
             return BatchFuture(0)
         info = self._topic(topic, partition, deadline)
         parts = [(partition, batch)] if partition is not None else self._sender.split(topic, batch, info)
-        timestamp_ms = None if "timestamp" in batch.schema.names else time.time_ns() // 1_000_000
+        timestamp_ms = None if "timestamp" in batch.schema.names else time_ns() // 1_000_000
         runs = [(number, run) for number, part in parts for run in self._runs(part)]
         future = BatchFuture(len(runs))
         self._hand_over(topic, runs, future, timestamp_ms, deadline)

@@ -276,8 +276,11 @@ class SimulatedStream:
         world = self._world
         for part in request.parts:
             if part.payload is None:  # as the encoder does
-                part.payload = [int(value) for chunk in part.chunks for value in chunk.values]  # type: ignore[attr-defined]
-        shares = [Sent(part.queue.partition, part.stamp, part.payload) for part in request.parts]
+                for chunk in part.chunks:
+                    chunk.to_arrow()  # type: ignore[attr-defined]
+                values = [int(value) for chunk in part.chunks for value in chunk.values.to_pylist()]  # type: ignore[attr-defined]
+                part.payload = (values, 0, 0)
+        shares = [Sent(part.queue.partition, part.stamp, part.payload[0]) for part in request.parts]
         self._arrives_at = max(self._arrives_at, world.now + world.delay())
         world.at_time(self._arrives_at, lambda: self._arrive(request.correlation_id, shares))
         if world.chance(world.faults.doubled_request):
