@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bus.arrow_batches import MalformedRecords, complete_columns, decode_arrow
+from bus.arrow_batches import MalformedRecords, complete_columns, decode_arrow, dense_sequences
 from bus.client.values import ConsumerRecord, Headers
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -35,6 +35,9 @@ class FetchedBatch:
     leader_epoch: int
     timestamp_type: int
     timestamp_ms: int | None
+    producer_id: int | None
+    producer_epoch: int | None
+    base_sequence: int | None
     payload: bytes
 
     @staticmethod
@@ -46,6 +49,9 @@ class FetchedBatch:
             leader_epoch=message.leader_epoch,
             timestamp_type=message.timestamp_type,
             timestamp_ms=message.timestamp_ms if message.HasField("timestamp_ms") else None,
+            producer_id=message.producer_id if message.HasField("producer_id") else None,
+            producer_epoch=message.producer_epoch if message.HasField("producer_epoch") else None,
+            base_sequence=message.base_sequence if message.HasField("base_sequence") else None,
             payload=message.arrow,
         )
 
@@ -62,6 +68,7 @@ def open_batch(partition: TopicPartition, fetched: FetchedBatch, position: int) 
             f"{partition} at offset {fetched.base_offset}: expected {fetched.record_count} rows, "
             f"found {columns.num_rows}",
         )
+    columns = _with_producer(columns, fetched)
     names = columns.schema.names
     value_type = columns.schema.field("value").type if "value" in names else None
     batch = complete_columns(
@@ -81,6 +88,22 @@ def open_batch(partition: TopicPartition, fetched: FetchedBatch, position: int) 
     if position <= fetched.base_offset:
         return batch
     return batch.slice(int(np.searchsorted(batch.column("offset").to_numpy(), position)))
+
+
+def _with_producer(columns: pa.RecordBatch, fetched: FetchedBatch) -> pa.RecordBatch:
+    """What the envelope says of the producer as columns: each is there only if the request named it."""
+    count = fetched.record_count
+    constants = (("producer_id", fetched.producer_id), ("producer_epoch", fetched.producer_epoch))
+    for name, value in constants:
+        if value is not None:
+            columns = columns.append_column(name, pa.array(np.full(count, value, _dtype(name))))
+    if fetched.base_sequence is not None:
+        columns = columns.append_column("sequence", pa.array(dense_sequences(fetched.base_sequence, count)))
+    return columns
+
+
+def _dtype(name: str) -> Any:
+    return LOG_SCHEMA.field(name).type.to_pandas_dtype()
 
 
 def records_of(partition: TopicPartition, batch: pa.RecordBatch) -> list[ConsumerRecord]:

@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bus.arrow_batches import dense_sequences
 from bus.errors import StorageDamaged
 from bus.log_schema import LOG_COLUMNS
-from bus.model import LogBatch, TimestampType
+from bus.model import LogBatch, ProducerStamp, TimestampType
 from bus.ports import FoundOffset
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.batch_slices import find_in_batch
@@ -160,6 +161,7 @@ class DataReader:
             expected = self._schema.field(name).type
             if array.null_count < len(array) or name == "value":
                 columns[name] = array if array.type == expected else array.cast(expected)
+        producer = _take_stamp(columns, constants, table.num_rows)
         timestamp_us = constants.get("timestamp")
         if timestamp_us is None:
             micros = columns["timestamp"].view(pa.int64()).to_numpy()
@@ -175,6 +177,7 @@ class DataReader:
             timestamp_ms=None if "timestamp" in columns else timestamp_us // 1000,
             timestamp_max_ms=timestamp_us // 1000,
             columns=batch,
+            producer=producer,
         )
 
     def _damage_named(self, file: LiveFile) -> _DamageNamed:
@@ -246,7 +249,7 @@ def _plan_row_groups(file: LiveFile, metadata: Any) -> Iterator[RowGroup]:
             following = file.next_offset
         if index == metadata.num_row_groups - 1:
             following = file.next_offset
-        constants = _constants(statistics, group.num_rows)
+        constants = _constants(statistics)
         skipped = {*constants, *_all_null(statistics, group.num_rows)}
         if file.is_dense:
             skipped.add("offset")
@@ -254,6 +257,19 @@ def _plan_row_groups(file: LiveFile, metadata: Any) -> Iterator[RowGroup]:
         columns = tuple(name for name in LOG_COLUMNS if name in present and name not in skipped)
         yield RowGroup(index, begins, following, columns, constants)
         begins = following
+
+
+def _take_stamp(columns: dict[str, pa.Array], constants: dict[str, int], count: int) -> ProducerStamp | None:
+    """The stamp of rows that one producer sent under one epoch. Then `columns` lose their sequences, if these are
+    dense: by looking at each, since a minimum and a maximum tell nothing of the order, nor of sequences that wrap.
+    If they are not, the column stays and beats the stamp's."""
+    if "producer_id" not in constants or "sequence" not in columns:
+        return None
+    sequences = columns["sequence"].to_numpy()
+    stamp = ProducerStamp(constants["producer_id"], constants["producer_epoch"], int(sequences[0]))
+    if np.array_equal(sequences, dense_sequences(stamp.base_sequence, count)):
+        del columns["sequence"]
+    return stamp
 
 
 def _statistics_by_column(group: Any) -> dict[str, Any]:
@@ -265,16 +281,30 @@ def _statistics_by_column(group: Any) -> dict[str, Any]:
     return statistics
 
 
-def _constants(statistics: dict[str, Any], rows: int) -> dict[str, int]:
-    constants = {}
-    for name in ("timestamp", "timestamp_type", "leader_epoch"):
-        found = statistics.get(name)
-        if found is None or not found.has_min_max or found.null_count or found.min_raw != found.max_raw:
-            continue
-        # A batch's one timestamp has milliseconds.
-        if isinstance(found.min_raw, int) and (name != "timestamp" or found.min_raw % 1000 == 0):
-            constants[name] = found.min_raw
+def _constants(statistics: dict[str, Any]) -> dict[str, int]:
+    """The columns that have one value in all rows, and what it is. Those of the producer only all together."""
+    constants = {
+        name: value
+        for name in ("timestamp", "timestamp_type", "leader_epoch", "producer_id", "producer_epoch")
+        if (value := _constant(statistics.get(name))) is not None
+    }
+    if constants.get("timestamp", 0) % 1000:
+        del constants["timestamp"]  # a batch's one timestamp has milliseconds
+    if not {"producer_id", "producer_epoch"} <= constants.keys() or _has_nulls(statistics.get("sequence")):
+        constants.pop("producer_id", None)
+        constants.pop("producer_epoch", None)
     return constants
+
+
+def _constant(found: Any) -> int | None:
+    if found is None or not found.has_min_max or _has_nulls(found) or found.min_raw != found.max_raw:
+        return None
+    return found.min_raw if isinstance(found.min_raw, int) else None
+
+
+def _has_nulls(found: Any) -> bool:
+    """Also if nobody knows."""
+    return found is None or not found.has_null_count or found.null_count > 0
 
 
 def _all_null(statistics: dict[str, Any], rows: int) -> Iterator[str]:

@@ -7,6 +7,7 @@ comes in; a batch that leaves here towards the log is sound.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +25,7 @@ from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.wire_fields import encode_field, tag_of
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.log_schema import LOG_COLUMNS
-from bus.model import LogBatch, RecordBatch
+from bus.model import LogBatch, RecordBatch, sequence_after
 
 DEFAULT_FETCH_COLUMNS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch")
 
@@ -91,11 +92,24 @@ def encode_batches(batches: Sequence[LogBatch], columns: Sequence[str]) -> Itera
             leader_epoch=batch.leader_epoch,
             timestamp_type=int(batch.timestamp_type),
             timestamp_ms=batch.timestamp_ms,
+            producer_id=_told(batch, "producer_id", columns),
+            producer_epoch=_told(batch, "producer_epoch", columns),
+            base_sequence=_told(batch, "sequence", columns),
         ).SerializeToString()
         if names:
             yield [envelope, *encode_field(_ARROW, [encode_arrow_buffer(batch.columns.select(names))])]
         else:
             yield [envelope]
+
+
+_PRODUCER_COLUMNS = {"producer_id": "producer_id", "producer_epoch": "producer_epoch", "sequence": "base_sequence"}
+
+
+def _told(batch: LogBatch, column: str, columns: Sequence[str]) -> int | None:
+    """What the envelope says of a producer's column that was asked for and is not in the payload."""
+    if batch.producer is None or column not in columns or column in batch.columns.schema.names:
+        return None
+    return int(getattr(batch.producer, _PRODUCER_COLUMNS[column]))
 
 
 def _groups(batches: Sequence[LogBatch]) -> Iterator[list[LogBatch]]:
@@ -116,7 +130,8 @@ def _groups(batches: Sequence[LogBatch]) -> Iterator[list[LogBatch]]:
 
 
 def _merge(group: list[LogBatch], columns: Sequence[str]) -> LogBatch:
-    envelope = ("timestamp_type", "leader_epoch")
+    producer = group[0].producer if _is_one_run(group) else None
+    envelope = ("timestamp_type", "leader_epoch", *(() if producer is None else _PRODUCER_COLUMNS))
     is_dense = all("offset" not in batch.columns.schema.names for batch in group) and all(
         before.next_offset == after.base_offset for before, after in pairwise(group)
     )
@@ -133,6 +148,18 @@ def _merge(group: list[LogBatch], columns: Sequence[str]) -> LogBatch:
         timestamp_ms=None,
         timestamp_max_ms=max(batch.timestamp_max_ms for batch in group),
         columns=merged,
+        producer=producer,
+    )
+
+
+def _is_one_run(group: Sequence[LogBatch]) -> bool:
+    """Whether the batches are one producer's, each of them with the sequences that follow those of the one before."""
+    if any(batch.producer is None or "sequence" in batch.columns.schema.names for batch in group):
+        return False
+    return all(
+        after.producer == replace(stamp, base_sequence=sequence_after(stamp.base_sequence, before.record_count))
+        for before, after in pairwise(group)
+        if (stamp := before.producer) is not None
     )
 
 

@@ -6,13 +6,14 @@ import json
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from bus.arrow_batches import complete_columns
 from bus.errors import StorageDamaged
 from bus.log_schema import HEADERS_TYPE, LOG_SCHEMA
-from bus.model import LogBatch, TimestampType
+from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TimestampType
 from bus.storage_delta.batch_slices import count_within, position_of, slice_batch
 from bus.storage_delta.data_files import EncodedFile, encode_data_file, merge_batches
 from bus.storage_delta.data_reader import DataReader
@@ -214,3 +215,117 @@ def test_a_slice_knows_its_own_timestamps() -> None:
     batch = log_batch(0, [b"a", b"b", b"c"], timestamps_us=[3000, 9000, 5000])
     assert slice_batch(batch, start=2, stop=3).timestamp_max_ms == 5
     assert slice_batch(batch, start=0, stop=2).timestamp_max_ms == 9
+
+
+# ------------------------------------------------------------------ idempotent producers
+
+LAST = SEQUENCE_MODULUS - 1
+
+
+def stamped(base_offset: int, count: int, stamp: tuple[int, int, int] | None) -> LogBatch:
+    batch = log_batch(base_offset, [b"v"] * count)
+    return batch if stamp is None else replace(batch, producer=ProducerStamp(*stamp))
+
+
+def run_of(*parts: tuple[int, tuple[int, int, int] | None]) -> list[LogBatch]:
+    """Batches that follow each other; each part is a count of records and their stamp."""
+    batches: list[LogBatch] = []
+    for count, stamp in parts:
+        batches.append(stamped(batches[-1].next_offset if batches else 0, count, stamp))
+    return batches
+
+
+def producers_of(table: pa.Table) -> list[tuple[int | None, int | None, int | None]]:
+    names = ("producer_id", "producer_epoch", "sequence")
+    return list(zip(*(table.column(name).to_pylist() for name in names), strict=True))
+
+
+def expected_of(batches: list[LogBatch]) -> list[tuple[int | None, int | None, int | None]]:
+    rows: list[tuple[int | None, int | None, int | None]] = []
+    for batch in batches:
+        for at in range(batch.record_count):
+            stamp = batch.producer
+            rows.append(
+                (None, None, None)
+                if stamp is None
+                else (stamp.producer_id, stamp.producer_epoch, (stamp.base_sequence + at) % SEQUENCE_MODULUS)
+            )
+    return rows
+
+
+GROUPS = {
+    "one": run_of((3, (7, 1, 40))),
+    "one that wraps": run_of((5, (7, 1, LAST - 2))),
+    "none": run_of((2, None), (1, None)),
+    "mixed": run_of((2, (7, 1, 0)), (1, None), (3, (2**40, 0, LAST - 1)), (2, (7, 1, 2)), (2, (7, 2, 0)), (4, None)),
+    "large": run_of((2000, (7, 0, 5)), (3, (8, 0, 0))),
+}
+
+
+@pytest.mark.parametrize("batches", GROUPS.values(), ids=GROUPS)
+def test_stamps_become_columns_and_come_back(batches: list[LogBatch]) -> None:
+    encoded = encode(batches)
+    in_file = pq.read_table(pa.BufferReader(encoded.data))
+    assert producers_of(in_file) == expected_of(batches)
+    assert producers_of(read_all(encoded)) == expected_of(batches)
+
+
+@pytest.mark.parametrize("batches", GROUPS.values(), ids=GROUPS)
+def test_statistics_of_producers_are_those_of_the_rows(batches: list[LogBatch]) -> None:
+    encoded = encode(batches)
+    stats = json.loads(encoded.stats)
+    rows = pq.read_table(pa.BufferReader(encoded.data))
+    for name in ("producer_id", "sequence"):
+        bounds = pc.min_max(rows.column(name)).as_py()
+        assert (stats["minValues"].get(name), stats["maxValues"].get(name)) == (bounds["min"], bounds["max"])
+        assert stats["nullCount"][name] == rows.column(name).null_count
+
+
+def test_columns_that_a_batch_brings_say_what_its_stamp_would() -> None:
+    """What is left of a batch brings its sequences, whatever its neighbours bring."""
+    left = log_batch(2, [b"v", b"v"])
+    columns = left.columns.append_column("sequence", pa.array([1, 4], pa.int32()))
+    batches = [
+        stamped(0, 2, (7, 0, 9)),
+        replace(left, columns=columns, producer=ProducerStamp(8, 3, 1)),
+        stamped(4, 1, None),
+        log_batch(5, [b"v"], producer=(9, 2, 6)),
+    ]
+    encoded = encode(batches)
+    expected = [(7, 0, 9), (7, 0, 10), (8, 3, 1), (8, 3, 4), (None, None, None), (9, 2, 6)]
+    assert producers_of(read_all(encoded)) == expected
+    assert encoded.file.producers == "7 0 0 0 9 1 8 0 3 0 1 0 8 0 3 0 4 0 9 0 2 0 6 0"
+    assert json.loads(encoded.stats)["nullCount"]["sequence"] == 1
+    alone = encode([replace(batches[1], base_offset=0, next_offset=2)])
+    assert producers_of(read_all(alone)) == expected[2:4]
+
+
+def test_rows_of_one_stamp_are_read_as_a_stamp() -> None:
+    for batches in (GROUPS["one"], GROUPS["one that wraps"], run_of((2, (7, 0, 5)), (3, (7, 0, 7)))):
+        encoded = encode(batches)
+        (batch,) = reader_of(encoded).batches_from(encoded.file, 0)
+        assert batch.columns.schema.names == ["value"]
+        assert batch.producer == batches[0].producer
+
+
+def test_rows_of_one_producer_whose_sequences_are_not_dense_keep_them() -> None:
+    """A minimum, a maximum and a count would have them dense."""
+    swapped = log_batch(0, [b"v"] * 4)
+    columns = swapped.columns.append_column("sequence", pa.array([5, 7, 6, 8], pa.int32()))
+    encoded = encode([replace(swapped, columns=columns, producer=ProducerStamp(7, 0, 5))])
+    (batch,) = reader_of(encoded).batches_from(encoded.file, 0)
+    assert batch.columns.column("sequence").to_pylist() == [5, 7, 6, 8]
+    assert producers_of(read_all(encoded)) == [(7, 0, sequence) for sequence in (5, 7, 6, 8)]
+
+
+def test_a_slice_goes_on_with_its_own_sequence() -> None:
+    batch = stamped(0, 5, (7, 1, LAST - 1))
+    tail = slice_batch(batch, start=3, stop=5)
+    assert tail.producer == ProducerStamp(7, 1, 1)
+    assert complete_columns(tail, ["sequence"]).column(0).to_pylist() == [1, 2]
+    assert slice_batch(batch, start=0, stop=2).producer == batch.producer
+
+
+def test_numbers_that_go_up_by_one_take_hardly_any_room() -> None:
+    plain = encode(run_of((10_000, None))).file.size_bytes
+    assert encode(run_of((10_000, (2**40, 3, 10**9)))).file.size_bytes - plain < 2_000
