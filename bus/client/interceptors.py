@@ -1,0 +1,123 @@
+"""Interceptors: a user's code that sees, and may change, every record before it is sent, and learns of its outcome.
+
+Guards one promise: an interceptor cannot make a record fail. What it raises is logged, a few times and not for each
+record, and the record goes on as the interceptor before it left it (Kafka's ProducerInterceptors).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from bus.client.values import RecordMetadata
+from bus.errors import BusError
+
+logger = logging.getLogger(__name__)
+
+_LOG_INTERVAL_S = 30.0
+
+
+class ProducerRecord(NamedTuple):
+    """A record as it was given to `send`, before it is serialized; `_replace` makes another one of it."""
+
+    topic: str
+    value: Any = None
+    key: Any = None
+    headers: Sequence[tuple[str, bytes | None]] | None = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+class ProducerInterceptor(Protocol):
+    """All of it may be called from several threads at once."""
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """The record to send, on the thread that sends; the next interceptor gets it."""
+        ...
+
+    def on_acknowledgement(self, metadata: RecordMetadata | None, error: BusError | None) -> None:
+        """The outcome: one of the two is None. On the producer's own thread, where answers wait behind it."""
+        ...
+
+    def close(self) -> None:
+        """The producer is closed."""
+        ...
+
+
+class Outcome(Protocol):
+    """A future that is done."""
+
+    def result(self) -> RecordMetadata: ...
+
+    def exception(self) -> BusError | None: ...
+
+
+class InterceptorChain:
+    """Calls each in the order in which they were given. False if there are none."""
+
+    def __init__(
+        self, interceptors: Sequence[ProducerInterceptor], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._interceptors = tuple(interceptors)
+        self._clock = clock
+        self._complaints: dict[tuple[int, str], _Complaint] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._interceptors)
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """What the last of them made of `record`."""
+        for position, interceptor in enumerate(self._interceptors):
+            try:
+                changed = interceptor.on_send(record)
+                if not isinstance(changed, ProducerRecord):
+                    raise TypeError(f"expected on_send to give a ProducerRecord, found {type(changed).__name__}")
+            except Exception as error:
+                self._complain(position, "on_send", error)
+            else:
+                record = changed
+        return record
+
+    def on_done(self, future: Outcome) -> None:
+        """For `add_done_callback`."""
+        error = future.exception()
+        self._acknowledge(None if error is not None else future.result(), error)
+
+    def on_send_error(self, error: BusError) -> None:
+        """The record that `on_send` gave was refused by `send` itself: there is no future."""
+        self._acknowledge(None, error)
+
+    def _acknowledge(self, metadata: RecordMetadata | None, error: BusError | None) -> None:
+        for position, interceptor in enumerate(self._interceptors):
+            try:
+                interceptor.on_acknowledgement(metadata, error)
+            except Exception as raised:
+                self._complain(position, "on_acknowledgement", raised)
+
+    def close(self) -> None:
+        for position, interceptor in enumerate(self._interceptors):
+            try:
+                interceptor.close()
+            except Exception as error:
+                self._complain(position, "close", error)
+
+    def _complain(self, position: int, method: str, error: Exception) -> None:
+        complaint = self._complaints.setdefault((position, method), _Complaint())
+        now = self._clock()
+        if now < complaint.silent_until:
+            complaint.unreported += 1
+            return
+        more = f" ({complaint.unreported} more times since the last report)" if complaint.unreported else ""
+        complaint.silent_until, complaint.unreported = now + _LOG_INTERVAL_S, 0
+        name = type(self._interceptors[position]).__name__
+        logger.warning("interceptor %s: %s failed%s; the record goes on", name, method, more, exc_info=error)
+
+
+class _Complaint:
+    __slots__ = ("silent_until", "unreported")
+
+    def __init__(self) -> None:
+        self.silent_until = float("-inf")
+        self.unreported = 0
