@@ -56,9 +56,8 @@ class ProducerStates:
         appended = AppendedBatch(
             stamp.base_sequence, batch.record_count, batch.base_offset, version, log_append_time_ms(batch)
         )
-        self._placed[stamp.producer_id] = apply_append(
-            self.get(stamp.producer_id), appended, producer_epoch=stamp.producer_epoch, now_ms=now_ms
-        )
+        producer_id = stamp.producer_id
+        self._placed[producer_id] = apply_append(self.get(producer_id), appended, stamp.producer_epoch, now_ms)
         self._placed_version = version
 
     def placed_progress(self) -> Sequence[ProducerProgress]:
@@ -74,7 +73,7 @@ class ProducerStates:
         for producer_id, state in self._placed.items():
             self._committed.pop(producer_id, None)
             self._fences.pop(producer_id, None)  # the log has an epoch as high now
-            self._committed[producer_id] = state if version == self._placed_version else replace(state, recent=())
+            self._committed[producer_id] = state if version == self._placed_version else state._replace(recent=())
         self._placed.clear()
 
     def roll_back(self) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import count as count_from
+from typing import NamedTuple
 
 from bus.errors import ErrorCode, Refused
 from bus.model import SEQUENCE_MODULUS, ProducerStamp, RecordBatch, sequence_after
@@ -28,8 +29,7 @@ _BEHIND_MAX = SEQUENCE_MODULUS // 2
 NONE_YET = -1
 
 
-@dataclass(frozen=True, slots=True)
-class AppendedBatch:
+class AppendedBatch(NamedTuple):  # a tuple, as the state below: one is made for each batch
     """What the answer to a repeat needs. Its offsets are dense from `base_offset`."""
 
     base_sequence: int
@@ -39,8 +39,7 @@ class AppendedBatch:
     log_append_time_ms: int  # -1 with CreateTime
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerState:
+class ProducerState(NamedTuple):
     """What a partition knows of one producer. The batches of `recent` are of `producer_epoch`, oldest first."""
 
     producer_epoch: int  # of the last record; -1: there is none
@@ -165,20 +164,17 @@ def decide_resume(
     return state
 
 
-def apply_append(
-    state: ProducerState | None, batch: AppendedBatch, *, producer_epoch: int, now_ms: int
-) -> ProducerState:
+def apply_append(state: ProducerState | None, batch: AppendedBatch, producer_epoch: int, now_ms: int) -> ProducerState:
     """The state behind a batch that was decided to be appended."""
-    state = state or NEW_PRODUCER
-    assert producer_epoch >= state.producer_epoch, f"epoch went from {state.producer_epoch} to {producer_epoch}"
-    is_same_epoch = producer_epoch == state.producer_epoch
-    return ProducerState(
-        producer_epoch=producer_epoch,
-        last_sequence=(batch.base_sequence + batch.record_count - 1) % SEQUENCE_MODULUS,
-        sequence_span=min(_BEHIND_MAX, (state.sequence_span if is_same_epoch else 0) + batch.record_count),
-        last_append_ms=now_ms,
-        recent=(*state.recent[1 - RECENT_BATCHES_MAX :], batch) if is_same_epoch else (batch,),
-    )
+    last_sequence = sequence_after(batch.base_sequence, batch.record_count - 1)
+    if state is None or producer_epoch != state.producer_epoch:
+        assert state is None or producer_epoch > state.producer_epoch, (
+            f"epoch went from {state.producer_epoch} to {producer_epoch}"
+        )
+        return ProducerState(producer_epoch, last_sequence, batch.record_count, now_ms, (batch,))
+    span = min(_BEHIND_MAX, state.sequence_span + batch.record_count)
+    recent = (*state.recent[1 - RECENT_BATCHES_MAX :], batch)
+    return ProducerState(producer_epoch, last_sequence, span, now_ms, recent)
 
 
 def apply_progress(progress: ProducerProgress) -> ProducerState:

@@ -19,7 +19,7 @@ from bus.runtime.partition_producers import PartitionProducers
 from bus.runtime.partition_queue import Appended, WaitingBatch, answer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlacedBatch:
     """Its answer waits for the commit. `batch` None: it repeats another one of the same commit."""
 
