@@ -28,7 +28,7 @@ class Writer:
         self.acknowledged: dict[tuple[int, int], tuple[bytes, int]] = {}
 
     def write_until_the_broker_dies(self, started: threading.Event) -> None:
-        producer = Producer(self._address, acks="all", retries=0, request_timeout_ms=5_000, delivery_timeout_ms=5_000)
+        producer = Producer(self._address, acks="all", retries=0, linger_ms=0, request_timeout_ms=5_000)
         try:
             while True:
                 futures = []
