@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import deltalake
+import hypothesis.strategies as st
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
 
-from bus.arrow_batches import check_records, sequences_of
+from bus.arrow_batches import check_records, complete_columns, sequences_of
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, RecordBatch, TimestampType, TopicPartition
 from bus.ports import Committed, ProducerMatch, ProducerProgress
-from bus.storage_delta.root import DeltaStorage, folder_of, open_storage
+from bus.storage_delta.memory_store import MemoryStore
+from bus.storage_delta.root import DeltaStorage, folder_of, open_storage, open_storage_on
 from bus.storage_delta.table import DeltaPartitionTable
-from tests.support.stores import NOW_MS
+from tests.support.stores import NOW_MS, ScriptedStore
 
 PARTITION = TopicPartition("orders", 0)
 Row = tuple[int, int, int]  # producer id, epoch, sequence
@@ -198,3 +204,240 @@ def test_a_batch_that_was_completed_once_may_be_matched_again(table: DeltaPartit
     assert missing is not None
     append(table, stamped(7, 4, 1))
     check_match(table.match_producer(missing), missing, [-1, -1, 2, -1])
+
+
+# ------------------------------------------------------------------ where a producer ended
+
+
+@pytest.mark.parametrize("after", AFTER)
+def test_the_last_row_of_the_highest_epoch_is_where_a_producer_ended(
+    table: DeltaPartitionTable, storage: DeltaStorage, url: str, after: Callable[..., DeltaPartitionTable]
+) -> None:
+    append(table, stamped(7, 0, 50), stamped(8, 5, 1))
+    append(table, stamped(7, 0, 3, epoch=1), stamped(8, 6, 2, epoch=3))
+    append(table, records(None, 4))
+    table = after(table, storage, url)
+    assert table.find_last_sequence(7) == ProducerProgress(7, 1, 2)
+    assert table.find_last_sequence(8) == ProducerProgress(8, 3, 7)
+    assert table.find_last_sequence(9) is None
+
+
+def test_progress_has_the_time_of_its_commit_also_out_of_a_checkpoint(
+    table: DeltaPartitionTable, storage: DeltaStorage, url: str
+) -> None:
+    append(table, stamped(7, 0, 5), now_ms=1_000)
+    append(table, stamped(8, 0, 5), now_ms=2_000)
+    append(table, stamped(7, 5, 1), now_ms=3_000)
+    expected = {7: ProducerProgress(7, 0, 5, updated_ms=3_000), 8: ProducerProgress(8, 0, 4, updated_ms=2_000)}
+    assert table.producer_progress == expected
+    assert reopen(table, storage, url).producer_progress == expected
+    assert reopen_from_checkpoint(table, storage, url).producer_progress == expected
+
+
+def test_idle_producers_are_forgotten_and_come_back_with_the_log(
+    table: DeltaPartitionTable, storage: DeltaStorage
+) -> None:
+    for at, producer_id in enumerate((3, 9, 5)):
+        append(table, stamped(producer_id, 0, 2), now_ms=1_000 + at)
+    assert table.forget_producers(updated_before_ms=1_000) == -1
+    assert table.forget_producers(updated_before_ms=1_002) == 9
+    assert set(table.producer_progress) == {5}
+    assert table.forget_producers(updated_before_ms=0) == 9  # once forgotten, for ever
+    assert table.find_last_sequence(9) == ProducerProgress(9, 0, 1)
+    opened = storage.open_partition(PARTITION, topic_id="id")
+    assert set(opened.producer_progress) == {3, 5, 9}
+    assert opened.forget_producers(updated_before_ms=1_001) == 3
+    assert opened.forget_producers(updated_before_ms=1_002) == 9
+    table.reload()
+    assert set(table.producer_progress) == {3, 5, 9}
+    assert table.forget_producers(updated_before_ms=0) == 9
+
+
+def test_a_producer_that_another_engine_brought_without_a_txn_counts_as_forgotten(
+    table: DeltaPartitionTable, storage: DeltaStorage, url: str
+) -> None:
+    append(table, stamped(3, 0, 2))
+    rows = complete_columns(placed(stamped(12, 0, 4), 2))
+    deltalake.write_deltalake(url, pa.Table.from_batches([rows]), mode="append")
+    opened = storage.open_partition(PARTITION, topic_id="id")
+    assert set(opened.producer_progress) == {3}
+    assert opened.forget_producers(updated_before_ms=0) == 12
+    check_match(opened.match_producer(stamped(12, 2, 4)), stamped(12, 2, 4), [4, 5, -1, -1])
+    assert opened.find_last_sequence(12) == ProducerProgress(12, 0, 3)
+
+
+# ------------------------------------------------------------------ which files are opened
+
+
+def opened_files(store: ScriptedStore, question: Callable[[], object]) -> int:
+    store.calls.clear()
+    question()
+    return store.calls.count("size")  # once for each footer
+
+
+def filled(store: ScriptedStore) -> DeltaPartitionTable:
+    """Fifty files, each with a run of four producers out of a hundred."""
+    table = open_storage_on(store, exclusive=False).create_partition(PARTITION, topic_id="id")  # type: ignore[arg-type]
+    for commit in range(50):
+        append(table, *(stamped((commit * 4 + at) % 100, commit // 25 * 5, 5) for at in (0, 3, 1, 2)))
+    return table
+
+
+def test_only_the_files_that_hold_the_records_are_opened() -> None:
+    store = ScriptedStore(MemoryStore())
+    filled(store)
+    table = open_storage_on(store, exclusive=False).open_partition(PARTITION, topic_id="id")  # type: ignore[arg-type]
+    assert opened_files(store, lambda: table.match_producer(stamped(42, 10, 100))) == 0
+    assert opened_files(store, lambda: table.match_producer(stamped(100, 0, 5))) == 0
+    assert opened_files(store, lambda: table.match_producer(stamped(42, 0, 5, epoch=1))) == 0
+    assert opened_files(store, lambda: table.match_producer(stamped(42, 5, 5))) == 1
+    assert opened_files(store, lambda: table.match_producer(stamped(61, 0, 10))) == 2
+    assert opened_files(store, lambda: table.find_last_sequence(50)) == 1
+    assert opened_files(store, lambda: table.find_last_sequence(100)) == 0
+
+
+def test_the_newest_files_are_opened_first_and_no_more_once_all_is_found() -> None:
+    """A file of more producers than it has spans for: two share one, and its sequences fit those of other files."""
+    store = ScriptedStore(MemoryStore())
+    table = open_storage_on(store).create_partition(PARTITION, topic_id="id")  # type: ignore[arg-type]
+    for commit in range(20):
+        append(table, *(stamped(producer_id, 10 * producer_id + commit, 1) for producer_id in range(0, 200, 2)))
+    newest, absent, oldest = (stamped(100, 1000 + at, 1) for at in (19, 20, 0))
+    assert opened_files(store, lambda: check_match(table.match_producer(newest), newest, [1950])) == 1
+    assert opened_files(store, lambda: check_match(table.match_producer(absent), absent, [-1])) > 1
+    check_match(table.match_producer(oldest), oldest, [50])
+    assert table.find_last_sequence(100) == ProducerProgress(100, 0, 1019)
+    assert table.find_last_sequence(101) is None
+
+
+def test_a_producer_ended_in_a_newer_file_than_that_of_another_engine(
+    table: DeltaPartitionTable, storage: DeltaStorage, url: str
+) -> None:
+    """Whose statistics do not tell the epochs, so that it is asked first."""
+    for base in (0, 5, 10):
+        append(table, stamped(7, base, 5))
+    table = optimize(table, storage, url)
+    assert table.state.file_count == 1
+    append(table, stamped(7, 15, 1))
+    assert table.find_last_sequence(7) == ProducerProgress(7, 0, 15)
+    append(table, stamped(7, 0, 1, epoch=1))
+    append(table, stamped(8, 0, 1))
+    assert table.find_last_sequence(7) == ProducerProgress(7, 1, 0)
+
+
+def test_files_without_spans_are_told_apart_by_their_statistics(
+    table: DeltaPartitionTable, storage: DeltaStorage, url: str
+) -> None:
+    """Tags from before there were producers have six numbers."""
+    append(table, records(None, 2))
+    append(table, stamped(7, 0, 5))
+    for version in (1, 2):
+        path = Path(url, "_delta_log", f"{version:020d}.json")
+        lines = path.read_text().splitlines(keepends=True)
+        tag = json.loads(lines[-1])["add"]["tags"]["bus.file"]
+        path.write_text("".join(lines).replace(tag, " ".join(tag.split()[:6])))
+    for opened in (reopen(table, storage, url), reopen_from_checkpoint(table, storage, url)):
+        files = opened._reader.view.files
+        assert [file.producers for file in files] == ["", "7 0 0 32767 0 4"]
+        check_match(opened.match_producer(stamped(7, 3, 4)), stamped(7, 3, 4), [5, 6, -1, -1])
+        assert opened.find_last_sequence(7) == ProducerProgress(7, 0, 4)
+
+
+def test_row_groups_are_skipped_by_their_statistics() -> None:
+    """A file that another engine made of many: one span, but row groups that tell more."""
+    store = ScriptedStore(MemoryStore())
+    table = open_storage_on(store).create_partition(PARTITION, topic_id="id")  # type: ignore[arg-type]
+    large = [records(ProducerStamp(7, 0, at * 2000), 2000) for at in range(3)]
+    large = [
+        replace(batch, size_bytes=8 << 20, columns=batch.columns.set_column(0, "value", pa.array([bytes(4000)] * 2000)))
+        for batch in large
+    ]
+    append(table, *large)
+    file = table._reader.view.files[0]
+    sizes = []
+    for sequence in (5990, 0):
+        rows = list(
+            table._reader.data.read_columns(
+                file,
+                ["offset", "sequence"],
+                lambda statistics, wanted=sequence: (
+                    statistics["sequence"].min_raw <= wanted <= statistics["sequence"].max_raw
+                ),
+            )
+        )
+        assert len(rows) == 1
+        assert sequence in rows[0].column("sequence").to_pylist()
+        sizes.append(rows[0].num_rows)
+    assert max(sizes) < 3000
+    check_match(table.match_producer(stamped(7, 5998, 4)), stamped(7, 5998, 4), [5998, 5999, -1, -1])
+
+
+def test_rows_that_another_engine_shuffled_are_found(
+    table: DeltaPartitionTable, storage: DeltaStorage, url: str
+) -> None:
+    append(table, stamped(7, 0, 5), stamped(8, 0, 5))
+    append(table, stamped(7, 5, 5))
+    before = deltalake.DeltaTable(url).to_pyarrow_table()
+    shuffled = before.take(np.random.default_rng(7).permutation(before.num_rows))
+    name = "rewritten.parquet"
+    pq.write_table(shuffled, Path(url, name))
+    version = Path(url, "_delta_log", f"{3:020d}.json")
+    removed = [file["path"] for file in pa.table(deltalake.DeltaTable(url).get_add_actions()).to_pylist()]
+    actions = [
+        {"commitInfo": {"operation": "OPTIMIZE", "engineInfo": "another"}},
+        *({"remove": {"path": path, "dataChange": False, "deletionTimestamp": 1}} for path in removed),
+        {
+            "add": {
+                "path": name,
+                "partitionValues": {},
+                "size": Path(url, name).stat().st_size,
+                "modificationTime": 1,
+                "dataChange": False,
+            }
+        },
+    ]
+    version.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    opened = storage.open_partition(PARTITION, topic_id="id")
+    check_match(opened.match_producer(stamped(7, 3, 8)), stamped(7, 3, 8), [3, 4, 10, 11, 12, 13, 14, -1])
+    assert opened.find_last_sequence(8) == ProducerProgress(8, 0, 4)
+    assert opened.forget_producers(updated_before_ms=0) == 2**63 - 1  # nothing tells who else may be in there
+
+
+# ------------------------------------------------------------------ against a naive model
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_matching_agrees_with_a_merge_over_all_rows(data: st.DataObject) -> None:
+    """Producers send in order, most go on, some begin a new epoch; then anything is asked for."""
+    storage = open_storage_on(MemoryStore(), exclusive=False)
+    table = storage.create_partition(PARTITION, topic_id="id")
+    rows: dict[Row, int] = {}
+    ends: dict[int, tuple[int, int]] = {}  # producer id -> epoch, next sequence
+    start = st.sampled_from([0, SEQUENCE_MODULUS - 3])
+    for _ in range(data.draw(st.integers(1, 6))):
+        commit = []
+        offset = table.state.high_watermark
+        for producer_id in data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=5)):
+            epoch, base = ends.get(producer_id) or (0, data.draw(start))
+            if data.draw(st.integers(0, 4)) == 0:
+                epoch, base = epoch + 1, data.draw(st.sampled_from([0, base]))
+            count = data.draw(st.integers(1, 5))
+            commit.append(stamped(producer_id, base, count, epoch=epoch))
+            for at in range(count):
+                rows[producer_id, epoch, (base + at) % SEQUENCE_MODULUS] = offset + at
+            offset += count
+            ends[producer_id] = epoch, (base + count) % SEQUENCE_MODULUS
+        append(table, *commit)
+    for opened in (table, storage.open_partition(PARTITION, topic_id="id")):
+        for _ in range(6):
+            producer_id, epoch = data.draw(st.integers(0, 4)), data.draw(st.integers(0, 3))
+            base = data.draw(st.one_of(st.integers(0, 12), st.integers(SEQUENCE_MODULUS - 6, SEQUENCE_MODULUS - 1)))
+            batch = stamped(producer_id, base, data.draw(st.integers(1, 12)), epoch=epoch)
+            expected = [rows.get((producer_id, epoch, sequence), -1) for sequence in sequences_of(batch).tolist()]
+            check_match(opened.match_producer(batch), batch, expected)
+        for producer_id in range(5):
+            of_producer = [(epoch, offset, seq) for (who, epoch, seq), offset in rows.items() if who == producer_id]
+            last = max(of_producer, default=None)
+            expected_last = None if last is None else ProducerProgress(producer_id, last[0], last[2])
+            assert opened.find_last_sequence(producer_id) == expected_last
