@@ -63,7 +63,7 @@ class Broker:
                 tasks=self._tasks,
             )
             await self.cluster.start(BrokerEndpoint(self._config.broker_id, address.host, address.port))
-            await self._server.start(self.cluster, self._clock)
+            await self._server.start(self.cluster, self._clock, self._calls)
         except BaseException:
             await self._tasks.cancel()
             self._close()

@@ -101,6 +101,7 @@ class BrokerConfig:
     fetch_max_bytes: int = 57_671_680
     request_timeout_ms: int = 30_000
     queued_max_bytes: int = 67_108_864
+    queued_max_request_bytes: int = 268_435_456
     producer_id_expiration_ms: int = 86_400_000
     log_cache_bytes: int = 134_217_728
     num_io_threads: int = 8
@@ -188,6 +189,12 @@ _BROKER_KEYS = (
         "queued.max.bytes",
         ConfigType.LONG,
         "Bytes that may wait for a commit in one partition; more is refused until there is room.",
+        Between(1),
+    ),
+    _key(
+        "queued.max.request.bytes",
+        ConfigType.LONG,
+        "Bytes of produce requests that may wait for their answers, of all clients; then no more are read.",
         Between(1),
     ),
     _key(

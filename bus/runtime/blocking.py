@@ -1,8 +1,8 @@
 """The one place where blocking calls cross into threads.
 
-Four pools, so that one kind of work never waits behind another: commits, which a producer waits for; control, the
-cluster's metadata, which changes one at a time; reads of data files; maintenance (checkpoints, deletion of files), one
-at a time.
+Pools of their own, so that one kind of work never waits behind another: commits, which a producer waits for; control,
+the cluster's metadata, which changes one at a time; reads of data files; computing, what would hold up the event loop;
+maintenance (checkpoints, deletion of files), one at a time.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+# It holds no interpreter lock; more of it at a time would only take the cores from the commits.
+_COMPUTING_THREADS = 2
+
 
 class BlockingCalls:
     def __init__(self, threads: int) -> None:
         self._commits = ThreadPoolExecutor(threads, thread_name_prefix="commit")
         self._control = ThreadPoolExecutor(1, thread_name_prefix="control")
         self._reads = ThreadPoolExecutor(threads, thread_name_prefix="read")
+        self._computing = ThreadPoolExecutor(_COMPUTING_THREADS, thread_name_prefix="compute")
         self._maintenance = ThreadPoolExecutor(1, thread_name_prefix="maintenance")
 
     def commit(self, call: Callable[[], T]) -> asyncio.Future[T]:
@@ -31,12 +35,15 @@ class BlockingCalls:
     def read(self, call: Callable[[], T]) -> asyncio.Future[T]:
         return _submit(self._reads, call)
 
+    def compute(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        return _submit(self._computing, call)
+
     def maintain(self, call: Callable[[], T]) -> asyncio.Future[T]:
         return _submit(self._maintenance, call)
 
     def close(self) -> None:
         """Wait for what runs; what has not begun is dropped."""
-        for pool in (self._commits, self._control, self._reads, self._maintenance):
+        for pool in (self._commits, self._control, self._reads, self._computing, self._maintenance):
             pool.shutdown(wait=True, cancel_futures=True)
 
 

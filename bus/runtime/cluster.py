@@ -140,6 +140,11 @@ class Cluster:
             f"expected a partition of {name.topic} from 0 to {len(topic.partitions) - 1}, found {name.partition}",
         )
 
+    def append_rules(self, topic: str) -> AppendRules | None:
+        """None if there is no such topic."""
+        found = self._state.topics.get(topic)
+        return None if found is None else self._settings(found).append_rules
+
     def partition_error(self, name: TopicPartition) -> Refused | None:
         """Why a partition that exists does not serve; None if it does."""
         found = self.find_partition(name)

@@ -157,6 +157,45 @@ def test_holder_of_a_name_may_raise_its_epoch_and_ask_twice(stub: bus_pb2_grpc.B
     assert produce(stub, raised, 0).error_code == 0
 
 
+def payload_of(form: str, values: list[bytes]) -> dict[str, object]:
+    """Produce fields that carry the same records: plain, as Arrow small and large (cut out of the request), packed."""
+    if form == "records":
+        return {"records": pb.RecordList(records=[pb.Record(value=value) for value in values])}
+    arrow = encode_arrow(pa.RecordBatch.from_arrays([pa.array(values)], names=["value"]))
+    if form != "gzip":
+        return {"arrow": arrow}
+    packed = pa.Codec("gzip").compress(arrow, asbytes=True)
+    return {"arrow": packed, "codec": pb.PAYLOAD_CODEC_GZIP, "uncompressed_bytes": len(arrow)}
+
+
+@pytest.mark.parametrize(("form", "padding"), [("records", 1), ("arrow", 1), ("arrow", 40_000), ("gzip", 40_000)])
+def test_batch_in_any_form_is_taken_once_however_often_it_comes(
+    stub: bus_pb2_grpc.BusStub, form: str, padding: int
+) -> None:
+    producer_id, epoch = identity(init(stub))
+
+    def request(base_sequence: int) -> pb.ProduceRequest:
+        values = [b"%d" % (base_sequence + place) + b"." * padding for place in range(2)]
+        data = pb.PartitionProduceData(
+            topic="t",
+            partition=2,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=base_sequence,
+            **payload_of(form, values),  # type: ignore[arg-type]
+        )
+        return pb.ProduceRequest(partitions=[data])
+
+    sequences = [0, 0, 2, 0, 4, 2, 8]
+    answers = [answer.partitions[0] for answer in stub.Produce(iter([request(base) for base in sequences]))]
+    first = answers[0].base_offset
+    assert [answer.base_offset for answer in answers] == [first + base for base in sequences[:-1]] + [-1]
+    assert error_of(answers[-1]) == "OUT_OF_ORDER_SEQUENCE_NUMBER"
+    asked = pb.FetchPartition(topic="t", partition=2, fetch_offset=first)
+    found = stub.FetchOnce(pb.FetchRequest(format=pb.RECORD_FORMAT_RECORDS, partitions=[asked])).partitions[0]
+    assert [int(record.value.rstrip(b".")) for record in found.records.records] == list(range(6))
+
+
 @pytest.mark.parametrize(
     ("request_", "error", "message"),
     [

@@ -22,6 +22,7 @@ from bus.arrow_batches import (
     records_from_rows,
 )
 from bus.errors import ErrorCode, Refused
+from bus.grpc_api.server.arrow_claims import Allowance, PayloadTooLarge, check_claims
 from bus.grpc_api.server.wire_fields import encode_field, tag_of
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.log_schema import LOG_COLUMNS
@@ -34,22 +35,29 @@ _SMALL_BATCH_RECORDS = 512
 
 
 def decode_produce(
-    data: pb.PartitionProduceData, now_ms: int, payload: bytes | memoryview | None = None
+    data: pb.PartitionProduceData, now_ms: int, payload: bytes | memoryview | None, allowance: Allowance
 ) -> RecordBatch | Refused:
-    """`payload`: the Arrow bytes, if they were cut out of `data`."""
+    """`payload`: the Arrow bytes, if they were cut out of `data` or were packed in it."""
     timestamp_ms = data.timestamp_ms if data.HasField("timestamp_ms") else now_ms
+    if data.uncompressed_bytes and not data.codec:
+        return Refused(
+            ErrorCode.INVALID_REQUEST, f"expected a codec with uncompressed_bytes={data.uncompressed_bytes}, found none"
+        )
     try:
-        if payload is not None:
-            return decode_records(payload, default_timestamp_ms=timestamp_ms)
-        match data.WhichOneof("payload"):
+        form = "arrow" if payload is not None else data.WhichOneof("payload")
+        match form:
             case "arrow":
-                return decode_records(data.arrow, default_timestamp_ms=timestamp_ms)
+                payload = data.arrow if payload is None else payload
+                check_claims(payload, allowance)
+                return decode_records(payload, default_timestamp_ms=timestamp_ms)
             case "records":
                 return check_records(_batch_of(data.records.records), default_timestamp_ms=timestamp_ms)
             case _:
                 return Refused(ErrorCode.INVALID_RECORD, "expected 'arrow' or 'records', found neither")
     except MalformedRecords as error:
         return Refused(ErrorCode.INVALID_RECORD, str(error))
+    except PayloadTooLarge as error:
+        return Refused(ErrorCode.MESSAGE_TOO_LARGE, str(error))
 
 
 def _batch_of(records: Sequence[pb.Record]) -> pa.RecordBatch:

@@ -25,6 +25,7 @@ from bus.grpc_api.server.producers import ProducerHandler
 from bus.grpc_api.server.requests import StreamRegistry, new_request_id
 from bus.grpc_api.v1 import bus_pb2, bus_pb2_grpc
 from bus.ports import Clock
+from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.logs import request_id
 
@@ -41,10 +42,25 @@ class AddressInUse(OSError):
 
 
 class BusServicer(bus_pb2_grpc.BusServicer):
-    def __init__(self, cluster: Cluster, clock: Clock, streams: StreamRegistry, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        streams: StreamRegistry,
+        calls: BlockingCalls,
+        config: BrokerConfig,
+    ) -> None:
         self._control = ControlHandler(cluster)
         self._producers = ProducerHandler(cluster, config.request_timeout_ms)
-        self._produce = ProduceHandler(cluster, clock, streams, config.request_timeout_ms)
+        self._produce = ProduceHandler(
+            cluster,
+            clock,
+            streams,
+            calls,
+            request_timeout_ms=config.request_timeout_ms,
+            request_bytes_max=config.socket_request_max_bytes,
+            queued_bytes_max=config.queued_max_request_bytes,
+        )
         self._fetch = FetchHandler(cluster, streams, config.fetch_max_bytes)
 
     async def Produce(self, request_iterator, context):  # type: ignore[no-untyped-def]
@@ -155,8 +171,8 @@ class BusServer:
             raise AddressInUse(f"cannot listen on {address}: is another program using it, or is it not this machine's?")
         return port
 
-    async def start(self, cluster: Cluster, clock: Clock) -> None:
-        servicer = BusServicer(cluster, clock, self._streams, self._config)
+    async def start(self, cluster: Cluster, clock: Clock, calls: BlockingCalls) -> None:
+        servicer = BusServicer(cluster, clock, self._streams, calls, self._config)
         bus_pb2_grpc.add_BusServicer_to_server(servicer, self._server)  # type: ignore[no-untyped-call]  # generated
         self._server.add_registered_method_handlers(SERVICE_NAME, _record_handlers(servicer))  # in their place
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

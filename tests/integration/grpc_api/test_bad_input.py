@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from bus.arrow_batches import encode_arrow
 from bus.broker import Broker
+from bus.config import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from tests.support.broker_thread import running_broker
@@ -57,6 +59,24 @@ def end_offset(stub: bus_pb2_grpc.BusStub) -> int:
     return stub.ListOffsets(pb.ListOffsetsRequest(partitions=[asked])).partitions[0].offset  # type: ignore[no-any-return]
 
 
+def forge_size(payload: bytes, size: int, forged: int) -> bytes:
+    """`payload` with a buffer that claims another size than it has."""
+    place = payload.rindex(struct.pack("<q", size))
+    return payload[:place] + struct.pack("<q", forged) + payload[place + 8 :]
+
+
+def packed(batch: pa.RecordBatch, codec: str) -> dict[str, object]:
+    """Produce fields of a payload that is compressed as a whole."""
+    plain = encode_arrow(batch)
+    number = {"gzip": pb.PAYLOAD_CODEC_GZIP, "snappy": pb.PAYLOAD_CODEC_SNAPPY}[codec]
+    return {"arrow": pa.Codec(codec).compress(plain, asbytes=True), "codec": number, "uncompressed_bytes": len(plain)}
+
+
+FORGED = forge_size(
+    encode_arrow(pa.RecordBatch.from_arrays([pa.array([b"x" * 900])], names=["value"]), "lz4"), 900, 1 << 40
+)
+# A few kilobytes on the wire.
+BOMB = encode_arrow(pa.RecordBatch.from_arrays([pa.array([b"x" * 1_000_000] * 110)], names=["value"]), "zstd")
 ZSTD = encode_arrow(pa.RecordBatch.from_arrays([pa.array([b"x" * 900] * 4)], names=["value"]), "zstd")
 
 
@@ -82,6 +102,26 @@ ZSTD = encode_arrow(pa.RecordBatch.from_arrays([pa.array([b"x" * 900] * 4)], nam
         ({"timestamp_ms": int(time.time() * 1000) + 2 * HOUR_MS}, "INVALID_TIMESTAMP"),
         ({"timestamp_ms": -5}, "INVALID_TIMESTAMP"),
         ({"topic": "__cluster_metadata"}, "UNKNOWN_TOPIC_OR_PARTITION"),
+        ({"producer_id": -1}, "INVALID_REQUEST"),
+        ({"producer_id": 0, "producer_epoch": -1}, "INVALID_REQUEST"),
+        ({"producer_id": 0, "producer_epoch": 32_768}, "INVALID_REQUEST"),
+        ({"producer_id": 0, "base_sequence": -1}, "INVALID_REQUEST"),
+        ({"producer_id": 0, "acks": 0}, "INVALID_REQUEST"),
+        ({"producer_epoch": 1}, "INVALID_REQUEST"),
+        ({"base_sequence": 1}, "INVALID_REQUEST"),
+        ({"producer_id": 1 << 40}, "INVALID_PRODUCER_ID_MAPPING"),
+        ({"codec": 9}, "UNSUPPORTED_COMPRESSION_TYPE"),
+        ({"codec": pb.PAYLOAD_CODEC_GZIP}, "INVALID_REQUEST"),
+        ({"uncompressed_bytes": 5}, "INVALID_REQUEST"),
+        ({"codec": pb.PAYLOAD_CODEC_GZIP, "uncompressed_bytes": 5, "records": pb.RecordList()}, "INVALID_REQUEST"),
+        ({"codec": pb.PAYLOAD_CODEC_GZIP, "uncompressed_bytes": 2_000_000_000}, "MESSAGE_TOO_LARGE"),
+        ({"codec": pb.PAYLOAD_CODEC_GZIP, "uncompressed_bytes": len(GOOD)}, "INVALID_RECORD"),
+        ({"codec": pb.PAYLOAD_CODEC_SNAPPY, "uncompressed_bytes": len(GOOD)}, "INVALID_RECORD"),
+        ({"arrow": FORGED}, "MESSAGE_TOO_LARGE"),
+        ({"arrow": BOMB}, "MESSAGE_TOO_LARGE"),
+        ({"arrow": arrow(value=pa.nulls(500_000_000))}, "MESSAGE_TOO_LARGE"),
+        ({"arrow": arrow(value=pa.array([b"v"]).dictionary_encode())}, "INVALID_RECORD"),
+        ({"arrow": arrow(value=pa.array([b"v"], pa.binary_view()))}, "INVALID_RECORD"),
     ],
 )
 def test_bad_batch_is_refused_by_name_and_leaves_nothing(
@@ -94,6 +134,70 @@ def test_bad_batch_is_refused_by_name_and_leaves_nothing(
     assert (answer.base_offset, answer.version) == (-1, -1)
     assert end_offset(stub) == before
     assert produce(stub).base_offset == before
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy"])
+@pytest.mark.parametrize("count", [1, 500])  # unpacked on the loop, and in a thread
+def test_payload_that_is_compressed_as_a_whole_is_taken(stub: bus_pb2_grpc.BusStub, codec: str, count: int) -> None:
+    values = [b"%d " % number * 200 for number in range(count)]
+    before = end_offset(stub)
+    sent = packed(pa.RecordBatch.from_arrays([pa.array(values)], names=["value"]), codec)
+    assert produce(stub, **sent).base_offset == before  # type: ignore[arg-type]
+    asked = pb.FetchPartition(topic="t", partition=0, fetch_offset=before, partition_max_bytes=10_000_000)
+    found = stub.FetchOnce(pb.FetchRequest(format=pb.RECORD_FORMAT_RECORDS, partitions=[asked])).partitions[0]
+    assert [record.value for record in found.records.records] == values
+
+
+def test_compressed_requests_of_a_stream_keep_their_order(stub: bus_pb2_grpc.BusStub) -> None:
+    before = end_offset(stub)
+    large = packed(pa.RecordBatch.from_arrays([pa.array([b"large" * 100] * 1000)], names=["value"]), "gzip")
+    requests = []
+    for number in range(6):
+        payload = large if number % 2 == 0 else {"arrow": GOOD}
+        data = pb.PartitionProduceData(topic="t", partition=0, **payload)  # type: ignore[arg-type]
+        requests.append(pb.ProduceRequest(correlation_id=number, partitions=[data]))
+    answers = list(stub.Produce(iter(requests)))
+    assert [answer.correlation_id for answer in answers] == list(range(6))
+    offsets = [answer.partitions[0].base_offset - before for answer in answers]
+    assert offsets == [0, 1000, 1001, 2001, 2002, 3002]
+
+
+def test_records_at_fault_are_named_if_the_others_would_be_taken(stub: bus_pb2_grpc.BusStub) -> None:
+    before = end_offset(stub)
+    late_ms = int(time.time() * 1000) + 2 * HOUR_MS
+    records = [pb.Record(value=b"x" * size) for size in (10, 2001, 20, 5000)]
+    records[2].timestamp_ms = late_ms
+    refused = produce(stub, records=pb.RecordList(records=records))
+    assert refused.error_code == pb.ERROR_CODE_MESSAGE_TOO_LARGE
+    assert [fault.index for fault in refused.record_errors] == [1, 2, 3]
+    assert refused.record_errors[0].message == "expected at most 2000 bytes (max.message.bytes), found 2001"
+    assert refused.record_errors[1].message.endswith(f"found {late_ms}")
+    assert end_offset(stub) == before
+    assert produce(stub, records=pb.RecordList(records=records[:1])).base_offset == before
+    mistimed = produce(stub, records=pb.RecordList(records=[records[0], records[2]]))
+    assert mistimed.error_code == pb.ERROR_CODE_INVALID_TIMESTAMP
+    assert [fault.index for fault in mistimed.record_errors] == [1]
+    alone = produce(stub, records=pb.RecordList(records=records[1:2]))
+    assert alone.error_code == pb.ERROR_CODE_MESSAGE_TOO_LARGE
+    assert not alone.record_errors
+
+
+def test_full_queue_says_how_long_to_wait(tmp_path: Path) -> None:
+    config = BrokerConfig(queued_max_bytes=1)
+    batch = arrow(value=pa.array([b"x" * 1000] * 500))
+    with (
+        running_broker(tmp_path / "root", config=config) as broker,
+        grpc.insecure_channel(f"127.0.0.1:{broker.port}") as channel,
+    ):
+        stub = bus_pb2_grpc.BusStub(channel)
+        stub.CreateTopics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t", partitions=1)]))
+        # The first of them is queued, so there is no room for the others of the same request.
+        data = [pb.PartitionProduceData(topic="t", partition=0, arrow=batch)] * 3
+        for _ in range(2):
+            answer = stub.ProduceOnce(pb.ProduceRequest(partitions=data))
+            assert [found.error_code for found in answer.partitions] == [0, 89, 89]
+            assert 10 <= answer.throttle_time_ms <= 1000
+        assert stub.ProduceOnce(pb.ProduceRequest(partitions=data[:1])).throttle_time_ms == 0
 
 
 def test_one_bad_partition_does_not_harm_the_others_of_its_request(stub: bus_pb2_grpc.BusStub) -> None:

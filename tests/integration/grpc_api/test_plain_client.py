@@ -31,13 +31,33 @@ with grpc.insecure_channel(sys.argv[1]) as channel:
     answers = list(stub.Produce(iter([pb.ProduceRequest(correlation_id=n, partitions=[data]) for n in range(4)])))
     assert [answer.correlation_id for answer in answers] == [0, 1, 2, 3], answers
     assert [answer.partitions[0].base_offset for answer in answers] == [3, 6, 9, 12], answers
+    who = stub.InitProducerId(pb.InitProducerIdRequest())
+    assert (who.error_code, who.producer_epoch) == (pb.ERROR_CODE_NONE, 0), who
+    def send(base_sequence, epoch=0):
+        data = pb.PartitionProduceData(
+            topic="plain", partition=0, records=records,
+            producer_id=who.producer_id, producer_epoch=epoch, base_sequence=base_sequence,
+        )
+        return stub.ProduceOnce(pb.ProduceRequest(partitions=[data])).partitions[0]
+    first, second, repeat, gap = send(0), send(3), send(0), send(7)
+    assert (first.base_offset, second.base_offset) == (15, 18), (first, second)
+    assert (repeat.base_offset, repeat.version) == (first.base_offset, first.version), repeat
+    assert gap.error_code == pb.ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER, gap
+    assert send(0, epoch=1).base_offset == 21  # a new epoch begins with sequence 0 ...
+    assert send(6).error_code == pb.ERROR_CODE_INVALID_PRODUCER_EPOCH  # ... and ends the one before it
+    asked = pb.ResumeProducerPartition(topic="plain", partition=0)
+    resumed = stub.ResumeProducer(
+        pb.ResumeProducerRequest(producer_id=who.producer_id, producer_epoch=2, partitions=[asked])
+    ).partitions[0]
+    assert (resumed.last_sequence, resumed.last_epoch) == (2, 1), resumed
+    assert send(3, epoch=2).base_offset == 24
     wish = pb.FetchRequest(
         max_wait_ms=1000, min_bytes=1, format=pb.RECORD_FORMAT_RECORDS,
         partitions=[pb.FetchPartition(topic="plain", partition=0, fetch_offset=2)],
     )
     found = stub.FetchOnce(wish).partitions[0]
-    assert found.high_watermark == 15
-    assert [record.offset for record in found.records.records] == list(range(2, 15)), found
+    assert found.high_watermark == 27
+    assert [record.offset for record in found.records.records] == list(range(2, 27)), found
     record = found.records.records[1]
     assert (record.key, record.value, record.headers[0].key, record.headers[0].value) == (b"k0", b"v0", "n", b"0")
     streamed = next(stub.Fetch(iter([wish]))).partitions[0]

@@ -7,6 +7,7 @@ import pytest
 
 from bus.arrow_batches import decode_arrow, encode_arrow
 from bus.errors import ErrorCode, Refused
+from bus.grpc_api.server.arrow_claims import Allowance
 from bus.grpc_api.server.codec import (
     DEFAULT_FETCH_COLUMNS,
     check_columns,
@@ -19,6 +20,7 @@ from bus.log_schema import TIMESTAMP_TYPE
 from bus.model import LogBatch, TimestampType
 
 NOW_MS = 1_700_000_000_123
+BYTES_MAX = 1_000_000
 
 
 def batch_at(
@@ -49,7 +51,7 @@ def test_plain_records_become_the_same_batch_as_arrow() -> None:
     plain = pb.PartitionProduceData(topic="t", timestamp_ms=NOW_MS)
     plain.records.records.add(value=b"v", key=b"k", headers=[pb.Header(key="h", value=b"1"), pb.Header(key="n")])
     plain.records.records.add(timestamp_ms=5)
-    batch = decode_produce(plain, now_ms=0)
+    batch = decode_produce(plain, 0, None, Allowance(BYTES_MAX))
     assert not isinstance(batch, Refused)
     rows = batch.columns.to_pylist()
     assert rows[0]["headers"] == [{"key": "h", "value": b"1"}, {"key": "n", "value": None}]
@@ -67,7 +69,7 @@ def test_plain_records_become_the_same_batch_as_arrow() -> None:
     ],
 )
 def test_what_holds_no_record_is_refused(data: pb.PartitionProduceData) -> None:
-    refusal = decode_produce(data, now_ms=NOW_MS)
+    refusal = decode_produce(data, NOW_MS, None, Allowance(BYTES_MAX))
     assert isinstance(refusal, Refused)
     assert refusal.code is ErrorCode.INVALID_RECORD
 

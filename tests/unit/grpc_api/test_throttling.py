@@ -1,0 +1,43 @@
+"""How long a producer is asked to wait follows from what was refused and how fast the queue drained."""
+
+from __future__ import annotations
+
+import pytest
+
+from bus.grpc_api.server.throttling import THROTTLE_MS_MAX, THROTTLE_MS_MIN, DrainRates
+
+MB = 1_000_000
+
+
+def steady(bytes_per_s: int, seconds: int = 10) -> tuple[DrainRates, float]:
+    rates = DrainRates()
+    for tick in range(seconds * 100):
+        rates.add_drained("t-0", bytes_per_s // 100, tick / 100)
+    return rates, float(seconds)
+
+
+@pytest.mark.parametrize(("refused", "wait_ms"), [(MB, 100), (5 * MB, 500)])
+def test_wait_is_what_the_queue_takes_to_drain_so_much(refused: int, wait_ms: int) -> None:
+    rates, now_s = steady(10 * MB)
+    assert rates.throttle_ms("t-0", refused, now_s) == pytest.approx(wait_ms, rel=0.03)
+
+
+def test_those_who_were_refused_before_are_waited_for_too() -> None:
+    rates, now_s = steady(10 * MB)
+    waits = [rates.throttle_ms("t-0", MB, now_s + place / 1000) for place in range(4)]
+    assert waits == sorted(waits)
+    assert waits[3] == pytest.approx(4 * waits[0], rel=0.03)
+
+
+def test_wait_is_bounded_at_both_ends() -> None:
+    rates, now_s = steady(10 * MB)
+    assert rates.throttle_ms("t-0", 10, now_s) == THROTTLE_MS_MIN
+    assert rates.throttle_ms("t-0", 500 * MB, now_s) == THROTTLE_MS_MAX
+    assert rates.throttle_ms("t-1", 10, now_s) == THROTTLE_MS_MAX, "nothing is known of this one"
+
+
+def test_queue_that_stopped_draining_is_soon_known_to() -> None:
+    rates, now_s = steady(10 * MB)
+    before = rates.throttle_ms("t-0", MB, now_s)
+    assert rates.throttle_ms("t-0", MB, now_s + 2) > 5 * before
+    assert rates.throttle_ms("t-0", MB, now_s + 10_000) == THROTTLE_MS_MAX
