@@ -1,0 +1,5 @@
+"""The bus for programs of asyncio: the names of `bus`, awaited."""
+
+from bus.aio.producer import Producer
+
+__all__ = ["Producer"]

@@ -1,0 +1,238 @@
+"""The producer for programs of asyncio.
+
+Guards two promises: the event loop never waits, neither for memory nor for the network, and records keep the order of
+the calls. A call that would have to wait goes to one thread, in line; as long as somebody stands there, all later calls
+line up behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+from bus.aio.outcomes import Outcomes
+from bus.aio.waiting_line import WaitingLine
+from bus.client.configs import ProducerConfig, parse_config
+from bus.client.producer import Producer as BlockingProducer
+from bus.client.values import BatchMetadata, RecordMetadata
+from bus.errors import BusError, ErrorCode
+
+Headers = Sequence[tuple[str, bytes | None]]
+ResultT = TypeVar("ResultT")
+
+# Calls in line. Whoever awaits what he sends, even thousands at a time, never gets there.
+_LINE_MAX = 100_000
+
+
+class PendingOutcome(Protocol):
+    """A future of the blocking producer."""
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None: ...
+
+
+class Producer:
+    """`bus.Producer` for one event loop: the same configs, calls and guarantees.
+
+        async with Producer("127.0.0.1:9094") as producer:
+            metadata = await producer.send("orders", b"..")                     # waits for the acknowledgement
+            futures = [producer.send("orders", value) for value in values]      # does not, and keeps the order
+            await asyncio.gather(*futures)
+
+    Cancelling who awaits a future gives up its outcome, not the record: what was accepted is sent. Raises `BusError`
+    INVALID_CONFIG. No connection is made before the first call.
+    """
+
+    def __init__(self, address: str | list[str], **configs: Any) -> None:
+        config = parse_config(ProducerConfig, configs)
+        self._begin(BlockingProducer(address, **configs), config.max_block_ms / 1000, time.monotonic, _LINE_MAX)
+
+    @classmethod
+    def _over(
+        cls, blocking: Any, *, max_block_s: float, clock: Callable[[], float], line_max: int = _LINE_MAX
+    ) -> Producer:
+        """Over a producer that is there already; closing closes it."""
+        producer = cls.__new__(cls)
+        producer._begin(blocking, max_block_s, clock, line_max)
+        return producer
+
+    def _begin(self, blocking: Any, max_block_s: float, clock: Callable[[], float], line_max: int) -> None:
+        self._blocking = blocking
+        self._max_block_s = max_block_s
+        self._clock = clock
+        self._line_max = line_max
+        self._line = WaitingLine()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._outcomes: Outcomes | None = None
+        self._closing: asyncio.Future[None] | None = None
+
+    # ------------------------------------------------------------ sending
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Accept one record, as `bus.Producer.send`; the future gives its `RecordMetadata`.
+
+        Returns at once, and never raises for the record: what is wrong with it comes through the future, as everything
+        later does. While buffer.memory is full or the topic is not known yet, calls wait in line, for max.block.ms; the
+        future of one that finds the line full fails with THROTTLING_QUOTA_EXCEEDED.
+        """
+        call = (topic, value, key, headers, partition, timestamp_ms)
+        loop, outcomes = self._here()
+        future: asyncio.Future[RecordMetadata] = loop.create_future()
+        if self._line.length == 0:
+            try:
+                pending = self._blocking._send_now(*call)
+            except Exception as error:
+                future.set_exception(error)
+                return future
+            if pending is not None:
+                pending.add_done_callback(outcomes.callback_for(future))
+                return future
+        self._line_up(future, partial(self._send_in_turn, call, self._clock() + self._max_block_s))
+        return future
+
+    def send_batch(
+        self, topic: str, table: pa.Table | pa.RecordBatch, partition: int | None = None
+    ) -> asyncio.Future[list[BatchMetadata]]:
+        """Accept many records, as `bus.Producer.send_batch`, in a thread, which encodes them; otherwise as `send`."""
+        loop, _ = self._here()
+        future: asyncio.Future[list[BatchMetadata]] = loop.create_future()
+        self._line_up(future, partial(self._blocking.send_batch, topic, table, partition))
+        return future
+
+    def _here(self) -> tuple[asyncio.AbstractEventLoop, Outcomes]:
+        """The running loop, the first one that this producer was used in. Raises `RuntimeError` for another."""
+        loop = asyncio.get_running_loop()
+        if self._outcomes is None:
+            self._loop, self._outcomes = loop, Outcomes(loop)
+        if self._loop is not loop:
+            raise RuntimeError("expected the event loop of this producer's first call, found another one")
+        return loop, self._outcomes
+
+    def _line_up(self, future: asyncio.Future[Any], hand_over: Callable[[], PendingOutcome]) -> None:
+        if self._closing is not None:
+            future.set_exception(BusError(ErrorCode.INVALID_REQUEST, "this producer is closed"))
+        elif self._line.length >= self._line_max:
+            full = f"expected fewer than {self._line_max} calls that wait for buffer.memory or metadata, found as many"
+            future.set_exception(BusError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{full}: await some of the futures"))
+        else:
+            self._line.join(partial(self._let_in, future, hand_over), partial(self._turn_away, future))
+
+    # ------------------------------------------------------------ on the line's thread
+
+    def _let_in(self, future: asyncio.Future[Any], hand_over: Callable[[], PendingOutcome]) -> None:
+        assert self._outcomes is not None, "nobody lines up before the first call"
+        try:
+            pending = hand_over()
+        except Exception as error:
+            self._outcomes.fail(future, error)
+        else:
+            pending.add_done_callback(self._outcomes.callback_for(future))
+
+    def _send_in_turn(self, call: tuple[Any, ...], deadline: float) -> PendingOutcome:
+        """Who has waited for max.block.ms in line already does not wait for as long again."""
+        pending: PendingOutcome | None
+        pending = self._blocking.send(*call) if self._clock() < deadline else self._blocking._send_now(*call)
+        if pending is None:
+            raise BusError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"waited {self._max_block_s:g} s (max.block.ms) in line for buffer.memory or metadata of {call[0]!r}",
+            )
+        return pending
+
+    def _turn_away(self, future: asyncio.Future[Any]) -> None:
+        assert self._outcomes is not None, "nobody lines up before the first call"
+        closed = "the producer was closed before this record had memory or metadata: it was not sent"
+        self._outcomes.fail(future, BusError(ErrorCode.REQUEST_TIMED_OUT, closed))
+
+    # ------------------------------------------------------------ the rest
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything sent before this call has its outcome; errors stay in the futures.
+
+        Raises `TimeoutError` after `timeout` seconds.
+        """
+        loop, _ = self._here()
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+        else:
+            await loop.run_in_executor(None, self._flush, self._line.mark(), timeout)
+
+    def _flush(self, marker: concurrent.futures.Future[None], timeout: float | None) -> None:
+        deadline = self._deadline(timeout)
+        if not _is_reached(marker, timeout):
+            raise TimeoutError(f"expected all records to be let in within {timeout} s, found some in line")
+        self._blocking.flush(self._left(deadline))
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flush, then end. What is not acknowledged within `timeout` seconds fails with REQUEST_TIMED_OUT. Safe to
+        repeat; goes on if who awaits it is cancelled."""
+        loop, _ = self._here()
+        if self._closing is None:
+            self._closing = loop.run_in_executor(None, self._close, self._line.mark(), timeout)
+        await asyncio.shield(self._closing)
+
+    def _close(self, marker: concurrent.futures.Future[None], timeout: float | None) -> None:
+        deadline = self._deadline(timeout)
+        _is_reached(marker, timeout)
+        try:
+            self._blocking.close(self._left(deadline))
+        finally:
+            self._line.end()
+
+    def _deadline(self, timeout: float | None) -> float | None:
+        return None if timeout is None else self._clock() + timeout
+
+    def _left(self, deadline: float | None) -> float | None:
+        return None if deadline is None else max(0.0, deadline - self._clock())
+
+    async def __aenter__(self) -> Producer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The partition numbers of `topic`. Raises `BusError`."""
+        return await self._in_thread(partial(self._blocking.partitions_for, topic))
+
+    async def last_sequence(self, topic: str, partition: int) -> int | None:
+        """Of this named producer, as `bus.Producer.last_sequence`."""
+        return await self._in_thread(partial(self._blocking.last_sequence, topic, partition))
+
+    async def _in_thread(self, call: Callable[[], ResultT]) -> ResultT:
+        loop, _ = self._here()
+        return await loop.run_in_executor(None, call)
+
+    def metrics(self) -> Mapping[str, float]:
+        """As `bus.Producer.metrics`. There is nothing to wait for."""
+        found: Mapping[str, float] = self._blocking.metrics()
+        return found
+
+    def topic_metrics(self) -> Mapping[str, Mapping[str, float]]:
+        """As `bus.Producer.topic_metrics`. There is nothing to wait for."""
+        found: Mapping[str, Mapping[str, float]] = self._blocking.topic_metrics()
+        return found
+
+
+def _is_reached(marker: concurrent.futures.Future[None], timeout: float | None) -> bool:
+    try:
+        marker.result(timeout)
+    except concurrent.futures.TimeoutError:
+        return False
+    return True
