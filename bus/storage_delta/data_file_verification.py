@@ -20,6 +20,7 @@ from bus.log_schema import STATS_COLUMNS, delta_schema_string
 from bus.model import TimestampType
 from bus.storage_delta.inspection import open_data_file
 from bus.storage_delta.log_replay import AddedFile, Unreadable, bare_type, first_line
+from bus.storage_delta.producer_verification import PRODUCER_COLUMNS
 from bus.storage_delta.store import ObjectStore
 
 _Finding = tuple[str, str, str]  # promise, expected, found
@@ -38,6 +39,13 @@ class DataFileCheck:
     maxima: dict[str, int] = field(default_factory=dict)
     null_counts: dict[str, int] = field(default_factory=dict)
     offsets: list[Any] = field(default_factory=list)  # one array a row group
+    producers: list[pa.Table] = field(default_factory=list)  # a row group each: offset and the columns of the producer
+
+    @property
+    def producer_rows(self) -> pa.Table | None:
+        """None if not all of them could be read."""
+        rows = pa.concat_tables(self.producers) if self.producers else None
+        return rows if rows is not None and rows.num_rows == self.row_count else None
 
 
 def check_data_file(
@@ -115,6 +123,7 @@ def _read_group(check: DataFileCheck, parquet: pq.ParquetFile, group: int) -> No
         _widen(check, name, rows.column(name))
     check.breaches += _check_group_statistics(parquet, group, rows)
     check.offsets.append(rows.column("offset").to_numpy())
+    check.producers.append(rows.select(["offset", *PRODUCER_COLUMNS]))
     kinds = set(pc.unique(rows.column("timestamp_type")).to_pylist())
     if not kinds <= {int(kind) for kind in TimestampType}:
         check.breaches.append(("timestamp types are known", "0 or 1", ", ".join(map(str, sorted(kinds)))))
@@ -187,7 +196,8 @@ def _check_statistics(check: DataFileCheck, file: AddedFile) -> Iterator[_Findin
 
 
 def _check_tag(check: DataFileCheck, file: AddedFile) -> Iterator[_Finding]:
-    """The bus's own summary: first offset, next offset, count, first and last millisecond, leader epoch."""
+    """The bus's own summary: first offset, next offset, count, first and last millisecond, leader epoch. The spans of
+    producers behind it are judged with their rows (producer_verification.py)."""
     low, high = check.minima, check.maxima
     actual = (
         f"{low['offset']} {high['offset'] + 1} {check.row_count} "

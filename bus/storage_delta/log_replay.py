@@ -27,10 +27,16 @@ LAST_CHECKPOINT = "_last_checkpoint"
 HIGH_WATERMARK_APP = "bus/high_watermark"
 LEADER_EPOCH_APP = "bus/leader_epoch"
 FILE_TAG = "bus.file"
+PRODUCER_APPS = "bus/"  # and the producer's id
 
 _VERSION_NAME = re.compile(r"(\d{20})\.json")
 _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _ACTIONS = ("add", "remove", "txn", "metaData", "protocol", "domainMetadata")
+
+
+def producer_app(producer_id: int) -> str:
+    """The `appId` of an idempotent producer's `txn`."""
+    return f"{PRODUCER_APPS}{producer_id}"
 
 
 class Unreadable(ValueError):

@@ -1,8 +1,9 @@
 """Does a partition keep every promise of the log? Reads all of it and tells each breach; prints and mends nothing.
 
 The log is judged by log_verification.py; then what is live has to be dense from the log start to the high watermark,
-and each data file to be what its entry says (data_file_verification.py). Shares no code with the path that commits and
-opens, and may run beside a broker: it takes no lock and judges the versions that were there when it began.
+each data file to be what its entry says (data_file_verification.py), and the records of each idempotent producer to
+follow each other (producer_verification.py). Shares no code with the path that commits and opens, and may run beside a
+broker: it takes no lock and judges the versions that were there when it began.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from bus.storage_delta.log_replay import (
     replay_table,
 )
 from bus.storage_delta.log_verification import Breach, LogCheck, LogMoved
+from bus.storage_delta.producer_verification import ProducerCheck
 from bus.storage_delta.store import KeyNotFound, ObjectStore
 from bus.topics.cluster import ClusterState
 
@@ -154,7 +156,7 @@ def _check_data_files(
 ) -> Iterator[Breach]:
     live: Mapping[str, AddedFile] | None = None
     schema_string = str((table.metadata or {}).get("schemaString"))
-    epoch = -1
+    epoch, producers, is_all_there = -1, ProducerCheck(), is_read
     for file in table.files_by_offset:
         try:
             check = check_data_file(store, folder, file, schema_string, epoch_min=epoch, is_read=is_read)
@@ -164,10 +166,26 @@ def _check_data_files(
             if file.path in live:
                 expected = f"a file of {file.size_bytes} bytes"
                 yield Breach(partition, "live files are there", file.path, file.version, expected, "none")
+            is_all_there = False
             continue
         epoch = max(epoch, check.leader_epoch_max)
+        rows = check.producer_rows
+        is_all_there = is_all_there and rows is not None
+        if rows is not None:
+            check.breaches += producers.add_file(file, rows)
         for promise, expected, found in check.breaches:
             yield Breach(partition, promise, file.path, file.version, expected, found)
+    if is_all_there:
+        yield from _check_txns(partition, producers, table)
+
+
+def _check_txns(partition: TopicPartition, producers: ProducerCheck, table: ReplayedTable) -> Iterator[Breach]:
+    record_count = sum(file.record_count for file in table.files.values())
+    for path, (promise, expected, found) in producers.check_txns(
+        table.txns, is_whole=record_count == table.high_watermark
+    ):
+        version = table.version if path is None else table.files[path].version
+        yield Breach(partition, promise, path or LOG_FOLDER, version, expected, found)
 
 
 def _notes(listing: LogListing, table: ReplayedTable) -> list[str]:

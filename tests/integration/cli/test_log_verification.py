@@ -391,6 +391,74 @@ def _tag_lies(folder: Path) -> None:
     edit(folder, 5, "add", lambda add: add["tags"].update({"bus.file": "40 50 10 1 2 1"}))
 
 
+def _spans_leave_rows_out(folder: Path) -> None:
+    def narrow(add: dict[str, Any]) -> None:
+        assert add["tags"]["bus.file"].endswith(" 1 5 0 1 0 40 9")
+        add["tags"]["bus.file"] = add["tags"]["bus.file"].removesuffix("9") + "8"
+
+    edit(folder, 5, "add", narrow)
+
+
+def _set_sequences(folder: Path, sequences: list[int | None]) -> None:
+    rewrite_data(folder, 2, lambda table: set_column(table, "sequence", sequences))
+
+
+def _sequence_twice(folder: Path) -> None:
+    _set_sequences(folder, [10, 11, 12, 12, 13, 14, 15, 16, 17, 18])
+
+
+def _sequences_of_the_file_before(folder: Path) -> None:
+    _set_sequences(folder, list(range(10)))
+
+
+def _sequences_skip_one_between_files(folder: Path) -> None:
+    _set_sequences(folder, list(range(11, 21)))
+
+
+def _sequences_out_of_order(folder: Path) -> None:
+    _set_sequences(folder, [10, 12, 11, 13, 14, 15, 16, 17, 18, 19])
+
+
+def _sequence_is_null(folder: Path) -> None:
+    _set_sequences(folder, [10, 11, None, 13, 14, 15, 16, 17, 18, 19])
+
+
+def _producer_epoch_falls_inside(folder: Path) -> None:
+    rewrite_data(folder, 2, lambda table: set_column(table, "producer_epoch", [2] * 5 + [1] * 5))
+
+
+def _producer_epoch_falls_between_files(folder: Path) -> None:
+    rewrite_data(folder, 2, lambda table: set_column(table, "producer_epoch", [0] * 10))
+
+
+def _higher_epoch_begins_anywhere(folder: Path) -> None:
+    def begin(table: pa.Table) -> pa.Table:
+        table = set_column(table, "producer_epoch", [1] * 5 + [2] * 5)
+        return set_column(table, "sequence", [10, 11, 12, 13, 14, 3, 4, 5, 6, 7])
+
+    rewrite_data(folder, 2, begin)
+
+
+def _txn_of_a_producer_lies(folder: Path) -> None:
+    def lie(txn: dict[str, Any]) -> None:
+        if txn["appId"] == "bus/5":
+            txn["version"] -= 1
+
+    edit(folder, LAST_VERSION, "txn", lie)
+
+
+def _txn_of_a_producer_is_lost(folder: Path) -> None:
+    for version in range(1, LAST_VERSION + 1):
+        kept = [each for each in read_actions(folder, version) if each.get("txn", {}).get("appId") != "bus/5"]
+        write_actions(folder, version, kept)
+
+
+def _txn_of_a_producer_without_records(folder: Path) -> None:
+    txn = {"txn": {"appId": "bus/77", "version": 3, "lastUpdated": NOW_MS}}
+    write_actions(folder, LAST_VERSION, [*read_actions(folder, LAST_VERSION), txn])
+
+
+SEQUENCES_FOLLOW = "producers' sequences follow each other"
 BREACHES: list[tuple[Callable[[Path], None], str, str, int | None]] = [
     (_gap, "versions are contiguous", "00000000000000000005.json", 5),
     (_beginning_is_gone, "a table is there", "_delta_log", None),
@@ -433,6 +501,18 @@ BREACHES: list[tuple[Callable[[Path], None], str, str, int | None]] = [
     (_null_count_lies, "statistics are true", "00000000000000000040-", 5),
     (_record_count_lies, "statistics are true", "00000000000000000040-", 5),
     (_tag_lies, "statistics are true", "00000000000000000040-", 5),
+    (_spans_leave_rows_out, "statistics are true", "00000000000000000040-", 5),
+    (_sequence_twice, SEQUENCES_FOLLOW, "00000000000000000010-", 2),
+    (_sequences_of_the_file_before, SEQUENCES_FOLLOW, "00000000000000000010-", 2),
+    (_sequences_skip_one_between_files, SEQUENCES_FOLLOW, "00000000000000000010-", 2),
+    (_sequences_out_of_order, SEQUENCES_FOLLOW, "00000000000000000010-", 2),
+    (_sequence_is_null, "producers have id, epoch and sequence", "00000000000000000010-", 2),
+    (_producer_epoch_falls_inside, SEQUENCES_FOLLOW, "00000000000000000010-", 2),
+    (_producer_epoch_falls_between_files, SEQUENCES_FOLLOW, "00000000000000000010-", 2),
+    (_higher_epoch_begins_anywhere, SEQUENCES_FOLLOW, "00000000000000000010-", 2),
+    (_txn_of_a_producer_lies, "the log tells where producers ended", "00000000000000000050-", 6),
+    (_txn_of_a_producer_is_lost, "the log tells where producers ended", "00000000000000000050-", 6),
+    (_txn_of_a_producer_without_records, "the log tells where producers ended", "_delta_log", 6),
 ]
 
 

@@ -18,9 +18,11 @@ from hypothesis import given, settings
 from bus.arrow_batches import check_records, complete_columns, sequences_of
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, RecordBatch, TimestampType, TopicPartition
 from bus.ports import Committed, ProducerMatch, ProducerProgress
+from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import DeltaStorage, folder_of, open_storage, open_storage_on
 from bus.storage_delta.table import DeltaPartitionTable
+from bus.storage_delta.verification import verify_partition
 from tests.support.stores import NOW_MS, ScriptedStore
 
 PARTITION = TopicPartition("orders", 0)
@@ -401,6 +403,34 @@ def test_rows_that_another_engine_shuffled_are_found(
     check_match(opened.match_producer(stamped(7, 3, 8)), stamped(7, 3, 8), [3, 4, 10, 11, 12, 13, 14, -1])
     assert opened.find_last_sequence(8) == ProducerProgress(8, 0, 4)
     assert opened.forget_producers(updated_before_ms=0) == 2**63 - 1  # nothing tells who else may be in there
+
+
+# ------------------------------------------------------------------ the verification
+
+
+@pytest.mark.parametrize("after", AFTER)
+def test_producers_that_keep_to_the_rules_are_no_breach(
+    table: DeltaPartitionTable,
+    storage: DeltaStorage,
+    url: str,
+    tmp_path: Path,
+    after: Callable[..., DeltaPartitionTable],
+) -> None:
+    """Interleaved, wrapping, with epochs that begin anew and epochs that go on, also where the front was retired."""
+    last = SEQUENCE_MODULUS - 1
+    append(table, stamped(7, 0, 5), records(None, 2), stamped(8, 100, 4))
+    append(table, stamped(8, 104, 2), stamped(7, 5, 1), stamped(9, last - 1, 4), stamped(7, 6, 2))
+    append(table, stamped(7, 0, 3, epoch=1), stamped(8, 106, 3, epoch=4))
+    append(table, stamped(9, 2, 3), stamped(7, 3, 3, epoch=1))
+    after(table, storage, url)
+    store = LocalStore(str(tmp_path))
+    assert verify_partition(store, PARTITION, topic_id="id").breaches == []
+    first = Path(url, "_delta_log", f"{5:020d}.json")
+    if after is go_on:  # the oldest file is retired
+        oldest = table._reader.view.files[0].path
+        remove = {"remove": {"path": oldest, "dataChange": True, "deletionTimestamp": NOW_MS}}
+        first.write_text("".join(json.dumps(action) + "\n" for action in ({"commitInfo": {}}, remove)))
+        assert verify_partition(store, PARTITION, topic_id="id").breaches == []
 
 
 # ------------------------------------------------------------------ against a naive model
