@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTO := bus/grpc_api/v1/bus.proto
 
-.PHONY: help setup demo check test bench proto clean
+.PHONY: help setup demo check test bench bench-peers proto clean
 help:  ## what there is
-	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 13
 
 setup:  ## create .venv and install everything; safe to repeat
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh
@@ -23,8 +23,11 @@ check: setup  ## ruff, mypy, import contracts, unit tests: under a minute
 test: check  ## everything
 	$(BIN)/pytest tests/integration tests/end_to_end tests/spark
 
-bench: setup  ## figures and a picture, into benchmarks/results
+bench: setup  ## figures and pictures, into benchmarks/results
 	$(BIN)/python -m benchmarks.run
+
+bench-peers: setup  ## what the benchmarks compare with: Kafka's jars, confluent-kafka; safe to repeat
+	@$(BIN)/python -m benchmarks.peers
 
 proto: setup  ## regenerate the stubs
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)

@@ -73,6 +73,11 @@ class BrokerProcess:
     def resident_bytes(self) -> int:
         return int(self._ps.memory_info().rss)
 
+    def resident_bytes_soon(self) -> int:
+        """Half a second from now: what was just freed may still be there."""
+        time.sleep(0.5)
+        return self.resident_bytes()
+
     def cpu_seconds(self) -> float:
         times = self._ps.cpu_times()
         return float(times.user + times.system)

@@ -1,6 +1,7 @@
 """What a client does to the bus while it is measured: produce batches, produce one at a time, fetch, wait.
 
-Uses the public SDK with its defaults and nothing else. Returns raw samples; judging them is the business of others.
+Uses the public SDK with its defaults and nothing else, but for linger_ms=0 where one record is in flight: waiting for a
+second one would be all that is measured. Returns raw samples; judging them is the business of others.
 """
 
 from __future__ import annotations
@@ -31,10 +32,18 @@ def random_batch(value_bytes: int, records: int = BATCH_RECORDS) -> pa.RecordBat
     return pa.RecordBatch.from_arrays([values], names=["value"])
 
 
-def produce_batches(address: str, topic: str, *, value_bytes: int, seconds: float) -> float:
-    """Records a second, acks=all, from the first call until everything is acknowledged."""
-    batch = random_batch(value_bytes)
-    with Producer(address) as producer:
+def produce_batches(
+    address: str,
+    topic: str,
+    *,
+    value_bytes: int,
+    seconds: float,
+    batch_records: int = BATCH_RECORDS,
+    **configs: object,
+) -> float:
+    """Records a second, acks=all, from the first call until everything is acknowledged; `configs` of the producer."""
+    batch = random_batch(value_bytes, batch_records)
+    with Producer(address, **configs) as producer:
         for _ in range(8):
             producer.send_batch(topic, batch).result(60)
         sent = 0
@@ -57,16 +66,18 @@ def produce_records(address: str, topic: str, *, records: int) -> None:
         producer.flush(300)
 
 
-def produce_one_by_one(address: str, topic: str, *, records: int, on_progress: Callable[[int], None]) -> np.ndarray:
+def produce_one_by_one(
+    address: str, topic: str, *, records: int, on_progress: Callable[[int], None] | None = None
+) -> np.ndarray:
     """Seconds of each of `records` produce calls to partition 0, acks=all, one in flight."""
     value = bytes(SMALL_VALUE_BYTES)
     seconds = np.empty(records)
-    with Producer(address) as producer:
+    with Producer(address, linger_ms=0) as producer:
         for number in range(records):
             started = time.perf_counter()
             producer.send(topic, value, partition=0).result(60)
             seconds[number] = time.perf_counter() - started
-            if number % 1_000 == 0:
+            if on_progress is not None and number % 1_000 == 0:
                 on_progress(number)
     return seconds
 
@@ -75,7 +86,7 @@ def deliver_one_by_one(address: str, topic: str, *, records: int) -> np.ndarray:
     """Seconds from each of `records` calls of `send` until a consumer that waits for it has the record."""
     value = bytes(SMALL_VALUE_BYTES)
     seconds = np.empty(records)
-    with Producer(address) as producer, Consumer(address) as consumer:
+    with Producer(address, linger_ms=0) as producer, Consumer(address) as consumer:
         partition = TopicPartition(topic, 0)
         consumer.assign([partition])
         consumer.seek_to_end([partition])
@@ -106,6 +117,25 @@ def fetch_arrow(address: str, topic: str, *, partitions: int, records: int, back
                 raise RuntimeError(f"expected {records} records of {topic}, found {fetched} and then none for 10 s")
             fetched += table.num_rows
         return fetched / (time.perf_counter() - started)
+
+
+def count_records(address: str, topic: str) -> int:
+    """By the ends of its partitions."""
+    with Admin(address) as admin:
+        partitions = admin.describe_topics([topic])[topic].partitions
+        ends = admin.list_offsets({TopicPartition(topic, partition.partition): -1 for partition in partitions})
+    return sum(listed.offset for listed in ends.values())
+
+
+class ProcessorTime:
+    """Processor seconds of this process, all its threads, while the block ran."""
+
+    def __enter__(self) -> ProcessorTime:
+        self._started = time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.process_time() - self._started
 
 
 def first_fetch_seconds(address: str, topic: str) -> float:

@@ -1,7 +1,7 @@
-"""Results as JSON lines, as a table in README.md, and as a picture.
+"""Results as JSON lines, and the table in README.md.
 
-`results/latest.jsonl` holds one line a figure, the newest of each theme, with the machine and the commit it was
-measured on; table and picture are made from it alone, so they can be made again without measuring.
+`results/latest.jsonl` holds one line a figure and one a curve, the newest of each, with the machine and the commit it
+was measured on; table and pictures are made from it alone, so they can be made again without measuring.
 """
 
 from __future__ import annotations
@@ -15,43 +15,62 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import Figure
+from benchmarks.figure import Curve, Figure
+from benchmarks.pictures import draw_bars, draw_batch_sizes, draw_load_latencies, short_number
 
 _HERE = Path(__file__).parent
 RESULTS = _HERE / "results" / "latest.jsonl"
-PICTURE = _HERE / "results" / "latest.png"
+PICTURES = _HERE / "results"
 README = _HERE / "README.md"
 _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
 
-_OURS, _PEER, _TARGET = "#1b6ca8", "#c8ccd0", "#d1495b"
+_PICTURE_TITLES = {
+    "latest.png": "the figures",
+    "batch-size.png": "throughput against batch size",
+    "load.png": "latency against load",
+}
 
 
-def store(theme: str, figures: Sequence[Figure]) -> None:
-    """Replace the lines of `theme`."""
-    kept = [line for line in _read() if line["theme"] != theme]
+def store(theme: str, results: Sequence[Figure | Curve]) -> None:
+    """Replace the lines of `theme`, and of its figures where they were measured as another theme's."""
     context = {
         "theme": theme,
         "commit": _commit(),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
         "machine": machine(),
     }
-    kept += [{**context, **_values(figure)} for figure in figures]
+    added = [{**context, **_values(result)} for result in results]
+    names = {line["name"] for line in added}
+    kept = [line for line in _read() if line["theme"] != theme and line["name"] not in names]
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    RESULTS.write_text("".join(json.dumps(line) + "\n" for line in [*kept, *added]))
 
 
-def line_of(figure: Figure) -> str:
-    """One figure for a person who watches."""
-    return _line(_values(figure))
+def line_of(result: Figure | Curve) -> str:
+    """One figure or curve for a person who watches."""
+    if isinstance(result, Curve):
+        points = "; ".join(
+            f"{short_number(point.x)}: " + ", ".join(f"{y} {short_number(value)}" for y, value in point.values.items())
+            for point in result.points
+        )
+        return f"{result.label}: {points}"
+    return _line(_values(result))
 
 
 def publish() -> None:
-    """Write table and picture from the stored results."""
+    """Write table and pictures from the stored results."""
     lines = _read()
+    figures = [line for line in lines if "points" not in line]
+    curves = [line for line in lines if "points" in line]
+    drawn = [
+        draw_bars(figures, PICTURES / "latest.png"),
+        draw_batch_sizes(curves, PICTURES / "batch-size.png"),
+        draw_load_latencies(curves, PICTURES / "load.png"),
+    ]
     text = README.read_text() if README.exists() else f"{_BEGIN}\n{_END}\n"
     before, rest = text.split(_BEGIN, 1)
-    README.write_text(f"{before}{_BEGIN}\n{_table(lines)}\n{_END}{rest.split(_END, 1)[1]}")
-    _draw(lines)
+    shown = [f"![{_PICTURE_TITLES[path.name]}](results/{path.name})" for path in drawn if path is not None]
+    README.write_text("\n".join([before + _BEGIN, _table(lines), "", *shown, _END]) + rest.split(_END, 1)[1])
 
 
 def machine() -> str:
@@ -78,127 +97,71 @@ def _read() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
-def _values(figure: Figure) -> dict[str, Any]:
+def _values(result: Figure | Curve) -> dict[str, Any]:
+    if isinstance(result, Curve):
+        return _curve_values(result)
+    figure = result
     return {
         "name": figure.name,
         "title": figure.title,
         "unit": figure.unit,
         "target": figure.target,
+        "ratio_target": figure.ratio_target,
         "is_more_better": figure.is_more_better,
         "ours": figure.value,
         "kafka": figure.peer_value,
         "ratio": figure.ratio,
         "is_met": figure.is_met,
+        "is_ratio_met": figure.is_ratio_met,
         "runs": [round(run, 4) for run in figure.runs],
         "kafka_runs": [round(run, 4) for run in figure.peer_runs],
         "note": figure.note,
     }
 
 
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    if abs(value) >= 100_000:
-        return f"{value / 1e6:.2f} M"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+def _curve_values(curve: Curve) -> dict[str, Any]:
+    points = [
+        {
+            "x": round(point.x, 1),
+            "values": point.values,
+            "runs": {y: [round(run, 4) for run in runs] for y, runs in point.runs.items()},
+        }
+        for point in curve.points
+    ]
+    return {
+        "name": f"{curve.picture}: {curve.label}",
+        "picture": curve.picture,
+        "label": curve.label,
+        "points": points,
+    }
 
 
-def _target(line: dict[str, Any]) -> str:
-    if line["target"] is None:
-        return ""
+def _targets(line: dict[str, Any]) -> str:
+    """Lines of earlier runs know no target of a ratio."""
     sign = "≥" if line["is_more_better"] else "≤"
-    return f"{sign} {_number(line['target'])} {'✓' if line['is_met'] else '✗'}"
+    marks = {True: "✓", False: "✗", None: "not measured"}
+    targets = []
+    if line["target"] is not None:
+        targets.append(f"{sign} {short_number(line['target'])} {marks[line['is_met']]}")
+    if line.get("ratio_target") is not None:
+        targets.append(f"ratio {sign} {short_number(line['ratio_target'])} {marks[line['is_ratio_met']]}")
+    return ", ".join(targets)
 
 
 def _line(line: dict[str, Any]) -> str:
-    peer = f"; Kafka {_number(line['kafka'])}, ratio {line['ratio']:.2f}" if line["kafka"] is not None else ""
-    return f"{line['title']}: {_number(line['ours'])} {line['unit']} {_target(line)}{peer}"
+    peer = f"; Kafka {short_number(line['kafka'])}, ratio {line['ratio']:.2f}" if line["kafka"] is not None else ""
+    return f"{line['title']}: {short_number(line['ours'])} {line['unit']} {_targets(line)}{peer}"
 
 
 def _table(lines: Sequence[dict[str, Any]]) -> str:
     rows = ["| figure | target | the bus | Kafka | ratio | note |", "| --- | --- | ---: | ---: | ---: | --- |"]
     for line in lines:
+        if "points" in line:
+            continue
         ratio = f"{line['ratio']:.2f}" if line["ratio"] is not None else ""
         rows.append(
-            f"| {line['title']} ({line['unit']}) | {_target(line)} | {_number(line['ours'])} "
-            f"| {_number(line['kafka'])} | {ratio} | {line['note']} |"
+            f"| {line['title']} ({line['unit']}) | {_targets(line)} | {short_number(line['ours'])} "
+            f"| {short_number(line['kafka'])} | {ratio} | {line['note']} |"
         )
     places = sorted({f"{line['machine']}; commit {line['commit']}, {line['date']}" for line in lines})
-    return "\n".join(
-        [*rows, "", *(f"Measured on {place}." for place in places), "", "![the figures](results/latest.png)"]
-    )
-
-
-# ---------------------------------------------------------------- the picture
-
-# One panel each: (figure, how it is called in the picture).
-_PANELS = (
-    ("produce-100b", "produce, 100 B values"),
-    ("produce-1kb", "produce, 1 KB values"),
-    ("fetch-files", "fetch from files, Arrow"),
-    ("latency-p50", "produce, p50"),
-    ("latency-p99", "produce, p99"),
-    ("delivery-p50", "to a waiting consumer, p50"),
-)
-
-
-def _draw(lines: Sequence[dict[str, Any]]) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    by_name = {line["name"]: line for line in lines}
-    panels = [(by_name[name], title) for name, title in _PANELS if name in by_name]
-    if not panels:
-        return
-    rows = -(-len(panels) // 3)
-    picture, grid = pyplot.subplots(rows, 3, figsize=(10, 2.9 * rows + 0.6), squeeze=False)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_visible(False)
-    for axes, (line, title) in zip(grid.flat, panels, strict=False):
-        _draw_panel(axes, line, title)
-    picture.suptitle("The bus beside Apache Kafka, same machine, same minutes", x=0.02, ha="left", weight="bold")
-    picture.text(0.02, 0.01, lines[0]["machine"], fontsize=7.5, color="#666666")
-    picture.tight_layout(rect=(0, 0.03, 1, 0.99), h_pad=2.0, w_pad=2.0)
-    picture.savefig(PICTURE, dpi=110)
-    pyplot.close(picture)
-
-
-def _draw_panel(axes: Any, line: dict[str, Any], title: str) -> None:
-    is_millions = line["unit"] == "records/s"
-    scale = 1e-6 if is_millions else 1.0
-    bars = [("bus", line["ours"], line["runs"], _OURS)]
-    if line["kafka"] is not None:
-        bars.append(("Kafka", line["kafka"], line["kafka_runs"], _PEER))
-    for position, (_, value, runs, colour) in enumerate(bars):
-        axes.bar(position, value * scale, width=0.6, color=colour)
-        axes.scatter([position] * len(runs), [run * scale for run in runs], s=9, color="#333333", zorder=3)
-    if line["target"] is not None:
-        axes.axhline(line["target"] * scale, color=_TARGET, linewidth=1, linestyle="--")
-        axes.annotate(
-            "target",
-            (1.0, line["target"] * scale),
-            xycoords=("axes fraction", "data"),
-            xytext=(2, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=7.5,
-            color=_TARGET,
-        )
-    better = "more is better" if line["is_more_better"] else "less is better"
-    axes.set_title(f"{title}\n", loc="left", fontsize=10)
-    axes.text(
-        0,
-        1.03,
-        f"{'M records/s' if is_millions else line['unit']}, {better}",
-        transform=axes.transAxes,
-        fontsize=8,
-        color="#666666",
-    )
-    axes.set_xticks(range(len(bars)), [f"{name}\n{_number(value * scale)}" for name, value, _, _ in bars])
-    axes.set_xlim(-0.6, max(1, len(bars) - 1) + 0.6)
-    axes.margins(y=0.1)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8, length=0)
-    axes.tick_params(axis="x", labelsize=9.5)
+    return "\n".join([*rows, "", *(f"Measured on {place}." for place in places)])

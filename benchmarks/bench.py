@@ -1,0 +1,119 @@
+"""Where and how large: the sizes of a run, its folder, the brokers of both sides.
+
+Guards one promise: everything that a theme measures lives in one folder that stays until the run is over, and the
+peer is started once, warmed up, and stopped by its pid.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.broker_process import BrokerProcess
+from benchmarks.kafka import Kafka
+
+MIB = 1024 * 1024
+# Kafka syncs after every batch that it appends, as the bus syncs every commit: a topic config.
+FLUSH_EACH = "flush.messages=1"
+PAGE_CACHE = "Kafka with its defaults: in the page cache when it answers; the bus: on disk"
+SYNCED = "both on disk when they answer: Kafka with flush.messages=1"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    rounds: int = 3
+    free_gib: int = 60
+    produce_seconds: float = 10.0
+    peer_small_records: int = 6_000_000
+    peer_large_records: int = 800_000
+    peer_warm_up_records: int = 2_000_000
+    latency_records: int = 1_000
+    commits: int = 100_000
+    stored_records: int = 10_000_000
+    partitions: int = 1_000
+    idle_seconds: float = 15.0
+    soak_minutes: int = 10
+    send_seconds: float = 8.0
+    # What is compared is a few per cent, so there are more rounds, of less time.
+    idempotence_rounds: int = 7
+    idempotence_seconds: float = 5.0
+    producers: int = 10_000
+    sweep_seconds: float = 5.0
+    peer_sweep_seconds: float = 12.0  # longer, for its tool starts cold
+    batch_records: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000)
+    batch_bytes: tuple[int, ...] = tuple(2**power for power in range(10, 21, 2))
+    load_percents: tuple[int, ...] = (1, 10, 25, 50, 75, 90)
+    load_seconds: float = 8.0
+
+
+QUICK = Sizes(
+    rounds=1,
+    free_gib=6,
+    produce_seconds=2.0,
+    peer_small_records=1_000_000,
+    peer_large_records=100_000,
+    peer_warm_up_records=100_000,
+    latency_records=300,
+    commits=3_000,
+    stored_records=1_000_000,
+    partitions=100,
+    idle_seconds=3.0,
+    soak_minutes=1,
+    send_seconds=1.0,
+    idempotence_rounds=2,
+    idempotence_seconds=1.0,
+    producers=500,
+    sweep_seconds=0.5,
+    peer_sweep_seconds=1.0,
+    batch_records=(100, 10_000),
+    batch_bytes=(4_096, 262_144),
+    load_percents=(10, 50),
+    load_seconds=1.0,
+)
+
+
+@dataclass(slots=True)
+class Bench:
+    """The sizes, a folder for all data, the peer if there is one, and who is told of progress."""
+
+    sizes: Sizes
+    folder: Path
+    report: Callable[[str], None]
+    has_peer: bool = True
+    kafka: Kafka | None = None
+    topics: int = 0
+
+    def peer(self) -> Kafka | None:
+        """Kafka, started when first asked for and warmed up: its compiler has seen the produce path."""
+        if self.has_peer and self.kafka is None:
+            self.report("starting Kafka")
+            self.kafka = Kafka(self.folder / "kafka")
+            self.kafka.create_topic("warm-up", 4)
+            self.kafka.produce("warm-up", records=self.sizes.peer_warm_up_records, value_bytes=100)
+        return self.kafka
+
+    def stop_peer(self) -> None:
+        if self.kafka is not None:
+            self.kafka.stop()
+            self.kafka = None
+
+    def new_topic(self) -> str:
+        self.topics += 1
+        return f"bench-{self.topics}"
+
+    def broker(self, *settings: str) -> BrokerProcess:
+        """On a root of its own, which stays until the whole run is over: for minutes after many files were deleted,
+        ext4 passes over their inodes one by one whenever a file is created, and that would be measured too."""
+        return BrokerProcess(Path(tempfile.mkdtemp(prefix="root-", dir=self.folder)), *settings)
+
+    def check_space(self) -> None:
+        """Raises `OSError`: better at once than after half an hour."""
+        free = shutil.disk_usage(self.folder).free / 2**30
+        if free < self.sizes.free_gib:
+            raise OSError(
+                f"expected {self.sizes.free_gib} GiB free under {self.folder}, found {free:.1f}: "
+                "name another disk with --folder, or make do with --quick"
+            )
