@@ -323,7 +323,6 @@ class Partition:
         """Drop what memory knows and read the log again. A damaged log stops the partition; one that cannot be read
         for now is tried again before the next commit."""
         self._cache.clear(self._tail)
-        self._producers.states.roll_back()
         self._is_rebuild_due = True
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])  # the table does not reload beside it

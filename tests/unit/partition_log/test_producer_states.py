@@ -97,6 +97,16 @@ def test_reloaded_producers_are_in_the_order_of_their_commits() -> None:
     assert (known(states, 7).last_sequence, known(states, 7).recent) == (4, ())
 
 
+def test_reloading_drops_what_the_log_does_not_say() -> None:
+    states = ProducerStates()
+    place(states, 7, 0)
+    states.commit(1)
+    place(states, 8, 0, version=2)
+    states.reload({}, forgotten_max=-1)
+    assert states.get(7) is states.get(8) is None
+    assert len(states) == 0
+
+
 def test_fence_outlives_reloading_and_ends_with_a_commit_or_when_nobody_used_it() -> None:
     states = ProducerStates()
     states.fence(7, producer_epoch=2, now_ms=10)

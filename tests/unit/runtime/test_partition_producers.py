@@ -207,6 +207,17 @@ def test_lost_race_runs_repeats_and_originals_again_behind_the_winner() -> None:
     run(scenario)
 
 
+def test_lost_race_keeps_those_behind_who_wait_for_the_table() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.table.commit_stamped(ProducerStamp(8, 0, 0), 3)
+        bench = bench.reopened()
+        bench.table.script = [Conflicted(2, leader_epoch=3, operation="OPTIMIZE")]
+        answers = [bench.send(7, 0, 2), bench.send(8, 0, 3), bench.send(7, 2, 2)]
+        assert [base_offset(answer) for answer in await asyncio.gather(*answers)] == [3, 0, 5]
+
+    run(scenario)
+
+
 def test_lost_race_against_the_very_records_finds_them() -> None:
     """A bulk load may have merged them on the same key."""
 
@@ -276,6 +287,7 @@ def test_idle_producer_leaves_memory_and_goes_on_where_its_rows_end() -> None:
         await bench.send(7, 0, 4, epoch=1)
         bench.clock.time_ms += DAY_MS + 1
         await bench.send(9, 0, 1)  # at this commit the other one is forgotten
+        assert set(bench.table.producer_progress) == {9}
         assert code(await bench.send(7, 0, 4)) is ErrorCode.INVALID_PRODUCER_EPOCH
         assert bench.table.asked == ["find_last_sequence"]
         assert code(await bench.send(7, 5, 1, epoch=1)) is OUT_OF_ORDER
