@@ -9,7 +9,7 @@ to no more than it was allowed. Reads the metadata alone (Arrow columnar format,
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bus.arrow_batches import MalformedRecords
@@ -27,10 +27,15 @@ _MESSAGE_VERSION, _MESSAGE_HEADER_TYPE, _MESSAGE_HEADER, _MESSAGE_BODY_LENGTH, _
 _BATCH_LENGTH, _BATCH_NODES, _BATCH_BUFFERS, _BATCH_COMPRESSION = range(4)
 _NOT_COMPRESSED = -1  # of one buffer in a compressed batch
 
-_int32 = struct.Struct("<i").unpack_from
-_uint32 = struct.Struct("<I").unpack_from
-_int64 = struct.Struct("<q").unpack_from
-_uint16 = struct.Struct("<H").unpack_from
+_Unpack = Callable[[Any, int], tuple[Any, ...]]
+_uint8: _Unpack = struct.Struct("<B").unpack_from
+_int16: _Unpack = struct.Struct("<h").unpack_from
+_uint16: _Unpack = struct.Struct("<H").unpack_from
+_int32: _Unpack = struct.Struct("<i").unpack_from
+_uint32: _Unpack = struct.Struct("<I").unpack_from
+_int64: _Unpack = struct.Struct("<q").unpack_from
+_FIELDS_MAX = 8  # no table here has one behind them that counts
+_OFFSETS: Sequence[_Unpack] = [struct.Struct(f"<{count}H").unpack_from for count in range(_FIELDS_MAX + 1)]
 
 
 class PayloadTooLarge(ValueError):
@@ -73,7 +78,7 @@ def check_claims(payload: Any, allowance: Allowance) -> None:
 def _check_messages(payload: Any, allowance: Allowance) -> None:
     batches = 0
     for message, body in _messages(payload):
-        header_type = message.scalar(_MESSAGE_HEADER_TYPE, "<B")
+        header_type = message.scalar(_MESSAGE_HEADER_TYPE, _uint8)
         if header_type == _SCHEMA:
             continue
         if header_type == _DICTIONARY_BATCH:
@@ -83,7 +88,7 @@ def _check_messages(payload: Any, allowance: Allowance) -> None:
         batches += 1
         if batches > BATCHES_MAX:
             raise MalformedRecords(f"expected at most {BATCHES_MAX} record batches, found more")
-        if message.has(_MESSAGE_METADATA) and message.scalar(_MESSAGE_VERSION, "<h") < _VERSION_5:
+        if message.has(_MESSAGE_METADATA) and message.scalar(_MESSAGE_VERSION, _int16) < _VERSION_5:
             # There, and only there, compression may be named outside the batch.
             raise MalformedRecords("expected Arrow metadata of version 5, found an earlier one with custom metadata")
         _check_batch(message.table(_MESSAGE_HEADER), body, allowance)
@@ -102,7 +107,7 @@ def _messages(payload: Any) -> Iterator[tuple[_Table, int]]:
             return  # the end of the stream; Arrow reads no further either
         body = position + length
         message = _Table(payload, position + _uint32(payload, position)[0])
-        body_length = message.scalar(_MESSAGE_BODY_LENGTH, "<q")
+        body_length = message.scalar(_MESSAGE_BODY_LENGTH, _int64)
         if body_length < 0 or body + body_length > end:
             raise MalformedRecords(
                 f"expected an Arrow IPC stream, found a message of {body_length} bytes, of which {end - body} are there"
@@ -113,7 +118,7 @@ def _messages(payload: Any) -> Iterator[tuple[_Table, int]]:
 
 def _check_batch(batch: _Table, body: int, allowance: Allowance) -> None:
     payload = batch.payload
-    allowance.check_rows(batch.scalar(_BATCH_LENGTH, "<q"))
+    allowance.check_rows(batch.scalar(_BATCH_LENGTH, _int64))
     count, start = batch.vector(_BATCH_NODES)
     # Pairs of a length and a number of nulls.
     for rows in struct.unpack_from(f"<{2 * count}q", payload, start)[::2]:
@@ -137,41 +142,39 @@ def _check_batch(batch: _Table, body: int, allowance: Allowance) -> None:
 class _Table:
     """A flatbuffers table. Whatever points outside the payload raises `IndexError` or `struct.error`."""
 
-    __slots__ = ("_position", "_vtable", "_vtable_size", "payload")
+    __slots__ = ("_offsets", "_position", "payload")
 
     def __init__(self, payload: Any, position: int) -> None:
         self.payload = payload
         self._position = position
-        self._vtable = position - _int32(payload, position)[0]
-        if self._vtable < 0:  # which Python would count from the end
-            raise IndexError(f"a table that begins at {self._vtable}")
-        (self._vtable_size,) = _uint16(payload, self._vtable)
+        vtable = position - _int32(payload, position)[0]
+        if vtable < 0:  # which Python would count from the end
+            raise IndexError(f"a table that begins at {vtable}")
+        count = (_uint16(payload, vtable)[0] - 4) // 2
+        self._offsets: tuple[int, ...] = _OFFSETS[min(max(count, 0), _FIELDS_MAX)](payload, vtable + 4)
 
     def has(self, field: int) -> bool:
-        return self._place(field) != 0
+        return field < len(self._offsets) and self._offsets[field] != 0
 
-    def scalar(self, field: int, form: str) -> int:
+    def scalar(self, field: int, unpack: _Unpack) -> int:
         """0 if it is absent: the default of every field here."""
-        place = self._place(field)
-        return int(struct.unpack_from(form, self.payload, place)[0]) if place else 0
+        if field >= len(self._offsets) or not (offset := self._offsets[field]):
+            return 0
+        return int(unpack(self.payload, self._position + offset)[0])
 
     def table(self, field: int) -> _Table:
         place = self._place(field)
-        if not place:
-            raise IndexError(f"a table without field {field}")
         return _Table(self.payload, place + _uint32(self.payload, place)[0])
 
     def vector(self, field: int) -> tuple[int, int]:
         """Number of elements and where they begin."""
-        place = self._place(field)
-        if not place:
+        if not self.has(field):
             return 0, 0
+        place = self._place(field)
         start = place + _uint32(self.payload, place)[0]
         return _uint32(self.payload, start)[0], start + 4
 
     def _place(self, field: int) -> int:
-        entry = 4 + 2 * field
-        if entry + 2 > self._vtable_size:
-            return 0
-        (offset,) = _uint16(self.payload, self._vtable + entry)
-        return self._position + offset if offset else 0
+        if not self.has(field):
+            raise IndexError(f"a table without field {field}")
+        return self._position + self._offsets[field]

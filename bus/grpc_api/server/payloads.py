@@ -25,7 +25,11 @@ _SNAPPY = pa.Codec("snappy")
 
 def count_packed_bytes(request: pb.ProduceRequest) -> int:
     """How much the request says that it has to be unpacked to; 0 if nothing is packed."""
-    return sum(max(1, data.uncompressed_bytes) for data in request.partitions if data.codec)
+    packed_bytes = 0
+    for data in request.partitions:
+        if data.codec:
+            packed_bytes += max(1, data.uncompressed_bytes)
+    return packed_bytes
 
 
 def unpack_call(call: ProduceCall, bytes_max: int) -> list[Payload | Refused | None]:
