@@ -11,20 +11,16 @@ import bisect
 import itertools
 import logging
 import operator
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from bus.client.murmur2 import partition_of_key, partitions_of_keys
+from bus.client.murmur2 import partitions_of_keys
 from bus.errors import BusError, ErrorCode
 
 logger = logging.getLogger(__name__)
-
-# Kafka's batch.size: so many bytes of records without a key stay in one partition before the next one's turn.
-STICKY_BYTES = 16_384
 
 
 class StickyPartitioner:
@@ -169,41 +165,6 @@ def record_partitioner_of(partitioner: Any) -> RecordPartitioner | None:
     if partitioner is None:
         return None
     return RoundRobinPartitioner() if partitioner == "round_robin" else UserPartitioner(partitioner)
-
-
-class StickyChoice:
-    """The partition of what has no key: one topic's partitions in turn."""
-
-    def __init__(self) -> None:
-        self._turn = itertools.count()
-        self._current = next(self._turn)
-        self._bytes = 0
-
-    def of_record(self, size_bytes: int, partition_count: int) -> int:
-        chosen = self._current % partition_count
-        self._bytes += size_bytes
-        if self._bytes >= STICKY_BYTES:
-            self._current, self._bytes = next(self._turn), 0
-        return chosen
-
-    def of_batch(self, partition_count: int) -> int:
-        """The whole batch goes to one partition, the next one to the next."""
-        chosen = self._current % partition_count
-        self._current, self._bytes = next(self._turn), 0
-        return chosen
-
-
-class Partitioner:
-    def __init__(self) -> None:
-        self._sticky: defaultdict[str, StickyChoice] = defaultdict(StickyChoice)
-
-    def of_record(self, topic: str, key: bytes | None, size_bytes: int, partition_count: int) -> int:
-        if key is not None:
-            return partition_of_key(key, partition_count)
-        return self._sticky[topic].of_record(size_bytes, partition_count)
-
-    def split(self, topic: str, batch: pa.RecordBatch, partition_count: int) -> list[tuple[int, pa.RecordBatch]]:
-        return split_by_key(batch, partition_count, lambda: self._sticky[topic].of_batch(partition_count))
 
 
 def split_by_key(
