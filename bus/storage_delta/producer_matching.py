@@ -67,11 +67,11 @@ def find_last_row(
     """The last row, in offset order, of the producer's highest epoch. `spans` as above."""
     last: tuple[int, int, int] | None = None  # epoch, offset, sequence
     # The highest epochs first, and of these the newest files: the first row found is nearly always the last one.
-    for at in np.lexsort((spans["file"], spans["epoch_max"]))[::-1]:
+    for at in np.lexsort((spans["file"], spans["epoch_max"]))[::-1].tolist():
         span = spans[at]
         file = files[int(span["file"])]
         if last is not None and (int(span["epoch_max"]), file.next_offset) <= last[:2]:
-            continue
+            break
         for rows in _rows_of(reader, file, producer_id, None, ()):
             row = np.lexsort((rows.offsets, rows.epochs))[-1]
             found = int(rows.epochs[row]), int(rows.offsets[row]), int(rows.sequences[row])
