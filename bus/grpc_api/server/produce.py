@@ -137,7 +137,10 @@ class ProduceHandler:
 
     def _in_flight(self, call: ProduceCall, submitted: Sequence[_Submitted], now_ms: int) -> _InFlight:
         timeout_ms = call.message.timeout_ms or self._request_timeout_ms
-        record_bytes = sum(item.batch.size_bytes for item in submitted if item.batch is not None)
+        record_bytes = 0
+        for item in submitted:
+            if item.batch is not None:
+                record_bytes += item.batch.size_bytes
         return _InFlight(
             call.message.correlation_id,
             submitted,
