@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -15,9 +17,11 @@ from bus.arrow_batches import (
     decode_records,
     encode_arrow,
     records_from_rows,
+    select_records,
+    sequences_of,
 )
 from bus.log_schema import HEADERS_TYPE, LOG_COLUMNS, LOG_SCHEMA, TIMESTAMP_TYPE, delta_schema_string, log_schema
-from bus.model import LogBatch, TimestampType
+from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TimestampType
 
 NOW_MS = 1_700_000_000_123
 
@@ -184,6 +188,39 @@ def test_completed_batch_has_the_columns_of_the_log_with_the_envelopes_values() 
     assert (row["offset"], row["leader_epoch"], row["timestamp_type"]) == (41, 6, 1)
     assert row["timestamp"].timestamp() == NOW_MS / 1000
     assert [row[name] for name in ("key", "headers", "producer_id", "producer_epoch", "sequence")] == [None] * 5
+
+
+def test_stamp_gives_every_record_its_sequence_and_wraps_behind_the_last() -> None:
+    stamp = ProducerStamp(2**40, 7, SEQUENCE_MODULUS - 2)
+    completed = complete_columns(log_batch(batch_of(value=pa.array([b"a", b"b", b"c"])), producer=stamp))
+    assert completed.schema.equals(LOG_SCHEMA)
+    assert completed.column("producer_id").to_pylist() == [2**40] * 3
+    assert completed.column("producer_epoch").to_pylist() == [7] * 3
+    assert completed.column("sequence").to_pylist() == [SEQUENCE_MODULUS - 2, SEQUENCE_MODULUS - 1, 0]
+
+
+def test_column_of_sequences_beats_the_stamp() -> None:
+    columns = batch_of(value=pa.array([b"a", b"b"]), sequence=pa.array([3, 9], pa.int32()))
+    completed = complete_columns(log_batch(columns, producer=ProducerStamp(1, 0, 0)))
+    assert completed.column("sequence").to_pylist() == [3, 9]
+    assert completed.column("producer_id").to_pylist() == [1, 1]
+
+
+def test_selected_records_keep_their_sequences_and_are_measured_anew() -> None:
+    micros = pa.array([1000, 9000, 5000, 7000], pa.int64()).cast(TIMESTAMP_TYPE)
+    values = pa.array([b"x" * 5000, b"y" * 9000, b"z" * 2000, b"w"])
+    batch = check_records(batch_of(value=values, timestamp=micros), default_timestamp_ms=NOW_MS)
+    stamped = replace(batch, producer=ProducerStamp(1, 0, SEQUENCE_MODULUS - 2))
+    selected = select_records(stamped, np.array([False, False, True, True]))
+    assert sequences_of(selected).tolist() == selected.columns.column("sequence").to_pylist() == [0, 1]
+    assert selected.columns.schema.field("sequence").type == pa.int32()
+    assert selected.columns.column("value").to_pylist() == [b"z" * 2000, b"w"]
+    assert (selected.record_count, selected.record_bytes_max) == (2, 2000)
+    assert (selected.timestamp_min_ms, selected.timestamp_max_ms) == (5, 7)
+    assert selected.size_bytes == selected.columns.nbytes
+    again = select_records(selected, np.array([False, True]))
+    assert sequences_of(again).tolist() == [1]
+    assert again.columns.schema.names.count("sequence") == 1
 
 
 def test_append_time_beats_the_producers_own_timestamps() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from bisect import bisect_left
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -13,14 +14,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bus.arrow_batches import complete_columns
-from bus.model import LogBatch, TimestampType, TopicPartition
+from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TimestampType, TopicPartition, sequence_after
 from bus.ports import Committed
 from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import DeltaStorage, open_storage, open_storage_on
 from tests.support.stores import NOW_MS, log_batch
 
 PARTITION = TopicPartition("orders", 0)
-Row = tuple[int, bytes | None, bytes | None, int, int]  # timestamp µs, key, value, timestamp type, leader epoch
+Stamp = tuple[int | None, int | None, int | None]  # producer id, epoch, sequence
+Row = tuple[int, bytes | None, bytes | None, int, int, Stamp]  # timestamp µs, key, value, timestamp type, leader epoch
+Drawn = tuple[list[tuple[bytes | None, bytes | None]], int | None, TimestampType, bool, ProducerStamp | None]
 
 bytes_or_null = st.one_of(st.none(), st.binary(max_size=40))
 batches = st.tuples(
@@ -28,6 +31,15 @@ batches = st.tuples(
     st.one_of(st.none(), st.integers(-50_000, 50_000)),  # spread of the timestamps in µs, None: one for all
     st.sampled_from(TimestampType),
     st.booleans(),  # with keys
+    st.one_of(
+        st.none(),
+        st.builds(
+            ProducerStamp,
+            st.integers(0, 2),
+            st.integers(0, 1),
+            st.one_of(st.integers(0, 50), st.integers(SEQUENCE_MODULUS - 10, SEQUENCE_MODULUS - 1)),
+        ),
+    ),
 )
 
 
@@ -51,8 +63,8 @@ class LogMachine(RuleBasedStateMachine):
         if self.folder is not None:
             shutil.rmtree(self.folder)
 
-    def place(self, drawn: tuple[list[tuple[bytes | None, bytes | None]], int | None, TimestampType, bool]) -> LogBatch:
-        records, spread, timestamp_type, has_keys = drawn
+    def place(self, drawn: Drawn) -> LogBatch:
+        records, spread, timestamp_type, has_keys, stamp = drawn
         base = len(self.rows)
         micros = [NOW_MS * 1000 + (spread or 0) * (index % 3) for index in range(len(records))]
         batch = log_batch(
@@ -63,14 +75,17 @@ class LogMachine(RuleBasedStateMachine):
             timestamp_type=timestamp_type,
             leader_epoch=self.epoch,
         )
-        for (key, value), us in zip(records, micros, strict=True):
-            self.rows.append((us, key if has_keys else None, value, int(timestamp_type), self.epoch))
-        return batch
+        for at, ((key, value), us) in enumerate(zip(records, micros, strict=True)):
+            producer: Stamp = (None, None, None)
+            if stamp is not None:
+                producer = (stamp.producer_id, stamp.producer_epoch, sequence_after(stamp.base_sequence, at))
+            self.rows.append((us, key if has_keys else None, value, int(timestamp_type), self.epoch, producer))
+        return replace(batch, producer=stamp)
 
     @rule(drawn=st.lists(batches, min_size=1, max_size=4), compression=st.sampled_from(["none", "zstd"]))
     def append(
         self,
-        drawn: list[tuple[list[tuple[bytes | None, bytes | None]], int | None, TimestampType, bool]],
+        drawn: list[Drawn],
         compression: str,
     ) -> None:
         version = self.table.state.version + 1
@@ -109,7 +124,8 @@ class LogMachine(RuleBasedStateMachine):
                 if found["offset"] < start:
                     continue
                 assert found["offset"] == offset < end
-                us, key, value, timestamp_type, epoch = self.rows[offset]
+                us, key, value, timestamp_type, epoch, producer = self.rows[offset]
+                assert (found["producer_id"], found["producer_epoch"], found["sequence"]) == producer
                 assert (found["key"], found["value"]) == (key, value)
                 assert (found["timestamp_type"], found["leader_epoch"]) == (timestamp_type, epoch)
                 assert round(found["timestamp"].timestamp() * 1_000_000) == us
@@ -123,7 +139,7 @@ class LogMachine(RuleBasedStateMachine):
         found = self.table.find_timestamp(wanted)
         assert (None if found is None else found.offset) == expected
         if found is not None:
-            us, _, _, _, epoch = self.rows[found.offset]
+            us, _, _, _, epoch, _ = self.rows[found.offset]
             assert (found.timestamp_ms, found.leader_epoch) == (us // 1000, epoch)
 
     @rule()

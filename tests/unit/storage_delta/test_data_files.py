@@ -329,3 +329,10 @@ def test_a_slice_goes_on_with_its_own_sequence() -> None:
 def test_numbers_that_go_up_by_one_take_hardly_any_room() -> None:
     plain = encode(run_of((10_000, None))).file.size_bytes
     assert encode(run_of((10_000, (2**40, 3, 10**9)))).file.size_bytes - plain < 2_000
+
+
+def test_append_time_beats_the_times_of_all_batches_of_a_group() -> None:
+    own = [log_batch(offset, [b"v"], timestamps_us=[1000 + offset]) for offset in range(3)]
+    batches = [replace(batch, timestamp_ms=NOW_MS + at) for at, batch in enumerate(own)]
+    rows = merge_batches(batches, LOG_SCHEMA)
+    assert rows.column("timestamp").cast(pa.int64()).to_pylist() == [(NOW_MS + at) * 1000 for at in range(3)]
