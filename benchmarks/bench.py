@@ -1,11 +1,12 @@
 """Where and how large: the sizes of a run, its folder, the brokers of both sides.
 
-Guards one promise: everything that a theme measures lives in one folder that stays until the run is over, and the
-peer is started once, warmed up, and stopped by its pid.
+Guards one promise: no theme feels what the one before left behind. Each has brokers of its own and a peer that is
+started, warmed up and stopped by its pid; the space of what it wrote is given back without deleting a file.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from benchmarks.broker_process import BrokerProcess
 from benchmarks.kafka import Kafka
 
 MIB = 1024 * 1024
+_CUT_BYTES_MIN = 64 * 1024
 # Kafka syncs after every batch that it appends, as the bus syncs every commit: a topic config.
 FLUSH_EACH = "flush.messages=1"
 PAGE_CACHE = "Kafka with its defaults: in the page cache when it answers; the bus: on disk"
@@ -25,7 +27,7 @@ SYNCED = "both on disk when they answer: Kafka with flush.messages=1"
 @dataclass(frozen=True, slots=True)
 class Sizes:
     rounds: int = 3
-    free_gib: int = 60
+    free_gib: int = 40
     produce_seconds: float = 10.0
     peer_small_records: int = 6_000_000
     peer_large_records: int = 800_000
@@ -87,26 +89,33 @@ class Bench:
     topics: int = 0
 
     def peer(self) -> Kafka | None:
-        """Kafka, started when first asked for and warmed up: its compiler has seen the produce path."""
+        """Kafka, started when a theme first asks for it and warmed up: its compiler has seen the produce path."""
         if self.has_peer and self.kafka is None:
             self.report("starting Kafka")
-            self.kafka = Kafka(self.folder / "kafka")
+            self.kafka = Kafka(Path(tempfile.mkdtemp(prefix="kafka-", dir=self.folder)))
             self.kafka.create_topic("warm-up", 4)
             self.kafka.produce("warm-up", records=self.sizes.peer_warm_up_records, value_bytes=100)
         return self.kafka
 
-    def stop_peer(self) -> None:
+    def end_theme(self) -> None:
+        """Stops the peer and gives the space of all data back.
+
+        Files are cut to nothing, not deleted: for minutes after many were deleted, ext4 passes over their inodes one by
+        one whenever a file is created, and that would be measured too.
+        """
         if self.kafka is not None:
             self.kafka.stop()
             self.kafka = None
+        for path in self.folder.rglob("*"):
+            if path.is_file() and path.stat().st_size >= _CUT_BYTES_MIN:
+                os.truncate(path, 0)
 
     def new_topic(self) -> str:
         self.topics += 1
         return f"bench-{self.topics}"
 
     def broker(self, *settings: str) -> BrokerProcess:
-        """On a root of its own, which stays until the whole run is over: for minutes after many files were deleted,
-        ext4 passes over their inodes one by one whenever a file is created, and that would be measured too."""
+        """On a root of its own."""
         return BrokerProcess(Path(tempfile.mkdtemp(prefix="root-", dir=self.folder)), *settings)
 
     def check_space(self) -> None:

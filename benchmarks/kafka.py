@@ -67,10 +67,9 @@ class Kafka:
     """One broker with its defaults, and a heap that is not what holds it back."""
 
     def __init__(self, folder: Path) -> None:
-        """Starts it and waits until it answers. Raises `PeerMissing`."""
+        """Starts it in `folder`, which is there and empty, and waits until it answers. Raises `PeerMissing`."""
         self._folder = folder
         self._class_path = f"{JARS}/*"
-        folder.mkdir(parents=True)
         self.port, controller_port = _free_ports(2)
         self.address = f"127.0.0.1:{self.port}"
         properties = folder / "server.properties"

@@ -14,16 +14,16 @@ _OURS, _PEER, _TARGET, _GREY = "#1b6ca8", "#c8ccd0", "#d1495b", "#666666"
 _OUR_COLOURS, _PEER_COLOURS = ("#1b6ca8", "#6fb1dd"), ("#8a9097", "#c98b4a")
 _DPI = 110
 
-# One panel each: (figure, how it is called in the picture).
+# One panel each: figure, how it is called in the picture, what stands beside it and where its records are then.
 _PANELS = (
-    ("send", "send(), no keys"),
-    ("send-keyed", "send(), 1,000 keys"),
-    ("produce-100b", "send_batch, 100 B values"),
-    ("produce-1kb", "send_batch, 1 KB values"),
-    ("fetch-files", "fetch from files, Arrow"),
-    ("delivery-p50", "to a waiting consumer, p50"),
-    ("latency-p50", "produce, p50"),
-    ("latency-p99", "produce, p99"),
+    ("send", "send(), no keys", "confluent\npage cache"),
+    ("send-keyed", "send(), 1,000 keys", "confluent\npage cache"),
+    ("produce-100b", "send_batch, 100 B values", "Kafka\npage cache"),
+    ("produce-1kb", "send_batch, 1 KB values", "Kafka\npage cache"),
+    ("fetch-files", "fetch from files, Arrow", "Kafka\npage cache"),
+    ("delivery-p50", "to a waiting consumer, p50", "Kafka\npage cache"),
+    ("latency-p50", "produce, p50", "Kafka\non disk"),
+    ("latency-p99", "produce, p99", "Kafka\non disk"),
 )
 
 
@@ -38,7 +38,7 @@ def short_number(value: float | None) -> str:
 
 def draw_bars(lines: Sequence[dict[str, Any]], path: Path) -> Path | None:
     by_name = {line["name"]: line for line in lines}
-    panels = [(by_name[name], title) for name, title in _PANELS if name in by_name]
+    panels = [(by_name[name], title, peer) for name, title, peer in _PANELS if name in by_name]
     if not panels:
         return None
     pyplot = _pyplot()
@@ -46,18 +46,18 @@ def draw_bars(lines: Sequence[dict[str, Any]], path: Path) -> Path | None:
     picture, grid = pyplot.subplots(rows, 3, figsize=(10, 2.9 * rows + 0.6), squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
-    for axes, (line, title) in zip(grid.flat, panels, strict=False):
-        _draw_bars(axes, line, title)
+    for axes, (line, title, peer) in zip(grid.flat, panels, strict=False):
+        _draw_bars(axes, line, title, peer)
     _finish(pyplot, picture, "The bus beside Apache Kafka, same machine, same minutes", lines[0], path)
     return path
 
 
-def _draw_bars(axes: Any, line: dict[str, Any], title: str) -> None:
+def _draw_bars(axes: Any, line: dict[str, Any], title: str, peer: str) -> None:
     is_millions = line["unit"] == "records/s"
     scale = 1e-6 if is_millions else 1.0
-    bars = [("bus", line["ours"], line["runs"], _OURS)]
+    bars = [("bus\non disk", line["ours"], line["runs"], _OURS)]
     if line["kafka"] is not None:
-        bars.append(("Kafka", line["kafka"], line["kafka_runs"], _PEER))
+        bars.append((peer, line["kafka"], line["kafka_runs"], _PEER))
     for position, (_, value, runs, colour) in enumerate(bars):
         axes.bar(position, value * scale, width=0.6, color=colour)
         axes.scatter([position] * len(runs), [run * scale for run in runs], s=9, color="#333333", zorder=3)

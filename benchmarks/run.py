@@ -67,10 +67,7 @@ def main() -> int:
             tell(str(missing))
             return 1
         _find_peer(bench)
-        try:
-            failed = [name for name, theme in themes.items() if not _measure(bench, name, theme, not arguments.quick)]
-        finally:
-            bench.stop_peer()
+        failed = [name for name, theme in themes.items() if not _measure(bench, name, theme, not arguments.quick)]
     if arguments.quick:
         tell("the sizes were for trying things out: Kafka's tools count their cold start, so compare nothing here")
     else:
@@ -97,6 +94,8 @@ def _measure(bench: Bench, name: str, theme: Theme, is_stored: bool) -> bool:
     except Exception as error:
         bench.report(f"theme {name} failed: {error!r}")
         return False
+    finally:
+        bench.end_theme()
     for result in measured:
         bench.report(report.line_of(result))
     if is_stored:
