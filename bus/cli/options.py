@@ -77,6 +77,31 @@ def complete_topics(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
     return [name for name in names if name.startswith(incomplete)]
 
 
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+def property_option() -> _Decorator[Any]:
+    return click.option(
+        "--property",
+        "-X",
+        "properties",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Any setting of the producer, by Kafka's name: linger.ms=20; repeatable.",
+    )
+
+
+def parse_properties(texts: Iterable[str]) -> dict[str, Any]:
+    """Settings for a client: dots become underscores, numbers and truth values what they look like."""
+    return {name.replace(".", "_"): _typed(value) for name, value in parse_pairs(texts, "--property").items()}
+
+
+def _typed(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    return int(text) if text.lstrip("-").isdecimal() else text
+
+
 def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     """`KEY=VALUE` each; the last one of a key counts. Raises `click.BadParameter`."""
     pairs: dict[str, str] = {}

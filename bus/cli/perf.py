@@ -14,7 +14,14 @@ import click
 
 from bus.cli.consume import seek
 from bus.cli.groups import BusGroup
-from bus.cli.options import address_option, count_of, topic_argument
+from bus.cli.options import (
+    COMPRESSIONS,
+    address_option,
+    count_of,
+    parse_properties,
+    property_option,
+    topic_argument,
+)
 from bus.cli.perf_latencies import Latencies, ProduceFigures
 from bus.cli.positions import Place, Position, PositionType
 from bus.errors import BusError, ErrorCode
@@ -72,7 +79,8 @@ def _ensure_topic(address: str, topic: str, partitions: int | None) -> None:
 @click.option("--throughput", type=float, default=-1, help="At most so many records a second; -1: no limit.")
 @click.option("--partitions", type=click.IntRange(min=1), help="Create the topic with so many if it is not there.")
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", help="all: committed to the Delta table.")
-@click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", help="On the wire.")
+@click.option("--compression", type=click.Choice(COMPRESSIONS), default="none", help="On the wire.")
+@property_option()
 @address_option()
 def produce(
     topic: str,
@@ -83,6 +91,7 @@ def produce(
     partitions: int | None,
     acks: str,
     compression: str,
+    properties: tuple[str, ...],
     address: str,
 ) -> None:
     """Send random records to TOPIC and print throughput and the latency of acknowledgements.
@@ -92,13 +101,14 @@ def produce(
     from bus.client.producer import Producer
 
     _ensure_topic(address, topic, partitions)
-    with Producer(
-        address,
-        acks=acks,
-        compression_type=compression,
-        max_request_size=max(_MIB, 2 * batch_size * (record_size + 16)),
-        buffer_memory=max(32 * _MIB, 16 * batch_size * (record_size + 16)),
-    ) as producer:
+    settings = {
+        "acks": acks,
+        "compression_type": compression,
+        "max_request_size": max(_MIB, 2 * batch_size * (record_size + 16)),
+        "buffer_memory": max(32 * _MIB, 16 * batch_size * (record_size + 16)),
+        **parse_properties(properties),
+    }
+    with Producer(address, **settings) as producer:
         producer.partitions_for(topic)
         figures = ProduceFigures(record_size, started=time.perf_counter())
         _send_all(producer, topic, records, record_size, batch_size, throughput, figures)
@@ -251,7 +261,10 @@ def latency(
     _ensure_topic(address, topic, partitions)
     value = _random_values(1, record_size).column("value")[0].as_py()
     latencies = Latencies()
-    with Producer(address, acks=acks) as producer, Consumer(address, fetch_max_wait_ms=5_000) as consumer:
+    with (
+        Producer(address, acks=acks, linger_ms=0) as producer,
+        Consumer(address, fetch_max_wait_ms=5_000) as consumer,
+    ):
         if end_to_end:
             _await_at_end(consumer, topic)
         for number in range(_WARM_UP_CALLS + records):

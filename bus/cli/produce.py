@@ -21,7 +21,14 @@ import click
 
 from bus.cli.failures import Failure
 from bus.cli.groups import BusCommand
-from bus.cli.options import address_option, count_of, topic_argument
+from bus.cli.options import (
+    COMPRESSIONS,
+    address_option,
+    count_of,
+    parse_properties,
+    property_option,
+    topic_argument,
+)
 from bus.cli.record_json import InputRecord, decode_record
 
 if TYPE_CHECKING:
@@ -52,7 +59,8 @@ _BATCHES_IN_FLIGHT_MAX = 64
 @click.option("--header", "-H", "headers", multiple=True, metavar="KEY=VALUE", help="A header of all; repeatable.")
 @click.option("--partition", "-p", type=click.IntRange(min=0), help="Where every record goes.  [default: by key]")
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", help="all: committed to the Delta table.")
-@click.option("--compression", "-z", type=click.Choice(["none", "lz4", "zstd"]), default="none", help="On the wire.")
+@click.option("--compression", "-z", type=click.Choice(COMPRESSIONS), default="none", help="On the wire.")
+@property_option()
 @click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
 @address_option()
 def produce(
@@ -64,6 +72,7 @@ def produce(
     partition: int | None,
     acks: str,
     compression: str,
+    properties: tuple[str, ...],
     quiet: bool,
     address: str,
 ) -> None:
@@ -77,9 +86,14 @@ def produce(
     if is_json and key_separator is not None:
         raise click.UsageError("expected --json or --key-separator, found both")
     parse = _record_parser(is_json, key_separator, _parse_headers(headers))
-    with Producer(
-        address, acks=acks, compression_type=compression, max_request_size=_REQUEST_BYTES_MAX, buffer_memory=64 << 20
-    ) as producer:
+    settings = {
+        "acks": acks,
+        "compression_type": compression,
+        "max_request_size": _REQUEST_BYTES_MAX,
+        "buffer_memory": 64 << 20,
+        **parse_properties(properties),
+    }
+    with Producer(address, **settings) as producer:
         producer.partitions_for(topic)  # a topic that does not exist is told before anything is read
         sending = _Sending(producer, topic, partition)
         started = time.monotonic()

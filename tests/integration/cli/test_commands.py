@@ -315,8 +315,8 @@ def test_log_is_described_dumped_and_verified_while_the_broker_runs(broker: Brok
     assert dumped[1] == "Starting offset: 0"
     assert re.match(r"baseOffset: 0 lastOffset: 0 count: 1 version: 1 size: \d+", dumped[2])
     assert re.fullmatch(
-        r"\| offset: 0 CreateTime: \d+ keySize: 3 valueSize: 1 leaderEpoch: 0 producerId: -1 producerEpoch: -1 "
-        r"sequence: -1 headerKeys: \[h\] key: key payload: a",
+        r"\| offset: 0 CreateTime: \d+ keySize: 3 valueSize: 1 leaderEpoch: 0 producerId: \d+ producerEpoch: 0 "
+        r"sequence: 0 headerKeys: \[h\] key: key payload: a",
         dumped[3],
     )
     second = done(broker, "log", "dump", f"{topic}/0", "--from-offset", "1").stdout

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from bus.cli.failures import describe_failure
 from bus.cli.main import cli
+from bus.cli.options import parse_properties
 from bus.cli.produce import _read_lines
 from bus.errors import BusError, ErrorCode, RootInUse
 
@@ -172,3 +173,17 @@ class _Pieces:
 )
 def test_lines_are_whole_however_the_input_comes_in_pieces(pieces: list[bytes], lines: list[list[bytes]]) -> None:
     assert [found for found, _ in _read_lines(_Pieces(*pieces))] == lines  # type: ignore[arg-type]
+
+
+def test_properties_are_settings_of_the_producer_by_kafkas_names() -> None:
+    assert parse_properties(["linger.ms=20", "enable.idempotence=False", "client.id=a=b"]) == {
+        "linger_ms": 20,
+        "enable_idempotence": False,
+        "client_id": "a=b",
+    }
+    refused = run("produce", "t", "-X", "linger_ms")
+    assert refused.exit_code == 2
+    assert "expected KEY=VALUE, found 'linger_ms'" in refused.output
+    unknown = run("produce", "t", "-X", "lingerms=5")
+    assert unknown.exit_code == 1
+    assert "the nearest one is 'linger_ms'" in unknown.output
