@@ -18,7 +18,7 @@ check: setup  ## ruff, mypy, import contracts, unit tests: under a minute
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -q tests/unit tests/properties tests/contract
+	$(BIN)/pytest -q tests/unit tests/transcripts tests/properties tests/simulation tests/contract
 
 test: check  ## everything
 	$(BIN)/pytest tests/integration tests/end_to_end tests/spark
