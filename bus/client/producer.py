@@ -23,7 +23,7 @@ from bus.client.interceptors import InterceptorChain, ProducerRecord
 from bus.client.partitioning import record_partitioner_of
 from bus.client.produce_batch import RECORD_OVERHEAD_BYTES, Headers, RecordFuture, headers_bytes
 from bus.client.produce_future import BatchFuture, RunChunk, wait_all
-from bus.client.producer_checks import check_bytes, check_headers, check_timestamp, one_batch
+from bus.client.producer_checks import check_bytes, check_headers, check_partition, check_timestamp, one_batch
 from bus.client.producer_threads import ProducerThreads
 from bus.errors import BusError, ErrorCode
 from bus.serializers import serializer_of
@@ -147,6 +147,7 @@ class Producer:
         value = check_bytes("value", self._serialize_value(topic, headers, value))
         key = check_bytes("key", self._serialize_key(topic, headers, key))
         headers = check_headers(headers)
+        partition = check_partition(partition)
         size = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + headers_bytes(headers or ())
         if size > self._config.max_request_size:
             raise BusError(
@@ -193,6 +194,7 @@ class Producer:
         deadline = time.monotonic() + self._config.max_block_ms / 1000
         self._check_process()
         batch = one_batch(table)
+        partition = check_partition(partition)
         if batch.num_rows == 0:
             return BatchFuture(0)
         info = self._topic(topic, partition, deadline)

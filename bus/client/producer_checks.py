@@ -5,6 +5,7 @@ Found out at the call: what cannot be encoded would stop the records behind it.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pyarrow as pa
@@ -41,6 +42,15 @@ def check_headers(headers: Any) -> Headers | None:
         name.encode()  # a lone surrogate has no bytes: UnicodeEncodeError says where it is
         checked.append((name, check_bytes(f"header {name!r}", data)))
     return checked
+
+
+def check_partition(partition: Any) -> int | None:
+    """Raises TypeError."""
+    if partition is None or type(partition) is int:
+        return partition
+    if isinstance(partition, bool) or not hasattr(partition, "__index__"):
+        raise TypeError(f"expected partition as an integer, found {type(partition).__name__}")
+    return operator.index(partition)
 
 
 def check_timestamp(timestamp_ms: Any) -> int:
