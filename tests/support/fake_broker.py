@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +34,7 @@ class FakePartition:
     # Of idempotent producers: producer id -> (epoch, last sequence), and where each batch is.
     producers: dict[int, tuple[int, int]] = field(default_factory=dict)
     known: dict[tuple[int, int, int], tuple[int, int]] = field(default_factory=dict)
+    fences: dict[int, int] = field(default_factory=dict)  # producer id -> lowest epoch that may append
 
     @property
     def high_watermark(self) -> int:
@@ -51,11 +52,22 @@ class FakeTopic:
 
 
 @dataclass(frozen=True)
+class FakeIdentity:
+    """Of a producer with a name. `last_epoch`: the one that this instance had before, -1 if there was none."""
+
+    id: int
+    epoch: int
+    last_epoch: int
+
+
+@dataclass(frozen=True)
 class Refuse:
-    """Answer this partition's share with an error; nothing is appended."""
+    """Answer this partition's share with an error; nothing is appended. `record_errors`: position -> what is wrong with
+    this record alone."""
 
     code: ErrorCode
     message: str = "as the test wants it"
+    record_errors: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -93,7 +105,7 @@ class Cluster:
         self.topics: dict[str, FakeTopic] = {}
         self.addresses: dict[int, str] = {}
         self.producer_ids = itertools.count(1_000)
-        self.names: dict[str, tuple[int, int]] = {}  # producer id and epoch
+        self.names: dict[str, FakeIdentity] = {}
 
     def create(self, name: str, partitions: int = 1) -> FakeTopic:
         with self.changed:
@@ -110,7 +122,8 @@ class Cluster:
 
 
 class FakeBroker(bus_pb2_grpc.BusServicer):
-    """`produce_script` and `fetch_script` hold what to do with the next shares of partitions, in order of arrival.
+    """`produce_script` and `fetch_script` hold what to do with the next shares of partitions, in order of arrival;
+    `identity_script` is for InitProducerId and ResumeProducer.
 
     `gate`, while cleared, holds every answer to a produce request back (it is appended all the same).
     """
@@ -121,9 +134,11 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
         self.produce_script: deque[Append | Refuse | BreakStream | AppendThenRefuse] = deque()
         self.fetch_script: deque[Append | Refuse | BreakStream | Answer] = deque()
         self.control_script: deque[Refuse | BreakStream] = deque()
+        self.identity_script: deque[Refuse | BreakStream] = deque()
         self.on_metadata: Callable[[], None] | None = None
         self.produce_requests: list[pb.ProduceRequest] = []
         self.fetch_requests: list[pb.FetchRequest] = []
+        self.resume_requests: list[pb.ResumeProducerRequest] = []
         self.calls: list[str] = []
         self.client_ids: set[str] = set()
         self.gate = threading.Event()
@@ -196,6 +211,9 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
                 base_offset=-1,
                 log_append_time_ms=-1,
                 version=-1,
+                record_errors=[
+                    pb.RecordError(index=index, message=message) for index, message in refusal.record_errors.items()
+                ],
             )
         return pb.PartitionProduceResponse(
             topic=data.topic,
@@ -211,10 +229,12 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
             return self.append(data.topic, data.partition, _payload(data), data.timestamp_ms)
         log = self.cluster.topics[data.topic].partitions[data.partition]
         epoch, last = log.producers.get(data.producer_id, (-1, -1))
-        if data.producer_epoch < max(
-            [epoch, *(held for pid, held in self.cluster.names.values() if pid == data.producer_id)]
-        ):
-            return Refuse(ErrorCode.INVALID_PRODUCER_EPOCH, f"expected epoch {epoch}, found {data.producer_epoch}")
+        least = max(epoch, log.fences.get(data.producer_id, -1))
+        current = next((held.epoch for held in self.cluster.names.values() if held.id == data.producer_id), 0)
+        if data.producer_epoch < current:
+            return Refuse(ErrorCode.PRODUCER_FENCED, f"expected epoch {current}, found {data.producer_epoch}")
+        if data.producer_epoch < least:
+            return Refuse(ErrorCode.INVALID_PRODUCER_EPOCH, f"expected epoch {least}, found {data.producer_epoch}")
         stamp = (data.producer_id, data.producer_epoch, data.base_sequence)
         if stamp in log.known:
             return log.known[stamp]
@@ -228,32 +248,59 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
 
     def InitProducerId(self, request: pb.InitProducerIdRequest, context: Any) -> pb.InitProducerIdResponse:
         self._note("InitProducerId", context)
+        step = self._identity_step(context)
+        if isinstance(step, Refuse):
+            return pb.InitProducerIdResponse(error_code=int(step.code), error_message=step.message)
         with self.cluster.changed:
-            if not request.name:
-                return pb.InitProducerIdResponse(producer_id=next(self.cluster.producer_ids))
-            found = self.cluster.names.get(request.name)
-            if found is not None and request.HasField("producer_id") and request.producer_epoch < found[1]:
-                return pb.InitProducerIdResponse(error_code=pb.ERROR_CODE_PRODUCER_FENCED, error_message="fenced")
-            identity = (next(self.cluster.producer_ids), 0) if found is None else (found[0], found[1] + 1)
-            self.cluster.names[request.name] = identity
-            return pb.InitProducerIdResponse(producer_id=identity[0], producer_epoch=identity[1])
+            answer = self._identity_for(request)
+        if step is not None:
+            context.abort(step.status, "as the test wants it")
+        return answer
+
+    def _identity_for(self, request: pb.InitProducerIdRequest) -> pb.InitProducerIdResponse:
+        if not request.name:
+            return pb.InitProducerIdResponse(producer_id=next(self.cluster.producer_ids))
+        found = self.cluster.names.get(request.name)
+        if found is None:
+            found = FakeIdentity(next(self.cluster.producer_ids), 0, -1)
+        elif not request.HasField("producer_id"):
+            found = FakeIdentity(found.id, found.epoch + 1, -1)
+        elif request.producer_epoch == found.epoch:
+            found = FakeIdentity(found.id, found.epoch + 1, found.epoch)
+        elif request.producer_epoch != found.last_epoch:  # else it asks again, since the answer was lost
+            return pb.InitProducerIdResponse(error_code=pb.ERROR_CODE_PRODUCER_FENCED, error_message="fenced")
+        self.cluster.names[request.name] = found
+        return pb.InitProducerIdResponse(producer_id=found.id, producer_epoch=found.epoch)
 
     def ResumeProducer(self, request: pb.ResumeProducerRequest, context: Any) -> pb.ResumeProducerResponse:
         self._note("ResumeProducer", context)
+        step = self._identity_step(context)
         with self.cluster.changed:
-            return pb.ResumeProducerResponse(
-                partitions=[self._resume(request, asked.topic, asked.partition) for asked in request.partitions]
-            )
+            self.resume_requests.append(request)
+            answers = [self._resume(request, asked, step) for asked in request.partitions]
+        if isinstance(step, BreakStream):
+            context.abort(step.status, "as the test wants it")
+        return pb.ResumeProducerResponse(partitions=answers)
+
+    def _identity_step(self, context: Any) -> Refuse | BreakStream | None:
+        step = self.identity_script.popleft() if self.identity_script else None
+        if isinstance(step, BreakStream) and not step.is_appended:
+            context.abort(step.status, "as the test wants it")
+        return step
 
     def _resume(
-        self, request: pb.ResumeProducerRequest, topic: str, partition: int
+        self, request: pb.ResumeProducerRequest, asked: pb.ResumeProducerPartition, step: Refuse | BreakStream | None
     ) -> pb.ResumeProducerPartitionResponse:
-        log = self.cluster.topics[topic].partitions[partition]
-        epoch, last = log.producers.get(request.producer_id, (-1, -1))
-        log.producers[request.producer_id] = (max(epoch, request.producer_epoch), last)
-        return pb.ResumeProducerPartitionResponse(
-            topic=topic, partition=partition, last_epoch=epoch, last_sequence=last, version=len(log.batches)
-        )
+        answer = pb.ResumeProducerPartitionResponse(topic=asked.topic, partition=asked.partition)
+        refusal = step if isinstance(step, Refuse) else self._check(asked.topic, asked.partition, asked.topic_id)
+        if refusal is not None:
+            answer.error_code, answer.error_message = int(refusal.code), refusal.message
+            return answer
+        log = self.cluster.topics[asked.topic].partitions[asked.partition]
+        log.fences[request.producer_id] = max(request.producer_epoch, log.fences.get(request.producer_id, -1))
+        answer.last_epoch, answer.last_sequence = log.producers.get(request.producer_id, (-1, -1))
+        answer.version = len(log.batches)
+        return answer
 
     def append(self, topic: str, partition: int, arrow: bytes, timestamp_ms: int = 0) -> tuple[int, int]:
         """The Arrow bytes at the end of a log, as they are."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 from typing import Any
 
 import grpc
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from bus import BusError, ErrorCode, Producer
+from bus.arrow_batches import decode_arrow
 from bus.client.murmur2 import partition_of_key
 from tests.support.broker_process import free_port
 from tests.support.fake_broker import Append, AppendThenRefuse, BreakStream, Cluster, FakeBroker, Refuse
@@ -20,6 +25,16 @@ WAIT_S = 20
 
 def log_of(broker: FakeBroker, topic: str, partition: int = 0) -> list[bytes | None]:
     return broker.cluster.topics[topic].partitions[partition].values()
+
+
+def records_of(broker: FakeBroker, topic: str, partition: int = 0) -> list[tuple[bytes | None, bytes | None]]:
+    """Key and value of each record."""
+    found: list[tuple[bytes | None, bytes | None]] = []
+    for batch in broker.cluster.topics[topic].partitions[partition].batches:
+        columns = decode_arrow(batch.arrow).to_pydict()
+        values = columns["value"]
+        found += zip(columns.get("key", [None] * len(values)), values, strict=True)
+    return found
 
 
 def wait_for_requests(broker: FakeBroker, count: int) -> None:
@@ -100,16 +115,41 @@ def test_empty_batch_is_done_and_sends_nothing(broker: FakeBroker) -> None:
 
 def test_records_that_wait_for_the_window_share_a_request(broker: FakeBroker) -> None:
     broker.cluster.create("t")
-    broker.gate.clear()
-    with Producer(broker.address, max_in_flight_requests_per_connection=2) as producer:
-        futures = [producer.send("t", b"%d" % number, timestamp_ms=number) for number in range(100)]
-        wait_for_requests(broker, 1)
+    with Producer(broker.address, linger_ms=0, max_in_flight_requests_per_connection=2) as producer:
+        producer.send("t", b"first", timestamp_ms=0).result(WAIT_S)  # topic, identity and connection are known now
+        broker.gate.clear()
+        futures = [producer.send("t", b"%d" % number, timestamp_ms=number) for number in range(1, 100)]
+        wait_for_requests(broker, 2)
         broker.gate.set()
         found = [future.result(WAIT_S) for future in futures]
-    assert log_of(broker, "t") == [b"%d" % number for number in range(100)]
-    assert [metadata.offset for metadata in found] == list(range(100))
-    assert [metadata.timestamp_ms for metadata in found] == list(range(100))
-    assert len(broker.produce_requests) == 3
+    assert log_of(broker, "t")[1:] == [b"%d" % number for number in range(1, 100)]
+    assert [metadata.offset for metadata in found] == list(range(1, 100))
+    assert [metadata.timestamp_ms for metadata in found] == list(range(1, 100))
+    assert len(broker.produce_requests) == 4, "the first, the two of the window, and one with all that waited"
+
+
+def test_records_that_are_sent_in_one_breath_share_a_batch(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    with Producer(broker.address, linger_ms=60_000) as producer:
+        futures = [producer.send("t", b"%d" % number) for number in range(50)]
+        producer.flush(WAIT_S)
+        assert [future.result(0).offset for future in futures] == list(range(50))
+    assert len(broker.produce_requests) == 1
+
+
+def test_lingering_record_leaves_without_anybody_asking(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    with Producer(broker.address, linger_ms=20) as producer:
+        assert producer.send("t", b"a").result(WAIT_S).offset == 0
+
+
+def test_partitions_of_one_leader_share_a_request(broker: FakeBroker) -> None:
+    broker.cluster.create("t", 8)
+    with Producer(broker.address, linger_ms=60_000) as producer:
+        futures = [producer.send("t", b"%d" % number, partition=number) for number in range(8)]
+        producer.flush(WAIT_S)
+        assert [future.result(0).partition for future in futures] == list(range(8))
+    assert [len(request.partitions) for request in broker.produce_requests] == [8]
 
 
 def test_client_id_reaches_the_broker(broker: FakeBroker) -> None:
@@ -152,39 +192,44 @@ def test_final_error_fails_the_record_at_once_with_the_brokers_words(broker: Fak
 def test_order_is_kept_when_a_request_fails_with_others_behind_it(broker: FakeBroker) -> None:
     broker.cluster.create("t")
     broker.produce_script.extend([Append(), Refuse(ErrorCode.KAFKA_STORAGE_ERROR)])
-    broker.gate.clear()
-    with Producer(broker.address, **QUICK) as producer:
-        futures = [producer.send("t", b"%d" % number) for number in range(5)]
-        wait_for_requests(broker, 1)
+    with Producer(broker.address, linger_ms=0, **QUICK) as producer:
+        producer.send("t", b"0").result(WAIT_S)
+        broker.gate.clear()
+        futures = [producer.send("t", b"%d" % number) for number in range(1, 5)]
+        wait_for_requests(broker, 2)
         broker.gate.set()
-        for future in futures:
-            future.result(WAIT_S)
-    log = log_of(broker, "t")
-    last_copies = sorted(set(log), key=lambda value: len(log) - log[::-1].index(value))
-    assert last_copies == [b"0", b"1", b"2", b"3", b"4"], f"out of order: {log}"
-    assert log.count(b"0") == 1, "what was acknowledged before the failure is not sent again"
+        assert [future.result(WAIT_S).offset for future in futures] == [1, 2, 3, 4]
+    assert log_of(broker, "t") == [b"0", b"1", b"2", b"3", b"4"]
 
 
 @pytest.mark.parametrize("is_appended", [True, False])
-def test_broken_connection_loses_nothing_and_keeps_the_order(broker: FakeBroker, is_appended: bool) -> None:
+def test_broken_connection_neither_loses_nor_doubles_nor_reorders(broker: FakeBroker, is_appended: bool) -> None:
     broker.cluster.create("t")
     broker.produce_script.extend([Append(), Append(), BreakStream(is_appended)])
     with Producer(broker.address, **QUICK) as producer:
-        futures = [producer.send_batch("t", batch_of(3)[number : number + 1]) for number in (0, 1, 2, 0, 1, 2)]
-        for future in futures:
-            future.result(WAIT_S)
-    log = log_of(broker, "t")
-    assert [int(value or b"") for value in log][-3:] == [0, 1, 2]
-    assert set(log) == {b"%010d" % number for number in range(3)}
-    assert len(log) == 6 or is_appended or len(log) > 6
+        futures = [producer.send_batch("t", batch_of(6)[number : number + 1]) for number in range(6)]
+        assert [future.result(WAIT_S)[0].base_offset for future in futures] == list(range(6))
+    assert log_of(broker, "t") == [b"%010d" % number for number in range(6)]
 
 
-def test_unknown_outcome_may_write_twice_but_is_acknowledged(broker: FakeBroker) -> None:
+def test_unknown_outcome_is_settled_by_asking_again_and_written_once(broker: FakeBroker) -> None:
     broker.cluster.create("t")
     broker.produce_script.append(AppendThenRefuse())
     with Producer(broker.address, **QUICK) as producer:
+        assert producer.send("t", b"a").result(WAIT_S).offset == 0
+    assert log_of(broker, "t") == [b"a"]
+    first, second = (request.partitions[0] for request in broker.produce_requests)
+    assert first == second, "the very same bytes under the very same stamp"
+
+
+def test_without_idempotence_an_unknown_outcome_may_write_twice_but_is_acknowledged(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    broker.produce_script.append(AppendThenRefuse())
+    with Producer(broker.address, enable_idempotence=False, **QUICK) as producer:
         assert producer.send("t", b"a").result(WAIT_S).offset == 1
     assert log_of(broker, "t") == [b"a", b"a"]
+    assert not any(request.partitions[0].HasField("producer_id") for request in broker.produce_requests)
+    assert "InitProducerId" not in broker.calls
 
 
 def test_without_retries_an_unknown_outcome_is_reported_and_written_at_most_once(broker: FakeBroker) -> None:
@@ -208,7 +253,7 @@ def test_record_that_comes_during_a_back_off_leaves_when_it_is_over(broker: Fake
 def test_delivery_time_out_bounds_the_retries(broker: FakeBroker) -> None:
     broker.cluster.create("t")
     broker.produce_script.extend([Refuse(ErrorCode.KAFKA_STORAGE_ERROR, "disk full")] * 1_000)
-    with Producer(broker.address, delivery_timeout_ms=100, **QUICK) as producer:
+    with Producer(broker.address, request_timeout_ms=50, delivery_timeout_ms=100, **QUICK) as producer:
         error = producer.send("t", b"a").exception(WAIT_S)
     assert error is not None
     assert error.code is ErrorCode.REQUEST_TIMED_OUT
@@ -229,27 +274,164 @@ def test_request_that_the_server_cannot_read_fails_alone(broker: FakeBroker) -> 
     broker.cluster.create("t")
     broker.produce_script.append(BreakStream(False, grpc.StatusCode.INVALID_ARGUMENT))
     with Producer(broker.address, **QUICK) as producer:
-        first, second = producer.send("t", b"bad"), producer.send("t", b"good")
+        first = producer.send_batch("t", pa.table({"value": [b"bad"]}))
+        second = producer.send_batch("t", pa.table({"value": [b"good"]}))
         error = first.exception(WAIT_S)
         second.result(WAIT_S)
     assert error is not None
     assert error.code is ErrorCode.INVALID_REQUEST
-    assert log_of(broker, "t")[-1] == b"good"
+    assert log_of(broker, "t") == [b"good"]
 
 
-def test_one_bad_record_among_many_that_shared_a_request_fails_alone(broker: FakeBroker) -> None:
+def test_bad_records_that_the_broker_names_fail_alone(broker: FakeBroker) -> None:
     broker.cluster.create("t")
-    too_large = Refuse(ErrorCode.MESSAGE_TOO_LARGE)
-    # The first goes alone; the next three share a request, which is refused; then the second of them is.
-    broker.produce_script.extend([Append(), too_large, Append(), too_large, Append()])
-    broker.gate.clear()
-    with Producer(broker.address, max_in_flight_requests_per_connection=1, **QUICK) as producer:
-        futures = [producer.send("t", b"%d" % number) for number in range(4)]
-        wait_for_requests(broker, 1)
+    broker.produce_script.append(Refuse(ErrorCode.MESSAGE_TOO_LARGE, "some", {1: "one", 4: "four"}))
+    with Producer(broker.address, linger_ms=60_000, **QUICK) as producer:
+        futures = [producer.send("t", b"%d" % number, key=b"k%d" % number) for number in range(6)]
+        producer.flush(WAIT_S)
+        errors = [future.exception(0) for future in futures]
+        offsets = [future.result(0).offset for future, error in zip(futures, errors, strict=True) if error is None]
+    assert [error and (error.code, error.message) for error in errors] == [
+        None,
+        (ErrorCode.MESSAGE_TOO_LARGE, "one"),
+        None,
+        None,
+        (ErrorCode.MESSAGE_TOO_LARGE, "four"),
+        None,
+    ]
+    assert offsets == [0, 1, 2, 3]
+    assert records_of(broker, "t") == [(b"k%d" % number, b"%d" % number) for number in (0, 2, 3, 5)]
+
+
+def test_without_names_the_batches_that_shared_a_request_are_halved_until_the_bad_one_is_alone(
+    broker: FakeBroker,
+) -> None:
+    broker.cluster.create("t")
+    with Producer(broker.address, linger_ms=0, max_in_flight_requests_per_connection=1, **QUICK) as producer:
+        producer.send("t", b"first").result(WAIT_S)
+        broker.gate.clear()
+        blocking = producer.send("t", b"blocking")
+        wait_for_requests(broker, 2)
+        futures = []
+        for number in range(4):  # each is a batch of its own, and they wait for the window together
+            futures.append(producer.send("t", b"%d" % number * 20_000))
+        too_large = Refuse(ErrorCode.MESSAGE_TOO_LARGE)
+        # All four; the first half; 0 alone; 1 alone; after that the rest goes through.
+        broker.produce_script.extend([too_large, too_large, Append(), too_large])
         broker.gate.set()
+        blocking.result(WAIT_S)
         errors = [future.exception(WAIT_S) for future in futures]
-    assert [error and error.code for error in errors] == [None, None, ErrorCode.MESSAGE_TOO_LARGE, None]
-    assert log_of(broker, "t") == [b"0", b"1", b"3"]
+    assert [error and error.code for error in errors] == [None, ErrorCode.MESSAGE_TOO_LARGE, None, None]
+    assert [(value or b"")[:1] for value in log_of(broker, "t")[2:]] == [b"0", b"2", b"3"]
+
+
+# ---------------------------------------------------------------- identity
+
+
+def stamps_of(broker: FakeBroker) -> list[tuple[int, int]]:
+    """Epoch and first sequence of each share that arrived."""
+    return [
+        (share.producer_epoch, share.base_sequence)
+        for request in broker.produce_requests
+        for share in request.partitions
+    ]
+
+
+def test_records_wait_for_an_identity_and_are_numbered_from_zero(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    broker.identity_script.extend([Refuse(ErrorCode.KAFKA_STORAGE_ERROR), BreakStream(True)])
+    with Producer(broker.address, **QUICK) as producer:
+        producer.send_batch("t", batch_of(3)).result(WAIT_S)
+        producer.send_batch("t", batch_of(2)).result(WAIT_S)
+    assert broker.calls.count("InitProducerId") == 3
+    assert stamps_of(broker) == [(0, 0), (0, 3)]
+
+
+def test_gap_is_closed_under_the_next_epoch_before_anything_goes_on(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    broker.produce_script.extend([Append(), Refuse(ErrorCode.INVALID_RECORD)])
+    with Producer(broker.address, **QUICK) as producer:
+        producer.send_batch("t", batch_of(3)).result(WAIT_S)
+        assert producer.send_batch("t", batch_of(5)).exception(WAIT_S) is not None
+        producer.send_batch("t", batch_of(2)).result(WAIT_S)
+    assert stamps_of(broker) == [(0, 0), (0, 3), (1, 3)]
+    assert [request.producer_epoch for request in broker.resume_requests] == [1]
+
+
+def test_lost_answer_to_resuming_is_asked_for_again_under_the_same_epoch(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    with Producer(broker.address, **QUICK) as producer:
+        producer.send("t", b"a").result(WAIT_S)
+        broker.produce_script.append(Refuse(ErrorCode.INVALID_RECORD))
+        broker.identity_script.extend([BreakStream(True), BreakStream(False), Refuse(ErrorCode.KAFKA_STORAGE_ERROR)])
+        assert producer.send("t", b"b").exception(WAIT_S) is not None
+        assert producer.send("t", b"c").result(WAIT_S).offset == 1
+    assert [request.producer_epoch for request in broker.resume_requests] == [1, 1, 1]
+    assert stamps_of(broker)[-1] == (1, 1)
+
+
+def test_identity_that_is_refused_for_good_fails_what_waits_and_every_later_send(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    broker.identity_script.append(Refuse(ErrorCode.INVALID_REQUEST, "you may not"))
+    with Producer(broker.address, **QUICK) as producer:
+        error = producer.send("t", b"a").exception(WAIT_S)
+        assert error is not None
+        assert error.code is ErrorCode.INVALID_REQUEST
+        for call in (lambda: producer.send("t", b"b"), lambda: producer.send_batch("t", batch_of(1))):
+            with pytest.raises(BusError, match="you may not"):
+                call()
+        assert producer.metrics()["buffer-available-bytes"] == producer.metrics()["buffer-total-bytes"]
+    assert log_of(broker, "t") == []
+
+
+def test_named_producer_goes_on_where_its_last_instance_ended(broker: FakeBroker) -> None:
+    broker.cluster.create("t", 2)
+    with Producer(broker.address, name="loader", **QUICK) as first:
+        assert first.last_sequence("t", 0) is None
+        first.send_batch("t", batch_of(3), partition=0).result(WAIT_S)
+        assert (first.last_sequence("t", 0), first.last_sequence("t", 1)) == (2, None)
+    with Producer(broker.address, name="loader", **QUICK) as second:
+        assert second.last_sequence("t", 0) == 2
+        second.send_batch("t", batch_of(2), partition=0).result(WAIT_S)
+        second.send_batch("t", batch_of(2), partition=1).result(WAIT_S)
+        assert (second.last_sequence("t", 0), second.last_sequence("t", 1)) == (4, 1)
+    assert stamps_of(broker) == [(0, 0), (1, 3), (1, 0)]
+
+
+def test_older_instance_of_a_named_producer_is_fenced_for_good(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    with (
+        Producer(broker.address, name="loader", **QUICK) as older,
+        Producer(broker.address, name="loader", **QUICK) as younger,
+    ):
+        older.send("t", b"a").result(WAIT_S)
+        younger.send("t", b"b").result(WAIT_S)
+        error = older.send("t", b"c").exception(WAIT_S)
+        assert error is not None
+        assert error.code is ErrorCode.PRODUCER_FENCED
+        with pytest.raises(BusError) as caught:
+            older.send("t", b"d")
+        assert caught.value.code is ErrorCode.PRODUCER_FENCED
+        younger.send("t", b"e").result(WAIT_S)
+    assert log_of(broker, "t") == [b"a", b"b", b"e"]
+
+
+def test_named_producer_fails_all_that_is_behind_a_failed_record_of_the_partition(broker: FakeBroker) -> None:
+    broker.cluster.create("t", 2)
+    broker.produce_script.append(Refuse(ErrorCode.INVALID_RECORD, "bad"))
+    with Producer(broker.address, name="loader", **QUICK) as producer:
+        assert producer.send("t", b"a", partition=0).exception(WAIT_S) is not None
+        error = producer.send("t", b"b", partition=0).exception(WAIT_S)
+        assert error is not None
+        assert "a record before it failed (bad)" in error.message
+        assert producer.send("t", b"c", partition=1).result(WAIT_S).offset == 0
+        assert producer.last_sequence("t", 0) is None
+
+
+def test_only_a_named_producer_has_a_last_sequence(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    with Producer(broker.address) as producer, pytest.raises(BusError, match="name"):
+        producer.last_sequence("t", 0)
 
 
 # ---------------------------------------------------------------- leaders
@@ -384,6 +566,8 @@ def test_unknown_topic_and_partition_are_refused_at_the_call(broker: FakeBroker)
         ({"value": b"", "timestamp_ms": -5}, BusError),
         ({"value": b"", "timestamp_ms": 2**62}, BusError),
         ({"value": b"x" * 1_100_000}, BusError),
+        ({"value": b"", "partition": 0.5}, TypeError),
+        ({"value": b"", "partition": True}, TypeError),
     ],
 )
 def test_record_that_cannot_be_sent_is_refused_at_the_call(
@@ -395,6 +579,14 @@ def test_record_that_cannot_be_sent_is_refused_at_the_call(
             producer.send("t", **arguments)
         producer.send("t", bytearray(b"fine")).result(WAIT_S)
     assert log_of(broker, "t") == [b"fine"]
+
+
+def test_partition_that_is_no_number_is_refused_and_harms_nobody_else(broker: FakeBroker) -> None:
+    broker.cluster.create("t", 2)
+    with Producer(broker.address) as producer:
+        with pytest.raises(TypeError, match="partition"):
+            producer.send_batch("t", batch_of(1), partition=1.0)  # type: ignore[arg-type]
+        producer.send("t", b"fine", partition=0).result(WAIT_S)
 
 
 @pytest.mark.parametrize(
@@ -447,7 +639,7 @@ def test_flush_waits_for_everything_and_says_what_is_missing(broker: FakeBroker)
     broker.gate.clear()
     with Producer(broker.address) as producer:
         futures = [producer.send("t", b"%d" % number) for number in range(3)]
-        with pytest.raises(TimeoutError, match="3 open"):
+        with pytest.raises(TimeoutError, match="1 batches open"):
             producer.flush(0.01)
         broker.gate.set()
         producer.flush(WAIT_S)
@@ -468,6 +660,117 @@ def test_close_in_a_hurry_fails_what_is_open_and_ends_every_thread(broker: FakeB
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("bus-produce")] == []
     with pytest.raises(BusError, match="closed"):
         producer.send("t", b"b")
+
+
+def test_close_without_time_fails_what_lingers_and_comes_back(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    producer = Producer(broker.address, linger_ms=60_000)
+    producer.send("t", b"a").add_done_callback(lambda done: seen.append(done.exception(0)))
+    seen: list[BusError | None] = []
+    broker.gate.clear()
+    producer.close(timeout=0)
+    (error,) = seen
+    assert error is not None
+    assert error.code is ErrorCode.REQUEST_TIMED_OUT
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("bus-produce")] == []
+
+
+def test_memory_is_free_again_after_every_kind_of_outcome(broker: FakeBroker) -> None:
+    broker.cluster.create("t", 4)
+    broker.produce_script.extend(
+        [
+            Refuse(ErrorCode.INVALID_RECORD),
+            Refuse(ErrorCode.KAFKA_STORAGE_ERROR),
+            BreakStream(True),
+            Refuse(ErrorCode.MESSAGE_TOO_LARGE, "one", {0: "it"}),
+            AppendThenRefuse(),
+        ]
+    )
+    with Producer(broker.address, linger_ms=1, **QUICK) as producer:
+        for number in range(300):
+            producer.send("t", b"%d" % number, key=b"k%d" % (number % 7) if number % 3 else None)
+            if number % 50 == 0:
+                producer.send_batch("t", batch_of(20), partition=number // 50 % 4)
+        producer.flush(WAIT_S)
+        found = producer.metrics()
+        assert found["buffer-available-bytes"] == found["buffer-total-bytes"]
+
+
+def test_forgotten_producer_delivers_what_it_took_in_and_ends_its_threads(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    producer = Producer(broker.address, linger_ms=60_000)
+    future = producer.send("t", b"a")
+    mine = [thread for thread in threading.enumerate() if thread.name.startswith("bus-produce")]
+    del producer
+    gc.collect()
+    assert future.result(WAIT_S).offset == 0
+    for thread in mine:
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+def test_each_thread_finds_its_records_in_its_order_in_one_partition(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+
+    def work(name: int) -> None:
+        for number in range(500):
+            futures[name].append(producer.send("t", b"%d-%d" % (name, number)))
+
+    futures: dict[int, list[Any]] = {0: [], 1: []}
+    broker.produce_script.extend([Append(), Refuse(ErrorCode.KAFKA_STORAGE_ERROR), BreakStream(True)])
+    with Producer(broker.address, linger_ms=1, batch_size=1_000, **QUICK) as producer:
+        threads = [threading.Thread(target=work, args=(name,)) for name in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_S)
+    log = log_of(broker, "t")
+    for name in (0, 1):
+        mine = [(offset, value) for offset, value in enumerate(log) if (value or b"").startswith(b"%d-" % name)]
+        assert [value for _, value in mine] == [b"%d-%d" % (name, number) for number in range(500)]
+        assert [future.result(0).offset for future in futures[name]] == [offset for offset, _ in mine]
+
+
+RECORDS = st.lists(st.tuples(st.none() | st.binary(max_size=40), st.none() | st.binary(max_size=4)), max_size=60)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(records=RECORDS, partitions=st.integers(1, 5), batch_size=st.sampled_from([0, 60, 16_384]))
+def test_short_way_of_a_plain_record_and_the_long_way_of_every_other_give_the_same(
+    broker: FakeBroker, records: list[tuple[bytes | None, bytes | None]], partitions: int, batch_size: int
+) -> None:
+    class Bystander:
+        def on_send(self, record: Any) -> Any:
+            return record
+
+        def on_acknowledgement(self, metadata: Any, error: Any) -> None: ...
+
+        def close(self) -> None: ...
+
+    broker.cluster.create("short", partitions)
+    broker.cluster.create("long", partitions)
+    began_ms = time.time_ns() // 1_000_000
+    with (
+        Producer(broker.address, batch_size=batch_size) as plain,
+        Producer(broker.address, batch_size=batch_size, interceptors=[Bystander()]) as watched,
+    ):
+        placed = [plain.send("short", value, key) for value, key in records]
+        expected = [watched.send("long", value, key) for value, key in records]
+        plain.flush(WAIT_S)
+        watched.flush(WAIT_S)
+        ended_ms = time.time_ns() // 1_000_000
+        for (_, key), one, other in zip(records, placed, expected, strict=True):
+            for found in (one.result(0), other.result(0)):
+                assert began_ms <= found.timestamp_ms <= ended_ms
+                assert key is None or found.partition == partition_of_key(key, partitions)
+        for topic, futures in (("short", placed), ("long", expected)):
+            logs = [records_of(broker, topic, partition) for partition in range(partitions)]
+            for (value, key), future in zip(records, futures, strict=True):
+                found = future.result(0)
+                assert logs[found.partition][found.offset] == (key, value)
+            for partition in range(partitions):
+                mine = [future.result(0).offset for future in futures if future.result(0).partition == partition]
+                assert mine == list(range(len(logs[partition])))
 
 
 def test_many_threads_share_a_producer_and_nothing_is_lost(broker: FakeBroker) -> None:
