@@ -61,9 +61,9 @@ class BufferPool:
         if self.try_take(size_bytes):
             return
         waiter = _Waiter(size_bytes)
-        self._waiters.append(waiter)
         started = self._clock()
         try:
+            self._waiters.append(waiter)
             self._wait_unlocked(waiter, deadline)
         except BaseException:  # an interrupt of the user's thread
             self._give_up(waiter)
