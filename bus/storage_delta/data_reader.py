@@ -249,7 +249,7 @@ def _plan_row_groups(file: LiveFile, metadata: Any) -> Iterator[RowGroup]:
             following = file.next_offset
         if index == metadata.num_row_groups - 1:
             following = file.next_offset
-        constants = _constants(statistics)
+        constants = _constants(statistics, group.num_rows)
         skipped = {*constants, *_all_null(statistics, group.num_rows)}
         if file.is_dense:
             skipped.add("offset")
@@ -263,10 +263,13 @@ def _take_stamp(columns: dict[str, pa.Array], constants: dict[str, int], count: 
     """The stamp of rows that one producer sent under one epoch. Then `columns` lose their sequences, if these are
     dense: by looking at each, since a minimum and a maximum tell nothing of the order, nor of sequences that wrap.
     If they are not, the column stays and beats the stamp's."""
-    if "producer_id" not in constants or "sequence" not in columns:
+    if "producer_id" not in constants:
         return None
+    producer_id, producer_epoch = constants["producer_id"], constants["producer_epoch"]
+    if "sequence" in constants:
+        return ProducerStamp(producer_id, producer_epoch, constants["sequence"])
     sequences = columns["sequence"].to_numpy()
-    stamp = ProducerStamp(constants["producer_id"], constants["producer_epoch"], int(sequences[0]))
+    stamp = ProducerStamp(producer_id, producer_epoch, int(sequences[0]))
     if np.array_equal(sequences, dense_sequences(stamp.base_sequence, count)):
         del columns["sequence"]
     return stamp
@@ -281,7 +284,7 @@ def _statistics_by_column(group: Any) -> dict[str, Any]:
     return statistics
 
 
-def _constants(statistics: dict[str, Any]) -> dict[str, int]:
+def _constants(statistics: dict[str, Any], rows: int) -> dict[str, int]:
     """The columns that have one value in all rows, and what it is. Those of the producer only all together."""
     constants = {
         name: value
@@ -293,6 +296,8 @@ def _constants(statistics: dict[str, Any]) -> dict[str, int]:
     if not {"producer_id", "producer_epoch"} <= constants.keys() or _has_nulls(statistics.get("sequence")):
         constants.pop("producer_id", None)
         constants.pop("producer_epoch", None)
+    elif rows == 1 and (sequence := _constant(statistics["sequence"])) is not None:
+        constants["sequence"] = sequence
     return constants
 
 
