@@ -206,29 +206,37 @@ class RecordBatchBuilder:
         size_bytes: int,
     ) -> RecordFuture:
         index = len(self.values)
-        if key is not None and self.keys is None:
-            self.keys = [None] * index
-        if self.keys is not None:
-            self.keys.append(key)
-        if headers:
-            self.headers = self.headers or {}
-            self.headers[index] = headers
-        if partition is not None:
-            self.partitions = self.partitions or {}
-            self.partitions[index] = partition
-        self.size_bytes += size_bytes
-        self.times_ms.append(timestamp_ms)
-        self.values.append(value)
+        try:
+            if key is not None and self.keys is None:
+                self.keys = [None] * index
+            if self.keys is not None:
+                self.keys.append(key)
+            if headers:
+                self.headers = self.headers or {}
+                self.headers[index] = headers
+            if partition is not None:
+                self.partitions = self.partitions or {}
+                self.partitions[index] = partition
+            self.size_bytes += size_bytes
+            self.times_ms.append(timestamp_ms)
+            self.values.append(value)
+        except BaseException:  # an interrupt of the user's thread
+            self.trim()
+            raise
         return RecordFuture(self, index)
 
     # ------------------------------------------------------------ closing
 
     def trim(self) -> int:
-        """Take away what an interrupt of the user's thread left half added; how many records there are."""
+        """Take away what an interrupt of the user's thread left half added, lest it shift what comes behind; how many
+        records there are."""
         count = min(len(self.values), len(self.times_ms), len(self.values) if self.keys is None else len(self.keys))
         for column in (self.values, self.times_ms, self.keys):
             if column is not None:
                 del column[count:]
+        for sparse in (self.headers, self.partitions):
+            if sparse is not None:
+                sparse.pop(count, None)
         return count
 
     def close_whole(self, partition: int) -> list[tuple[int, RowChunk]]:

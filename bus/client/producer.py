@@ -104,11 +104,15 @@ class Producer:
                     if size <= batch.limit_bytes:
                         batch.size_bytes = size
                         values = batch.values
-                        future = RecordFuture(batch, len(values))
-                        values.append(value)
-                        batch.times_ms.append(time_ns() // 1_000_000)
-                        if batch.keys is not None:
-                            batch.keys.append(key)
+                        try:
+                            future = RecordFuture(batch, len(values))
+                            values.append(value)
+                            batch.times_ms.append(time_ns() // 1_000_000)
+                            if batch.keys is not None:
+                                batch.keys.append(key)
+                        except BaseException:  # an interrupt of the user's thread
+                            batch.trim()
+                            raise
                         return future
         sent = self._send(topic, value, key, headers, partition, timestamp_ms, may_wait=True)
         assert sent is not None, "a send that may wait has a future"

@@ -631,6 +631,25 @@ def test_send_waits_for_room_and_goes_on_when_there_is_some(broker: FakeBroker) 
     assert log_of(broker, "t") == [b"x" * 3_000, b"y" * 3_000]
 
 
+def test_interrupt_while_a_record_is_added_shifts_none_of_those_behind_it(broker: FakeBroker) -> None:
+    class InterruptedColumn(list[Any]):
+        def append(self, value: Any) -> None:
+            batch.times_ms = list(self)
+            raise KeyboardInterrupt
+
+    broker.cluster.create("t")
+    with Producer(broker.address, linger_ms=60_000) as producer:
+        producer.send("t", b"0", key=b"k0")
+        batch = producer._open["t"]
+        batch.times_ms = InterruptedColumn(batch.times_ms)
+        with pytest.raises(KeyboardInterrupt):
+            producer.send("t", b"lost", key=b"lost")
+        later = producer.send("t", b"1", key=b"k1")
+        producer.flush(WAIT_S)
+        assert later.result(0).offset == 1
+    assert records_of(broker, "t") == [(b"k0", b"0"), (b"k1", b"1")]
+
+
 # ---------------------------------------------------------------- the end
 
 
