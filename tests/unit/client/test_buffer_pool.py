@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -172,7 +173,8 @@ def test_interrupt_gives_everything_back_and_keeps_the_lock(monkeypatch: Any, is
     pool = Pool(100)
     assert pool.take(100)
     before = (lambda: pool.give_back(100)) if is_granted else (lambda: None)
-    monkeypatch.setattr("bus.client.buffer_pool.threading.Event", lambda: InterruptedEvent(before))
+    events = SimpleNamespace(Event=lambda: InterruptedEvent(before))
+    monkeypatch.setattr("bus.client.buffer_pool.threading", events)
     with pytest.raises(Interrupt), pool.lock:
         pool.pool.wait(60, deadline=FOREVER, on_wait=pool.waits.append)
     assert not pool.lock.locked()
@@ -184,7 +186,8 @@ def test_interrupt_of_the_first_in_line_lets_the_next_one_forward(monkeypatch: A
     pool = Pool(100)
     assert pool.take(50)
     with monkeypatch.context() as patch:
-        patch.setattr("bus.client.buffer_pool.threading.Event", lambda: InterruptedEvent(line_up_another))
+        events = SimpleNamespace(Event=lambda: InterruptedEvent(line_up_another))
+        patch.setattr("bus.client.buffer_pool.threading", events)
 
         def line_up_another() -> None:
             patch.undo()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.arrow_batches import decode_arrow, decode_records
@@ -58,6 +58,7 @@ def parsed(encoder: PartEncoder, *parts: Part, correlation_id: int = 1) -> pb.Pr
 STAMPS = st.builds(ProducerStamp, st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1))
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, 2**63 - 1),
     st.sampled_from([-1, 0, 1]),
@@ -170,6 +171,7 @@ TIMES = st.sampled_from([0, 5, 1_700_000_000_123, (2**63 - 1) // 1000])
 ROWS = st.lists(st.tuples(st.none() | st.binary(max_size=3), BYTES, HEADERS, TIMES), min_size=1, max_size=6)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(ROWS, st.booleans()), min_size=1, max_size=4))
 def test_chunks_of_any_shape_join_into_exactly_their_records(shapes: list[tuple[list[Row], bool]]) -> None:
     chunks = []
