@@ -11,12 +11,16 @@ from pathlib import Path
 
 from bus.broker import Broker
 from bus.config import BrokerConfig
-from bus.ports import Storage
+from bus.ports import Clock, Storage
 
 
 @contextmanager
 def running_broker(
-    root: Path | str, *, config: BrokerConfig | None = None, storage: Storage | None = None
+    root: Path | str,
+    *,
+    config: BrokerConfig | None = None,
+    storage: Storage | None = None,
+    clock: Clock | None = None,
 ) -> Iterator[Broker]:
     """Serves until the block ends. `broker.port` is the port on 127.0.0.1."""
     settings = replace(config or BrokerConfig(), root=str(root), listen="127.0.0.1:0")
@@ -26,7 +30,7 @@ def running_broker(
     try:
 
         async def start() -> Broker:
-            broker = Broker(settings, storage=storage)
+            broker = Broker(settings, storage=storage, clock=clock)
             await broker.start()
             return broker
 
