@@ -25,6 +25,21 @@ class Outcomes:
         self._loop = loop
         self._arrived: deque[tuple[asyncio.Future[Any], Settled | BaseException]] = deque()
         self._is_called = False  # the loop was asked to look, and has not yet
+        self._unresolved: set[asyncio.Future[Any]] = set()
+
+    def new_future(self) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._unresolved.add(future)
+        return future
+
+    def unresolved(self) -> list[asyncio.Future[Any]]:
+        """Those whose outcome has not arrived, cancelled ones left out. On the loop's thread."""
+        return [future for future in self._unresolved if not future.done()]
+
+    def refuse(self, future: asyncio.Future[Any], error: BaseException) -> None:
+        """Fail it at once. On the loop's thread."""
+        self._unresolved.discard(future)
+        future.set_exception(error)
 
     def callback_for(self, future: asyncio.Future[Any]) -> Callable[[Settled], None]:
         """For the `add_done_callback` of the producer's future. Safe from any thread."""
@@ -53,6 +68,7 @@ class Outcomes:
         self._is_called = False
         while self._arrived:
             future, outcome = self._arrived.popleft()
+            self._unresolved.discard(future)
             if future.done():  # who waited was cancelled; the record was not
                 continue
             error = outcome if isinstance(outcome, BaseException) else outcome.exception()

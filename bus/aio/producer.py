@@ -30,6 +30,9 @@ ResultT = TypeVar("ResultT")
 # Calls in line. Whoever awaits what he sends, even thousands at a time, never gets there.
 _LINE_MAX = 100_000
 
+# After the end: for the threads to tell the loop. A call in line that cannot be interrupted may take longer.
+_LAST_OUTCOMES_S = 2.0
+
 
 class PendingOutcome(Protocol):
     """A future of the blocking producer."""
@@ -90,27 +93,27 @@ class Producer:
         future of one that finds the line full fails with THROTTLING_QUOTA_EXCEEDED.
         """
         call = (topic, value, key, headers, partition, timestamp_ms)
-        loop, outcomes = self._here()
-        future: asyncio.Future[RecordMetadata] = loop.create_future()
+        _, outcomes = self._here()
+        future = outcomes.new_future()
         if self._line.length == 0:
             try:
                 pending = self._blocking._send_now(*call)
             except Exception as error:
-                future.set_exception(error)
+                outcomes.refuse(future, error)
                 return future
             if pending is not None:
                 pending.add_done_callback(outcomes.callback_for(future))
                 return future
-        self._line_up(future, partial(self._send_in_turn, call, self._clock() + self._max_block_s))
+        self._line_up(outcomes, future, partial(self._send_in_turn, call, self._clock() + self._max_block_s))
         return future
 
     def send_batch(
         self, topic: str, table: pa.Table | pa.RecordBatch, partition: int | None = None
     ) -> asyncio.Future[list[BatchMetadata]]:
         """Accept many records, as `bus.Producer.send_batch`, in a thread, which encodes them; otherwise as `send`."""
-        loop, _ = self._here()
-        future: asyncio.Future[list[BatchMetadata]] = loop.create_future()
-        self._line_up(future, partial(self._blocking.send_batch, topic, table, partition))
+        _, outcomes = self._here()
+        future = outcomes.new_future()
+        self._line_up(outcomes, future, partial(self._blocking.send_batch, topic, table, partition))
         return future
 
     def _here(self) -> tuple[asyncio.AbstractEventLoop, Outcomes]:
@@ -122,12 +125,15 @@ class Producer:
             raise RuntimeError("expected the event loop of this producer's first call, found another one")
         return loop, self._outcomes
 
-    def _line_up(self, future: asyncio.Future[Any], hand_over: Callable[[], PendingOutcome]) -> None:
+    def _line_up(
+        self, outcomes: Outcomes, future: asyncio.Future[Any], hand_over: Callable[[], PendingOutcome]
+    ) -> None:
         if self._closing is not None:
-            future.set_exception(BusError(ErrorCode.INVALID_REQUEST, "this producer is closed"))
+            outcomes.refuse(future, BusError(ErrorCode.INVALID_REQUEST, "this producer is closed"))
         elif self._line.length >= self._line_max:
             full = f"expected fewer than {self._line_max} calls that wait for buffer.memory or metadata, found as many"
-            future.set_exception(BusError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{full}: await some of the futures"))
+            full += ": await some of the futures first"
+            outcomes.refuse(future, BusError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, full))
         else:
             self._line.join(partial(self._let_in, future, hand_over), partial(self._turn_away, future))
 
@@ -165,11 +171,14 @@ class Producer:
 
         Raises `TimeoutError` after `timeout` seconds.
         """
-        loop, _ = self._here()
+        loop, outcomes = self._here()
         if self._closing is not None:
             await asyncio.shield(self._closing)
-        else:
-            await loop.run_in_executor(None, self._flush, self._line.mark(), timeout)
+            return
+        sent = outcomes.unresolved()
+        await loop.run_in_executor(None, self._flush, self._line.mark(), timeout)
+        # The outcomes are there; that the loop has been told of them may take a moment more.
+        await _wait_for_those_not_done(sent, None)
 
     def _flush(self, marker: concurrent.futures.Future[None], timeout: float | None) -> None:
         deadline = self._deadline(timeout)
@@ -180,10 +189,11 @@ class Producer:
     async def close(self, timeout: float | None = None) -> None:
         """Flush, then end. What is not acknowledged within `timeout` seconds fails with REQUEST_TIMED_OUT. Safe to
         repeat; goes on if who awaits it is cancelled."""
-        loop, _ = self._here()
+        loop, outcomes = self._here()
         if self._closing is None:
             self._closing = loop.run_in_executor(None, self._close, self._line.mark(), timeout)
         await asyncio.shield(self._closing)
+        await _wait_for_those_not_done(outcomes.unresolved(), _LAST_OUTCOMES_S)
 
     def _close(self, marker: concurrent.futures.Future[None], timeout: float | None) -> None:
         deadline = self._deadline(timeout)
@@ -228,6 +238,12 @@ class Producer:
         """As `bus.Producer.topic_metrics`. There is nothing to wait for."""
         found: Mapping[str, Mapping[str, float]] = self._blocking.topic_metrics()
         return found
+
+
+async def _wait_for_those_not_done(futures: Sequence[asyncio.Future[Any]], timeout_s: float | None) -> None:
+    left = [future for future in futures if not future.done()]
+    if left:
+        await asyncio.wait(left, timeout=timeout_s)
 
 
 def _is_reached(marker: concurrent.futures.Future[None], timeout: float | None) -> bool:

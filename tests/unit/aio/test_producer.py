@@ -32,6 +32,8 @@ class BlockingProducer:
         self.refusal: BaseException | None = None
         self.flushes: list[tuple[float | None, int]] = []
         self.closed_with: list[float | None] = []
+        self.is_telling = True  # flush ends with the futures done, and not a moment before
+        self.has_flushed = threading.Event()
 
     def _accept(self, value: Any) -> Future[Any]:
         if self.is_closed:
@@ -59,7 +61,9 @@ class BlockingProducer:
 
     def flush(self, timeout: float | None) -> None:
         self.flushes.append((timeout, len(self.accepted)))
-        self.acknowledge()
+        if self.is_telling:
+            self.acknowledge()
+        self.has_flushed.set()
 
     def close(self, timeout: float | None) -> None:
         self.closed_with.append(timeout)
@@ -274,6 +278,25 @@ def test_flush_waits_for_the_line_and_gives_the_producer_what_is_left_of_the_tim
         await asyncio.gather(*futures)
 
     run(scenario, has_room=False, clock=clock)
+
+
+def test_flush_ends_when_the_loop_knows_the_outcomes() -> None:
+    async def scenario(producer: Producer, blocking: BlockingProducer) -> None:
+        futures = [producer.send("t", number) for number in range(3)]
+        futures[0].cancel()
+        blocking.is_telling = False
+        flushing = asyncio.create_task(producer.flush())
+        await asyncio.sleep(0)
+        await wait_in_thread(blocking.has_flushed)
+        later = producer.send("t", 3)
+        blocking.pending.pop()
+        blocking.acknowledge()
+        await flushing
+        assert all(future.done() for future in futures)
+        assert not later.done()
+        later.cancel()
+
+    run(scenario)
 
 
 def test_flush_that_finds_some_in_line_at_its_end_says_so() -> None:
