@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bus.client.admin import Admin
     from bus.client.consumer import Consumer
+    from bus.client.interceptors import ProducerInterceptor, ProducerRecord
     from bus.client.producer import Producer
     from bus.client.values import BatchMetadata, ConsumerRecord, NewTopic, RecordMetadata
     from bus.errors import BusError, ErrorCode
@@ -24,6 +25,8 @@ __all__ = [
     "ErrorCode",
     "NewTopic",
     "Producer",
+    "ProducerInterceptor",
+    "ProducerRecord",
     "RecordMetadata",
     "TimestampType",
     "TopicPartition",
@@ -39,6 +42,8 @@ _HOMES = {
     "ErrorCode": "bus.errors",
     "NewTopic": "bus.client.values",
     "Producer": "bus.client.producer",
+    "ProducerInterceptor": "bus.client.interceptors",
+    "ProducerRecord": "bus.client.interceptors",
     "RecordMetadata": "bus.client.values",
     "TimestampType": "bus.model",
     "TopicPartition": "bus.model",
