@@ -66,7 +66,7 @@ class LiveFile:
     timestamp_max_ms: int
     leader_epoch: int  # the largest in the file
     is_ordered: bool = True  # rows are in offset order; known of our files, not of those that others rewrote
-    is_ours: bool = True
+    is_ours: bool = True  # and not of another engine
     producers: str = NO_SPANS  # as producer_spans.py writes them: no other record of a producer is in the file
 
     @property
