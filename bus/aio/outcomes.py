@@ -33,8 +33,8 @@ class Outcomes:
         return future
 
     def unresolved(self) -> list[asyncio.Future[Any]]:
-        """Those whose outcome has not arrived, cancelled ones left out. On the loop's thread."""
-        return [future for future in self._unresolved if not future.done()]
+        """Those whose outcome has not arrived, cancelled ones too. On the loop's thread."""
+        return list(self._unresolved)
 
     def refuse(self, future: asyncio.Future[Any], error: BaseException) -> None:
         """Fail it at once. On the loop's thread."""
