@@ -7,6 +7,7 @@ things out and keeps its hands off what is published.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -49,6 +50,8 @@ _SOAK = "soak"
 
 def main() -> int:
     arguments = _parse()
+    # As Ctrl-C does: brokers are stopped and the folder goes, whoever ends this.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = time.monotonic()
 
     def tell(line: str) -> None:
