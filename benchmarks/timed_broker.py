@@ -66,7 +66,7 @@ def _put_clocks(seams: Seams) -> None:
     stream = produce.ProduceHandler.stream
 
     async def timed_stream(handler: Any, requests: Any, context: Any) -> None:
-        await stream(handler, requests, _TimedContext(context, seams))  # type: ignore[arg-type]
+        await stream(handler, requests, _TimedContext(context, seams))
 
     produce.ProduceHandler.stream = timed_stream  # type: ignore[assignment, method-assign]
     seams.around(produce.ProduceHandler, "_submit", begins="submit begins")
