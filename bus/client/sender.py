@@ -150,6 +150,7 @@ class Sender:
         self.accumulator = RecordAccumulator(config, self.pool, self._choice.choose)
         self._queues: dict[tuple[str, int], PartitionQueue] = {}
         self._active: dict[PartitionQueue, None] = {}  # those with anything that is not settled
+        self._given_up: dict[tuple[str, int], ProducerStamp] = {}  # partitions that were no more, and the next stamp
         self._connections: dict[str, _Connection] = {}
         self._correlation_id = 0
         self._settled: list[Chunk] = []  # not announced yet
@@ -291,6 +292,10 @@ class Sender:
     def _drain(self, now: float, *, is_hurried: bool = False) -> None:
         """Close what is due, send what may be sent; one request has several partitions of one leader."""
         is_hurried = is_hurried or self._flushing > 0 or self.pool.waiting_count > 0 or self._is_closed
+            past = self._given_up.pop((topic, partition), None)
+            if past is not None:
+                queue.begin(past)
+                queue.needs_resume = True
         if self.accumulator.open and (is_hurried or self._has_window(now)):
             for batch in list(self.accumulator.open.values()):
                 if is_hurried or now >= batch.due_at:
@@ -674,7 +679,8 @@ class Sender:
         self._fail_queues(topic, count, error)
 
     def _fail_queues(self, topic: str, first_partition: int, error: BusError) -> None:
-        """A queue that is begun anew has no doubtful past: what was in flight went to a topic that is gone."""
+        """A queue that is begun anew goes on after the numbers of the old one, by asking: the topic may not be gone at
+        all, and a number that is used twice would be taken for a repetition."""
         now = self._clock()
         for key in [key for key in self._queues if key[0] == topic and key[1] >= first_partition]:
             queue = self._queues.pop(key)
@@ -704,6 +710,8 @@ class Sender:
     def close(self, error: BusError) -> tuple[int, list[Stream]]:
         """Fail what is not settled with `error` and take nothing more. Returns how many records failed and the streams
         to be ended by the caller: those without a request are finished already, the others cut."""
+            if queue.stamp_next is not None:
+                self._given_up[key] = queue.stamp_next
         with self.lock:
             if not self._is_closed:
                 self._is_closed = True
