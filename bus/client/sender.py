@@ -25,7 +25,7 @@ from bus.client.buffer_pool import BufferPool
 from bus.client.cluster import TopicInfo, error_of
 from bus.client.configs import ProducerConfig
 from bus.client.partition_choice import PartitionChoice
-from bus.client.produce_batch import Headers, RecordBatchBuilder, RecordFuture
+from bus.client.produce_batch import RECORD_OVERHEAD_BYTES, Headers, RecordBatchBuilder, RecordFuture
 from bus.client.produce_queue import Chunk, Part, PartitionQueue
 from bus.client.producer_metrics import ProducerMetrics
 from bus.errors import BusError, ErrorCode
@@ -210,7 +210,12 @@ class Sender:
                 break
             self.pool.give_back(least)
         future = batch.add(value, key, headers, partition, timestamp_ms, size_bytes)
-        if batch.due_at <= self._wakes_at:
+        if batch.size_bytes + RECORD_OVERHEAD_BYTES > batch.limit_bytes:
+            self._close_batch(batch)  # it is full: there is no company to wait for
+            self._drain(self._clock())
+        elif self.pool.waiting_count > 0:
+            self._drain(self._clock())
+        elif batch.due_at <= self._wakes_at:
             self._take_up(batch)
         return future
 
