@@ -398,6 +398,7 @@ class Sender:
 
     def _take_answer(self, part: Part, answer: Any, now: float) -> None:
         queue = part.queue
+            had_window = self._has_window(now)
         if not queue.in_flight or queue.in_flight[0] is not part:
             return  # the queue was given up meanwhile
         queue.answered_at = now
@@ -407,6 +408,8 @@ class Sender:
             )
             self._note_settled(settled)
             return
+            if not had_window and self._has_window(now):
+                self._wake_by(self._next_event(now))  # what waits for company was no event while nothing could be sent
         error = error_of(answer.error_code, answer.error_message or str(queue))
         if error.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:  # it is in the log, or was and is retired
             self._note_settled(queue.acknowledge(part, -1, -1, -1))
