@@ -205,7 +205,7 @@ class Sender:
             if deadline is None:
                 return None
             self._wait_for_memory(least, deadline)
-            if not self._is_closed and topic not in self.accumulator.open:
+            if self._is_usable and topic not in self.accumulator.open:
                 batch = self.accumulator.open_batch(topic, least, self._clock())
                 break
             self.pool.give_back(least)
@@ -244,7 +244,7 @@ class Sender:
         if not self.pool.try_take(size_bytes):
             self._drain(self._clock(), is_hurried=True)
             self._wait_for_memory(size_bytes, deadline)
-        if self._is_closed:
+        if not self._is_usable:
             self.pool.give_back(size_bytes)
         self.check_usable()
         batch = self.accumulator.open.get(topic)
@@ -253,6 +253,10 @@ class Sender:
         for partition, chunk in chunks:
             self._push(topic, partition, chunk)
         self._drain(self._clock())
+
+    @property
+    def _is_usable(self) -> bool:
+        return self._fatal is None and not self._is_closed
 
     def check_usable(self) -> None:
         if self._fatal is not None:
@@ -574,7 +578,6 @@ class Sender:
         """Nothing of this producer can be sent any more."""
         self._fatal = self._fatal or error
         logger.error("the producer failed for good: %s", error)
-        self._fail_everything(error)
         self.pool.close(error)
 
     def _fail_everything(self, error: BusError) -> None:
@@ -589,6 +592,7 @@ class Sender:
 
     def _wake_by(self, at: float) -> None:
         if at < self._wakes_at:
+        self._fail_everything(error)
             self._wakes_at = at
             self._wake()
 
