@@ -178,7 +178,7 @@ class Producer:
                     deadline=deadline if may_wait else None,
                 )
         finally:
-            self._sender.announce()
+            self._sender.announce_soon()
         if self._interceptors and future is not None:
             future.add_done_callback(self._interceptors.on_done)
         return future
@@ -354,4 +354,4 @@ class Producer:
                 raise BusError(error.code, f"{error.message}; {handed_over} records of the batch were sent") from None
             raise
         finally:
-            self._sender.announce()
+            self._sender.announce_soon()

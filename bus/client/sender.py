@@ -153,7 +153,7 @@ class Sender:
         self._given_up: dict[tuple[str, int], ProducerStamp] = {}  # partitions that were no more, and the next stamp
         self._connections: dict[str, _Connection] = {}
         self._correlation_id = 0
-        self._settled: list[Chunk] = []  # not announced yet
+        self._settled: deque[Chunk] = deque()  # not announced yet, oldest first
         self._flushing = 0
         self._wakes_at = 0.0  # when the next tick comes, as far as anybody knows
         self._stale_topics: set[str] = set()
@@ -268,9 +268,18 @@ class Sender:
         """Tell the futures of what was settled. The lock is not held."""
         while self._settled:
             with self.lock:
-                settled, self._settled = self._settled, []
-            for chunk in settled:
-                chunk.announce()
+                chunk = self._settled.popleft() if self._settled else None
+            if chunk is not None:
+                try:
+                    chunk.announce()
+                except BaseException:  # an interrupt; the others are told by another thread
+                    self._wake()
+                    raise
+
+    def announce_soon(self) -> None:
+        """For a user's thread: it may hold locks of its own, which callbacks wait for. The next tick announces."""
+        if self._settled:
+            self._wake()
 
     def _close_batch(self, batch: RecordBatchBuilder) -> None:
         info = self._metadata.cached_topic(batch.topic)
@@ -708,7 +717,7 @@ class Sender:
             self._flushing += 1
             self._drain(self._clock())
             unsettled = list(self._unsettled())
-        self.announce()
+        self.announce_soon()
         return list({id(chunk.batch): chunk.batch for chunk in unsettled}.values())  # type: ignore[attr-defined]
 
     def _unsettled(self) -> Iterator[Chunk]:
