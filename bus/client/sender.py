@@ -351,7 +351,7 @@ class Sender:
         if info is not None and queue.partition < len(info.partitions):
             address = self._metadata.leader_address(info, queue.partition)
         if info is None or address is None:
-            self._back_off(queue, now)
+            self._back_off(queue, now, queue.failures)
             queue.failures += 1
             self._ask_for_metadata(queue.topic)
             return None
@@ -448,12 +448,13 @@ class Sender:
         logger.debug("producing to %s is tried again: %s", queue, error)
         if error.code in _STALE_METADATA:
             self._ask_for_metadata(queue.topic)
-        self._back_off(queue, now)
+        self._back_off(queue, now, part.attempts - 1)
         self.metrics.record_retries(queue.topic, part.record_count, now)
         self._note_failed(queue, queue.repeat(part, error, retries=self._config.retries), now)
 
-    def _back_off(self, queue: PartitionQueue, now: float) -> None:
-        queue.retry_at = max(queue.retry_at, now + self._backoff_s(queue.failures))
+    def _back_off(self, queue: PartitionQueue, now: float, failures: int) -> None:
+        """`failures`: before this one."""
+        queue.retry_at = max(queue.retry_at, now + self._backoff_s(failures))
         self._wake_by(queue.retry_at)
 
     def _note_settled(self, chunks: Iterable[Chunk]) -> None:
@@ -575,7 +576,7 @@ class Sender:
             if error.retriable:
                 if error.code in _STALE_METADATA:
                     self._ask_for_metadata(queue.topic)
-                self._back_off(queue, now)
+                self._back_off(queue, now, queue.failures)
                 queue.failures += 1
             elif error.code in _FENCED and self.identity is not None and errand.producer_epoch < self.identity[1]:
                 self._wake_by(now)
