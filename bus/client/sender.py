@@ -363,6 +363,9 @@ class Sender:
 
     def _send(self, address: str, queues: Sequence[PartitionQueue], now: float) -> None:
         """A part of each queue that fits the request, the longest waiting one first."""
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = _Connection(self._open_stream(address))
         room = self._config.max_request_size
         parts: list[Part] = []
         for queue in queues:
@@ -374,9 +377,6 @@ class Sender:
             parts.append(part)
             room -= part.size_bytes
             self._active[queue] = self._active.pop(queue)  # to the end: the others have their turn first
-        connection = self._connections.get(address)
-        if connection is None:
-            connection = self._connections[address] = _Connection(self._open_stream(address))
         self._correlation_id += 1
         request = Request(self._correlation_id, parts, now, now + self._request_timeout_s)
         connection.requests.append(request)
