@@ -542,7 +542,10 @@ class Sender:
         """Under the next epoch: a named producer's comes from the broker, for all partitions; else from here, for this
         one, as in Kafka."""
         address = self._address_of(queue, now)
-        if address is None or queue.stamp_next is None or self.identity is None:
+        if address is None:
+            return
+        if queue.stamp_next is None or self.identity is None:
+            self._ask_for_identity(now)
             return
         stamp = queue.stamp_next
         if self._config.name is None:
