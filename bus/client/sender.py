@@ -265,7 +265,7 @@ class Sender:
             raise BusError(ErrorCode.INVALID_REQUEST, "this producer is closed")
 
     def announce(self) -> None:
-        """Tell the futures of what was settled. The lock is not held."""
+        """Tell the futures of what was settled, and run their callbacks. The lock is not held."""
         while self._settled:
             with self.lock:
                 chunk = self._settled.popleft() if self._settled else None
@@ -292,6 +292,10 @@ class Sender:
             is_strict = self._config.name is not None
             queue = self._queues[topic, partition] = PartitionQueue(topic, partition, is_strict=is_strict)
             self._begin(queue)
+            past = self._given_up.pop((topic, partition), None)
+            if past is not None:
+                queue.begin(past)
+                queue.needs_resume = True
         self._note_settled(queue.push(chunk))
         self._active[queue] = None
 
@@ -310,10 +314,6 @@ class Sender:
     def _drain(self, now: float, *, is_hurried: bool = False) -> None:
         """Close what is due, send what may be sent; one request has several partitions of one leader."""
         is_hurried = is_hurried or self._flushing > 0 or self.pool.waiting_count > 0 or self._is_closed
-            past = self._given_up.pop((topic, partition), None)
-            if past is not None:
-                queue.begin(past)
-                queue.needs_resume = True
         if self.accumulator.open and (is_hurried or self._has_window(now)):
             for batch in list(self.accumulator.open.values()):
                 if is_hurried or now >= batch.due_at:
@@ -398,6 +398,7 @@ class Sender:
                 raise ValueError(f"expected {expected}, found answer {correlation_id}")
             if len(request.parts) != len(answers):
                 raise ValueError(f"expected {len(request.parts)} partitions, found {len(answers)}")
+            had_window = self._has_window(now)
             connection.requests.popleft()
             self.metrics.record_response(now - request.sent_at, now)
             if throttle_time_ms > 0:
@@ -407,11 +408,12 @@ class Sender:
             for part, answer in zip(request.parts, answers, strict=True):
                 self._take_answer(part, answer, now)
             self._drain(now)
+            if not had_window and self._has_window(now):
+                self._wake_by(self._next_event(now))  # what waits for company was no event while nothing could be sent
         self.announce()
 
     def _take_answer(self, part: Part, answer: Any, now: float) -> None:
         queue = part.queue
-            had_window = self._has_window(now)
         if not queue.in_flight or queue.in_flight[0] is not part:
             return  # the queue was given up meanwhile
         queue.answered_at = now
@@ -421,8 +423,6 @@ class Sender:
             )
             self._note_settled(settled)
             return
-            if not had_window and self._has_window(now):
-                self._wake_by(self._next_event(now))  # what waits for company was no event while nothing could be sent
         error = error_of(answer.error_code, answer.error_message or str(queue))
         if error.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:  # it is in the log, or was and is retired
             self._note_settled(queue.acknowledge(part, -1, -1, -1))
@@ -592,6 +592,7 @@ class Sender:
         self._fatal = self._fatal or error
         logger.error("the producer failed for good: %s", error)
         self.pool.close(error)
+        self._fail_everything(error)
 
     def _fail_everything(self, error: BusError) -> None:
         now = self._clock()
@@ -605,7 +606,6 @@ class Sender:
 
     def _wake_by(self, at: float) -> None:
         if at < self._wakes_at:
-        self._fail_everything(error)
             self._wakes_at = at
             self._wake()
 
@@ -710,6 +710,8 @@ class Sender:
         for key in [key for key in self._queues if key[0] == topic and key[1] >= first_partition]:
             queue = self._queues.pop(key)
             self._active.pop(queue, None)
+            if queue.stamp_next is not None:
+                self._given_up[key] = queue.stamp_next
             self._note_failed(queue, queue.fail_all(error), now)
 
     # ------------------------------------------------------------ flushing, closing
@@ -735,8 +737,6 @@ class Sender:
     def close(self, error: BusError) -> tuple[int, list[Stream]]:
         """Fail what is not settled with `error` and take nothing more. Returns how many records failed and the streams
         to be ended by the caller: those without a request are finished already, the others cut."""
-            if queue.stamp_next is not None:
-                self._given_up[key] = queue.stamp_next
         with self.lock:
             if not self._is_closed:
                 self._is_closed = True
