@@ -20,6 +20,8 @@ import grpc
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 
+# Kafka's socket.connection.setup.timeout.ms: TCP and the first frames of HTTP/2, on a machine that may be busy.
+_CONNECT_TIMEOUT_MS = 10_000
 _SERVICE = pb.DESCRIPTOR.services_by_name["Bus"]
 
 
@@ -298,7 +300,8 @@ class Cluster:
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", -1),
             ("grpc.initial_reconnect_backoff_ms", self._config.reconnect_backoff_ms),
-            ("grpc.min_reconnect_backoff_ms", self._config.reconnect_backoff_ms),
+            # By its name a pause, in fact how long one attempt to connect may take.
+            ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),
             ("grpc.max_reconnect_backoff_ms", self._config.reconnect_backoff_max_ms),
             # Each client its own connection: two producers of one process must not share one flow-control window.
             ("grpc.use_local_subchannel_pool", 1),
