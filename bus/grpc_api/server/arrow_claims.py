@@ -9,7 +9,7 @@ to no more than it was allowed. Reads the metadata alone (Arrow columnar format,
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bus.arrow_batches import MalformedRecords
@@ -22,20 +22,16 @@ _ROW_BYTES_MIN = 4
 _CONTINUATION = 0xFFFFFFFF
 _SCHEMA, _DICTIONARY_BATCH, _RECORD_BATCH = 1, 2, 3
 _VERSION_5 = 4  # as the enum counts
-# Fields of the tables, by their place in the format's .fbs files.
-_MESSAGE_VERSION, _MESSAGE_HEADER_TYPE, _MESSAGE_HEADER, _MESSAGE_BODY_LENGTH, _MESSAGE_METADATA = range(5)
-_BATCH_LENGTH, _BATCH_NODES, _BATCH_BUFFERS, _BATCH_COMPRESSION = range(4)
 _NOT_COMPRESSED = -1  # of one buffer in a compressed batch
 
 _Unpack = Callable[[Any, int], tuple[Any, ...]]
-_uint8: _Unpack = struct.Struct("<B").unpack_from
 _int16: _Unpack = struct.Struct("<h").unpack_from
 _uint16: _Unpack = struct.Struct("<H").unpack_from
 _int32: _Unpack = struct.Struct("<i").unpack_from
 _uint32: _Unpack = struct.Struct("<I").unpack_from
 _int64: _Unpack = struct.Struct("<q").unpack_from
-_FIELDS_MAX = 8  # no table here has one behind them that counts
-_OFFSETS: Sequence[_Unpack] = [struct.Struct(f"<{count}H").unpack_from for count in range(_FIELDS_MAX + 1)]
+_OFFSETS: Sequence[_Unpack] = [struct.Struct(f"<{count}H").unpack_from for count in range(6)]
+_INT64S: Sequence[_Unpack] = [struct.Struct(f"<{count}q").unpack_from for count in range(33)]
 
 
 class PayloadTooLarge(ValueError):
@@ -76,57 +72,80 @@ def check_claims(payload: Any, allowance: Allowance) -> None:
 
 
 def _check_messages(payload: Any, allowance: Allowance) -> None:
-    batches = 0
-    for message, body in _messages(payload):
-        header_type = message.scalar(_MESSAGE_HEADER_TYPE, _uint8)
-        if header_type == _SCHEMA:
-            continue
-        if header_type == _DICTIONARY_BATCH:
-            raise MalformedRecords("expected plain columns, found one that is encoded by a dictionary")
-        if header_type != _RECORD_BATCH:
-            raise MalformedRecords(f"expected messages of schema and record batches, found one of type {header_type}")
-        batches += 1
-        if batches > BATCHES_MAX:
-            raise MalformedRecords(f"expected at most {BATCHES_MAX} record batches, found more")
-        if message.has(_MESSAGE_METADATA) and message.scalar(_MESSAGE_VERSION, _int16) < _VERSION_5:
-            # There, and only there, compression may be named outside the batch.
-            raise MalformedRecords("expected Arrow metadata of version 5, found an earlier one with custom metadata")
-        _check_batch(message.table(_MESSAGE_HEADER), body, allowance)
-
-
-def _messages(payload: Any) -> Iterator[tuple[_Table, int]]:
-    """The metadata of each message, and where its body begins."""
-    position, end = 0, len(payload)
+    position, end, batches = _skip_known_schema(payload), len(payload), 0
     while position < end:
-        (length,) = _uint32(payload, position)
-        position += 4
-        if length == _CONTINUATION:
-            (length,) = _uint32(payload, position)
-            position += 4
-        if length == 0:
+        metadata, body = _extent(payload, position)
+        if metadata == body:
             return  # the end of the stream; Arrow reads no further either
-        body = position + length
-        message = _Table(payload, position + _uint32(payload, position)[0])
-        body_length = message.scalar(_MESSAGE_BODY_LENGTH, _int64)
-        if body_length < 0 or body + body_length > end:
+        message = metadata + _uint32(payload, metadata)[0]
+        version, header_type, header, body_length, custom_metadata = _fields(payload, message, 5)
+        size = _int64(payload, message + body_length)[0] if body_length else 0
+        if size < 0 or body + size > end:
             raise MalformedRecords(
-                f"expected an Arrow IPC stream, found a message of {body_length} bytes, of which {end - body} are there"
+                f"expected an Arrow IPC stream, found a message of {size} bytes, of which {end - body} are there"
             )
-        yield message, body
-        position = body + body_length
+        kind = payload[message + header_type] if header_type else 0
+        if kind == _RECORD_BATCH:
+            batches += 1
+            if batches > BATCHES_MAX:
+                raise MalformedRecords(f"expected at most {BATCHES_MAX} record batches, found more")
+            if custom_metadata and (_int16(payload, message + version)[0] if version else 0) < _VERSION_5:
+                # There, and only there, compression may be named outside the batch.
+                raise MalformedRecords(
+                    "expected Arrow metadata of version 5, found an earlier one with custom metadata"
+                )
+            _check_batch(payload, _follow(payload, message, header), body, allowance)
+        elif kind == _SCHEMA:
+            if not size:
+                _remember_schema(payload, position, body)
+        elif kind == _DICTIONARY_BATCH:
+            raise MalformedRecords("expected plain columns, found one that is encoded by a dictionary")
+        else:
+            raise MalformedRecords(f"expected messages of schema and record batches, found one of type {kind}")
+        position = body + size
 
 
-def _check_batch(batch: _Table, body: int, allowance: Allowance) -> None:
-    payload = batch.payload
-    allowance.check_rows(batch.scalar(_BATCH_LENGTH, _int64))
-    count, start = batch.vector(_BATCH_NODES)
+def _extent(payload: Any, position: int) -> tuple[int, int]:
+    """Where the metadata of a message begins and ends; behind it is its body."""
+    (length,) = _uint32(payload, position)
+    if length == _CONTINUATION:
+        position += 4
+        (length,) = _uint32(payload, position)
+    return position + 4, position + 4 + length
+
+
+# A producer's requests all begin with the same schema, which is half of what there is to look at.
+_SCHEMA_BYTES_MAX = 4096
+_SCHEMAS_MAX = 256
+_known_schemas: set[bytes] = set()
+
+
+def _skip_known_schema(payload: Any) -> int:
+    """Where the message after the schema begins; 0 if the schema is not known."""
+    if len(payload) < 8:
+        return 0
+    body = _extent(payload, 0)[1]
+    return body if body <= _SCHEMA_BYTES_MAX and bytes(payload[:body]) in _known_schemas else 0
+
+
+def _remember_schema(payload: Any, position: int, body: int) -> None:
+    if position == 0 and body <= _SCHEMA_BYTES_MAX:
+        if len(_known_schemas) >= _SCHEMAS_MAX:
+            _known_schemas.clear()
+        _known_schemas.add(bytes(payload[:body]))
+
+
+def _check_batch(payload: Any, batch: int, body: int, allowance: Allowance) -> None:
+    length, nodes, buffers, compression = _fields(payload, batch, 4)
+    allowance.check_rows(_int64(payload, batch + length)[0] if length else 0)
     # Pairs of a length and a number of nulls.
-    for rows in struct.unpack_from(f"<{2 * count}q", payload, start)[::2]:
+    for rows in _pairs(payload, batch, nodes)[::2]:
         allowance.check_rows(rows)
-    if not batch.has(_BATCH_COMPRESSION):
-        return
-    count, start = batch.vector(_BATCH_BUFFERS)
-    places = struct.unpack_from(f"<{2 * count}q", payload, start)
+    if compression:
+        _check_buffers(payload, _pairs(payload, batch, buffers), body, allowance)
+
+
+def _check_buffers(payload: Any, places: Sequence[int], body: int, allowance: Allowance) -> None:
     for offset, length in zip(places[::2], places[1::2], strict=True):
         if length < 8:
             continue  # empty, or Arrow refuses it
@@ -139,42 +158,33 @@ def _check_batch(batch: _Table, body: int, allowance: Allowance) -> None:
             allowance.take(claimed)
 
 
-class _Table:
-    """A flatbuffers table. Whatever points outside the payload raises `IndexError` or `struct.error`."""
+# ------------------------------------------------------------------ flatbuffers
+# What points outside the payload raises `IndexError` or `struct.error`.
 
-    __slots__ = ("_offsets", "_position", "payload")
 
-    def __init__(self, payload: Any, position: int) -> None:
-        self.payload = payload
-        self._position = position
-        vtable = position - _int32(payload, position)[0]
-        if vtable < 0:  # which Python would count from the end
-            raise IndexError(f"a table that begins at {vtable}")
-        count = (_uint16(payload, vtable)[0] - 4) // 2
-        self._offsets: tuple[int, ...] = _OFFSETS[min(max(count, 0), _FIELDS_MAX)](payload, vtable + 4)
+def _fields(payload: Any, table: int, count: int) -> tuple[int, ...]:
+    """Where a table has its first `count` fields, from its beginning on; 0: it has not got the field."""
+    vtable = table - _int32(payload, table)[0]
+    if vtable < 0:  # which Python would count from the end
+        raise IndexError(f"a table that begins at {vtable}")
+    found = (_uint16(payload, vtable)[0] - 4) // 2
+    offsets: tuple[int, ...] = _OFFSETS[min(max(found, 0), count)](payload, vtable + 4)
+    return offsets if found >= count else offsets + (0,) * (count - len(offsets))
 
-    def has(self, field: int) -> bool:
-        return field < len(self._offsets) and self._offsets[field] != 0
 
-    def scalar(self, field: int, unpack: _Unpack) -> int:
-        """0 if it is absent: the default of every field here."""
-        if field >= len(self._offsets) or not (offset := self._offsets[field]):
-            return 0
-        return int(unpack(self.payload, self._position + offset)[0])
+def _follow(payload: Any, table: int, field: int) -> int:
+    """Where the table or vector begins that a field refers to."""
+    if not field:
+        raise IndexError("a table without a field that it needs")
+    return table + field + int(_uint32(payload, table + field)[0])
 
-    def table(self, field: int) -> _Table:
-        place = self._place(field)
-        return _Table(self.payload, place + _uint32(self.payload, place)[0])
 
-    def vector(self, field: int) -> tuple[int, int]:
-        """Number of elements and where they begin."""
-        if not self.has(field):
-            return 0, 0
-        place = self._place(field)
-        start = place + _uint32(self.payload, place)[0]
-        return _uint32(self.payload, start)[0], start + 4
-
-    def _place(self, field: int) -> int:
-        if not self.has(field):
-            raise IndexError(f"a table without field {field}")
-        return self._position + self._offsets[field]
+def _pairs(payload: Any, table: int, field: int) -> tuple[int, ...]:
+    """A vector of structs with two numbers each, one number after the other."""
+    if not field:
+        return ()
+    start = _follow(payload, table, field)
+    count = 2 * _uint32(payload, start)[0]
+    unpack = _INT64S[count] if count < len(_INT64S) else struct.Struct(f"<{count}q").unpack_from
+    numbers: tuple[int, ...] = unpack(payload, start + 4)
+    return numbers

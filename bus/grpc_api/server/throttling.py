@@ -1,7 +1,7 @@
 """How long a producer is asked to wait when a partition's queue is full.
 
-An estimate and no promise: what was refused lately, over how fast the queue has drained lately, so that whoever comes
-back then finds room. Knows no clock.
+An estimate and no promise: what was refused lately, over how fast the queue has drained since, so that whoever comes
+back then finds room. A partition that refuses nobody is not watched, and costs nothing. Knows no clock.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 THROTTLE_MS_MIN, THROTTLE_MS_MAX = 10, 1_000
+THROTTLE_MS_UNKNOWN = 100  # for the first one that is refused
 # What counts as lately: after so long, a byte counts for 1/e of one.
 _MEMORY_S = 1.0
 _PARTITIONS_MAX = 10_000  # those of deleted topics are forgotten at some time
@@ -36,23 +37,25 @@ class DrainRates:
         self._flows: dict[Hashable, _Flow] = {}
 
     def add_drained(self, partition: Hashable, size_bytes: int, now_s: float) -> None:
-        flow = self._flow(partition, now_s)
+        flow = self._flows.get(partition)
+        if flow is None:
+            return
+        flow.fade(now_s)
         flow.drained += size_bytes
+        if flow.refused < 1:
+            del self._flows[partition]
 
     def throttle_ms(self, partition: Hashable, refused_bytes: int, now_s: float) -> int:
         """When there will be room for this and for all that was refused shortly before."""
-        flow = self._flow(partition, now_s)
+        flow = self._flows.get(partition)
+        if flow is None:
+            if len(self._flows) >= _PARTITIONS_MAX:
+                self._flows.clear()
+            self._flows[partition] = _Flow(now_s, refused=refused_bytes)
+            return THROTTLE_MS_UNKNOWN
+        flow.fade(now_s)
         flow.refused += refused_bytes
         if flow.drained <= 0:
             return THROTTLE_MS_MAX
         wait_ms = 1000 * _MEMORY_S * flow.refused / flow.drained
         return int(min(max(wait_ms, THROTTLE_MS_MIN), THROTTLE_MS_MAX))
-
-    def _flow(self, partition: Hashable, now_s: float) -> _Flow:
-        flow = self._flows.get(partition)
-        if flow is None:
-            if len(self._flows) >= _PARTITIONS_MAX:
-                self._flows.clear()
-            flow = self._flows[partition] = _Flow(now_s)
-        flow.fade(now_s)
-        return flow

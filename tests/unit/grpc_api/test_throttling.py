@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from bus.grpc_api.server.throttling import THROTTLE_MS_MAX, THROTTLE_MS_MIN, DrainRates
+from bus.grpc_api.server.throttling import THROTTLE_MS_MAX, THROTTLE_MS_MIN, THROTTLE_MS_UNKNOWN, DrainRates
 
 MB = 1_000_000
 
 
-def steady(bytes_per_s: int, seconds: int = 10) -> tuple[DrainRates, float]:
+def steady(bytes_per_s: int) -> tuple[DrainRates, float]:
+    """After five seconds of a steady flow, through which one is refused now and then: so it is being watched."""
     rates = DrainRates()
-    for tick in range(seconds * 100):
+    for tick in range(500):
+        rates.throttle_ms("t-0", 1, tick / 100)
         rates.add_drained("t-0", bytes_per_s // 100, tick / 100)
-    return rates, float(seconds)
+    return rates, 5.0
 
 
 @pytest.mark.parametrize(("refused", "wait_ms"), [(MB, 100), (5 * MB, 500)])
@@ -33,7 +35,15 @@ def test_wait_is_bounded_at_both_ends() -> None:
     rates, now_s = steady(10 * MB)
     assert rates.throttle_ms("t-0", 10, now_s) == THROTTLE_MS_MIN
     assert rates.throttle_ms("t-0", 500 * MB, now_s) == THROTTLE_MS_MAX
-    assert rates.throttle_ms("t-1", 10, now_s) == THROTTLE_MS_MAX, "nothing is known of this one"
+
+
+def test_first_one_is_told_a_guess_and_the_next_ones_what_was_seen_since() -> None:
+    rates = DrainRates()
+    rates.add_drained("t-0", 100 * MB, 0.0)  # nobody is interested
+    assert rates.throttle_ms("t-0", MB, 1.0) == THROTTLE_MS_UNKNOWN
+    assert rates.throttle_ms("t-0", MB, 1.0) == THROTTLE_MS_MAX, "nothing drained since"
+    rates.add_drained("t-0", 10 * MB, 1.01)
+    assert rates.throttle_ms("t-0", MB, 1.01) == pytest.approx(300, rel=0.03)
 
 
 def test_queue_that_stopped_draining_is_soon_known_to() -> None:
@@ -41,3 +51,9 @@ def test_queue_that_stopped_draining_is_soon_known_to() -> None:
     before = rates.throttle_ms("t-0", MB, now_s)
     assert rates.throttle_ms("t-0", MB, now_s + 2) > 5 * before
     assert rates.throttle_ms("t-0", MB, now_s + 10_000) == THROTTLE_MS_MAX
+
+
+def test_partition_that_refused_nobody_for_long_is_watched_no_more() -> None:
+    rates, now_s = steady(10 * MB)
+    rates.add_drained("t-0", MB, now_s + 100)
+    assert rates.throttle_ms("t-0", MB, now_s + 100) == THROTTLE_MS_UNKNOWN
