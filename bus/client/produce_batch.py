@@ -61,6 +61,7 @@ class RowChunk:
         "deadline",
         "due_at",
         "headers",
+        "initial_count",
         "is_settled",
         "keys",
         "outcome",
@@ -89,7 +90,7 @@ class RowChunk:
         self.keys = keys
         self.times_ms = times_ms
         self.headers = headers
-        self.record_count = len(values)
+        self.record_count = self.initial_count = len(values)
         self.size_bytes = size_bytes
         self.reserved_bytes = size_bytes
         self.deadline = batch.deadline
@@ -307,13 +308,16 @@ class RecordBatchBuilder:
             return None, index
         if self._starts is None:
             return self.chunks[0], index
+        place = int(self._order_places()[index])
+        slot = bisect.bisect_right(self._starts, place) - 1
+        return self.chunks[slot], place - self._starts[slot]
+
+    def _order_places(self) -> Any:
         if self._places is None:
             places = np.empty(len(self._order), np.int32)
             places[self._order] = np.arange(len(places), dtype=np.int32)
             self._places = places
-        place = int(self._places[index])
-        slot = bisect.bisect_right(self._starts, place) - 1
-        return self.chunks[slot], place - self._starts[slot]
+        return self._places
 
     def is_done(self, index: int) -> bool:
         chunk, _ = self.place_of(index)
@@ -323,15 +327,22 @@ class RecordBatchBuilder:
         """Wake those who wait for this chunk and run its callbacks. Without any lock held."""
         with _lock:
             event, self._event = self._event, None
-            due: list[_Callback] = []
-            later: list[_Callback] = []
-            for entry in self._callbacks or ():
-                (due if self.place_of(entry[0])[0] is chunk else later).append(entry)
-            self._callbacks = later or None
+            due, self._callbacks = self._callbacks_of(chunk)
         if event is not None:
             event.set()
         for _, callback, future in due:
             _run(callback, future)
+
+    def _callbacks_of(self, chunk: RowChunk) -> tuple[list[_Callback], list[_Callback] | None]:
+        """Those of the chunk's records, and the others. There may be one for every record."""
+        callbacks = self._callbacks or []
+        if self._starts is None or not callbacks:
+            return callbacks, None
+        places = self._order_places()[[entry[0] for entry in callbacks]]
+        start = self._starts[self.chunks.index(chunk)]
+        is_due = ((places >= start) & (places < start + chunk.initial_count)).tolist()
+        due = [entry for entry, is_now in zip(callbacks, is_due, strict=True) if is_now]
+        return due, [entry for entry, is_now in zip(callbacks, is_due, strict=True) if not is_now] or None
 
     def wait_for(self, index: int, timeout: float | None) -> bool:
         """False if the record has no outcome within `timeout` seconds."""

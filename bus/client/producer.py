@@ -128,8 +128,11 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> RecordFuture | None:
         """As `send`; None, and nothing was done, if it would have to wait for memory or metadata."""
-        if self._cluster.cached_topic(topic) is None:
+        info = self._cluster.cached_topic(topic)
+        if info is None or (isinstance(partition, int) and partition >= len(info.partitions)):
             return None
+        if not self._sender.has_room():
+            return None  # before serializers and interceptors are asked: they would be asked again
         return self._send(topic, value, key, headers, partition, timestamp_ms, may_wait=False)
 
     def _send(
@@ -143,11 +146,24 @@ class Producer:
         *,
         may_wait: bool,
     ) -> RecordFuture | None:
-        deadline = time.monotonic() + self._config.max_block_ms / 1000
+        deadline = time.monotonic() + self._config.max_block_ms / 1000 if may_wait else None
         self._check_process()
-        if self._interceptors:
-            record = self._interceptors.on_send(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
-            topic, value, key, headers, partition, timestamp_ms = record
+        record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
+        if not self._interceptors:
+            return self._put(record, deadline)
+        record = self._interceptors.on_send(record)
+        try:
+            future = self._put(record, deadline)
+        except BusError as error:
+            self._interceptors.on_send_error(error)
+            raise
+        if future is not None:
+            future.add_done_callback(self._interceptors.on_done)
+        return future
+
+    def _put(self, record: ProducerRecord, deadline: float | None) -> RecordFuture | None:
+        """Check, serialize and hand over. `deadline` None: does not wait, but returns None."""
+        topic, value, key, headers, partition, timestamp_ms = record
         value = check_bytes("value", self._serialize_value(topic, headers, value))
         key = check_bytes("key", self._serialize_key(topic, headers, key))
         headers = check_headers(headers)
@@ -158,7 +174,7 @@ class Producer:
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"expected a record of at most max.request.size={self._config.max_request_size} bytes, found {size}",
             )
-        info = self._topic(topic, partition, deadline)
+        info = self._topic(topic, partition, time.monotonic() if deadline is None else deadline)
         partition_count = len(info.partitions)
         if partition is None and self._partitioner is not None:
             available = [number for number in range(partition_count) if self._cluster.leader_address(info, number)]
@@ -166,7 +182,7 @@ class Producer:
         now_ms = time_ns() // 1_000_000 if timestamp_ms is None else check_timestamp(timestamp_ms)
         try:
             with self._lock:
-                future = self._sender.add(
+                return self._sender.add(
                     topic,
                     value,
                     key,
@@ -175,13 +191,10 @@ class Producer:
                     now_ms,
                     size_bytes=size,
                     partition_count=partition_count,
-                    deadline=deadline if may_wait else None,
+                    deadline=deadline,
                 )
         finally:
             self._sender.announce_soon()
-        if self._interceptors and future is not None:
-            future.add_done_callback(self._interceptors.on_done)
-        return future
 
     def send_batch(self, topic: str, table: pa.Table | pa.RecordBatch, partition: int | None = None) -> BatchFuture:
         """Send many records at once, the fast path; the future gives a list of `BatchMetadata`.

@@ -145,6 +145,7 @@ class Sender:
         self._request_timeout_s = min(config.request_timeout_ms, config.delivery_timeout_ms) / 1000
         self.pool = BufferPool(config.buffer_memory, self.lock, clock)
         self.metrics = ProducerMetrics(config, self.pool)
+        self.metrics.add_gauge("requests-in-flight", lambda _: float(self._requests_in_flight()))
         self._choice = PartitionChoice(config, leader_of=metadata.leader_address, queue_of=self._queue_of, clock=clock)
         self.split = self._choice.split
         self.accumulator = RecordAccumulator(config, self.pool, self._choice.choose)
@@ -253,6 +254,10 @@ class Sender:
         for partition, chunk in chunks:
             self._push(topic, partition, chunk)
         self._drain(self._clock())
+
+    def has_room(self) -> bool:
+        """Nobody waits for memory, and there is enough for an ordinary batch."""
+        return self.pool.waiting_count == 0 and self.pool.available_bytes >= self._config.batch_size
 
     @property
     def _is_usable(self) -> bool:
@@ -382,6 +387,9 @@ class Sender:
         connection.requests.append(request)
         connection.stream.send(request)
         self.metrics.record_request(parts, now)
+
+    def _requests_in_flight(self) -> int:
+        return sum(len(connection.requests) for connection in list(self._connections.values()))
 
     # ------------------------------------------------------------ answers
 
