@@ -75,6 +75,8 @@ def one_batch(table: Any) -> pa.RecordBatch:
             ErrorCode.INVALID_RECORD,
             f"expected the column value, and perhaps key, headers and timestamp, each once; found {', '.join(names)}",
         )
+    if any(_is_shared(field.type) for field in table.schema):
+        table = table.cast(pa.schema([field.with_type(_plain(field.type)) for field in table.schema]))
     if isinstance(table, pa.RecordBatch):
         return table
     batches = table.combine_chunks().to_batches()
@@ -83,3 +85,14 @@ def one_batch(table: Any) -> pa.RecordBatch:
             ErrorCode.RECORD_LIST_TOO_LARGE, f"expected a batch below 2 GiB a column, found {table.nbytes} bytes"
         )
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def _is_shared(kind: pa.DataType) -> bool:
+    """Values that share bytes: a broker does not take them, since a few bytes could claim any size."""
+    return pa.types.is_dictionary(kind) or kind in (pa.binary_view(), pa.string_view())
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pa.binary() if _is_shared(kind) else kind

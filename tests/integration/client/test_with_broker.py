@@ -197,3 +197,20 @@ def test_killed_broker_costs_no_acknowledged_record_and_no_order(tmp_path: Path)
     stored = found.column("value").to_pylist()
     assert [stored[offset] for offset in offsets] == [b"%d" % number for number in range(400)]
     assert offsets == sorted(offsets)
+
+
+def test_columns_of_any_encoding_are_sent_as_plain_ones(address: str) -> None:
+    values = ["tea", "milk", "tea", None]
+    with (
+        Admin(address) as admin,
+        Producer(address) as producer,
+        Consumer(address, auto_offset_reset="earliest") as consumer,
+    ):
+        admin.create_topics([NewTopic("encodings", 1)])
+        for column in (pa.array(values).dictionary_encode(), pa.array(values).cast(pa.string_view())):
+            table = pa.table({"value": column})
+            producer.send_batch("encodings", table).result(WAIT_S)
+            producer.send_batch("encodings", table.to_batches()[0]).result(WAIT_S)
+        consumer.assign(consumer.partitions_for("encodings"))
+        found = read_all(consumer).column("value").to_pylist()
+    assert found == [value and value.encode() for value in values] * 4
