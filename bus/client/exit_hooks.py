@@ -1,20 +1,24 @@
 """What becomes of a producer that nobody closes: at the end of the program, when it is forgotten, after a fork.
 
 Guards one promise: what was accepted is delivered, or it is said that it was not. At the end of the interpreter every
-open producer flushes for as long as its delivery.timeout.ms allows, ten seconds at most, and reports what is left. A
-producer that is garbage flushes in the background. After a fork it belongs to the parent: the child's copy refuses
-every call, and sends nothing a second time.
+open producer flushes for as long as its delivery.timeout.ms allows, all of them for ten seconds at most, and reports
+what it could not deliver. A producer that is garbage flushes in the background. After a fork it belongs to the parent:
+the child's copy refuses every call, sends nothing a second time, and leaves the parent's connections alone even when it
+is garbage.
 """
 
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401  Arrow imports it with pandas, with the first array: too late at the end
 import logging
 import os
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from bus.client import produce_batch, produce_future
 from bus.client.produce_future import wait_all
 from bus.errors import BusError, ErrorCode
 
@@ -29,6 +33,7 @@ _CLOSE_TIMEOUT_S = 2.0  # for threads and streams to end, after all records have
 _producers: weakref.WeakSet[Any] = weakref.WeakSet()
 _finalizers: weakref.WeakKeyDictionary[Any, weakref.finalize[[ProducerThreads], Any]] = weakref.WeakKeyDictionary()
 _open_threads: set[ProducerThreads] = set()
+_inherited: list[ProducerThreads] = []  # of the parent: kept, since to destroy a connection is to speak on it
 
 
 def watch(producer: Any, threads: ProducerThreads) -> None:
@@ -48,8 +53,8 @@ def forget(producer: Any) -> None:
         finalizer.detach()
 
 
-def end(threads: ProducerThreads, timeout: float | None) -> int:
-    """Flush for `timeout` seconds, then end the threads. Returns how many records failed because of that."""
+def end(threads: ProducerThreads, timeout: float | None) -> None:
+    """Flush for `timeout` seconds, then end the threads. What is left fails with REQUEST_TIMED_OUT."""
     try:
         unsettled = threads.sender.start_flush()
         try:
@@ -62,27 +67,45 @@ def end(threads: ProducerThreads, timeout: float | None) -> int:
         _open_threads.discard(threads)
         within = "" if timeout is None else f" within {timeout:g} s"
         error = BusError(ErrorCode.REQUEST_TIMED_OUT, f"the producer was closed before this was acknowledged{within}")
-        failed = threads.close(error, timeout_s=_CLOSE_TIMEOUT_S)
-    return failed
+        threads.close(error, timeout_s=_CLOSE_TIMEOUT_S)
+
+
+def _failed_count(threads: ProducerThreads) -> int:
+    """Of records, ever."""
+    return int(threads.sender.metrics.snapshot(time.monotonic())["record-error-total"])
 
 
 def _end_in_background(threads: ProducerThreads) -> None:
-    threading.Thread(target=_end_and_report, args=(threads, None), name="bus-producer-end", daemon=True).start()
+    thread = threading.Thread(
+        target=_end_and_report, args=(threads, None, _failed_count(threads)), name="bus-producer-end", daemon=True
+    )
+    thread.start()
 
 
-def _end_and_report(threads: ProducerThreads, timeout: float | None) -> None:
-    failed = end(threads, timeout)
+def _end_and_report(threads: ProducerThreads, timeout: float | None, failed_before: int) -> None:
+    end(threads, timeout)
+    failed = _failed_count(threads) - failed_before
     if failed:
         logger.error("a producer that was never closed could not deliver %d records", failed)
 
 
 @atexit.register
 def _end_all() -> None:
-    for threads in list(_open_threads):
-        _end_and_report(threads, min(threads.delivery_timeout_s, _EXIT_TIMEOUT_S))
+    until = time.monotonic() + _EXIT_TIMEOUT_S
+    failed_before = {threads: _failed_count(threads) for threads in list(_open_threads)}
+    for threads in failed_before:
+        threads.sender.start_flush()  # all of them now: they share the time
+    for threads, failed in failed_before.items():
+        _end_and_report(threads, max(0.0, min(threads.delivery_timeout_s, until - time.monotonic())), failed)
 
 
 def _disown_all() -> None:
+    produce_batch._lock = threading.Lock()  # another thread of the parent may have held it
+    produce_future._lock = threading.Lock()
+    for finalizer in list(_finalizers.values()):
+        finalizer.detach()
+    _finalizers.clear()
+    _inherited.extend(_open_threads)
     _open_threads.clear()
     for producer in list(_producers):
         producer.disown()
