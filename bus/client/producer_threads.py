@@ -84,8 +84,10 @@ class ProducerThreads:
         return ProduceStream(self._cluster, address, self.sender, self._encoder)
 
     def _keep(self) -> None:
-        while not self.is_closed:
+        while True:
             self._wake.clear()
+            if self.is_closed:  # asked after clearing: `close` sets both, the event last
+                return
             try:
                 wakes_at = self.sender.tick()
             except Exception:  # the loop's edge: without this thread nothing would ever time out
