@@ -352,7 +352,7 @@ class PartitionQueue:
         self.retries.clear()
         self.pending.clear()
         self.pending_bytes = 0
-        return settled
+        return settled + self._break(error) if settled else settled
 
     def chunks(self) -> Iterator[Chunk]:
         for parts in (self.in_flight, self.retries):

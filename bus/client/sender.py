@@ -716,11 +716,14 @@ class Sender:
         all, and a number that is used twice would be taken for a repetition."""
         now = self._clock()
         for key in [key for key in self._queues if key[0] == topic and key[1] >= first_partition]:
-            queue = self._queues.pop(key)
+            queue = self._queues[key]
             self._active.pop(queue, None)
+            self._note_failed(queue, queue.fail_all(error), now)
+            if queue.broken is not None:
+                continue  # and so it stays, whatever becomes of the topic
+            del self._queues[key]
             if queue.stamp_next is not None:
                 self._given_up[key] = queue.stamp_next
-            self._note_failed(queue, queue.fail_all(error), now)
 
     # ------------------------------------------------------------ flushing, closing
 

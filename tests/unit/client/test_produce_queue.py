@@ -465,3 +465,14 @@ def test_strict_queue_takes_the_late_success_of_what_was_under_way() -> None:
     queue.acknowledge(first, 0, -1, 1)
     settled: Any = queue.acknowledge(second, 1, -1, 2)
     assert [chunk.metadata.base_offset for chunk in settled] == [1]
+
+
+def test_strict_queue_that_was_failed_as_a_whole_stays_so_unless_it_was_empty() -> None:
+    empty = queue_of(is_strict=True)
+    assert empty.fail_all(BUSY) == []
+    assert empty.push(rows(1)) == []
+    queue = queue_of(rows(1), rows(2), is_strict=True)
+    send(queue)
+    assert [number for number, _ in failures(queue.fail_all(BUSY))] == [1, 2]
+    late = rows(3)
+    assert queue.push(late) == [late]
