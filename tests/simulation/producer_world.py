@@ -1,13 +1,14 @@
-"""The producer's engine against a simulated broker and network, under virtual time.
+"""The producer's engine against simulated brokers and a network, under virtual time.
 
 The engine is the real one (`Sender`, its queues, batches and futures); threads, gRPC and the clock are replaced. One
 seed decides everything that happens, so a failing seed can be run again.
 
 Fault model. A stream delivers requests in order, each after a delay of its own, or it breaks: then what was on its way
 may still arrive, late, after the requests of the next stream (but not in a restarted broker: connections end with the
-process). A request may arrive twice. Answers are delayed, or lost with their stream. The broker may answer that it is
+process). A request may arrive twice. Answers are delayed, or lost with their stream. A broker may answer that it is
 busy, that it is no leader, that the disk failed (before or after the commit), or not at all; it may restart, which
-forgets all but the log. Records may be refused for good.
+forgets all but the log. Partitions move between two brokers, and clients learn of it late. A broker that lags behind
+may not know the topic for a while. Records may be refused for good.
 """
 
 from __future__ import annotations
@@ -17,19 +18,22 @@ import itertools
 import random
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from bus.client.cluster import PartitionLeader, TopicInfo
 from bus.client.configs import ProducerConfig, parse_config
+from bus.client.murmur2 import partition_of_key
 from bus.client.produce_batch import RECORD_OVERHEAD_BYTES, RecordFuture
 from bus.client.sender import Errand, InitProducer, RefreshTopics, Request, Resume, Sender
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.model import ProducerStamp, sequence_after
+from tests.simulation.broker_model import Sent, SimulatedCluster, refusal
 
-ADDRESS = "broker:1"
+ADDRESSES = ("broker:1", "broker:2")
 TOPIC = "t"
+# A keeper that is woken so often at one instant has lost its way.
+_TICKS_AT_ONCE_MAX = 1_000
 
 
 @dataclass(frozen=True)
@@ -46,70 +50,32 @@ class Faults:
     restart: int = 60
     refused_record: int = 40
     lost_call: int = 6  # of InitProducerId and ResumeProducer
+    moved_leader: int = 0
+    unknown_topic: int = 0  # of the answers to a question for metadata
 
 
 NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
-@dataclass(frozen=True)
-class Row:
-    value: int
-    stamp: ProducerStamp | None  # of this record
-
-
-@dataclass
-class Sent:
-    """One partition's share of a request, as it was when it was sent."""
-
-    partition: int
-    stamp: ProducerStamp | None
-    values: list[int]
-
-
-@dataclass
-class SimulatedLog:
-    """One partition: rows for ever, and what its leader keeps in memory."""
-
-    rows: list[Row] = field(default_factory=list)
-    fences: dict[int, int] = field(default_factory=dict)  # producer id -> lowest epoch that may append
-
-    def last(self, producer_id: int) -> ProducerStamp | None:
-        stamps = [row.stamp for row in self.rows if row.stamp is not None and row.stamp.producer_id == producer_id]
-        return stamps[-1] if stamps else None
-
-    def offset_of(self, stamp: ProducerStamp) -> int | None:
-        return next((offset for offset, row in enumerate(self.rows) if row.stamp == stamp), None)
-
-
 class World:
+    """One client to begin with, and its calls by short names."""
+
     def __init__(self, seed: int, faults: Faults, *, partitions: int = 2, **configs: Any) -> None:
         self.random = random.Random(seed)
         self.faults = faults
         self.now = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self.logs = [SimulatedLog() for _ in range(partitions)]
-        self.life = 0  # of the broker
-        self._producer_ids = itertools.count()
-        self.names: dict[str, tuple[int, int]] = {}
+        self.cluster = SimulatedCluster(ADDRESSES, partitions, self.is_refused)
+        self.logs = self.cluster.logs
+        self.lives = dict.fromkeys(ADDRESSES, 0)
         self.streams: list[SimulatedStream] = []
         self.is_healed = False
-        self.config = parse_config(ProducerConfig, {"linger_ms": 2, "batch_size": 200, **configs})
-        self._tick_at = 0.0
-        self.sender = Sender(
-            self,
-            self.config,
-            clock=lambda: self.now,
-            backoff_s=lambda failures: min(0.1, 0.01 * 2**failures) * self.random.uniform(0.8, 1.2),
-            open_stream=self._open_stream,
-            run_errand=self._run_errand,
-            wake=lambda: self.at(0.0, self._tick),
-        )
-        self.futures: list[tuple[int, int, RecordFuture]] = []  # value, partition that was asked for, future
-        self.resolved: dict[int, int] = defaultdict(int)
-        leaders = tuple(PartitionLeader(number, 0, 0, 0, "") for number in range(partitions))
-        self.info = TopicInfo(TOPIC, "topic-id", leaders, 0.0)
-        self.at(0.0, self._tick)
+        self.client = Client(self, **configs)
+        self.sender = self.client.sender
+        self.futures = self.client.futures
+        self.resolved = self.client.resolved
+        self.send = self.client.send
 
     # ------------------------------------------------------------ time and chance
 
@@ -131,142 +97,168 @@ class World:
             event()
         self.now = until
 
+    def settle(self) -> None:
+        """The network heals; everything gets its outcome."""
+        self.is_healed = True
+        self.run(self.now + 3 * self.client.config.delivery_timeout_ms / 1000)
+
+    def is_refused(self, value: int) -> bool:
+        """The same at every attempt."""
+        return self.faults.refused_record > 0 and value % self.faults.refused_record == 7
+
+    # ------------------------------------------------------------ brokers
+
+    def restart(self, address: str) -> None:
+        """Memory and connections are gone; the log stays."""
+        self.lives[address] += 1
+        self.cluster.restart(address)
+        for stream in self.streams:
+            if stream.address == address:
+                stream.break_off()
+
+    def produce(self, address: str, sent: Sent) -> pb.PartitionProduceResponse:
+        if self.chance(self.faults.busy):
+            return refusal(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        if self.chance(self.faults.disk_before):
+            return refusal(ErrorCode.KAFKA_STORAGE_ERROR)
+        answer = self.cluster.append(address, sent)
+        if self.chance(self.faults.disk_after):
+            return refusal(ErrorCode.KAFKA_STORAGE_ERROR)
+        return answer
+
+
+class Client:
+    """A program with one producer."""
+
+    def __init__(self, world: World, **configs: Any) -> None:
+        self._world = world
+        self.config = parse_config(ProducerConfig, {"linger_ms": 2, "batch_size": 200, **configs})
+        self._tick_at = 0.0
+        self._ticked_at = -1.0
+        self._ticks_at_once = 0
+        self._leaders = [log.leader for log in world.logs]  # as far as it knows
+        self.sender = Sender(
+            self,
+            self.config,
+            clock=lambda: world.now,
+            backoff_s=lambda failures: min(0.1, 0.01 * 2**failures) * world.random.uniform(0.8, 1.2),
+            open_stream=self._open_stream,
+            run_errand=lambda errand: world.at(world.delay(), lambda: self._serve(errand)),
+            wake=lambda: world.at(0.0, self._tick),
+        )
+        self.futures: list[tuple[int, int, RecordFuture]] = []  # value, partition, future
+        self.resolved: dict[int, int] = defaultdict(int)
+        leaders = tuple(PartitionLeader(number, 0, 0, 0, "") for number in range(len(world.logs)))
+        self._info = TopicInfo(TOPIC, "topic-id", leaders, 0.0)
+        world.at(0.0, self._tick)
+
     def _tick(self) -> None:
-        next_at = self.sender.tick()
-        self._tick_at = next_at
+        world = self._world
+        self._ticks_at_once = self._ticks_at_once + 1 if world.now == self._ticked_at else 0
+        self._ticked_at = world.now
+        assert self._ticks_at_once < _TICKS_AT_ONCE_MAX, f"ticks without end at {world.now}"
+        next_at = self._tick_at = self.sender.tick()
         if next_at < 1e9:
-            self.at(max(0.0, next_at - self.now), lambda: self._tick() if next_at == self._tick_at else None)
+            world.at(max(0.0, next_at - world.now), lambda: self._tick() if next_at == self._tick_at else None)
+
+    def _open_stream(self, address: str) -> SimulatedStream:
+        stream = SimulatedStream(self._world, self.sender, address)
+        self._world.streams.append(stream)
+        return stream
 
     # ------------------------------------------------------------ the user
 
-    def send(self, value: int, partition: int) -> None:
+    def send(self, value: int, partition: int | None, key: bytes | None = None) -> None:
+        """The record's time is its value. Raises what `send` raises."""
         data = b"%d" % value
-        with self.sender.lock:
-            future = self.sender.add(
-                TOPIC,
-                data,
-                None,
-                None,
-                partition,
-                0,
-                size_bytes=RECORD_OVERHEAD_BYTES + len(data),
-                partition_count=len(self.logs),
-                deadline=self.now,
-            )
-            assert future is not None
-        self.sender.announce()
+        try:
+            with self.sender.lock:
+                future = self.sender.add(
+                    TOPIC,
+                    data,
+                    key,
+                    None,
+                    partition,
+                    value,
+                    size_bytes=RECORD_OVERHEAD_BYTES + len(data) + len(key or b""),
+                    partition_count=len(self._leaders),
+                    deadline=self._world.now,
+                )
+        finally:
+            self.sender.announce()
+        assert future is not None
+        if partition is None:
+            assert key is not None
+            partition = partition_of_key(key, len(self._leaders))
         self.futures.append((value, partition, future))
         future.add_done_callback(lambda _: self._count(value))
 
     def _count(self, value: int) -> None:
         self.resolved[value] += 1
 
-    def settle(self) -> None:
-        """The network heals; everything gets its outcome."""
-        self.is_healed = True
-        self.run(self.now + 3 * self.config.delivery_timeout_ms / 1000)
-
     # ------------------------------------------------------------ metadata
 
     def cached_topic(self, name: str) -> TopicInfo | None:
-        return self.info
+        return self._info
 
     def leader_address(self, info: TopicInfo, partition: int) -> str | None:
-        return ADDRESS
+        return self._leaders[partition]
 
     def is_stale(self, info: TopicInfo) -> bool:
         return False
 
     # ------------------------------------------------------------ calls beside the streams
 
-    def _run_errand(self, errand: Errand) -> None:
-        self.at(self.delay(), lambda: self._serve_errand(errand))
+    def _serve(self, errand: Errand) -> None:
+        world = self._world
+        is_lost_before, is_lost_after = world.chance(world.faults.lost_call), world.chance(world.faults.lost_call)
+        answer = self._answer_to(errand) if not is_lost_before else None
+        if is_lost_before or is_lost_after:
+            answer = ErrorCode.NETWORK_EXCEPTION
+        world.at(world.delay(), lambda: self._take_answer(errand, answer))
 
-    def _serve_errand(self, errand: Errand) -> None:
-        lost = BusError(ErrorCode.NETWORK_EXCEPTION, "lost")
-        is_lost_before, is_lost_after = self.chance(self.faults.lost_call), self.chance(self.faults.lost_call)
+    def _answer_to(self, errand: Errand) -> Any:
+        world = self._world
+        match errand:
+            case RefreshTopics():
+                if world.chance(world.faults.unknown_topic):
+                    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                return [log.leader for log in world.logs]
+            case InitProducer(producer_id, epoch):
+                return world.cluster.init_producer(self.config.name, producer_id, epoch)
+            case Resume(queue, address, _, producer_id, epoch):
+                return world.cluster.resume(address, queue.partition, producer_id, epoch)
+
+    def _take_answer(self, errand: Errand, answer: Any) -> None:
+        error = BusError(answer, "simulated") if isinstance(answer, ErrorCode) else None
         match errand:
             case RefreshTopics(topics):
-                self.at(self.delay(), lambda: self.sender.on_refreshed(dict.fromkeys(topics)))
+                if error is None:
+                    self._leaders = answer
+                self.sender.on_refreshed(dict.fromkeys(topics, error))
             case InitProducer():
-                identity = (-1, -1) if is_lost_before else (next(self._producer_ids), 0)
-                if is_lost_before or is_lost_after:
-                    self.at(self.delay(), lambda: self.sender.on_no_identity(lost))
+                if error is None:
+                    self.sender.on_identity(*answer)
                 else:
-                    self.at(self.delay(), lambda: self.sender.on_identity(*identity))
-            case Resume(queue, _, _, producer_id, epoch):
-                log = self.logs[queue.partition]
-                last = None
-                if not is_lost_before:
-                    log.fences[producer_id] = max(epoch, log.fences.get(producer_id, 0))
-                    last = log.last(producer_id)
-                if is_lost_before or is_lost_after:
-                    self.at(self.delay(), lambda: self.sender.on_not_resumed(errand, lost))
-                    return
-                found = (-1, -1) if last is None else (last.producer_epoch, last.base_sequence)
-                answer = {"last_epoch": found[0], "last_sequence": found[1], "version": len(log.rows)}
-                self.at(self.delay(), lambda: self.sender.on_resumed(errand, **answer))
-
-    # ------------------------------------------------------------ the broker
-
-    def _open_stream(self, address: str) -> SimulatedStream:
-        stream = SimulatedStream(self)
-        self.streams.append(stream)
-        return stream
-
-    def restart(self) -> None:
-        """Memory and connections are gone; the log stays."""
-        self.life += 1
-        for log in self.logs:
-            log.fences.clear()
-        for stream in self.streams:
-            stream.break_off(may_arrive_late=False)
-
-    def produce(self, sent: Sent) -> pb.PartitionProduceResponse:
-        """By the contract of bus.proto, from the rows alone."""
-        if self.chance(self.faults.busy):
-            return _refusal(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
-        if self.chance(self.faults.disk_before):
-            return _refusal(ErrorCode.KAFKA_STORAGE_ERROR)
-        answer = self._append(sent)
-        if self.chance(self.faults.disk_after):
-            return _refusal(ErrorCode.KAFKA_STORAGE_ERROR)
-        return answer
-
-    def _append(self, sent: Sent) -> pb.PartitionProduceResponse:
-        log, stamp = self.logs[sent.partition], sent.stamp
-        if stamp is not None:
-            last = log.last(stamp.producer_id)
-            fence = max(log.fences.get(stamp.producer_id, 0), last.producer_epoch if last else 0)
-            if stamp.producer_epoch < fence:
-                return _refusal(ErrorCode.INVALID_PRODUCER_EPOCH)
-            known = log.offset_of(stamp)
-            if known is not None:
-                return pb.PartitionProduceResponse(base_offset=known, version=known, log_append_time_ms=-1)
-            follows = last is not None and stamp.base_sequence == sequence_after(last.base_sequence, 1)
-            begins = stamp.base_sequence == 0 and (last is None or stamp.producer_epoch > last.producer_epoch)
-            if not follows and not begins:
-                return _refusal(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-        refused = [index for index, value in enumerate(sent.values) if self.is_refused(value)]
-        if refused:
-            answer = _refusal(ErrorCode.MESSAGE_TOO_LARGE)
-            answer.record_errors.extend(pb.RecordError(index=index, message="large") for index in refused)
-            return answer
-        base_offset = len(log.rows)
-        for position, value in enumerate(sent.values):
-            log.rows.append(Row(value, stamp and _advance(stamp, position)))
-        return pb.PartitionProduceResponse(base_offset=base_offset, version=len(log.rows), log_append_time_ms=-1)
-
-    def is_refused(self, value: int) -> bool:
-        """The same at every attempt."""
-        return self.faults.refused_record > 0 and value % self.faults.refused_record == 7
+                    self.sender.on_no_identity(error)
+            case Resume():
+                if error is None:
+                    self.sender.on_resumed(
+                        errand,
+                        last_epoch=answer.last_epoch,
+                        last_sequence=answer.last_sequence,
+                        version=answer.version,
+                    )
+                else:
+                    self.sender.on_not_resumed(errand, error)
 
 
 class SimulatedStream:
-    def __init__(self, world: World) -> None:
-        self.address = ADDRESS
+    def __init__(self, world: World, sender: Sender, address: str) -> None:
+        self.address = address
         self._world = world
-        self._life = world.life
+        self._sender = sender
+        self._life = world.lives[address]
         self._arrives_at = 0.0  # of the last request
         self._answers_at = 0.0
         self._is_over = False
@@ -276,52 +268,52 @@ class SimulatedStream:
         world = self._world
         for part in request.parts:
             if part.payload is None:  # as the encoder does
-                for chunk in part.chunks:
-                    chunk.to_arrow()  # type: ignore[attr-defined]
-                values = [int(value) for chunk in part.chunks for value in chunk.values.to_pylist()]  # type: ignore[attr-defined]
-                part.payload = (values, 0, 0)
+                part.payload = (_records_of(part.chunks), 0, 0)
         shares = [Sent(part.queue.partition, part.stamp, part.payload[0]) for part in request.parts]
         self._arrives_at = max(self._arrives_at, world.now + world.delay())
         world.at_time(self._arrives_at, lambda: self._arrive(request.correlation_id, shares))
         if world.chance(world.faults.doubled_request):
             world.at_time(self._arrives_at + world.delay(), lambda: self._arrive_again(shares))
         if world.chance(world.faults.broken_stream):
-            world.at(world.delay(), lambda: self.break_off(may_arrive_late=True))
+            world.at(world.delay(), self.break_off)
         if world.chance(world.faults.restart):
-            world.at(world.delay(), world.restart)
+            world.at(world.delay(), lambda: world.restart(self.address))
+        if world.chance(world.faults.moved_leader):
+            partition, address = world.random.randrange(len(world.logs)), world.random.choice(ADDRESSES)
+            world.at(world.delay(), lambda: world.cluster.move(partition, address))
         self._is_silent = self._is_silent or world.chance(world.faults.silent_stream)
 
     def _arrive(self, correlation_id: int, shares: list[Sent]) -> None:
         world = self._world
-        if self._life != world.life:
+        if self._life != world.lives[self.address]:
             return
         if self._is_over:
             if world.chance(world.faults.late_request):
                 world.at(world.delay(), lambda: self._arrive_again(shares))
             return
-        answers = [world.produce(share) for share in shares]
+        answers = [world.produce(self.address, share) for share in shares]
         self._answers_at = max(self._answers_at, world.now + world.delay())
         if not self._is_silent:
             world.at_time(self._answers_at, lambda: self._answer(correlation_id, answers))
 
     def _arrive_again(self, shares: list[Sent]) -> None:
-        if self._life == self._world.life:
+        if self._life == self._world.lives[self.address]:
             for share in shares:
-                self._world.produce(share)
+                self._world.produce(self.address, share)
 
     def _answer(self, correlation_id: int, answers: list[pb.PartitionProduceResponse]) -> None:
         if not self._is_over:
             is_busy = any(answer.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED for answer in answers)
-            self._world.sender.on_answer(self, correlation_id, 20 if is_busy else 0, answers)
+            self._sender.on_answer(self, correlation_id, 20 if is_busy else 0, answers)
 
-    def break_off(self, *, may_arrive_late: bool) -> None:
+    def break_off(self) -> None:
         if not self._is_over:
             self._is_over = True
             error = BusError(ErrorCode.NETWORK_EXCEPTION, "broken")
-            self._world.at(self._world.delay(), lambda: self._world.sender.on_end(self, error))
+            self._world.at(self._world.delay(), lambda: self._sender.on_end(self, error))
 
     def cut(self, reason: str) -> None:
-        self.break_off(may_arrive_late=True)
+        self.break_off()
 
     def finish(self) -> None:
         self._is_over = True
@@ -330,11 +322,9 @@ class SimulatedStream:
         pass
 
 
-def _advance(stamp: ProducerStamp, count: int) -> ProducerStamp:
-    return ProducerStamp(stamp.producer_id, stamp.producer_epoch, sequence_after(stamp.base_sequence, count))
-
-
-def _refusal(code: ErrorCode) -> pb.PartitionProduceResponse:
-    return pb.PartitionProduceResponse(
-        error_code=int(code), error_message="simulated", base_offset=-1, version=-1, log_append_time_ms=-1
-    )
+def _records_of(chunks: list[Any]) -> list[tuple[int, int]]:
+    records: list[tuple[int, int]] = []
+    for chunk in chunks:
+        chunk.to_arrow()
+        records += zip(map(int, chunk.values.to_pylist()), map(int, chunk.times_ms), strict=True)
+    return records
