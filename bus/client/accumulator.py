@@ -54,9 +54,9 @@ class RecordAccumulator:
 
     def close(self, batch: RecordBatchBuilder, info: TopicInfo | None) -> list[tuple[int, RowChunk]]:
         """Its chunks by partition; `info` None: nobody knows the topic any more, and partition 0 is as good as any."""
-        del self.open[batch.topic]
         batch.trim()
         chunks = self._split(batch, info)
+        del self.open[batch.topic]  # only now: an interrupt while it was split leaves it as it was
         self._pool.give_back(batch.limit_bytes - sum(chunk.reserved_bytes for _, chunk in chunks))
         return chunks
 

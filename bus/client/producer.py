@@ -226,9 +226,12 @@ class Producer:
         """Send what waits for company, and wait until everything sent before this call has its outcome; errors stay in
         the futures.
 
-        Raises `TimeoutError` after `timeout` seconds.
+        Raises `TimeoutError` after `timeout` seconds, and `BusError` INVALID_REQUEST in a callback, where answers wait
+        behind it.
         """
         self._check_process()
+        if self._sender.is_in_callback:
+            raise BusError(ErrorCode.INVALID_REQUEST, "expected flush() outside of callbacks: it would wait for itself")
         unsettled = self._sender.start_flush()
         try:
             wait_all(unsettled, timeout)
@@ -237,14 +240,14 @@ class Producer:
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, then end. What is not acknowledged within `timeout` seconds fails with REQUEST_TIMED_OUT, which says
-        so; 0 waits for nothing. Safe to repeat."""
+        so; 0, and a call in a callback, waits for nothing. Safe to repeat."""
         if self._is_closed:
             return
         self._is_closed = True
         exit_hooks.forget(self)
         if os.getpid() != self._pid:
             return  # everything belongs to the process that made it
-        exit_hooks.end(self._threads, timeout)
+        exit_hooks.end(self._threads, 0.0 if self._sender.is_in_callback else timeout)
         self._interceptors.close()
         if self._partitioner is not None:
             self._partitioner.close()

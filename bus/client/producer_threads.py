@@ -107,8 +107,18 @@ class ProducerThreads:
         while (errand := self._errands.get()) is not None:
             try:
                 self._run(errand)
-            except Exception:  # the loop's edge
+            except Exception as failure:  # the loop's edge: the sender waits for an answer
                 logger.exception("a call of the producer failed")
+                self._give_up(errand, BusError(ErrorCode.NETWORK_EXCEPTION, f"the call failed: {failure!r}"))
+
+    def _give_up(self, errand: Errand, error: BusError) -> None:
+        match errand:
+            case RefreshTopics(topics):
+                self.sender.on_refreshed(dict.fromkeys(topics, error))
+            case InitProducer():
+                self.sender.on_no_identity(error)
+            case Resume():
+                self.sender.on_not_resumed(errand, error)
 
     def _run(self, errand: Errand) -> None:
         match errand:

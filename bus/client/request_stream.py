@@ -73,7 +73,7 @@ class RequestStream:
                 error = BusError(ErrorCode.NETWORK_EXCEPTION, self._cut_reason)
             else:
                 error = translate_rpc_error(failure, address=self.address, what=self._method)
-        except Exception as failure:
+        except BaseException as failure:  # the thread's edge; a callback may say sys.exit()
             logger.exception("reading the answers of %s failed", self.address)
             self._call.cancel()
             error = BusError(ErrorCode.UNKNOWN_SERVER_ERROR, f"an answer of {self.address} made no sense: {failure!r}")

@@ -26,7 +26,7 @@ from bus.client.cluster import TopicInfo, error_of
 from bus.client.configs import ProducerConfig
 from bus.client.partition_choice import PartitionChoice
 from bus.client.produce_batch import RECORD_OVERHEAD_BYTES, Headers, RecordBatchBuilder, RecordFuture
-from bus.client.produce_queue import Chunk, Part, PartitionQueue
+from bus.client.produce_queue import FULL_BYTES, Chunk, Part, PartitionQueue
 from bus.client.producer_metrics import ProducerMetrics
 from bus.errors import BusError, ErrorCode
 from bus.model import ProducerStamp
@@ -154,6 +154,7 @@ class Sender:
         self._given_up: dict[tuple[str, int], ProducerStamp] = {}  # partitions that were no more, and the next stamp
         self._connections: dict[str, _Connection] = {}
         self._correlation_id = 0
+        self._announcing = threading.local()
         self._settled: deque[Chunk] = deque()  # not announced yet, oldest first
         self._flushing = 0
         self._wakes_at = 0.0  # when the next tick comes, as far as anybody knows
@@ -275,11 +276,19 @@ class Sender:
             with self.lock:
                 chunk = self._settled.popleft() if self._settled else None
             if chunk is not None:
+                self._announcing.is_here = True
                 try:
                     chunk.announce()
                 except BaseException:  # an interrupt; the others are told by another thread
                     self._wake()
                     raise
+                finally:
+                    self._announcing.is_here = False
+
+    @property
+    def is_in_callback(self) -> bool:
+        """This thread runs callbacks: what waits for outcomes here would wait for itself."""
+        return getattr(self._announcing, "is_here", False)
 
     def announce_soon(self) -> None:
         """For a user's thread: it may hold locks of its own, which callbacks wait for. The next tick announces."""
@@ -374,7 +383,8 @@ class Sender:
         room = self._config.max_request_size
         parts: list[Part] = []
         for queue in queues:
-            if parts and queue.next_bytes > room:
+            # Many small parts cost the broker a commit each; a request that is worth one takes no more of them.
+            if parts and (queue.next_bytes > room or self._config.max_request_size - room >= FULL_BYTES):
                 continue
             if not queue.in_flight:
                 queue.answered_at = now
@@ -385,7 +395,12 @@ class Sender:
         self._correlation_id += 1
         request = Request(self._correlation_id, parts, now, now + self._request_timeout_s)
         connection.requests.append(request)
-        connection.stream.send(request)
+        try:
+            connection.stream.send(request)
+        except Exception:  # what was taken must not be forgotten: it goes again, for as long as it may
+            logger.exception("a request to %s could not be sent", address)
+            connection.stream.cut("a request could not be sent")
+            return
         self.metrics.record_request(parts, now)
 
     def _requests_in_flight(self) -> int:

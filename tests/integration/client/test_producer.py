@@ -808,3 +808,35 @@ def test_many_threads_share_a_producer_and_nothing_is_lost(broker: FakeBroker) -
     for name in range(6):
         mine = [value for value in log_of(broker, "t", name % 3) if (value or b"").startswith(b"%d-" % name)]
         assert mine == [b"%d-%d" % (name, number) for number in range(100)]
+
+
+def test_callback_that_flushes_or_closes_does_not_wait_for_itself(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    heard: list[object] = []
+    is_over = threading.Event()
+    producer = Producer(broker.address)
+
+    def on_done(_: object) -> None:
+        try:
+            producer.flush()
+        except BusError as error:
+            heard.append(error.code)
+        producer.close()
+        is_over.set()
+
+    producer.send("t", b"a").add_done_callback(on_done)
+    assert is_over.wait(WAIT_S)
+    assert heard == [ErrorCode.INVALID_REQUEST]
+
+
+def test_callback_that_ends_its_thread_ends_one_connection_and_no_more(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+
+    def leave(_: object) -> None:
+        raise SystemExit(3)
+
+    with Producer(broker.address, **QUICK) as producer:
+        producer.send("t", b"a").add_done_callback(leave)
+        assert producer.send("t", b"b").result(WAIT_S).offset == 1
+        assert producer.send("t", b"c").result(WAIT_S).offset == 2
+    assert log_of(broker, "t") == [b"a", b"b", b"c"]
