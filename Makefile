@@ -18,10 +18,10 @@ check: setup  ## ruff, mypy, import contracts, unit tests: under a minute
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -q tests/unit tests/transcripts tests/properties tests/simulation tests/contract
+	$(BIN)/pytest -q tests/unit tests/transcripts tests/properties tests/contract
 
 test: check  ## everything
-	$(BIN)/pytest tests/integration tests/end_to_end tests/spark
+	$(BIN)/pytest tests/simulation tests/integration tests/end_to_end tests/spark
 
 bench: setup  ## figures and pictures, into benchmarks/results
 	$(BIN)/python -m benchmarks.run
