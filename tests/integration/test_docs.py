@@ -1,0 +1,29 @@
+"""The programs in the guides run as they stand there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from bus import Admin, NewTopic
+from tests.support.broker_thread import running_broker
+
+DOCS = Path(__file__).parents[2] / "docs"
+DEFAULT_ADDRESS = "127.0.0.1:9094"
+
+
+def test_programs_of_the_producers_guide_run(tmp_path: Path) -> None:
+    programs = re.findall(
+        r"^```python\n(.*?)^```$", (DOCS / "producer.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    assert programs, "the guide shows a program"
+    with running_broker(tmp_path / "root") as broker:
+        address = f"127.0.0.1:{broker.port}"
+        with Admin(address) as admin:
+            admin.create_topics([NewTopic("payments", partitions=2)])
+        for program in programs:
+            command = [sys.executable, "-c", program.replace(DEFAULT_ADDRESS, address)]
+            done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, timeout=60, check=False)
+            assert (done.returncode, done.stdout) == (0, "None\n2.0\n"), done.stderr
