@@ -20,26 +20,11 @@ from bus.client.produce_queue import Part
 from bus.client.sender import Request
 from bus.client.wire_compression import WireCompression
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.wire_fields import encode_field, tag_of
 from bus.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
 
-_LENGTH_DELIMITED = 2
-
-
-def _tag(message: Any, name: str) -> bytes:
-    return varint(message.DESCRIPTOR.fields_by_name[name].number << 3 | _LENGTH_DELIMITED)
-
-
-def varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-_PARTITIONS = _tag(pb.ProduceRequest, "partitions")
-_ARROW = _tag(pb.PartitionProduceData, "arrow")
+_PARTITIONS = tag_of(pb.ProduceRequest, "partitions")
+_ARROW = tag_of(pb.PartitionProduceData, "arrow")
 _KEY, _VALUE = pa.field("key", pa.binary()), pa.field("value", pa.binary())
 _HEADERS, _TIMESTAMP = pa.field("headers", HEADERS_TYPE), pa.field("timestamp", TIMESTAMP_TYPE)
 _VALUE_ONLY = pa.schema([_VALUE])
@@ -77,9 +62,7 @@ class PartEncoder:
         payload, codec, uncompressed_bytes = part.payload
         if codec:
             head.codec, head.uncompressed_bytes = codec, uncompressed_bytes
-        size = len(payload)
-        prefix = head.SerializeToString() + _ARROW + varint(size)
-        return [_PARTITIONS + varint(len(prefix) + size) + prefix, payload]
+        return encode_field(_PARTITIONS, [head.SerializeToString(), *encode_field(_ARROW, [payload])])
 
     def _records_of(self, part: Part) -> tuple[Any, int | None]:
         first = part.chunks[0]

@@ -23,8 +23,8 @@ from bus.arrow_batches import (
 )
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.arrow_claims import Allowance, PayloadTooLarge, check_claims
-from bus.grpc_api.server.wire_fields import encode_field, tag_of
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.wire_fields import encode_field, tag_of
 from bus.log_schema import LOG_COLUMNS
 from bus.model import LogBatch, RecordBatch, sequence_after
 

@@ -11,8 +11,8 @@ import grpc
 from bus.errors import Refused
 from bus.grpc_api.server.codec import DEFAULT_FETCH_COLUMNS, check_columns, encode_batches, encode_records
 from bus.grpc_api.server.requests import StreamRegistry, new_request_id
-from bus.grpc_api.server.wire_fields import encode_field, tag_of
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.wire_fields import encode_field, tag_of
 from bus.model import TopicPartition
 from bus.runtime.cluster import Cluster
 from bus.runtime.fetches import DEFAULT_PARTITION_BYTES_MAX, FetchPosition, FetchResult, FetchWish, fetch

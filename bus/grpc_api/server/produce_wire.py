@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bus.grpc_api.server.wire_fields import encode_field, fields_of, tag_of
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.wire_fields import encode_field, fields_of, tag_of
 
 # Below, two copies cost less than looking for the payload.
 _CUT_BYTES_MIN = 32 * 1024

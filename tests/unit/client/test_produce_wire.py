@@ -12,9 +12,10 @@ from bus.client.configs import ProducerConfig, parse_config
 from bus.client.produce_batch import RecordBatchBuilder, RowChunk
 from bus.client.produce_future import BatchFuture, RunChunk
 from bus.client.produce_queue import Part, PartitionQueue
-from bus.client.produce_wire import PartEncoder, batch_of_rows, varint
+from bus.client.produce_wire import PartEncoder, batch_of_rows
 from bus.client.sender import Request
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.wire_fields import encode_varint
 from bus.model import ProducerStamp
 
 Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None, int]  # key, value, headers, time
@@ -97,7 +98,7 @@ def test_request_is_what_the_generated_code_would_write(
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**32, 2**63 - 1])
 def test_varint_is_protobufs(value: int) -> None:
     message = pb.FetchPartition(fetch_offset=value).SerializeToString()
-    assert message == (b"" if value == 0 else b"\x20" + varint(value))
+    assert message == (b"" if value == 0 else b"\x20" + encode_varint(value))
 
 
 def test_absent_stamp_is_not_producer_zero() -> None:
