@@ -197,20 +197,18 @@ class Sender:
                 continue
             limit = self.accumulator.limit_for(size_bytes, partition_count, has_key=key is not None)
             least = max(size_bytes, self._config.batch_size)
-            if self.pool.try_take(limit):
-                batch = self.accumulator.open_batch(topic, limit, self._clock())
-                break
-            if self.pool.try_take(least):
-                batch = self.accumulator.open_batch(topic, least, self._clock())
-                break
-            self._drain(self._clock(), is_hurried=True)
-            if deadline is None:
-                return None
-            self._wait_for_memory(least, deadline)
-            if self._is_usable and topic not in self.accumulator.open:
-                batch = self.accumulator.open_batch(topic, least, self._clock())
-                break
-            self.pool.give_back(least)
+            taken = next((size for size in (limit, least) if self.pool.try_take(size)), None)
+            if taken is None:
+                self._drain(self._clock(), is_hurried=True)
+                if deadline is None:
+                    return None
+                self._wait_for_memory(least, deadline)
+                taken = least
+                if not self._is_usable or topic in self.accumulator.open:
+                    self.pool.give_back(taken)  # somebody else was faster, or it is too late
+                    continue
+            batch = self.accumulator.open_batch(topic, taken, self._clock())
+            break
         future = batch.add(value, key, headers, partition, timestamp_ms, size_bytes)
         if batch.size_bytes + RECORD_OVERHEAD_BYTES > batch.limit_bytes:
             self._close_batch(batch)  # it is full: there is no company to wait for
