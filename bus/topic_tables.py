@@ -22,10 +22,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from bus.storage_delta.root import FORMAT_VERSION, MARKER
 from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, replay_cluster
 
-ROOT_MARKER = "bus-root.json"
-_FORMAT_VERSION_MAX = 1
 _METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 
 
@@ -135,17 +134,17 @@ class TopicTables:
 def check_root(root: str) -> Path:
     """The folder of a bus root, absolute. Raises `RootNotUsable`: no bus root, or one of a newer format."""
     path = Path(_local_path(root)).absolute()
-    marker = path / ROOT_MARKER
+    marker = path / MARKER
     try:
         format_version = json.loads(marker.read_text(encoding="utf-8"))["format_version"]
     except (FileNotFoundError, NotADirectoryError):
         found = "a folder without it" if path.is_dir() else "a file" if path.exists() else "nothing"
-        raise RootNotUsable(f"expected a bus root, a folder with {ROOT_MARKER}, at {path}, found {found}") from None
+        raise RootNotUsable(f"expected a bus root, a folder with {MARKER}, at {path}, found {found}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RootNotUsable(f"expected a readable {marker}, found {type(error).__name__}: {error}") from None
-    if not isinstance(format_version, int) or format_version > _FORMAT_VERSION_MAX:
+    if not isinstance(format_version, int) or format_version > FORMAT_VERSION:
         raise RootNotUsable(
-            f"expected format_version up to {_FORMAT_VERSION_MAX} in {marker}, found {format_version!r}: "
+            f"expected format_version up to {FORMAT_VERSION} in {marker}, found {format_version!r}: "
             "written by a newer version?"
         )
     return path
