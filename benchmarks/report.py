@@ -163,5 +163,9 @@ def _table(lines: Sequence[dict[str, Any]]) -> str:
             f"| {line['title']} ({line['unit']}) | {_targets(line)} | {short_number(line['ours'])} "
             f"| {short_number(line['kafka'])} | {ratio} | {line['note']} |"
         )
-    places = sorted({f"{line['machine']}; commit {line['commit']}, {line['date']}" for line in lines})
-    return "\n".join([*rows, "", *(f"Measured on {place}." for place in places)])
+    themes: dict[str, dict[str, None]] = {}  # place and code -> what was measured there, in the order of the table
+    for line in lines:
+        place = f"{line['machine']}; commit {line['commit']}, {line['date']}"
+        themes.setdefault(place, {})[line["theme"]] = None
+    places = (f"- {', '.join(measured)}: {place}" for place, measured in themes.items())
+    return "\n".join([*rows, "", "Measured, by theme, on", "", *places])
