@@ -11,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC
+
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 
@@ -60,6 +62,53 @@ CLUSTER_METADATA_VALUE_TYPE = pa.struct(
         pa.field("last_producer_epoch", pa.int16()),
     ]
 )
+
+# The value of `__consumer_offsets`, in the same manner. Its keys are JSON texts: ["offset", group, topic, partition]
+# and ["group", group]; a null value deletes what the key names.
+GROUP_MEMBER_TYPE = pa.struct(
+    [
+        pa.field("member_id", pa.string()),
+        pa.field("group_instance_id", pa.string()),
+        pa.field("client_id", pa.string()),
+        pa.field("client_host", pa.string()),
+        pa.field("session_timeout_ms", pa.int32()),
+        pa.field("rebalance_timeout_ms", pa.int32()),
+        pa.field("subscription", pa.binary()),  # as the member sent it
+        pa.field("topics", pa.list_(pa.string())),  # what it subscribes to, if the protocol type is consumer
+        pa.field("assignment", pa.binary()),  # as the leader sent it
+        pa.field(
+            "partitions",  # what the assignment holds, if the protocol type is consumer
+            pa.list_(pa.struct([pa.field("topic", pa.string()), pa.field("partition", pa.int32())])),
+        ),
+    ]
+)
+CONSUMER_OFFSETS_VALUE_TYPE = pa.struct(
+    [
+        pa.field("type", pa.string()),  # OffsetCommitted or GroupStored
+        pa.field("group_id", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("topic_id", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("committed_offset", pa.int64()),
+        pa.field("leader_epoch", pa.int32()),
+        pa.field("metadata", pa.string()),
+        pa.field("commit_ms", pa.int64()),
+        pa.field("expire_ms", pa.int64()),  # null: offsets.retention.minutes decides
+        pa.field("protocol_type", pa.string()),
+        pa.field("protocol", pa.string()),
+        pa.field("generation", pa.int32()),
+        pa.field("leader_id", pa.string()),
+        pa.field("state", pa.string()),  # Stable or Empty
+        pa.field("state_ms", pa.int64()),  # since when
+        pa.field("members", pa.list_(GROUP_MEMBER_TYPE)),
+    ]
+)
+
+# Internal topics are typed: the struct of each one's values.
+INTERNAL_VALUE_TYPES: dict[str, pa.StructType] = {
+    CLUSTER_METADATA_TOPIC: CLUSTER_METADATA_VALUE_TYPE,
+    CONSUMER_OFFSETS_TOPIC: CONSUMER_OFFSETS_VALUE_TYPE,
+}
 LOG_COLUMNS = tuple(LOG_SCHEMA.names)
 
 _DELTA_PRIMITIVES: dict[pa.DataType, str] = {

@@ -18,6 +18,7 @@ MAX_TIMESTAMP = -3
 
 INTERNAL_TOPIC_PREFIX = "__"
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class TimestampType(IntEnum):

@@ -89,6 +89,37 @@ class FoundOffset:
     leader_epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class KeyedRow:
+    """A record of the bus's own: its key, and its value as a struct's fields; None deletes what the key names."""
+
+    key: bytes
+    value: Mapping[str, Any] | None
+
+
+class KeyedRows(Protocol):
+    """Between the bus's own records and what a typed topic's partition appends and reads."""
+
+    def encode(self, rows: Sequence[KeyedRow], *, now_ms: int) -> RecordBatch:
+        """One batch for `Partition.append`, each record stamped `now_ms`. `rows` is not empty. Raises `ValueError` for
+        a field that the topic's struct has not, or a value of another type."""
+        ...
+
+    def decode(self, batch: LogBatch) -> Iterator[KeyedRow]:
+        """Its records in offset order. Raises `StorageDamaged` for a record without a key."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedFiles:
+    """New data files, written and synced, that no version names yet, and what they are to replace."""
+
+    removes: Sequence[str]  # names of live data files
+    added_count: int
+    rewritten_bytes: int
+    plan: Any  # the adapter's own
+
+
 class PartitionTable(Protocol):
     """One partition's table, open for its single writer.
 
@@ -157,6 +188,37 @@ class PartitionTable(Protocol):
         called by the writer between two appends; appending `missing` then completes the MERGE."""
         ...
 
+    def high_watermark_at(self, version: int) -> int | None:
+        """The high watermark that `version` left; None if that version is not there, or not there any more."""
+        ...
+
+    @property
+    def key_compaction_backlog(self) -> int:
+        """Live data files that key compaction has not seen yet."""
+        ...
+
+    def prepare_key_compaction(self, *, now_ms: int, tombstone_retention_ms: int) -> PreparedFiles | None:
+        """Write files that keep of every key its last record, offsets and order as they are, in place of all live files
+        that there are at the time of the call; None if there is nothing to gain. A record without a key stays. A
+        tombstone goes when it was there for `tombstone_retention_ms`. Beside appends and reads, in another thread."""
+        ...
+
+    def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        """Put `prepared` in place of what it replaces, as one version with `dataChange=false`: no reader sees a record
+        come, go or move that compaction did not mean to drop. In the writer's place, as `append`. The high watermark
+        stays. On any other outcome than Committed the new files are removed again, or left for the next opening."""
+        ...
+
+    def delete_removed_files(self, *, removed_before_ms: int) -> int:
+        """Delete data files that a version before then replaced, and that no read under way needs; returns how many.
+        Only files that the log itself names as removed."""
+        ...
+
+    def drop_old_versions(self, *, committed_before_ms: int, count_max: int) -> int:
+        """Delete versions that a validated checkpoint covers, those older than `committed_before_ms` and those beyond
+        the newest `count_max`; returns how many. A checkpoint and every version after it always stay."""
+        ...
+
     def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
         """Where that producer ended by the rows of the table: those of its highest epoch, the last in offset order.
         None if the table has no row of it."""
@@ -200,10 +262,14 @@ class Storage(Protocol):
         """`__cluster_metadata`, created with its first use."""
         ...
 
+    def keyed_rows(self, topic: str) -> KeyedRows:
+        """The bus's own records in an internal topic of that name."""
+        ...
+
     def create_partition(self, partition: TopicPartition, *, topic_id: str) -> PartitionTable:
-        """Version 0 of a new table. What a deleted topic of the same name, or a creation that was never finished,
-        left there is removed first: the caller has made sure that no live topic owns it. A table with this very
-        `topic_id` is opened as it is."""
+        """Version 0 of a new table, typed if the topic is an internal one. What a deleted topic of the same name, or a
+        creation that was never finished, left there is removed first: the caller has made sure that no live topic owns
+        it. A table with this very `topic_id` is opened as it is."""
         ...
 
     def open_partition(self, partition: TopicPartition, *, topic_id: str) -> PartitionTable:

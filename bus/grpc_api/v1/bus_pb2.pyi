@@ -19,10 +19,21 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_NOT_LEADER_OR_FOLLOWER: _ClassVar[ErrorCode]
     ERROR_CODE_REQUEST_TIMED_OUT: _ClassVar[ErrorCode]
     ERROR_CODE_MESSAGE_TOO_LARGE: _ClassVar[ErrorCode]
+    ERROR_CODE_OFFSET_METADATA_TOO_LARGE: _ClassVar[ErrorCode]
     ERROR_CODE_NETWORK_EXCEPTION: _ClassVar[ErrorCode]
+    ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS: _ClassVar[ErrorCode]
+    ERROR_CODE_COORDINATOR_NOT_AVAILABLE: _ClassVar[ErrorCode]
+    ERROR_CODE_NOT_COORDINATOR: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_TOPIC_EXCEPTION: _ClassVar[ErrorCode]
     ERROR_CODE_RECORD_LIST_TOO_LARGE: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_REQUIRED_ACKS: _ClassVar[ErrorCode]
+    ERROR_CODE_ILLEGAL_GENERATION: _ClassVar[ErrorCode]
+    ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_GROUP_ID: _ClassVar[ErrorCode]
+    ERROR_CODE_UNKNOWN_MEMBER_ID: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_SESSION_TIMEOUT: _ClassVar[ErrorCode]
+    ERROR_CODE_REBALANCE_IN_PROGRESS: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_TIMESTAMP: _ClassVar[ErrorCode]
     ERROR_CODE_UNSUPPORTED_VERSION: _ClassVar[ErrorCode]
     ERROR_CODE_TOPIC_ALREADY_EXISTS: _ClassVar[ErrorCode]
@@ -37,15 +48,22 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_INVALID_PRODUCER_EPOCH: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_PRODUCER_ID_MAPPING: _ClassVar[ErrorCode]
     ERROR_CODE_KAFKA_STORAGE_ERROR: _ClassVar[ErrorCode]
+    ERROR_CODE_NON_EMPTY_GROUP: _ClassVar[ErrorCode]
+    ERROR_CODE_GROUP_ID_NOT_FOUND: _ClassVar[ErrorCode]
     ERROR_CODE_FENCED_LEADER_EPOCH: _ClassVar[ErrorCode]
     ERROR_CODE_UNKNOWN_LEADER_EPOCH: _ClassVar[ErrorCode]
     ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE: _ClassVar[ErrorCode]
     ERROR_CODE_OFFSET_NOT_AVAILABLE: _ClassVar[ErrorCode]
+    ERROR_CODE_MEMBER_ID_REQUIRED: _ClassVar[ErrorCode]
+    ERROR_CODE_GROUP_MAX_SIZE_REACHED: _ClassVar[ErrorCode]
+    ERROR_CODE_FENCED_INSTANCE_ID: _ClassVar[ErrorCode]
+    ERROR_CODE_GROUP_SUBSCRIBED_TO_TOPIC: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_RECORD: _ClassVar[ErrorCode]
     ERROR_CODE_THROTTLING_QUOTA_EXCEEDED: _ClassVar[ErrorCode]
     ERROR_CODE_PRODUCER_FENCED: _ClassVar[ErrorCode]
     ERROR_CODE_UNKNOWN_TOPIC_ID: _ClassVar[ErrorCode]
     ERROR_CODE_INCONSISTENT_TOPIC_ID: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_REGULAR_EXPRESSION: _ClassVar[ErrorCode]
 
 class PayloadCodec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -79,10 +97,21 @@ ERROR_CODE_LEADER_NOT_AVAILABLE: ErrorCode
 ERROR_CODE_NOT_LEADER_OR_FOLLOWER: ErrorCode
 ERROR_CODE_REQUEST_TIMED_OUT: ErrorCode
 ERROR_CODE_MESSAGE_TOO_LARGE: ErrorCode
+ERROR_CODE_OFFSET_METADATA_TOO_LARGE: ErrorCode
 ERROR_CODE_NETWORK_EXCEPTION: ErrorCode
+ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS: ErrorCode
+ERROR_CODE_COORDINATOR_NOT_AVAILABLE: ErrorCode
+ERROR_CODE_NOT_COORDINATOR: ErrorCode
 ERROR_CODE_INVALID_TOPIC_EXCEPTION: ErrorCode
 ERROR_CODE_RECORD_LIST_TOO_LARGE: ErrorCode
 ERROR_CODE_INVALID_REQUIRED_ACKS: ErrorCode
+ERROR_CODE_ILLEGAL_GENERATION: ErrorCode
+ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL: ErrorCode
+ERROR_CODE_INVALID_GROUP_ID: ErrorCode
+ERROR_CODE_UNKNOWN_MEMBER_ID: ErrorCode
+ERROR_CODE_INVALID_SESSION_TIMEOUT: ErrorCode
+ERROR_CODE_REBALANCE_IN_PROGRESS: ErrorCode
+ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: ErrorCode
 ERROR_CODE_INVALID_TIMESTAMP: ErrorCode
 ERROR_CODE_UNSUPPORTED_VERSION: ErrorCode
 ERROR_CODE_TOPIC_ALREADY_EXISTS: ErrorCode
@@ -97,15 +126,22 @@ ERROR_CODE_DUPLICATE_SEQUENCE_NUMBER: ErrorCode
 ERROR_CODE_INVALID_PRODUCER_EPOCH: ErrorCode
 ERROR_CODE_INVALID_PRODUCER_ID_MAPPING: ErrorCode
 ERROR_CODE_KAFKA_STORAGE_ERROR: ErrorCode
+ERROR_CODE_NON_EMPTY_GROUP: ErrorCode
+ERROR_CODE_GROUP_ID_NOT_FOUND: ErrorCode
 ERROR_CODE_FENCED_LEADER_EPOCH: ErrorCode
 ERROR_CODE_UNKNOWN_LEADER_EPOCH: ErrorCode
 ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE: ErrorCode
 ERROR_CODE_OFFSET_NOT_AVAILABLE: ErrorCode
+ERROR_CODE_MEMBER_ID_REQUIRED: ErrorCode
+ERROR_CODE_GROUP_MAX_SIZE_REACHED: ErrorCode
+ERROR_CODE_FENCED_INSTANCE_ID: ErrorCode
+ERROR_CODE_GROUP_SUBSCRIBED_TO_TOPIC: ErrorCode
 ERROR_CODE_INVALID_RECORD: ErrorCode
 ERROR_CODE_THROTTLING_QUOTA_EXCEEDED: ErrorCode
 ERROR_CODE_PRODUCER_FENCED: ErrorCode
 ERROR_CODE_UNKNOWN_TOPIC_ID: ErrorCode
 ERROR_CODE_INCONSISTENT_TOPIC_ID: ErrorCode
+ERROR_CODE_INVALID_REGULAR_EXPRESSION: ErrorCode
 PAYLOAD_CODEC_NONE: PayloadCodec
 PAYLOAD_CODEC_GZIP: PayloadCodec
 PAYLOAD_CODEC_SNAPPY: PayloadCodec
@@ -388,6 +424,456 @@ class LogBatch(_message.Message):
     base_sequence: int
     def __init__(self, base_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., timestamp_type: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., arrow: _Optional[bytes] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., base_sequence: _Optional[int] = ...) -> None: ...
 
+class FindCoordinatorRequest(_message.Message):
+    __slots__ = ("group_id",)
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    def __init__(self, group_id: _Optional[str] = ...) -> None: ...
+
+class FindCoordinatorResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "coordinator")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    coordinator: Broker
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., coordinator: _Optional[_Union[Broker, _Mapping]] = ...) -> None: ...
+
+class GroupProtocol(_message.Message):
+    __slots__ = ("name", "metadata")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    metadata: bytes
+    def __init__(self, name: _Optional[str] = ..., metadata: _Optional[bytes] = ...) -> None: ...
+
+class ConsumerSubscription(_message.Message):
+    __slots__ = ("topics", "user_data", "owned", "generation", "rack")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    USER_DATA_FIELD_NUMBER: _ClassVar[int]
+    OWNED_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    user_data: bytes
+    owned: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    generation: int
+    rack: str
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., user_data: _Optional[bytes] = ..., owned: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., generation: _Optional[int] = ..., rack: _Optional[str] = ...) -> None: ...
+
+class ConsumerAssignment(_message.Message):
+    __slots__ = ("partitions", "user_data")
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    USER_DATA_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    user_data: bytes
+    def __init__(self, partitions: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., user_data: _Optional[bytes] = ...) -> None: ...
+
+class TopicPartitions(_message.Message):
+    __slots__ = ("topic", "partitions")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class JoinGroupRequest(_message.Message):
+    __slots__ = ("group_id", "member_id", "group_instance_id", "session_timeout_ms", "rebalance_timeout_ms", "protocol_type", "protocols", "client_id", "reason")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOLS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    member_id: str
+    group_instance_id: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: _containers.RepeatedCompositeFieldContainer[GroupProtocol]
+    client_id: str
+    reason: str
+    def __init__(self, group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocols: _Optional[_Iterable[_Union[GroupProtocol, _Mapping]]] = ..., client_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class JoinGroupResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "generation", "protocol_type", "protocol", "leader_id", "member_id", "members", "skip_assignment")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    SKIP_ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    generation: int
+    protocol_type: str
+    protocol: str
+    leader_id: str
+    member_id: str
+    members: _containers.RepeatedCompositeFieldContainer[JoinedMember]
+    skip_assignment: bool
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., generation: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol: _Optional[str] = ..., leader_id: _Optional[str] = ..., member_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[JoinedMember, _Mapping]]] = ..., skip_assignment: _Optional[bool] = ...) -> None: ...
+
+class JoinedMember(_message.Message):
+    __slots__ = ("member_id", "group_instance_id", "metadata")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    group_instance_id: str
+    metadata: bytes
+    def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., metadata: _Optional[bytes] = ...) -> None: ...
+
+class SyncGroupRequest(_message.Message):
+    __slots__ = ("group_id", "generation", "member_id", "group_instance_id", "protocol_type", "protocol", "assignments")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str
+    protocol_type: str
+    protocol: str
+    assignments: _containers.RepeatedCompositeFieldContainer[MemberAssignment]
+    def __init__(self, group_id: _Optional[str] = ..., generation: _Optional[int] = ..., member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., protocol_type: _Optional[str] = ..., protocol: _Optional[str] = ..., assignments: _Optional[_Iterable[_Union[MemberAssignment, _Mapping]]] = ...) -> None: ...
+
+class MemberAssignment(_message.Message):
+    __slots__ = ("member_id", "assignment")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    assignment: bytes
+    def __init__(self, member_id: _Optional[str] = ..., assignment: _Optional[bytes] = ...) -> None: ...
+
+class SyncGroupResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "protocol_type", "protocol", "assignment")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    protocol_type: str
+    protocol: str
+    assignment: bytes
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., protocol_type: _Optional[str] = ..., protocol: _Optional[str] = ..., assignment: _Optional[bytes] = ...) -> None: ...
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("group_id", "generation", "member_id", "group_instance_id")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str
+    def __init__(self, group_id: _Optional[str] = ..., generation: _Optional[int] = ..., member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ...) -> None: ...
+
+class HeartbeatResponse(_message.Message):
+    __slots__ = ("error_code", "error_message")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class LeaveGroupRequest(_message.Message):
+    __slots__ = ("group_id", "members")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    members: _containers.RepeatedCompositeFieldContainer[LeavingMember]
+    def __init__(self, group_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[LeavingMember, _Mapping]]] = ...) -> None: ...
+
+class LeavingMember(_message.Message):
+    __slots__ = ("member_id", "group_instance_id", "reason")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    group_instance_id: str
+    reason: str
+    def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class LeaveGroupResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "members")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    members: _containers.RepeatedCompositeFieldContainer[LeftMember]
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., members: _Optional[_Iterable[_Union[LeftMember, _Mapping]]] = ...) -> None: ...
+
+class LeftMember(_message.Message):
+    __slots__ = ("member_id", "group_instance_id", "error_code", "error_message")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    group_instance_id: str
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class OffsetCommitRequest(_message.Message):
+    __slots__ = ("group_id", "generation", "member_id", "group_instance_id", "partitions")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str
+    partitions: _containers.RepeatedCompositeFieldContainer[OffsetCommitPartition]
+    def __init__(self, group_id: _Optional[str] = ..., generation: _Optional[int] = ..., member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[OffsetCommitPartition, _Mapping]]] = ...) -> None: ...
+
+class OffsetCommitPartition(_message.Message):
+    __slots__ = ("topic", "partition", "offset", "leader_epoch", "metadata")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ...) -> None: ...
+
+class OffsetCommitResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[OffsetCommitPartitionResponse]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[OffsetCommitPartitionResponse, _Mapping]]] = ...) -> None: ...
+
+class OffsetCommitPartitionResponse(_message.Message):
+    __slots__ = ("topic", "partition", "error_code", "error_message")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class OffsetFetchRequest(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[OffsetFetchGroup]
+    def __init__(self, groups: _Optional[_Iterable[_Union[OffsetFetchGroup, _Mapping]]] = ...) -> None: ...
+
+class OffsetFetchGroup(_message.Message):
+    __slots__ = ("group_id", "all_partitions", "topics", "member_id", "generation")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    ALL_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    all_partitions: bool
+    topics: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    member_id: str
+    generation: int
+    def __init__(self, group_id: _Optional[str] = ..., all_partitions: _Optional[bool] = ..., topics: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., member_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class OffsetFetchResponse(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[OffsetFetchGroupResponse]
+    def __init__(self, groups: _Optional[_Iterable[_Union[OffsetFetchGroupResponse, _Mapping]]] = ...) -> None: ...
+
+class OffsetFetchGroupResponse(_message.Message):
+    __slots__ = ("group_id", "error_code", "error_message", "offsets")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    error_code: ErrorCode
+    error_message: str
+    offsets: _containers.RepeatedCompositeFieldContainer[CommittedOffset]
+    def __init__(self, group_id: _Optional[str] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ...) -> None: ...
+
+class CommittedOffset(_message.Message):
+    __slots__ = ("topic", "partition", "offset", "leader_epoch", "metadata", "commit_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., commit_ms: _Optional[int] = ...) -> None: ...
+
+class OffsetDeleteRequest(_message.Message):
+    __slots__ = ("group_id", "topics")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    topics: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    def __init__(self, group_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ...) -> None: ...
+
+class OffsetDeleteResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "partitions")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    partitions: _containers.RepeatedCompositeFieldContainer[OffsetCommitPartitionResponse]
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[OffsetCommitPartitionResponse, _Mapping]]] = ...) -> None: ...
+
+class ListGroupsRequest(_message.Message):
+    __slots__ = ("states",)
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    states: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, states: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListGroupsResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "groups")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    groups: _containers.RepeatedCompositeFieldContainer[ListedGroup]
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[ListedGroup, _Mapping]]] = ...) -> None: ...
+
+class ListedGroup(_message.Message):
+    __slots__ = ("group_id", "protocol_type", "state")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    protocol_type: str
+    state: str
+    def __init__(self, group_id: _Optional[str] = ..., protocol_type: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
+
+class DescribeGroupsRequest(_message.Message):
+    __slots__ = ("group_ids",)
+    GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
+    group_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DescribeGroupsResponse(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[DescribedGroup]
+    def __init__(self, groups: _Optional[_Iterable[_Union[DescribedGroup, _Mapping]]] = ...) -> None: ...
+
+class DescribedGroup(_message.Message):
+    __slots__ = ("group_id", "error_code", "error_message", "state", "protocol_type", "protocol", "generation", "leader_id", "coordinator", "members")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    error_code: ErrorCode
+    error_message: str
+    state: str
+    protocol_type: str
+    protocol: str
+    generation: int
+    leader_id: str
+    coordinator: Broker
+    members: _containers.RepeatedCompositeFieldContainer[DescribedMember]
+    def __init__(self, group_id: _Optional[str] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., protocol: _Optional[str] = ..., generation: _Optional[int] = ..., leader_id: _Optional[str] = ..., coordinator: _Optional[_Union[Broker, _Mapping]] = ..., members: _Optional[_Iterable[_Union[DescribedMember, _Mapping]]] = ...) -> None: ...
+
+class DescribedMember(_message.Message):
+    __slots__ = ("member_id", "group_instance_id", "client_id", "client_host", "metadata", "assignment", "session_timeout_ms", "rebalance_timeout_ms")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_HOST_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    group_instance_id: str
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., client_host: _Optional[str] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ...) -> None: ...
+
+class DeleteGroupsRequest(_message.Message):
+    __slots__ = ("group_ids",)
+    GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
+    group_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DeleteGroupsResponse(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[DeletedGroup]
+    def __init__(self, groups: _Optional[_Iterable[_Union[DeletedGroup, _Mapping]]] = ...) -> None: ...
+
+class DeletedGroup(_message.Message):
+    __slots__ = ("group_id", "error_code", "error_message")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, group_id: _Optional[str] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class GroupSessionRequest(_message.Message):
+    __slots__ = ("correlation_id", "heartbeat", "offset_commit")
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_COMMIT_FIELD_NUMBER: _ClassVar[int]
+    correlation_id: int
+    heartbeat: HeartbeatRequest
+    offset_commit: OffsetCommitRequest
+    def __init__(self, correlation_id: _Optional[int] = ..., heartbeat: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., offset_commit: _Optional[_Union[OffsetCommitRequest, _Mapping]] = ...) -> None: ...
+
+class GroupSessionResponse(_message.Message):
+    __slots__ = ("correlation_id", "heartbeat", "offset_commit")
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_COMMIT_FIELD_NUMBER: _ClassVar[int]
+    correlation_id: int
+    heartbeat: HeartbeatResponse
+    offset_commit: OffsetCommitResponse
+    def __init__(self, correlation_id: _Optional[int] = ..., heartbeat: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., offset_commit: _Optional[_Union[OffsetCommitResponse, _Mapping]] = ...) -> None: ...
+
 class ListOffsetsRequest(_message.Message):
     __slots__ = ("partitions",)
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
@@ -395,16 +881,18 @@ class ListOffsetsRequest(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[ListOffsetsPartition, _Mapping]]] = ...) -> None: ...
 
 class ListOffsetsPartition(_message.Message):
-    __slots__ = ("topic", "partition", "timestamp_ms", "current_leader_epoch")
+    __slots__ = ("topic", "partition", "timestamp_ms", "current_leader_epoch", "version")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     CURRENT_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     timestamp_ms: int
     current_leader_epoch: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ...) -> None: ...
+    version: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class ListOffsetsResponse(_message.Message):
     __slots__ = ("partitions",)

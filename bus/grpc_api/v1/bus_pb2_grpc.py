@@ -64,6 +64,66 @@ class BusStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FetchRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FetchResponse.FromString,
                 _registered_method=True)
+        self.FindCoordinator = channel.unary_unary(
+                '/bus.v1.Bus/FindCoordinator',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindCoordinatorRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindCoordinatorResponse.FromString,
+                _registered_method=True)
+        self.JoinGroup = channel.unary_unary(
+                '/bus.v1.Bus/JoinGroup',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.JoinGroupRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.JoinGroupResponse.FromString,
+                _registered_method=True)
+        self.SyncGroup = channel.unary_unary(
+                '/bus.v1.Bus/SyncGroup',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SyncGroupRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SyncGroupResponse.FromString,
+                _registered_method=True)
+        self.Heartbeat = channel.unary_unary(
+                '/bus.v1.Bus/Heartbeat',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.HeartbeatRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.HeartbeatResponse.FromString,
+                _registered_method=True)
+        self.LeaveGroup = channel.unary_unary(
+                '/bus.v1.Bus/LeaveGroup',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.LeaveGroupRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.LeaveGroupResponse.FromString,
+                _registered_method=True)
+        self.OffsetCommit = channel.unary_unary(
+                '/bus.v1.Bus/OffsetCommit',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetCommitRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetCommitResponse.FromString,
+                _registered_method=True)
+        self.OffsetFetch = channel.unary_unary(
+                '/bus.v1.Bus/OffsetFetch',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetFetchRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetFetchResponse.FromString,
+                _registered_method=True)
+        self.OffsetDelete = channel.unary_unary(
+                '/bus.v1.Bus/OffsetDelete',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetDeleteRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetDeleteResponse.FromString,
+                _registered_method=True)
+        self.ListGroups = channel.unary_unary(
+                '/bus.v1.Bus/ListGroups',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListGroupsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListGroupsResponse.FromString,
+                _registered_method=True)
+        self.DescribeGroups = channel.unary_unary(
+                '/bus.v1.Bus/DescribeGroups',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeGroupsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeGroupsResponse.FromString,
+                _registered_method=True)
+        self.DeleteGroups = channel.unary_unary(
+                '/bus.v1.Bus/DeleteGroups',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteGroupsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteGroupsResponse.FromString,
+                _registered_method=True)
+        self.GroupSession = channel.stream_stream(
+                '/bus.v1.Bus/GroupSession',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.GroupSessionRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.GroupSessionResponse.FromString,
+                _registered_method=True)
         self.ListOffsets = channel.unary_unary(
                 '/bus.v1.Bus/ListOffsets',
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListOffsetsRequest.SerializeToString,
@@ -148,6 +208,79 @@ class BusServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindCoordinator(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def JoinGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SyncGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Heartbeat(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LeaveGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OffsetCommit(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OffsetFetch(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OffsetDelete(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGroups(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeGroups(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteGroups(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GroupSession(self, request_iterator, context):
+        """A member's heartbeats and offset commits on one stream, and the coordinator's word as soon as the group rebalances.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListOffsets(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -223,6 +356,66 @@ def add_BusServicer_to_server(servicer, server):
                     servicer.FetchOnce,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FetchRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FetchResponse.SerializeToString,
+            ),
+            'FindCoordinator': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindCoordinator,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindCoordinatorRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindCoordinatorResponse.SerializeToString,
+            ),
+            'JoinGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinGroup,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.JoinGroupRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.JoinGroupResponse.SerializeToString,
+            ),
+            'SyncGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.SyncGroup,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SyncGroupRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SyncGroupResponse.SerializeToString,
+            ),
+            'Heartbeat': grpc.unary_unary_rpc_method_handler(
+                    servicer.Heartbeat,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.HeartbeatRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.HeartbeatResponse.SerializeToString,
+            ),
+            'LeaveGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaveGroup,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.LeaveGroupRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.LeaveGroupResponse.SerializeToString,
+            ),
+            'OffsetCommit': grpc.unary_unary_rpc_method_handler(
+                    servicer.OffsetCommit,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetCommitRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetCommitResponse.SerializeToString,
+            ),
+            'OffsetFetch': grpc.unary_unary_rpc_method_handler(
+                    servicer.OffsetFetch,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetFetchRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetFetchResponse.SerializeToString,
+            ),
+            'OffsetDelete': grpc.unary_unary_rpc_method_handler(
+                    servicer.OffsetDelete,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetDeleteRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetDeleteResponse.SerializeToString,
+            ),
+            'ListGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroups,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListGroupsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListGroupsResponse.SerializeToString,
+            ),
+            'DescribeGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeGroups,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeGroupsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeGroupsResponse.SerializeToString,
+            ),
+            'DeleteGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteGroups,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteGroupsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteGroupsResponse.SerializeToString,
+            ),
+            'GroupSession': grpc.stream_stream_rpc_method_handler(
+                    servicer.GroupSession,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.GroupSessionRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.GroupSessionResponse.SerializeToString,
             ),
             'ListOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.ListOffsets,
@@ -422,6 +615,330 @@ class Bus:
             '/bus.v1.Bus/FetchOnce',
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.FetchRequest.SerializeToString,
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.FetchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindCoordinator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/FindCoordinator',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindCoordinatorRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.FindCoordinatorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/JoinGroup',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.JoinGroupRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.JoinGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SyncGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/SyncGroup',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.SyncGroupRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.SyncGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Heartbeat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/Heartbeat',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.HeartbeatRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.HeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeaveGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/LeaveGroup',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.LeaveGroupRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.LeaveGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OffsetCommit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/OffsetCommit',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetCommitRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetCommitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OffsetFetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/OffsetFetch',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetFetchRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetFetchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OffsetDelete(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/OffsetDelete',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetDeleteRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.OffsetDeleteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/ListGroups',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListGroupsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/DescribeGroups',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeGroupsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/DeleteGroups',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteGroupsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GroupSession(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/bus.v1.Bus/GroupSession',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.GroupSessionRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.GroupSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,246 @@
+"""What is asked of a group's coordinator, and what it answers: values only.
+
+Commands carry what a client said and nothing that was looked up elsewhere, but for `client_host`, the topics and
+partitions that the adapter read out of the bytes of protocol type "consumer", and the topic id of a partition. Answers
+of a command that can be refused are the answer or a `Refused`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bus.errors import Refused
+from bus.model import TopicPartition
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+NO_GENERATION = -1
+NO_MEMBER_ID = ""
+NO_OFFSET = -1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProtocol:
+    """A way of assigning that a member offers. `topics`: what it subscribes to; empty for another protocol type."""
+
+    name: str
+    metadata: bytes
+    topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a member is given: the leader's own bytes, and what they say if the protocol type is consumer."""
+
+    data: bytes = b""
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+# ---------------------------------------------------------------- membership
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroup:
+    group_id: str
+    member_id: str  # NO_MEMBER_ID at first
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[GroupProtocol, ...]  # in the order of preference
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMember:
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes  # for the protocol that was chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    generation: int
+    protocol_type: str
+    protocol: str
+    leader_id: str
+    member_id: str
+    members: tuple[JoinedMember, ...] = ()  # for the leader alone
+    skip_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRefused:
+    """`member_id`: the id to join with after MEMBER_ID_REQUIRED, else the one that was sent."""
+
+    refused: Refused
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroup:
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str | None
+    protocol_type: str | None  # None: not checked
+    protocol: str | None
+    assignments: Mapping[str, Assignment] = field(default_factory=dict)  # by member id; of the leader alone
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    protocol_type: str
+    protocol: str
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatTaken:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class LeavingMember:
+    member_id: str  # NO_MEMBER_ID with a group_instance_id: whoever has that instance id
+    group_instance_id: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    group_id: str
+    members: tuple[LeavingMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """For each member of the command, in its order: None, or why it could not leave."""
+
+    members: tuple[Refused | None, ...]
+
+
+# ---------------------------------------------------------------- offsets
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetToCommit:
+    partition: TopicPartition
+    topic_id: str
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommit:
+    """Of a member, or with NO_GENERATION and NO_MEMBER_ID of a consumer that is none."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str | None
+    offsets: tuple[OffsetToCommit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsCommitted:
+    """For each offset of the command, in its order: None, or why it was not taken."""
+
+    partitions: tuple[Refused | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetch:
+    """`partitions` None: all that have an offset."""
+
+    group_id: str
+    partitions: tuple[TopicPartition, ...] | None
+    member_id: str = NO_MEMBER_ID
+    generation: int = NO_GENERATION
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    partition: TopicPartition
+    topic_id: str
+    offset: int  # NO_OFFSET: none is committed
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsFetched:
+    offsets: tuple[CommittedOffset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDelete:
+    group_id: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsDeleted:
+    """For each partition of the command, in its order: None, or why its offset stays."""
+
+    partitions: tuple[Refused | None, ...]
+
+
+# ---------------------------------------------------------------- administration
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroup:
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMember:
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    generation: int
+    leader_id: str
+    members: Sequence[DescribedMember]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    group_id: str
+    protocol_type: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroup:
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDeleted:
+    pass
