@@ -1,0 +1,71 @@
+"""What an assignor is: the function that spreads the partitions of a group's topics over its members.
+
+The leader of a group calls `assign` with what every member subscribed to, and the group's coordinator hands the result
+out. Guards one promise that every assignor here keeps: each partition of a subscribed topic goes to exactly one member
+that subscribed to its topic. Assignors do no I/O and know no clock; the same arguments give the same assignment, so it
+does not matter which member leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+from bus.model import TopicPartition
+
+Assignment = Mapping[str, Sequence[TopicPartition]]
+
+NO_GENERATION = -1
+
+
+class RebalanceProtocol(IntEnum):
+    """How the members of a group behave when it rebalances (KIP-429). The higher one is the better one.
+
+    EAGER: every member gives up all it has before it joins again. COOPERATIVE: members keep what they have; only what
+    moves is given up, and the group rebalances once more to hand that out.
+    """
+
+    EAGER = 0
+    COOPERATIVE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSubscription:
+    """What a member brought along when it joined."""
+
+    topics: Sequence[str]
+    user_data: bytes = b""  # what its assignor's `subscription_user_data` gave
+    owned: tuple[TopicPartition, ...] = ()  # what it holds while the group rebalances; empty under EAGER
+    generation: int = NO_GENERATION  # in which it got `owned`
+    group_instance_id: str | None = None
+    rack: str | None = None
+
+
+class Assignor(Protocol):
+    """A user's own needs these five and nothing else. One object serves one consumer, on one thread."""
+
+    @property
+    def name(self) -> str:
+        """By this the members of a group agree on an assignor: two that assign otherwise need two names."""
+        ...
+
+    @property
+    def protocols(self) -> Collection[RebalanceProtocol]:
+        """Those under which its assignments work. With COOPERATIVE it never gives a partition to a member while another
+        one owns it: it leaves the partition out, and the owner gives it up."""
+        ...
+
+    def subscription_user_data(self, topics: Collection[str]) -> bytes:
+        """What the leader shall get with this member's subscription; asked before each join."""
+        ...
+
+    def assign(self, partitions: Mapping[str, int], members: Mapping[str, MemberSubscription]) -> Assignment:
+        """Who gets what. `partitions`: topic -> number of partitions, of every topic that a member subscribed to and
+        that exists. `members`: by member id. The result has each member, if need be with nothing."""
+        ...
+
+    def on_assignment(self, assignment: Collection[TopicPartition], generation: int) -> None:
+        """This member holds `assignment` from `generation` on."""
+        ...
