@@ -22,7 +22,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
-from bus.storage_delta.root import FORMAT_VERSION, MARKER
+from bus.ports import LogState
+from bus.storage_delta.root import FORMAT_VERSION, MARKER, open_reader
 from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, replay_cluster
 
 _METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
@@ -46,6 +47,8 @@ class TopicTables:
         self.root = check_root(root)
         self._latest: dict[TopicPartition, tuple[str | None, TableSnapshot]] = {}
         self._cluster: tuple[int, ClusterState] = (-1, EMPTY_CLUSTER)
+        self._reader = open_reader(str(self.root))
+        self._states: dict[TopicPartition, tuple[str | None, LogState]] = {}
 
     def topics(self) -> Mapping[str, int]:
         """Name -> number of partitions, as of now; internal topics included, sorted by name."""
@@ -65,6 +68,29 @@ class TopicTables:
             )
         return [TopicPartition(topic, number) for number in range(topics[topic])]
 
+    def cluster(self) -> ClusterState:
+        """Topics with their ids and configs, leaders and brokers, as of now."""
+        return self._replay()
+
+    def log_state(self, partition: TopicPartition) -> LogState:
+        """Where the partition's log begins and ends, and how large it is, at its last committed version.
+
+        Raises `StorageDamaged`, as a broker would that opens it.
+        """
+        topic = self._replay().topics.get(partition.topic)
+        topic_id = topic.topic_id if topic else None
+        known = self._states.get(partition)
+        if known is None or known[0] != topic_id or not self._is_latest(partition, known[1].version):
+            is_metadata = partition == _METADATA
+            reader = (
+                self._reader.open_metadata()
+                if is_metadata
+                else self._reader.open_partition(partition, topic_id=topic_id)
+            )
+            known = (topic_id, reader.state)
+            self._states[partition] = known
+        return known[1]
+
     def path(self, partition: TopicPartition) -> Path:
         """The folder of the partition's table, which any Delta reader can open."""
         return self.root / "topics" / partition.topic / str(partition.partition)
@@ -81,17 +107,17 @@ class TopicTables:
         if version is not None:
             return self._open(partition, topic_id, version)
         cached = self._latest.get(partition)
-        if cached is not None and cached[0] == topic_id and self._is_latest(cached[1]):
+        if cached is not None and cached[0] == topic_id and self._is_latest(partition, cached[1].version):
             return cached[1]
         snapshot = self._open(partition, topic_id, None)
         self._latest[partition] = (topic_id, snapshot)
         return snapshot
 
-    def _is_latest(self, snapshot: TableSnapshot) -> bool:
+    def _is_latest(self, partition: TopicPartition, version: int) -> bool:
         """Versions are contiguous, so the next one's file tells; log clean-up removes the own one first."""
-        log = self.path(snapshot.partition) / "_delta_log"
-        has_next = (log / f"{snapshot.version + 1:020}.json").exists()
-        return not has_next and (log / f"{snapshot.version:020}.json").exists()
+        log = self.path(partition) / "_delta_log"
+        has_next = (log / f"{version + 1:020}.json").exists()
+        return not has_next and (log / f"{version:020}.json").exists()
 
     def _open(self, partition: TopicPartition, topic_id: str | None, version: int | None) -> TableSnapshot:
         path = self.path(partition)

@@ -1,8 +1,9 @@
 """SQL over topics with the embedded engine, no broker and no Spark needed.
 
-Each topic is a view of its name, with the columns that bus/sql/views.py describes. Guards two promises: a statement
-sees the last committed version of each partition at the time of its `sql()` call, or the point in time that was asked
-for; and a bus root is only read, without a lock.
+Each topic is a view of its name, with the columns that bus/sql/views.py describes; beside them are the views of
+bus/system_views.py, also in the schema `bus`, since a topic of such a name comes first. Guards two promises: a
+statement sees the last committed version of each partition at the time of its `sql()` call, or the point in time that
+was asked for; and a bus root is only read, without a lock.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import pyarrow as pa
 
 from bus.errors import StorageFault
 from bus.point_in_time import Bound, bound_of, check_bound
-from bus.sql.statement import AmbiguousName, quote_name, quote_offset, tokens, topics_named
+from bus.sql.statement import AmbiguousName, quote_name, quote_offset, tokens, topics_named, views_named
 from bus.sql.views import create_view
+from bus.system_views import VIEW_NAMES, VIEW_SCHEMA, read_view
 from bus.topic_tables import TopicTables
 
 # Data files never change, so their footers are kept; a query never reaches for the network by itself.
@@ -82,6 +84,7 @@ class Connection:
         self._views: dict[str, str] = {}  # topic -> the statement that made its view
         self._engine = duckdb.connect()
         self._engine.execute(_SETTINGS)
+        self._engine.execute(f"CREATE SCHEMA {VIEW_SCHEMA}")
 
     @property
     def topics(self) -> list[str]:
@@ -101,6 +104,8 @@ class Connection:
             self._drop_views_but(topics)
             for topic in topics_named(query, topics):
                 self._refresh_view(topic)
+            for name in views_named(query, VIEW_NAMES, VIEW_SCHEMA):
+                self._refresh_system_view(name, topics)
             # A cursor of its own, so that the rows of an earlier statement can still be read.
             relation = self._engine.cursor().sql(quote_offset(query), params=parameters)
             return Result(pa.table({}).to_reader() if relation is None else relation.to_arrow_reader())
@@ -121,6 +126,14 @@ class Connection:
             self._engine.execute(statement)
             self._views[topic] = statement
 
+    def _refresh_system_view(self, name: str, topics: Sequence[str]) -> None:
+        """`name` in the schema of the bus, and by its name alone unless a topic has it."""
+        rows = self._engine.register("rows_of_view", read_view(name, self._tables))
+        rows.execute(f"CREATE OR REPLACE TABLE {VIEW_SCHEMA}.{name} AS SELECT * FROM rows_of_view")
+        self._engine.unregister("rows_of_view")
+        if name not in map(str.casefold, topics):
+            self._engine.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {VIEW_SCHEMA}.{name}")
+
     def _drop_views_but(self, topics: Sequence[str]) -> None:
         for gone in self._views.keys() - set(topics):
             self._engine.execute(f"DROP VIEW {quote_name(gone)}")
@@ -129,7 +142,7 @@ class Connection:
     def _hint(self, query: str, error: duckdb.Error) -> str:
         topics = self.topics
         if isinstance(error, duckdb.CatalogException) and re.search(r"Table .*does not exist", str(error)):
-            return f"\ntopics: {', '.join(topics) or 'none yet'}"
+            return f"\nviews: {', '.join(VIEW_NAMES)}\ntopics: {', '.join(topics) or 'none yet'}"
         if isinstance(error, duckdb.ParserException):
             odd = [
                 name for name in topics if not name.isidentifier() and re.search(rf"(?<!\"){re.escape(name)}", query)

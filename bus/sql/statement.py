@@ -11,6 +11,10 @@ from dataclasses import dataclass
 
 import duckdb
 
+_BEFORE_A_TABLE = frozenset(
+    {"from", "join", "table", "describe", "desc", "show", "summarize", "pivot", "unpivot", ",", "("}
+)
+
 
 class AmbiguousName(ValueError):
     """Two topics are meant by one statement whose names differ in case only."""
@@ -46,6 +50,23 @@ def topics_named(query: str, topics: Collection[str]) -> set[str]:
         if other != topic:
             raise AmbiguousName(f"expected {other} or {topic}, found both in one statement: names differ in case only")
     return set(found.values())
+
+
+def views_named(query: str, views: Collection[str], schema: str) -> list[str]:
+    """Those of `views` that the statement may read: named where a table can stand, alone or in `schema`.
+
+    Less generous than `topics_named`, since making such a view looks into many tables: a function, a field or an alias
+    of that name does not count.
+    """
+    spoken = [Token(0, "", False, False), Token(0, "", False, False), *tokens(query), Token(0, "", False, False)]
+    found = []
+    for before, previous, token, following in zip(spoken, spoken[1:], spoken[2:], spoken[3:], strict=False):
+        is_function = following.text == "("
+        is_in_schema = previous.text == "." and before.text.casefold() == schema
+        is_place = is_in_schema or previous.text.casefold() in _BEFORE_A_TABLE
+        if token.is_name and token.text.casefold() in views and is_place and not is_function:
+            found.append(token.text.casefold())
+    return list(dict.fromkeys(found))
 
 
 def quote_offset(query: str) -> str:

@@ -1,6 +1,6 @@
 import pytest
 
-from bus.sql.statement import AmbiguousName, quote_offset, topics_named
+from bus.sql.statement import AmbiguousName, quote_offset, topics_named, views_named
 
 TOPICS = ["flights", "my-topic.v1", "Orders", "orders", "date", "__cluster_metadata"]
 
@@ -56,3 +56,25 @@ def test_offset_is_quoted_where_it_is_the_column(query: str, quoted: str) -> Non
 )
 def test_offset_stays_where_it_is_a_clause_a_string_or_quoted(query: str) -> None:
     assert quote_offset(query) == query
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("SELECT * FROM lag", ["lag"]),
+        ("SELECT * FROM Lag JOIN groups USING (group_id)", ["lag", "groups"]),
+        ("SELECT * FROM orders, lag", ["lag"]),
+        ("SELECT * FROM (lag)", ["lag"]),
+        ("SELECT * FROM bus.lag", ["lag"]),
+        ('SELECT * FROM "bus"."lag"', ["lag"]),
+        ("FROM lag", ["lag"]),
+        ("DESCRIBE lag", ["lag"]),
+        ("SELECT lag(offset) OVER (ORDER BY offset) FROM orders", []),
+        ("SELECT value.lag FROM orders", []),
+        ("SELECT offset AS lag FROM orders", []),
+        ("SELECT * FROM orders -- not FROM lag", []),
+        ("SELECT 'FROM lag' FROM orders", []),
+    ],
+)
+def test_views_are_named_where_a_table_can_stand(query: str, named: list[str]) -> None:
+    assert views_named(query, ("groups", "lag"), "bus") == named

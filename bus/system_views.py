@@ -1,0 +1,326 @@
+"""What a root tells about its groups and topics, as tables: the views of `bus sql` and of Spark.
+
+Everything is read from the tables under the root, `__consumer_offsets` above all, so a broker need not be up. Guards
+two promises: of every key of that log the last row counts, and a null value deletes; and both engines show the same
+columns, since they are made here once. A root without groups has empty views.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from bus.errors import StorageFault
+from bus.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
+from bus.model import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPIC_PREFIX, TopicPartition
+from bus.topic_tables import TopicTables
+
+_TIME = pa.timestamp("us", tz="UTC")
+_PLACE = pa.struct([pa.field("topic", pa.string()), pa.field("partition", pa.int32())])
+
+GROUPS = pa.schema(
+    [
+        ("group_id", pa.string()),
+        ("state", pa.string()),
+        ("protocol_type", pa.string()),
+        ("protocol", pa.string()),
+        ("generation", pa.int32()),
+        ("leader_id", pa.string()),
+        ("member_count", pa.int32()),
+        ("state_time", _TIME),
+        ("coordinator_partition", pa.int32()),
+    ]
+)
+GROUP_MEMBERS = pa.schema(
+    [
+        ("group_id", pa.string()),
+        ("generation", pa.int32()),
+        ("member_id", pa.string()),
+        ("group_instance_id", pa.string()),
+        ("client_id", pa.string()),
+        ("client_host", pa.string()),
+        ("session_timeout_ms", pa.int32()),
+        ("rebalance_timeout_ms", pa.int32()),
+        ("topics", pa.list_(pa.string())),
+        ("partitions", pa.list_(_PLACE)),
+    ]
+)
+GROUP_OFFSETS = pa.schema(
+    [
+        ("group_id", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("committed_offset", pa.int64()),
+        ("leader_epoch", pa.int32()),
+        ("metadata", pa.string()),
+        ("commit_time", _TIME),
+        ("expire_time", _TIME),
+        ("is_stale", pa.bool_()),  # committed for an earlier topic of that name, or one that is gone
+    ]
+)
+LAG = pa.schema(
+    [
+        ("group_id", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("committed_offset", pa.int64()),
+        ("log_start_offset", pa.int64()),
+        ("log_end_offset", pa.int64()),  # the high watermark
+        ("lag", pa.int64()),
+        ("metadata", pa.string()),
+        ("commit_time", _TIME),
+        ("is_stale", pa.bool_()),
+        ("consumer_id", pa.string()),
+        ("client_id", pa.string()),
+        ("host", pa.string()),
+    ]
+)
+TOPICS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("topic_id", pa.string()),
+        ("is_internal", pa.bool_()),
+        ("partitions", pa.int32()),
+        ("configs", pa.string()),  # a JSON object of the overrides
+    ]
+)
+PARTITIONS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("leader_id", pa.int32()),
+        ("leader_epoch", pa.int32()),
+        ("version", pa.int64()),
+        ("log_start_offset", pa.int64()),
+        ("log_end_offset", pa.int64()),
+        ("files", pa.int64()),
+        ("bytes", pa.int64()),
+        ("error", pa.string()),  # why the table cannot be read
+    ]
+)
+
+
+def read_view(name: str, tables: TopicTables) -> pa.Table:
+    """The view as of now. Raises `StorageFault` if the log of the groups cannot be read."""
+    return _VIEWS[name](tables)
+
+
+def _groups(tables: TopicTables) -> pa.Table:
+    """A group that never had a member has no row of its own in the log, only offsets: it is empty."""
+    rows = _GroupRows(tables)
+    stored = rows.of_type("GroupStored")
+    members = stored.column("members")
+    table = _table(
+        GROUPS,
+        {
+            **_same_named(stored, ("group_id", "state", "protocol_type", "protocol", "generation", "leader_id")),
+            "member_count": pc.fill_null(pc.list_value_length(members), 0),
+            "state_time": _time(stored.column("state_ms")),
+            "coordinator_partition": stored.column("log_partition"),
+        },
+    )
+    offsets = rows.of_type("OffsetCommitted").select(["group_id", "log_partition"])
+    only = offsets.filter(pc.invert(pc.is_in(offsets.column("group_id"), table.column("group_id"))))
+    simple = only.group_by("group_id").aggregate([("log_partition", "min")])
+    count = simple.num_rows
+    others = _table(
+        GROUPS,
+        {
+            "group_id": simple.column("group_id"),
+            "state": pa.repeat("Empty", count),
+            "protocol_type": pa.repeat("", count),
+            "generation": pa.repeat(pa.scalar(0, pa.int32()), count),
+            "member_count": pa.repeat(pa.scalar(0, pa.int32()), count),
+            "coordinator_partition": simple.column("log_partition_min"),
+        },
+    )
+    return pa.concat_tables([table, others]).sort_by("group_id")
+
+
+def _group_members(tables: TopicTables) -> pa.Table:
+    stored = _GroupRows(tables).of_type("GroupStored")
+    lists = stored.column("members").combine_chunks()
+    owners = stored.select(["group_id", "generation"]).take(pc.list_parent_indices(lists))
+    members = _fields(pc.list_flatten(lists))
+    columns = {name: members[name] for name in GROUP_MEMBERS.names if name in members}
+    table = _table(GROUP_MEMBERS, {**columns, **_same_named(owners, ("group_id", "generation"))})
+    return table.sort_by([("group_id", "ascending"), ("member_id", "ascending")])
+
+
+def _group_offsets(tables: TopicTables) -> pa.Table:
+    rows = _GroupRows(tables).of_type("OffsetCommitted")
+    current = {name: topic.topic_id for name, topic in tables.cluster().topics.items()}
+    pairs = zip(rows.column("topic").to_pylist(), rows.column("topic_id").to_pylist(), strict=True)
+    table = _table(
+        GROUP_OFFSETS,
+        {
+            **_same_named(rows, ("group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata")),
+            "commit_time": _time(rows.column("commit_ms")),
+            "expire_time": _time(rows.column("expire_ms")),
+            "is_stale": pa.array([current.get(topic) != topic_id for topic, topic_id in pairs], pa.bool_()),
+        },
+    )
+    return table.sort_by([(name, "ascending") for name in ("group_id", "topic", "partition")])
+
+
+def _lag(tables: TopicTables) -> pa.Table:
+    """Every partition that a group has an offset of or that one of its members owns. No lag where nothing is committed,
+    where the offset is of another topic, and where the partition's table cannot be read."""
+    key = ["group_id", "topic", "partition"]
+    owners = _owners(_group_members(tables))
+    joined = _group_offsets(tables).join(owners, key, join_type="full outer")
+    ends = _log_ends(tables, joined.select(["topic", "partition"]))
+    joined = joined.join(ends, ["topic", "partition"], join_type="left outer")
+    is_stale = pc.fill_null(joined.column("is_stale"), False)
+    difference = pc.subtract(joined.column("log_end_offset"), joined.column("committed_offset"))
+    table = _table(
+        LAG,
+        {
+            **_same_named(joined, tuple(name for name in LAG.names if name in joined.column_names)),
+            "lag": pc.if_else(is_stale, pa.scalar(None, pa.int64()), difference),
+            "is_stale": is_stale,
+        },
+    )
+    return table.sort_by([(name, "ascending") for name in key])
+
+
+def _owners(members: pa.Table) -> pa.Table:
+    """One row for each partition that is assigned."""
+    lists = members.column("partitions").combine_chunks()
+    member = members.select(["group_id", "member_id", "client_id", "client_host"]).take(pc.list_parent_indices(lists))
+    places = _fields(pc.list_flatten(lists))
+    return pa.table(
+        {
+            "group_id": member.column("group_id"),
+            "topic": places["topic"],
+            "partition": places["partition"],
+            "consumer_id": member.column("member_id"),
+            "client_id": member.column("client_id"),
+            "host": member.column("client_host"),
+        }
+    )
+
+
+def _log_ends(tables: TopicTables, places: pa.Table) -> pa.Table:
+    """Where the logs of these partitions begin and end; those that are there and can be read."""
+    topics = tables.topics()
+    found: list[dict[str, object]] = []
+    for row in places.group_by(["topic", "partition"]).aggregate([]).to_pylist():
+        if not 0 <= row["partition"] < topics.get(row["topic"], 0):
+            continue
+        try:
+            state = tables.log_state(TopicPartition(row["topic"], row["partition"]))
+        except StorageFault:
+            continue
+        found.append({**row, "log_start_offset": state.log_start, "log_end_offset": state.high_watermark})
+    names = ("topic", "partition", "log_start_offset", "log_end_offset")
+    return pa.Table.from_pylist(found, pa.schema([LAG.field(name) for name in names]))
+
+
+def _topics(tables: TopicTables) -> pa.Table:
+    known = tables.cluster().topics
+    rows = [
+        {
+            "topic": name,
+            "topic_id": known[name].topic_id if name in known else None,
+            "is_internal": name.startswith(INTERNAL_TOPIC_PREFIX),
+            "partitions": count,
+            "configs": json.dumps(dict(known[name].configs) if name in known else {}),
+        }
+        for name, count in tables.topics().items()
+    ]
+    return pa.Table.from_pylist(rows, TOPICS)
+
+
+def _partitions(tables: TopicTables) -> pa.Table:
+    rows = [_partition_row(tables, partition) for topic in tables.topics() for partition in tables.partitions(topic)]
+    return pa.Table.from_pylist(rows, PARTITIONS)
+
+
+def _partition_row(tables: TopicTables, partition: TopicPartition) -> dict[str, object]:
+    leadership = tables.cluster().leadership(partition)
+    row: dict[str, object] = {"topic": partition.topic, "partition": partition.partition}
+    if leadership is not None:
+        row |= {"leader_id": leadership.leader_id, "leader_epoch": leadership.leader_epoch}
+    try:
+        state = tables.log_state(partition)
+    except StorageFault as fault:
+        return {**row, "error": str(fault)}
+    return {
+        **row,
+        "version": state.version,
+        "log_start_offset": state.log_start,
+        "log_end_offset": state.high_watermark,
+        "files": state.file_count,
+        "bytes": state.size_bytes,
+    }
+
+
+_VIEWS: Mapping[str, Callable[[TopicTables], pa.Table]] = {
+    "groups": _groups,
+    "group_members": _group_members,
+    "group_offsets": _group_offsets,
+    "lag": _lag,
+    "topics": _topics,
+    "partitions": _partitions,
+}
+VIEW_NAMES = tuple(_VIEWS)
+VIEW_SCHEMA = "bus"  # of the database: where the views are whatever the topics are called
+
+
+class _GroupRows:
+    """The log of the groups, compacted: of every key the last row, if it has a value."""
+
+    def __init__(self, tables: TopicTables) -> None:
+        is_there = CONSUMER_OFFSETS_TOPIC in tables.topics()
+        parts = [_last_rows(tables, one) for one in tables.partitions(CONSUMER_OFFSETS_TOPIC)] if is_there else []
+        self._rows = pa.concat_tables([_EMPTY_ROWS, *parts])
+
+    def of_type(self, name: str) -> pa.Table:
+        return self._rows.filter(pc.equal(self._rows.column("type"), name))
+
+
+_EMPTY_ROWS = pa.schema([*CONSUMER_OFFSETS_VALUE_TYPE, pa.field("log_partition", pa.int32())]).empty_table()
+
+
+def _last_rows(tables: TopicTables, partition: TopicPartition) -> pa.Table:
+    files = tables.snapshot(partition).files
+    if not files:
+        return _EMPTY_ROWS
+    rows = pa.concat_tables(
+        [pq.read_table(file, columns=["offset", "key", "value"], partitioning=None) for file in files]
+    )
+    last = rows.group_by("key").aggregate([("offset", "max")]).column("offset_max")
+    rows = rows.filter(pc.and_(pc.is_in(rows.column("offset"), last), pc.is_valid(rows.column("value"))))
+    fields = _fields(rows.column("value").combine_chunks())
+    count = rows.num_rows
+    columns = [fields.get(field.name, pa.nulls(count, field.type)) for field in CONSUMER_OFFSETS_VALUE_TYPE]
+    return pa.Table.from_arrays(
+        [*columns, pa.repeat(pa.scalar(partition.partition, pa.int32()), count)], schema=_EMPTY_ROWS.schema
+    )
+
+
+def _fields(structs: pa.Array) -> dict[str, pa.Array]:
+    """The columns of an array of structs; a null struct is null in each."""
+    if isinstance(structs, pa.ChunkedArray):
+        structs = structs.combine_chunks()
+    return dict(zip((field.name for field in structs.type), structs.flatten(), strict=True))
+
+
+def _same_named(rows: pa.Table, names: tuple[str, ...]) -> dict[str, pa.ChunkedArray]:
+    return {name: rows.column(name) for name in names}
+
+
+def _time(milliseconds: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.cast(pc.cast(milliseconds, pa.timestamp("ms", tz="UTC")), _TIME)
+
+
+def _table(schema: pa.Schema, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
+    """These columns in the schema's order and types; one that is not given is null."""
+    count = len(next(iter(columns.values())))
+    arrays = [pc.cast(columns.get(field.name, pa.nulls(count, field.type)), field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
