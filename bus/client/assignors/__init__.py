@@ -1,5 +1,22 @@
 """How the partitions of a group's topics are spread over its members."""
 
 from bus.client.assignors.assignor import NO_GENERATION, Assignment, Assignor, MemberSubscription, RebalanceProtocol
+from bus.client.assignors.cooperative_sticky_assignor import CooperativeStickyAssignor
+from bus.client.assignors.range_assignor import RangeAssignor
+from bus.client.assignors.roundrobin_assignor import RoundRobinAssignor
+from bus.client.assignors.sticky_assignor import StickyAssignor
+from bus.client.assignors.strategies import assignors_of, rebalance_protocol
 
-__all__ = ["NO_GENERATION", "Assignment", "Assignor", "MemberSubscription", "RebalanceProtocol"]
+__all__ = [
+    "NO_GENERATION",
+    "Assignment",
+    "Assignor",
+    "CooperativeStickyAssignor",
+    "MemberSubscription",
+    "RangeAssignor",
+    "RebalanceProtocol",
+    "RoundRobinAssignor",
+    "StickyAssignor",
+    "assignors_of",
+    "rebalance_protocol",
+]
