@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from bus.client.consumer import Consumer
     from bus.client.interceptors import ProducerInterceptor, ProducerRecord
     from bus.client.producer import Producer
-    from bus.client.values import BatchMetadata, ConsumerRecord, NewTopic, RecordMetadata
+    from bus.client.values import BatchMetadata, ConsumerRecord, NewTopic, OffsetAndMetadata, RecordMetadata
     from bus.errors import BusError, ErrorCode
     from bus.model import TimestampType, TopicPartition
 
@@ -24,6 +24,7 @@ __all__ = [
     "ConsumerRecord",
     "ErrorCode",
     "NewTopic",
+    "OffsetAndMetadata",
     "Producer",
     "ProducerInterceptor",
     "ProducerRecord",
@@ -41,6 +42,7 @@ _HOMES = {
     "ConsumerRecord": "bus.client.values",
     "ErrorCode": "bus.errors",
     "NewTopic": "bus.client.values",
+    "OffsetAndMetadata": "bus.client.values",
     "Producer": "bus.client.producer",
     "ProducerInterceptor": "bus.client.interceptors",
     "ProducerRecord": "bus.client.interceptors",

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import Any
+
+from bus.errors import BusError, ErrorCode
 
 Check = Callable[[Any], Any]  # raises ValueError that says what was expected, and nothing of what was found
 
 _INT_MAX = 2**31 - 1
+BY_DURATION = "by_duration:"
+_DURATION_PATTERN = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:[.,](\d{1,9}))?S)?)?", re.ASCII)
 _NAME_PATTERN = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_INTERCEPTOR_METHODS = ("on_send", "on_acknowledgement", "close")
 
 
 def integer(minimum: int, maximum: int = _INT_MAX, *, besides: int | None = None) -> Check:
@@ -38,6 +42,24 @@ def choice(choices: Mapping[Any, Any]) -> Check:
     return check
 
 
+def setting(default: Any, check: Check) -> Any:
+    """A field of a config class."""
+    return field(default=default, metadata=checked_by(check))
+
+
+def checked_by(check: Check) -> Mapping[str, Check]:
+    return {"check": check}
+
+
+ANY_MILLISECONDS = integer(0)
+SOME_MILLISECONDS = integer(1)
+
+
+def conflict(message: str) -> BusError:
+    """Two settings contradict each other."""
+    return BusError(ErrorCode.INVALID_CONFIG, message)
+
+
 def boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("True or False")
@@ -51,15 +73,52 @@ def client_id(value: Any) -> str:
     return value
 
 
-def producer_name(value: Any) -> str | None:
+def name(value: Any) -> str | None:
     if value is not None and not (isinstance(value, str) and _NAME_PATTERN.fullmatch(value)):
         raise ValueError("None, or 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'")
     return value
 
 
+def group_id(value: Any) -> str | None:
+    if value is not None and not (isinstance(value, str) and value.strip()):
+        raise ValueError("None, or a text that is not blank")
+    return value
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text")
+    return value
+
+
+def offset_reset(value: Any) -> str:
+    """Where to go without an offset. Of by_duration (KIP-1106) the duration is an ISO 8601 one, in days at most."""
+    if value in ("earliest", "latest", "none"):
+        return str(value)
+    if isinstance(value, str) and value.startswith(BY_DURATION) and duration_ms(value[len(BY_DURATION) :]) is not None:
+        return value
+    raise ValueError("one of 'earliest', 'latest', 'none', 'by_duration:PnDTnHnMn.nS'")
+
+
+def duration_ms(value: str) -> int | None:
+    """An ISO 8601 duration as java.time.Duration reads it, not negative, in whole milliseconds; None if it is none."""
+    match = _DURATION_PATTERN.fullmatch(value.upper())
+    if match is None or value.upper() == "P" or value.upper().endswith("T"):
+        return None
+    days, hours, minutes, seconds, fraction = match.groups(default="0")
+    whole_seconds = ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
+    return whole_seconds * 1000 + int(fraction.ljust(3, "0")[:3])
+
+
 def serializer(value: Any) -> Any:
     if value is not None and not callable(value) and not callable(getattr(value, "serialize", None)):
         raise ValueError("None, a function of the value, or an object with serialize(topic, headers, value)")
+    return value
+
+
+def deserializer(value: Any) -> Any:
+    if value is not None and not callable(value) and not callable(getattr(value, "deserialize", None)):
+        raise ValueError("None, a function of the bytes, or an object with deserialize(topic, headers, data)")
     return value
 
 
@@ -74,12 +133,15 @@ def partitioner(value: Any) -> Any:
     return value
 
 
-def interceptors(value: Any) -> tuple[Any, ...]:
-    if isinstance(value, (list, tuple)) and all(map(_is_interceptor, value)):
-        return tuple(value)
-    raise ValueError("a list of objects with the methods " + ", ".join(_INTERCEPTOR_METHODS))
+def interceptors(*methods: str) -> Check:
+    def check(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, (list, tuple)) and all(is_instance_with(methods, candidate) for candidate in value):
+            return tuple(value)
+        raise ValueError("a list of objects with the methods " + ", ".join(methods))
+
+    return check
 
 
-def _is_interceptor(candidate: Any) -> bool:
-    # A class in place of its instance has all the methods, and fails only when the first record is sent.
-    return not isinstance(candidate, type) and all(callable(getattr(candidate, m, None)) for m in _INTERCEPTOR_METHODS)
+def is_instance_with(methods: tuple[str, ...], candidate: Any) -> bool:
+    # A class in place of its instance has all the methods, and fails only when the first record comes.
+    return not isinstance(candidate, type) and all(callable(getattr(candidate, name, None)) for name in methods)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bus.model import TimestampType
 
@@ -53,8 +53,8 @@ class ConsumerRecord(NamedTuple):
     offset: int
     timestamp_ms: int
     timestamp_type: TimestampType
-    key: bytes | None
-    value: bytes | None
+    key: Any  # bytes or None, unless there is a key_deserializer
+    value: Any
     headers: Headers
     leader_epoch: int
 
@@ -64,6 +64,25 @@ class OffsetAndTimestamp:
     offset: int
     timestamp_ms: int
     leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    """A committed offset: that of the next record to read. `leader_epoch` of the last record read; -1: not known."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """Who a consumer is in its group; `generation` -1 and no `member_id`: it is no member."""
+
+    group_id: str
+    generation: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from bus.client.config_values import duration_ms
 from bus.client.configs import AdminConfig, ConsumerConfig, ProducerConfig, parse_addresses, parse_config
 from bus.errors import BusError, ErrorCode
 
@@ -56,9 +57,42 @@ def test_unknown_config_names_the_nearest_one() -> None:
     assert "'max_poll_records'" in refusal(ConsumerConfig, {"max.poll.records": 1})
 
 
-@pytest.mark.parametrize("name", ["group_id", "enable_auto_commit"])
-def test_groups_are_refused_in_plain_words(name: str) -> None:
-    assert "not supported yet" in refusal(ConsumerConfig, {name: "billing"})
+def test_defaults_of_groups_are_kafkas() -> None:
+    config = parse_config(ConsumerConfig, {"group_id": "billing"})
+    assert (config.session_timeout_ms, config.heartbeat_interval_ms, config.max_poll_interval_ms) == (
+        45_000,
+        3_000,
+        300_000,
+    )
+    assert (config.enable_auto_commit, config.auto_commit_interval_ms) == (True, 5_000)
+    assert config.partition_assignment_strategy == ("range", "cooperative-sticky")
+    assert (config.isolation_level, config.group_instance_id, config.client_rack) == ("read_uncommitted", None, "")
+
+
+def test_without_a_group_nothing_is_committed_and_nothing_of_a_group_may_be_asked_for() -> None:
+    assert parse_config(ConsumerConfig, {}).enable_auto_commit is False
+    assert "a group_id beside it" in refusal(ConsumerConfig, {"enable_auto_commit": True})
+    assert "a group_id beside it" in refusal(ConsumerConfig, {"group_instance_id": "a"})
+
+
+def test_heartbeats_come_more_often_than_the_session_ends() -> None:
+    message = refusal(ConsumerConfig, {"heartbeat_interval_ms": 6_000, "session_timeout_ms": 6_000})
+    assert message == "expected heartbeat_interval_ms below session_timeout_ms=6000, found 6000"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("PT1H", 3_600_000), ("P1DT2H3M4.5S", 93_784_500), ("pt0.0019s", 1), ("P2D", 172_800_000), ("PT0S", 0)],
+)
+def test_durations_are_read_as_java_reads_them(text: str, expected: int) -> None:
+    assert duration_ms(text) == expected
+    assert parse_config(ConsumerConfig, {"auto_offset_reset": f"by_duration:{text}"})
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1H", "PT-1H", "P1W", "PT1H "])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    assert duration_ms(text) is None
+    assert "by_duration" in refusal(ConsumerConfig, {"auto_offset_reset": f"by_duration:{text}"})
 
 
 @pytest.mark.parametrize(
@@ -68,7 +102,7 @@ def test_groups_are_refused_in_plain_words(name: str) -> None:
         ("bootstrap_servers", "first argument"),
         ("partitioner_class", "as partitioner"),
         ("interceptor_classes", "as interceptors"),
-        ("metric_reporters", "Producer.metrics()"),
+        ("metric_reporters", "metrics()"),
         ("sasl_mechanism", "authenticated"),
         ("ssl_keystore_location", "encrypted"),
     ],
@@ -114,6 +148,12 @@ def test_config_of_another_client_is_refused_as_such() -> None:
         (ProducerConfig, {"metrics_num_samples": 0}, "1 to"),
         (ConsumerConfig, {"auto_offset_reset": "first"}, "'earliest'"),
         (ConsumerConfig, {"max_poll_records": 0}, "1 to"),
+        (ConsumerConfig, {"group_id": " "}, "not blank"),
+        (ConsumerConfig, {"partition_assignment_strategy": "stuck"}, "cooperative-sticky"),
+        (ConsumerConfig, {"partition_assignment_strategy": []}, "one assignor or more"),
+        (ConsumerConfig, {"isolation_level": "serializable"}, "'read_committed'"),
+        (ConsumerConfig, {"value_deserializer": "json"}, "deserialize(topic, headers, data)"),
+        (ConsumerConfig, {"interceptors": [Interceptor()]}, "on_consume, on_commit, close"),
         (AdminConfig, {"client_id": "tür"}, "ASCII"),
     ],
 )

@@ -1,0 +1,68 @@
+"""The settings of the consumer, and which of them depend on one another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bus.client import config_values as values
+from bus.client.assignors import assignors_of
+from bus.client.config_values import ANY_MILLISECONDS, SOME_MILLISECONDS, checked_by, choice, conflict, integer, setting
+
+_ISOLATION_LEVELS = {"read_uncommitted": "read_uncommitted", "read_committed": "read_committed"}
+
+
+def _strategy(value: Any) -> Any:
+    assignors_of(value)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig:
+    """`partition_assignment_strategy` is as it was given, for `assignors_of`; `interceptors` are Kafka's
+    interceptor.classes, as objects."""
+
+    client_id: str = setting("bus-consumer", values.client_id)
+    client_rack: str = setting("", values.text)
+    group_id: str | None = setting(None, values.group_id)
+    group_instance_id: str | None = setting(None, values.name)
+    session_timeout_ms: int = setting(45_000, SOME_MILLISECONDS)
+    heartbeat_interval_ms: int = setting(3_000, SOME_MILLISECONDS)
+    max_poll_interval_ms: int = setting(300_000, SOME_MILLISECONDS)
+    partition_assignment_strategy: Any = field(default=("range", "cooperative-sticky"), metadata=checked_by(_strategy))
+    enable_auto_commit: bool = setting(True, values.boolean)
+    auto_commit_interval_ms: int = setting(5_000, ANY_MILLISECONDS)
+    auto_offset_reset: str = setting("latest", values.offset_reset)
+    isolation_level: str = setting("read_uncommitted", choice(_ISOLATION_LEVELS))
+    key_deserializer: Any = field(default=None, metadata=checked_by(values.deserializer))
+    value_deserializer: Any = field(default=None, metadata=checked_by(values.deserializer))
+    interceptors: tuple[Any, ...] = setting((), values.interceptors("on_consume", "on_commit", "close"))
+    fetch_min_bytes: int = setting(1, integer(0))
+    fetch_max_wait_ms: int = setting(500, ANY_MILLISECONDS)
+    fetch_max_bytes: int = setting(52_428_800, integer(1))
+    max_partition_fetch_bytes: int = setting(1_048_576, integer(1))
+    max_poll_records: int = setting(500, integer(1))
+    request_timeout_ms: int = setting(30_000, SOME_MILLISECONDS)
+    default_api_timeout_ms: int = setting(60_000, SOME_MILLISECONDS)
+    retry_backoff_ms: int = setting(100, ANY_MILLISECONDS)
+    retry_backoff_max_ms: int = setting(1_000, ANY_MILLISECONDS)
+    reconnect_backoff_ms: int = setting(50, SOME_MILLISECONDS)
+    reconnect_backoff_max_ms: int = setting(1_000, SOME_MILLISECONDS)
+    metadata_max_age_ms: int = setting(300_000, ANY_MILLISECONDS)
+
+
+def reconcile(config: ConsumerConfig, given: Collection[str]) -> ConsumerConfig:
+    """`given`: the names of those that are no defaults. Raises `BusError` INVALID_CONFIG."""
+    if config.heartbeat_interval_ms >= config.session_timeout_ms:
+        raise conflict(
+            f"expected heartbeat_interval_ms below session_timeout_ms={config.session_timeout_ms}, "
+            f"found {config.heartbeat_interval_ms}"
+        )
+    if config.group_id is not None:
+        return config
+    if config.group_instance_id is not None:
+        raise conflict(f"group_instance_id={config.group_instance_id!r}: expected a group_id beside it, found None")
+    if config.enable_auto_commit and "enable_auto_commit" in given:
+        raise conflict("enable_auto_commit=True: expected a group_id beside it, found None")
+    return replace(config, enable_auto_commit=False)
