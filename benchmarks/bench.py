@@ -49,6 +49,8 @@ class Sizes:
     batch_bytes: tuple[int, ...] = tuple(2**power for power in range(10, 21, 2))
     load_percents: tuple[int, ...] = (1, 10, 25, 50, 75, 90)
     load_seconds: float = 8.0
+    timers: int = 100_000
+    timers_life_ms: int = 180_000
 
 
 QUICK = Sizes(
@@ -68,6 +70,7 @@ QUICK = Sizes(
     idempotence_rounds=2,
     idempotence_seconds=1.0,
     producers=500,
+    timers=20_000,
     sweep_seconds=0.5,
     peer_sweep_seconds=1.0,
     batch_records=(100, 10_000),

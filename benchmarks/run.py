@@ -28,6 +28,7 @@ from benchmarks.themes.load_latencies import measure_load_latencies
 from benchmarks.themes.many_producers import measure_many_producers
 from benchmarks.themes.partitions import measure_many_partitions, measure_soak
 from benchmarks.themes.single_sends import measure_sends
+from benchmarks.themes.timers import measure_timers
 
 Tell = Callable[[str], None]
 Theme = Callable[[Bench], Sequence[Figure | Curve]]
@@ -42,6 +43,7 @@ _THEMES: dict[str, Theme] = {
     "producers": measure_many_producers,
     "batch-size": measure_batch_sizes,
     "load": measure_load_latencies,
+    "timers": measure_timers,
     "partitions": measure_many_partitions,
     "commits": measure_many_commits,  # last: it leaves the most files behind
 }
