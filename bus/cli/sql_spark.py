@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from bus.point_in_time import Bound
 from bus.sql import SqlError
-from bus.sql.statement import AmbiguousName, quote_name, topics_named
+from bus.sql.statement import AmbiguousName, quote_name, topics_named, views_named
+from bus.system_views import VIEW_NAMES, VIEW_SCHEMA
 from bus.topic_tables import TopicTables
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def run_statement(
     """All rows of the statement. Raises `SqlError`, `StorageFault`, or what `bus.spark.session` raises."""
     from pyspark.errors import PySparkException
 
-    from bus.spark import read_topic, session
+    from bus.spark import read_topic, register_views, session
     from bus.spark.sessions import SHORT_SESSION
 
     topics = TopicTables(root).topics()
@@ -50,6 +51,7 @@ def run_statement(
         for topic in named:
             frame = read_topic(spark, root, topic, at_version=at_version, at_offset=at_offset)
             _with_text(frame).createOrReplaceTempView(quote_name(topic))
+        register_views(spark, root, views_named(statement, VIEW_NAMES, VIEW_SCHEMA))
         return spark.sql(statement).toArrow()
     except PySparkException as error:
         raise SqlError(_plain(error, topics)) from None
@@ -77,5 +79,5 @@ def _plain(error: PySparkException, topics: Iterable[str]) -> str:
     """The first line of Spark's message: behind it are its query plan and its Java stack."""
     message = str(error).strip().splitlines()[0].removesuffix(";")
     if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
-        return f"{message}\ntopics: {', '.join(topics) or 'none yet'}"
+        return f"{message}\nviews: {', '.join(VIEW_NAMES)}\ntopics: {', '.join(topics) or 'none yet'}"
     return message

@@ -69,3 +69,13 @@ def test_unknown_topic_is_told_in_sparks_words_with_those_there_are(root: Path) 
     assert "topics: __cluster_metadata, my-topic" in failed.stderr
     assert "Traceback" not in failed.stderr
     assert "org.apache.spark.sql.errors" not in failed.stderr
+
+
+@pytest.mark.timeout(120)
+def test_views_of_the_root_answer_in_spark_by_either_name(root: Path) -> None:
+    statement = (
+        'SELECT p.topic, p.partition, p."log_end_offset", count(l.lag) AS lags FROM partitions p '
+        "LEFT JOIN bus.lag l ON l.topic = p.topic WHERE p.topic = 'my-topic' GROUP BY ALL ORDER BY p.partition"
+    )
+    answered = answers(root, "spark", statement, "--format", "csv")
+    assert answered.stdout.splitlines()[1:] == ["my-topic,0,6,0", "my-topic,1,6,0"], answered.stderr

@@ -1,0 +1,88 @@
+"""The views of groups and topics by Spark, beside what the embedded engine says of the same root."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import bus.sql
+from bus.model import TopicPartition
+from bus.spark import read_topic, register_views
+from bus.system_views import VIEW_NAMES
+from tests.support.hand_written_groups import NO_TOPIC_ID, HandWrittenGroups, member
+from tests.support.hand_written_root import HandWrittenRoot
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> HandWrittenRoot:
+    root = HandWrittenRoot(tmp_path / "root")
+    root.create_topic("orders", partitions=2)
+    root.append("orders", 0, (b"k", b"v"), (b"k", b"v"))
+    return root
+
+
+@pytest.fixture
+def groups(root: HandWrittenRoot) -> HandWrittenGroups:
+    groups = HandWrittenGroups(root)
+    groups.commit("billing", "orders", 0, 2)
+    groups.commit("billing", "orders", 0, 1)
+    groups.commit("billing", "orders", 1, 9, topic_id=NO_TOPIC_ID)
+    groups.commit("audit", "orders", 0, 2)
+    groups.commit("audit", "orders", 0, None)
+    groups.store("billing", 3, [member("m1", "orders", [0]), member("m2", "orders", [1], "i-2")])
+    return groups
+
+
+@pytest.mark.parametrize("name", VIEW_NAMES)
+def test_both_engines_show_the_same_columns_and_rows(
+    spark: SparkSession, root: HandWrittenRoot, groups: HandWrittenGroups, name: str
+) -> None:
+    register_views(spark, str(root.folder))
+    distributed = spark.sql(f"SELECT * FROM {name}").toArrow()
+    with bus.sql.connect(str(root.folder)) as connection:
+        embedded = connection.sql(f"SELECT * FROM {name}").arrow()
+    assert distributed.schema.names == embedded.schema.names
+    assert distributed.to_pylist() == embedded.to_pylist()
+    assert distributed.num_rows > 0
+    assert spark.table(f"bus.{name}").toArrow().to_pylist() == distributed.to_pylist()
+
+
+def test_views_of_a_root_without_groups_are_empty(spark: SparkSession, root: HandWrittenRoot) -> None:
+    register_views(spark, str(root.folder))
+    assert [spark.table(name).count() for name in ("groups", "group_members", "group_offsets", "lag")] == [0] * 4
+
+
+def test_registering_again_shows_later_commits(
+    spark: SparkSession, root: HandWrittenRoot, groups: HandWrittenGroups
+) -> None:
+    register_views(spark, str(root.folder), ["lag"])
+    before = spark.sql("SELECT lag FROM lag WHERE NOT is_stale")
+    root.append("orders", 0, (b"k", b"v"))
+    register_views(spark, str(root.folder), ["lag"])
+    assert spark.sql("SELECT lag FROM lag WHERE NOT is_stale").collect() == [(2,)]
+    assert before.collect() == [(1,)]
+
+
+def test_a_topic_of_such_a_name_keeps_it(spark: SparkSession, root: HandWrittenRoot, groups: HandWrittenGroups) -> None:
+    root.create_topic("lag")
+    root.append("lag", 0, (b"k", b"mine"))
+    read_topic(spark, str(root.folder), "lag").createOrReplaceTempView("lag")
+    try:
+        register_views(spark, str(root.folder))
+        assert spark.sql("SELECT CAST(value AS STRING) FROM lag").collect() == [("mine",)]
+        assert spark.sql("SELECT lag FROM bus.lag WHERE NOT is_stale").collect() == [(1,)]
+    finally:
+        spark.catalog.dropTempView("lag")
+
+
+def test_every_commit_is_in_the_history_of_the_log_at_its_version(
+    spark: SparkSession, root: HandWrittenRoot, groups: HandWrittenGroups
+) -> None:
+    at_version = {TopicPartition("__consumer_offsets", 0): 1}
+    log = read_topic(spark, str(root.folder), "__consumer_offsets", at_version=at_version)
+    assert [row[0] for row in log.select("value.committed_offset").collect()] == [2]
+    table = str(root.folder / "topics" / "__consumer_offsets" / "0")
+    later = spark.read.format("delta").option("versionAsOf", 2).load(table)
+    assert [row[0] for row in later.orderBy("offset").select("value.committed_offset").collect()] == [2, 1]
