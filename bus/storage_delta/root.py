@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from bus.errors import RootInUse, RootNotUsable, StorageDamaged, StorageFault
-from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE, log_schema
+from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE, INTERNAL_VALUE_TYPES, log_schema
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.storage_delta.actions import (
     LOG_FOLDER,
@@ -35,6 +35,7 @@ from bus.storage_delta.actions import (
     version_name,
 )
 from bus.storage_delta.checkpoint_files import MalformedCheckpoint, decode_checkpoint
+from bus.storage_delta.keyed_rows import DeltaKeyedRows
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.read_cache import ReadCache
@@ -132,13 +133,16 @@ class RootReader:
 
     def open_metadata(self) -> PartitionReader:
         """`__cluster_metadata`; its values are structs. `typed_log.replay_values` gives them as rows."""
-        value_type = find_value_type(self._store, folder_of(_METADATA), CLUSTER_METADATA_VALUE_TYPE, self._cache)
-        return self.open_partition(_METADATA, value_type=value_type)
+        return self.open_partition(_METADATA)
 
     def open_partition(
         self, partition: TopicPartition, *, topic_id: str | None = None, value_type: pa.DataType | None = None
     ) -> PartitionReader:
-        """The table at its last version. Raises `StorageDamaged`, also if it is not there."""
+        """The table at its last version; unless `value_type` is given, an internal topic's values are structs with the
+        fields that the table has. Raises `StorageDamaged`, also if it is not there."""
+        newest = INTERNAL_VALUE_TYPES.get(partition.topic)
+        if value_type is None and newest is not None:
+            value_type = find_value_type(self._store, folder_of(partition), newest, self._cache)
         reader = PartitionReader(self._store, folder_of(partition), log_schema(value_type), self._cache)
         reader.load(topic_id=topic_id)
         return reader
@@ -169,15 +173,28 @@ class DeltaStorage:
 
     def open_metadata(self) -> DeltaTypedLog:
         self._check_metadata_not_lost()
-        add_new_fields(self._store, folder_of(_METADATA), CLUSTER_METADATA_VALUE_TYPE, self._cache)
-        table = self._create(_METADATA, topic_id=self._cluster_id, value_type=CLUSTER_METADATA_VALUE_TYPE)
+        table = self.create_partition(_METADATA, topic_id=self._cluster_id)
         return DeltaTypedLog(table, CLUSTER_METADATA_VALUE_TYPE)
 
+    def keyed_rows(self, topic: str) -> DeltaKeyedRows:
+        return DeltaKeyedRows(topic, INTERNAL_VALUE_TYPES[topic])
+
     def create_partition(self, partition: TopicPartition, *, topic_id: str) -> DeltaPartitionTable:
-        return self._create(partition, topic_id=topic_id, value_type=None)
+        folder = folder_of(partition)
+        with self._folders:
+            found = _topic_id_of(self._store, folder)
+            if found is not None and found != topic_id and partition == _METADATA:
+                raise StorageDamaged(f"{folder}: expected the log of cluster {topic_id}, found that of {found}")
+            if found != topic_id:
+                _delete_table(self._store, folder)
+                self._create_version_0(partition, topic_id=topic_id)
+        return self.open_partition(partition, topic_id=topic_id)
 
     def open_partition(self, partition: TopicPartition, *, topic_id: str) -> DeltaPartitionTable:
-        return self._open(partition, topic_id=topic_id, value_type=None)
+        folder, value_type = folder_of(partition), INTERNAL_VALUE_TYPES.get(partition.topic)
+        if value_type is not None:
+            add_new_fields(self._store, folder, value_type, self._cache)
+        return DeltaPartitionTable(self._store, folder, topic_id=topic_id, cache=self._cache, value_type=value_type)
 
     def delete_topic(self, topic: str, *, topic_id: str) -> None:
         with self._folders:
@@ -188,24 +205,6 @@ class DeltaStorage:
             left = self._store.list(f"{_TOPICS}/{topic}")
             if not left.files and not left.folders:
                 self._store.delete_folder(f"{_TOPICS}/{topic}")
-
-    def _open(self, partition: TopicPartition, *, topic_id: str, value_type: pa.DataType | None) -> DeltaPartitionTable:
-        return DeltaPartitionTable(
-            self._store, folder_of(partition), topic_id=topic_id, cache=self._cache, value_type=value_type
-        )
-
-    def _create(
-        self, partition: TopicPartition, *, topic_id: str, value_type: pa.DataType | None
-    ) -> DeltaPartitionTable:
-        folder = folder_of(partition)
-        with self._folders:
-            found = _topic_id_of(self._store, folder)
-            if found is not None and found != topic_id and partition == _METADATA:
-                raise StorageDamaged(f"{folder}: expected the log of cluster {topic_id}, found that of {found}")
-            if found != topic_id:
-                _delete_table(self._store, folder)
-                self._create_version_0(partition, topic_id=topic_id, value_type=value_type)
-        return self._open(partition, topic_id=topic_id, value_type=value_type)
 
     def _check_metadata_not_lost(self) -> None:
         """A root with topics had metadata: an empty log in its place would make all of them unknown."""
@@ -218,13 +217,13 @@ class DeltaStorage:
                 f"but there are topics: {', '.join(topics[:3])}"
             )
 
-    def _create_version_0(self, partition: TopicPartition, *, topic_id: str, value_type: pa.DataType | None) -> None:
+    def _create_version_0(self, partition: TopicPartition, *, topic_id: str) -> None:
         data = encode_create(
             partition,
             topic_id=topic_id,
             table_id=str(uuid.uuid4()),
             txn_id=str(uuid.uuid4()),
-            schema=log_schema(value_type),
+            schema=log_schema(INTERNAL_VALUE_TYPES.get(partition.topic)),
             now_ms=time.time_ns() // 1_000_000,
         )
         try:

@@ -43,6 +43,7 @@ from bus.storage_delta.batch_slices import count_within, position_of, slice_batc
 from bus.storage_delta.commit import commit_version
 from bus.storage_delta.data_files import encode_data_file
 from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.old_versions import find_high_watermark
 from bus.storage_delta.producer_matching import find_last_row, match_batch
 from bus.storage_delta.producer_spans import ProducerIndex, id_max_of
 from bus.storage_delta.read_cache import ReadCache
@@ -138,6 +139,11 @@ class PartitionReader:
         view = self.view
         spans = view.producers.find_producer(producer_id, file_count=view.state.file_count)
         return find_last_row(producer_id, spans, view.files, self.data)
+
+    def high_watermark_at(self, version: int) -> int | None:
+        if version > self.view.state.version:
+            return None
+        return find_high_watermark(self._store, f"{self.folder}/{LOG_FOLDER}", version, self.data)
 
 
 def _view_of(snapshot: Snapshot) -> TableView:
@@ -295,6 +301,9 @@ class DeltaPartitionTable:
 
     def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
         return self._reader.find_last_sequence(producer_id)
+
+    def high_watermark_at(self, version: int) -> int | None:
+        return self._reader.high_watermark_at(version)
 
     @property
     def is_checkpoint_due(self) -> bool:

@@ -14,7 +14,9 @@ from bus.ports import (
     CommitOutcome,
     Committed,
     FoundOffset,
+    KeyedRow,
     LogState,
+    PreparedFiles,
     ProducerMatch,
     ProducerProgress,
     Unknown,
@@ -55,6 +57,12 @@ class FakeTable:
         self.is_checkpoint_due = False
         self._is_appending = False
         self.rows: list[ProducerRow] = []
+        self.key_compaction_backlog = 0
+        self.swap_script: list[CommitOutcome | Exception] = []
+        self.swaps: list[PreparedFiles] = []
+        self.cleaned: list[tuple[str, int]] = []
+        self._prepared_backlog = 0
+        self._high_watermarks = {0: 0}
         self._txns: dict[int, ProducerProgress] = {}
         self._forgotten: set[int] = set()
         self._state = LogState(version=0, log_start=0, high_watermark=0, leader_epoch=-1, file_count=0, size_bytes=0)
@@ -109,6 +117,7 @@ class FakeTable:
             self._txns[progress.producer_id] = replace(progress, updated_ms=now_ms)
             self._forgotten.discard(progress.producer_id)
         self._state = replace(self._state, version=self._state.version + 1, high_watermark=expected)
+        self._high_watermarks[self._state.version] = expected
         return Committed(self._state.version, expected)
 
     def commit_foreign(self, count: int) -> None:
@@ -169,6 +178,36 @@ class FakeTable:
             return ProducerMatch(offsets, batch)
         return ProducerMatch(offsets, replace(batch, record_count=len(missing), columns={"sequence": missing}))
 
+    def high_watermark_at(self, version: int) -> int | None:
+        """As if nobody but `commit` had moved it."""
+        if not 0 <= version <= self._state.version:
+            return None
+        return self._high_watermarks[max(done for done in self._high_watermarks if done <= version)]
+
+    def prepare_key_compaction(self, *, now_ms: int, tombstone_retention_ms: int) -> PreparedFiles | None:
+        """As a rule there is something to gain; it replaces what was not compacted before."""
+        backlog, self._prepared_backlog = self.key_compaction_backlog, self.key_compaction_backlog
+        return PreparedFiles(["old"] * backlog, 1, 100, None) if backlog else None
+
+    def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        self.swaps.append(prepared)
+        step = self.swap_script.pop(0) if self.swap_script else None
+        if isinstance(step, Exception):
+            raise step
+        if step is not None:
+            return step
+        self.key_compaction_backlog -= self._prepared_backlog
+        self._state = replace(self._state, version=self._state.version + 1)
+        return Committed(self._state.version, self._state.high_watermark)
+
+    def delete_removed_files(self, *, removed_before_ms: int) -> int:
+        self.cleaned.append(("files", removed_before_ms))
+        return 0
+
+    def drop_old_versions(self, *, committed_before_ms: int, count_max: int) -> int:
+        self.cleaned.append(("versions", committed_before_ms))
+        return 0
+
     def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
         self._ask("find_last_sequence")
         rows = [row for row in self.rows if row.producer_id == producer_id]
@@ -194,6 +233,17 @@ def _rows_of(batch: LogBatch) -> Iterator[ProducerRow]:
     assert len(sequences) == batch.record_count
     for position, sequence in enumerate(sequences):
         yield ProducerRow(batch.base_offset + position, stamp.producer_id, stamp.producer_epoch, sequence)
+
+
+class FakeKeyedRows:
+    """Rows as they are in place of columns: what it encodes, a `FakeTable` gives back, and this decodes."""
+
+    def encode(self, rows: Sequence[KeyedRow], *, now_ms: int) -> RecordBatch:
+        assert rows, "a batch of nothing"
+        return replace(records(len(rows)), columns=list(rows), timestamp_min_ms=now_ms, timestamp_max_ms=now_ms)
+
+    def decode(self, batch: LogBatch) -> Iterator[KeyedRow]:
+        return iter(batch.columns)
 
 
 class ManualClock:
