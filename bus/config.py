@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bus.config_keys import (
+    INT_MAX,
     LONG_MAX,
     Between,
     ConfigEntry,
@@ -103,6 +104,14 @@ class BrokerConfig:
     queued_max_bytes: int = 67_108_864
     queued_max_request_bytes: int = 268_435_456
     producer_id_expiration_ms: int = 86_400_000
+    offsets_topic_num_partitions: int = 50
+    offsets_retention_minutes: int = 10_080
+    offsets_retention_check_interval_ms: int = 600_000
+    offset_metadata_max_bytes: int = 4_096
+    group_initial_rebalance_delay_ms: int = 3_000
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = INT_MAX
     log_cache_bytes: int = 134_217_728
     num_io_threads: int = 8
     controlled_shutdown_timeout_ms: int = 30_000
@@ -204,6 +213,49 @@ _BROKER_KEYS = (
         Between(1),
     ),
     _key(
+        "offsets.topic.num.partitions",
+        ConfigType.INT,
+        "Partitions of __consumer_offsets when it is created; later it has no effect.",
+        Between(1, PARTITIONS_MAX),
+    ),
+    _key(
+        "offsets.retention.minutes",
+        ConfigType.INT,
+        "How long committed offsets stay after their group has become empty, or after the commit if it has no members.",
+        Between(1),
+    ),
+    _key(
+        "offsets.retention.check.interval.ms",
+        ConfigType.LONG,
+        "How often committed offsets are looked through for those to forget.",
+        Between(1),
+    ),
+    _key(
+        "offset.metadata.max.bytes",
+        ConfigType.INT,
+        "Largest text that may be committed with an offset, in bytes.",
+        Between(0),
+    ),
+    _key(
+        "group.initial.rebalance.delay.ms",
+        ConfigType.INT,
+        "How long the first rebalance of an empty group waits for more members, again for each that comes.",
+        Between(0),
+    ),
+    _key(
+        "group.min.session.timeout.ms",
+        ConfigType.INT,
+        "Shortest session timeout that a member of a group may ask for.",
+        Between(0),
+    ),
+    _key(
+        "group.max.session.timeout.ms",
+        ConfigType.INT,
+        "Longest session timeout that a member of a group may ask for.",
+        Between(0),
+    ),
+    _key("group.max.size", ConfigType.INT, "Most members of one group.", Between(1)),
+    _key(
         "log.cache.bytes",
         ConfigType.LONG,
         "Memory for the newest batches of all partitions, so that readers at the tail touch no file; 0: none.",
@@ -240,6 +292,7 @@ def load_broker_config(path: str | Path | None = None, overrides: Mapping[str, o
     settings: dict[str, Any] = {field_name(name): value for name, value in values.items()}
     config = BrokerConfig(**settings)
     _check_reachable(config)
+    _check_session_timeouts(config)
     return config
 
 
@@ -273,6 +326,15 @@ def _check_reachable(config: BrokerConfig) -> None:
     host = parse_address(config.advertise or config.listen).host
     if host in ("0.0.0.0", "::"):
         raise ConfigError(f"{name} is {host}: expected advertise to name an address that clients can connect to")
+
+
+def _check_session_timeouts(config: BrokerConfig) -> None:
+    shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    if shortest > longest:
+        raise ConfigError(
+            f"expected group.min.session.timeout.ms of at most group.max.session.timeout.ms, {longest}, "
+            f"found {shortest}"
+        )
 
 
 def _read_toml(path: Path) -> dict[str, object]:

@@ -210,6 +210,11 @@ def test_serving_on_all_interfaces_needs_an_address_for_clients(listen: str) -> 
     assert config.advertised_address(9094) == Address("bus.example", 9094)
 
 
+def test_shortest_session_above_the_longest_is_refused() -> None:
+    with pytest.raises(ConfigError, match=re.escape("group.min.session.timeout.ms of at most")):
+        load_broker_config(None, {"group.min.session.timeout.ms": "7000", "group.max.session.timeout.ms": "6999"})
+
+
 def test_clients_are_told_the_port_that_was_bound_if_none_was_chosen() -> None:
     assert BrokerConfig(listen="127.0.0.1:0").advertised_address(40001) == Address("127.0.0.1", 40001)
     assert BrokerConfig(listen="127.0.0.1:0", advertise="nat:80").advertised_address(40001) == Address("nat", 80)
