@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from bus.config import BrokerConfig, describe_broker_config
@@ -32,6 +32,7 @@ from bus.topics.cluster_decisions import (
     DeleteTopic,
     TopicResult,
     decide_alter_topic_configs,
+    decide_create_internal_topic,
     decide_create_partitions,
     decide_create_topic,
     decide_delete_topic,
@@ -53,6 +54,7 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 TopicAnswer = TopicResult | Refused
+OnTopicDeleted = Callable[[str, str], None]
 
 
 class Cluster:
@@ -82,6 +84,7 @@ class Cluster:
         self._is_reload_due = False  # memory may be wrong, and the metadata could not be read yet
         self._checkpoint: asyncio.Task[None] | None = None
         self._producer_ids = ProducerIdPool(self._allocate_producer_ids, tasks)
+        self._on_topic_deleted: list[OnTopicDeleted] = []
 
     async def start(self, endpoint: BrokerEndpoint) -> None:
         """Replay the metadata, take the leadership of every partition at a new epoch, open all tables.
@@ -159,6 +162,10 @@ class Cluster:
             return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found {name!r}")
         return describe_topic_configs(topic.configs, self.config)
 
+    def on_topic_deleted(self, tell: OnTopicDeleted) -> None:
+        """Have `tell` called with name and id of each topic that is deleted from now on."""
+        self._on_topic_deleted.append(tell)
+
     # ------------------------------------------------------------------ changes
 
     async def create_topics(self, commands: Sequence[CreateTopic]) -> list[TopicAnswer]:
@@ -174,6 +181,19 @@ class Cluster:
         ]
         return await self._change(decisions, prepare=self._create_tables)
 
+    async def create_internal_topic(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> TopicAnswer:
+        """The topic as it is, created if it was not there. Callers at once get one and the same."""
+        decide = functools.partial(
+            decide_create_internal_topic,
+            name=name,
+            topic_id=self._new_topic_id(),
+            leader_id=self._endpoint.broker_id,
+            partitions=partitions,
+            configs=configs,
+        )
+        (answer,) = await self._change([decide], prepare=self._create_tables)
+        return answer
+
     async def create_partitions(self, commands: Sequence[CreatePartitions]) -> list[TopicAnswer]:
         decisions = [
             functools.partial(decide_create_partitions, command=command, leader_id=self._endpoint.broker_id)
@@ -186,6 +206,8 @@ class Cluster:
         for answer in answers:
             if not isinstance(answer, Refused):
                 self._remove(answer.name, answer.topic_id, answer.partitions)
+                for tell in self._on_topic_deleted:
+                    tell(answer.name, answer.topic_id)
         return answers
 
     async def alter_topic_configs(self, commands: Sequence[AlterTopicConfigs]) -> list[TopicAnswer]:

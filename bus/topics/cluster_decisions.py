@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from bus.config import PARTITIONS_MAX
 from bus.errors import ErrorCode, Refused
-from bus.model import BrokerEndpoint, Step
+from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, Step
 from bus.topics.cluster import ClusterState, Topic
 from bus.topics.cluster_records import (
     BrokerRegistered,
@@ -30,6 +30,7 @@ from bus.topics.configs import ConfigOperation, alter_topic_configs, normalize_t
 from bus.topics.names import check_not_internal, check_topic_name, collision_key
 
 DEFAULT_PARTITIONS = (-1, 0)  # both mean: as many as num.partitions says
+_KEPT_KEYS = frozenset(collision_key(name) for name in (CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def decide_create_topic(
     INVALID_CONFIG.
     """
     name = command.name
-    refused = check_topic_name(name) or check_not_internal(name) or _check_free(state, name)
+    refused = check_topic_name(name) or check_not_internal(name) or _check_kept(name) or _check_free(state, name)
     if refused is not None:
         return Step(refused)
     partitions = partitions_default if command.partitions in DEFAULT_PARTITIONS else command.partitions
@@ -102,6 +103,26 @@ def decide_create_topic(
     settings = (TopicConfigChanged(name, topic_id, key, value) for key, value in configs.items())
     return Step(
         TopicResult(name, topic_id, partitions, configs),
+        (TopicCreated(name, topic_id, partitions, leader_id), *settings),
+    )
+
+
+def decide_create_internal_topic(
+    state: ClusterState, name: str, *, topic_id: str, leader_id: int, partitions: int, configs: Mapping[str, str]
+) -> TopicStep:
+    """A topic of the bus's own, the first time that it is needed; no change if it is there. `name` is internal,
+    `partitions` and `configs` are valid. Refused: INVALID_TOPIC_EXCEPTION (another topic's name collides)."""
+    topic = state.topics.get(name)
+    if topic is not None:
+        return Step(_result(topic))
+    refused = _check_free(state, name)
+    if refused is not None:
+        return Step(refused)
+    normal = normalize_topic_configs(configs)
+    assert not isinstance(normal, Refused), f"{name}: {normal}"
+    settings = (TopicConfigChanged(name, topic_id, key, value) for key, value in normal.items())
+    return Step(
+        TopicResult(name, topic_id, partitions, normal),
         (TopicCreated(name, topic_id, partitions, leader_id), *settings),
     )
 
@@ -175,6 +196,16 @@ def decide_start_broker(
             *changes,
             *(BrokerUnregistered(broker_id) for broker_id in gone),
         ),
+    )
+
+
+def _check_kept(name: str) -> Refused | None:
+    """Names that would stand in the way of an internal topic, which may come later."""
+    if collision_key(name) not in _KEPT_KEYS:
+        return None
+    return Refused(
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        f"expected a name that differs in more than '.' and '_' from the bus's own topics, found {name}",
     )
 
 

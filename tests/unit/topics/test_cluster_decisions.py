@@ -19,6 +19,7 @@ from bus.topics.cluster_decisions import (
     TopicResult,
     TopicStep,
     decide_alter_topic_configs,
+    decide_create_internal_topic,
     decide_create_partitions,
     decide_create_topic,
     decide_delete_topic,
@@ -287,3 +288,46 @@ def test_started_broker_is_not_itself_among_the_gone() -> None:
 def test_restart_changes_partitions_of_internal_topics_too() -> None:
     step = decide_start_broker(STATE, BrokerEndpoint(0, "a", 1))
     assert LeaderChanged("__internal", "id-3", 0, 0, 1) in step.records
+
+
+def create_offsets_topic(state: ClusterState = STATE) -> TopicStep:
+    return decide_create_internal_topic(
+        state,
+        "__consumer_offsets",
+        topic_id="id-new",
+        leader_id=0,
+        partitions=50,
+        configs={"cleanup.policy": "compact"},
+    )
+
+
+def test_internal_topic_is_created_the_first_time_and_answered_as_it_is_later() -> None:
+    step = create_offsets_topic()
+    assert step.records == (
+        TopicCreated("__consumer_offsets", "id-new", 50, 0),
+        TopicConfigChanged("__consumer_offsets", "id-new", "cleanup.policy", "compact"),
+    )
+    again = decide_create_internal_topic(
+        cluster_after(STATE, step.records),
+        "__consumer_offsets",
+        topic_id="id-other",
+        leader_id=0,
+        partitions=7,
+        configs={},
+    )
+    assert again.response == TopicResult("__consumer_offsets", "id-new", 50, {"cleanup.policy": "compact"})
+    assert again.records == ()
+
+
+def test_internal_topic_is_refused_where_a_colliding_name_was_created_before() -> None:
+    state = cluster_after(STATE, [TopicCreated("._consumer_offsets", "id-4", 1, 0)])
+    response = create_offsets_topic(state).response
+    assert isinstance(response, Refused)
+    assert response.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize("name", ["._consumer_offsets", "_.consumer.offsets", "..cluster_metadata"])
+def test_user_topic_never_stands_in_the_way_of_an_internal_one(name: str) -> None:
+    response = create(CreateTopic(name)).response
+    assert isinstance(response, Refused)
+    assert response.code is ErrorCode.INVALID_TOPIC_EXCEPTION
