@@ -23,6 +23,7 @@ from bus.arrow_batches import (
 )
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.arrow_claims import Allowance, PayloadTooLarge, check_claims
+from bus.grpc_api.server.typed_values import value_bytes
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import encode_field, tag_of
 from bus.log_schema import LOG_COLUMNS
@@ -90,7 +91,8 @@ def encode_batches(batches: Sequence[LogBatch], columns: Sequence[str]) -> Itera
     """Each a serialized `pb.LogBatch` in pieces, so that the records are copied once, into the response."""
     for group in _groups(batches):
         batch = group[0] if len(group) == 1 else _merge(group, columns)
-        names = [name for name in batch.columns.schema.names if name in columns]
+        # Where offsets have holes, only the column tells them; nobody can do without.
+        names = [name for name in batch.columns.schema.names if name in columns or name == "offset"]
         if batch.timestamp_ms is not None and "timestamp" in names:
             names.remove("timestamp")
         envelope = pb.LogBatch(
@@ -143,8 +145,9 @@ def _merge(group: list[LogBatch], columns: Sequence[str]) -> LogBatch:
     is_dense = all("offset" not in batch.columns.schema.names for batch in group) and all(
         before.next_offset == after.base_offset for before, after in pairwise(group)
     )
-    names = [name for name in columns if name not in envelope and not (name == "offset" and is_dense)]
-    parts = [complete_columns(batch, names) for batch in group]
+    names = [name for name in columns if name not in envelope and name != "offset"]
+    value_type = group[0].columns.schema.field("value").type
+    parts = [complete_columns(batch, names if is_dense else ["offset", *names], value_type) for batch in group]
     merged = pa.concat_batches(parts)
     return LogBatch(
         base_offset=group[0].base_offset,
@@ -172,15 +175,19 @@ def _is_one_run(group: Sequence[LogBatch]) -> bool:
 
 
 def encode_records(batches: Sequence[LogBatch], first_offset: int) -> Iterator[pb.Record]:
-    """The records from `first_offset` on, one message each: for clients without Arrow."""
+    """The records from `first_offset` on, one message each: for clients without Arrow. A typed value is its JSON
+    text."""
     for batch in batches:
-        for row in complete_columns(batch, DEFAULT_FETCH_COLUMNS).to_pylist():
+        value_type = batch.columns.schema.field("value").type
+        columns = complete_columns(batch, DEFAULT_FETCH_COLUMNS, value_type)
+        values = value_bytes(columns.column("value"))
+        for row, value in zip(columns.drop_columns(["value"]).to_pylist(), values, strict=True):
             if row["offset"] < first_offset:
                 continue
             yield pb.Record(
                 offset=row["offset"],
                 key=row["key"],
-                value=row["value"],
+                value=value,
                 headers=[pb.Header(key=header["key"], value=header["value"]) for header in row["headers"] or ()],
                 timestamp_ms=int(row["timestamp"].timestamp() * 1000),
                 timestamp_type=row["timestamp_type"],
