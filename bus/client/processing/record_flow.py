@@ -1,0 +1,262 @@
+"""The processing loop without threads, clock and I/O: it is told what came, how it went and what time it is, and says
+what to work on next, which partitions to pause, and what to commit.
+
+Guards three promises. Records of one lane are worked on one after another, in order. An offset is committed only when
+everything below it is done, and only while the partition is this consumer's: how work ends that was begun under an
+earlier assignment does not count. What is remembered is bounded: a partition with too many records is paused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from bus.client.processing.commit_pacing import CommitPacing
+from bus.client.processing.error_decisions import (
+    FailedAt,
+    FailureDecision,
+    Pass,
+    Stop,
+    TryAgain,
+    decide_failure,
+)
+from bus.client.processing.lanes import Lanes
+from bus.client.processing.offset_tracker import OffsetTracker
+from bus.client.processing.settings import ProcessingSettings
+from bus.client.processing.work import Counts, Work
+from bus.client.values import ConsumerRecord
+from bus.model import TopicPartition
+
+
+class RecordFlow:
+    def __init__(self, settings: ProcessingSettings, now_ms: int) -> None:
+        self.counts = Counts()
+        self.failure: tuple[ConsumerRecord, BaseException] | None = None  # why nothing more is handed out
+        self._settings = settings
+        self._lanes: Lanes[Work] = Lanes()
+        self._trackers: dict[TopicPartition, OffsetTracker] = {}
+        self._pacing = CommitPacing(settings, now_ms)
+        self._running: dict[int, Work] = {}  # what workers have, by its id()
+        self._unfinished_in: dict[int, int] = {}  # batch -> how many of its records are waiting or with a worker
+        self._batch = 0
+        self._paused: set[TopicPartition] = set()
+        self._to_pause: set[TopicPartition] = set()
+        self._to_resume: set[TopicPartition] = set()
+        self._committable: set[TopicPartition] = set()
+        self._leaving: frozenset[TopicPartition] = frozenset()  # let go, and not forgotten yet
+        self._is_stopped = False
+
+    # ------------------------------------------------------------ records in, work out
+
+    def add(self, records: Sequence[ConsumerRecord], failure: Exception | None = None) -> None:
+        """The records of one poll. With `failure` they could not be deserialized."""
+        if self._is_stopped or not records:
+            return
+        self._batch += 1
+        self._unfinished_in[self._batch] = len(records)
+        for record in records:
+            partition = TopicPartition(record.topic, record.partition)
+            tracker = self._trackers.setdefault(partition, OffsetTracker())
+            tracker.deliver(record.offset)
+            lane = self._lane_of(partition, record)
+            self._lanes.add(lane, Work(record, partition, lane, self._batch, tracker, failure=failure))
+            if tracker.span >= self._settings.queued_records_max and partition not in self._paused:
+                self._to_pause.add(partition)
+
+    def _lane_of(self, partition: TopicPartition, record: ConsumerRecord) -> Hashable:
+        """Records without a key have no order among each other by key. A key that cannot be hashed shares one lane
+        with all such keys of its partition."""
+        if self._settings.order == "partition":
+            return partition
+        if self._settings.order == "none" or record.key is None:
+            return (partition, None, record.offset)
+        try:
+            hash(record.key)
+        except TypeError:
+            return (partition, "unhashable", None)
+        return (partition, "key", record.key)
+
+    def take(self, now_ms: int) -> Work | None:
+        """What to work on next; it has to be finished, or to fail, by the methods below."""
+        if self._is_stopped:
+            return None
+        work = self._lanes.take(now_ms)
+        if work is not None:
+            self._running[id(work)] = work
+        return work
+
+    def next_retry_ms(self) -> int | None:
+        return None if self._is_stopped else self._lanes.next_delayed_ms()
+
+    # ------------------------------------------------------------ how work ended
+
+    def succeed(self, work: Work) -> None:
+        """The handler returned. In the manual modes the record is not done before it is acknowledged."""
+        self._leave(work)
+        if self._is_ours(work):
+            self.counts.handled += 1
+            if not self._settings.is_manual:
+                self._finish(work)
+        else:
+            self.counts.abandoned += 1
+
+    def fail(self, work: Work, error: BaseException, now_ms: int) -> FailureDecision:
+        """The handler raised. After DEAD_LETTER the work is still under way: `pass_over` or `stop` it."""
+        if not self._is_ours(work):
+            self._leave(work)
+            self.counts.abandoned += 1
+            return Pass.SKIP
+        failed_at = FailedAt.HANDLER if work.failure is None else FailedAt.DESERIALIZER
+        decision = decide_failure(self._settings, work.record, error, work.attempt, failed_at)
+        match decision:
+            case TryAgain() if work.partition in self._leaving:
+                self._leave(work)
+            case TryAgain(after_ms):
+                self.counts.retried += 1
+                del self._running[id(work)]
+                self._lanes.put_off(work.lane, replace(work, attempt=work.attempt + 1), now_ms + after_ms)
+            case Stop(raised):
+                self.stop_for(work, raised)
+            case Pass.SKIP:
+                self.pass_over(work, is_dead_letter=False)
+            case Pass.DEAD_LETTER:
+                pass
+        return decision
+
+    def pass_over(self, work: Work, *, is_dead_letter: bool) -> None:
+        """Done without success: skipped, or durable in the dead letter topic."""
+        self._leave(work)
+        if is_dead_letter:
+            self.counts.dead_lettered += 1
+        else:
+            self.counts.skipped += 1
+        if self._is_ours(work):
+            self._finish(work)
+
+    def stop_for(self, work: Work, error: BaseException) -> None:
+        """The record is not done and never will be: nothing more is handed out."""
+        self._leave(work)
+        if self.failure is None:
+            self.failure = (work.record, error)
+        self.stop()
+
+    def acknowledge(self, work: Work) -> bool:
+        """In the manual modes: the record is done. False if it was, or if the partition is not ours any more."""
+        return self._is_ours(work) and self._finish(work)
+
+    def _leave(self, work: Work) -> None:
+        """A worker is free again."""
+        del self._running[id(work)]
+        self._lanes.finish(work.lane)
+        if work.batch in self._unfinished_in:
+            self._unfinished_in[work.batch] -= 1
+            self._end_batch_if_over(work.batch)
+
+    def _finish(self, work: Work) -> bool:
+        is_new = work.tracker.finish(work.record.offset)
+        if is_new:
+            self._pacing.note_finished()
+            if work.tracker.to_commit is not None:
+                self._committable.add(work.partition)
+            if work.partition in self._paused and work.tracker.span <= self._settings.queued_records_max // 2:
+                self._to_resume.add(work.partition)
+        return is_new
+
+    def _end_batch_if_over(self, batch: int) -> None:
+        if self._unfinished_in[batch] == 0:
+            del self._unfinished_in[batch]
+            self._pacing.note_batch_over()
+
+    def _is_ours(self, work: Work) -> bool:
+        return self._trackers.get(work.partition) is work.tracker
+
+    # ------------------------------------------------------------ partitions that come and go
+
+    def let_go(self, partitions: Iterable[TopicPartition]) -> None:
+        """What waits of these partitions is forgotten and will be read again by whoever gets them; what workers have
+        goes on, and counts until `forget`."""
+        gone = frozenset(partitions)
+        self._leaving |= gone
+        self._lanes.drop(lambda work: self._keep(work, gone))
+        for batch in list(self._unfinished_in):
+            self._end_batch_if_over(batch)
+
+    def _keep(self, work: Work, gone: frozenset[TopicPartition]) -> bool:
+        is_kept = work.partition not in gone
+        if not is_kept and work.batch in self._unfinished_in:
+            self._unfinished_in[work.batch] -= 1
+        return is_kept
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """They are not ours any more: how work ends that is still under way does not count."""
+        gone = frozenset(partitions)
+        for partition in gone:
+            self._trackers.pop(partition, None)
+        for kept in (self._paused, self._to_pause, self._to_resume, self._committable):
+            kept -= gone
+        self._leaving -= gone
+
+    def running_count(self, partitions: Iterable[TopicPartition] | None = None) -> int:
+        """How many records of these partitions, or of all, workers have."""
+        if partitions is None:
+            return len(self._running)
+        wanted = frozenset(partitions)
+        return sum(work.partition in wanted and self._is_ours(work) for work in self._running.values())
+
+    def stop(self) -> None:
+        """Nothing more is handed out."""
+        self._is_stopped = True
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._is_stopped
+
+    # ------------------------------------------------------------ pauses
+
+    def changed_pauses(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
+        """Which partitions to pause and which to resume, since this was asked last."""
+        enough = self._settings.queued_records_max // 2
+        full = sorted(p for p in self._to_pause if self._trackers[p].span > enough)  # it may have been worked off
+        freed = sorted(self._to_resume)
+        self._paused.update(full)
+        self._paused.difference_update(freed)
+        self._to_pause.clear()
+        self._to_resume.clear()
+        return full, freed
+
+    # ------------------------------------------------------------ commits
+
+    def due_offsets(self, now_ms: int) -> Mapping[TopicPartition, int]:
+        """What to commit now; empty if the ack mode says not yet."""
+        return self.all_offsets() if self._is_commit_due(now_ms) else {}
+
+    def all_offsets(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """What could be committed, of these partitions or of all."""
+        wanted = self._committable if partitions is None else self._committable.intersection(partitions)
+        offsets = {partition: self._trackers[partition].to_commit for partition in sorted(wanted)}
+        return {partition: offset for partition, offset in offsets.items() if offset is not None}
+
+    def note_committed(self, offsets: Mapping[TopicPartition, int], now_ms: int) -> None:
+        self.counts.commits += 1
+        self._pacing.note_committed(now_ms)
+        for partition, offset in offsets.items():
+            tracker = self._trackers.get(partition)
+            if tracker is not None:
+                tracker.note_committed(offset)
+                if tracker.to_commit is None:
+                    self._committable.discard(partition)
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Where each partition has to be read on from, if what is not done shall come again."""
+        positions = {partition: tracker.position for partition, tracker in self._trackers.items()}
+        return {partition: position for partition, position in positions.items() if position is not None}
+
+    def next_commit_ms(self) -> int | None:
+        return self._pacing.next_due_ms()
+
+    def needs_attention(self, now_ms: int) -> bool:
+        """Whether there is something to do for the thread that polls."""
+        return self._is_stopped or bool(self._to_resume) or self._is_commit_due(now_ms)
+
+    def _is_commit_due(self, now_ms: int) -> bool:
+        return bool(self._committable) and self._pacing.is_due(now_ms, is_idle=self._lanes.is_empty)

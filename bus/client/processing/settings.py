@@ -1,0 +1,117 @@
+"""The settings of the processing loop: how many workers, in which order, when to commit, what to do about errors.
+
+Guards one promise: what contradicts itself is refused before the first record is fetched. Names of `ack` are those of
+Spring's AckMode.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from bus.client.config_values import (
+    ANY_MILLISECONDS,
+    SOME_MILLISECONDS,
+    Check,
+    checked_by,
+    choice,
+    conflict,
+    integer,
+    setting,
+)
+from bus.client.values import ConsumerRecord
+from bus.errors import BusError, ErrorCode
+
+Order = Literal["partition", "key", "none"]
+AckMode = Literal["record", "batch", "time", "count", "count_time", "manual", "manual_immediate"]
+ErrorPolicy = Literal["stop", "skip", "retry", "dead_letter"]
+ErrorCallback = Callable[[ConsumerRecord, BaseException, int], ErrorPolicy]
+
+ORDERS: tuple[Order, ...] = ("partition", "key", "none")
+ACK_MODES: tuple[AckMode, ...] = ("record", "batch", "time", "count", "count_time", "manual", "manual_immediate")
+ERROR_POLICIES: tuple[ErrorPolicy, ...] = ("stop", "skip", "retry", "dead_letter")
+RETRIES_MAX = 2**31 - 1
+
+
+def _one_of(names: tuple[Any, ...]) -> Check:
+    return choice({name: name for name in names})
+
+
+def _error_policy(value: Any) -> Any:
+    if value in ERROR_POLICIES or (callable(value) and not isinstance(value, type)):
+        return value
+    expected = ", ".join(map(repr, ERROR_POLICIES))
+    raise ValueError(f"one of {expected}, or a function of (record, error, attempt) that gives one of them")
+
+
+def _retries(value: Any) -> int | None:
+    checked: int | None = None if value is None else integer(0, RETRIES_MAX)(value)
+    return checked
+
+
+def _dead_letter_topic(value: Any) -> Any:
+    if callable(value) or (isinstance(value, str) and value):
+        return value
+    raise ValueError("the name of a topic, with {topic} for that of the record if you like, or a function of it")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessingSettings:
+    """`ack_count` and `ack_time_ms` count for the ack modes that have them in their names. `retries` None: as often as
+    it takes with on_error="retry", else none."""
+
+    workers: int = setting(8, integer(1, 10_000))
+    order: Order = field(default="partition", metadata=checked_by(_one_of(ORDERS)))
+    ack: AckMode = field(default="batch", metadata=checked_by(_one_of(ACK_MODES)))
+    ack_count: int = setting(100, integer(1))
+    ack_time_ms: int = setting(5_000, SOME_MILLISECONDS)
+    on_error: ErrorPolicy | ErrorCallback = field(default="stop", metadata=checked_by(_error_policy))
+    retries: int | None = setting(None, _retries)
+    retry_backoff_ms: int = setting(100, ANY_MILLISECONDS)
+    retry_backoff_max_ms: int = setting(10_000, ANY_MILLISECONDS)
+    dead_letter_topic: str | Callable[[str], str] = field(
+        default="{topic}.dlq", metadata=checked_by(_dead_letter_topic)
+    )
+    drain_timeout_ms: int = setting(30_000, ANY_MILLISECONDS)
+    # Of one partition: records that wait, are with a worker, or are done behind one that is not.
+    queued_records_max: int = setting(1_000, integer(1))
+
+    @property
+    def is_manual(self) -> bool:
+        return self.ack in ("manual", "manual_immediate")
+
+    @property
+    def first_retries(self) -> int:
+        """How often a record that failed is tried again before `on_error` is asked."""
+        if self.retries is not None:
+            return self.retries
+        return RETRIES_MAX if self.on_error == "retry" else 0
+
+    def dead_letter_topic_of(self, topic: str) -> str:
+        if callable(self.dead_letter_topic):
+            return self.dead_letter_topic(topic)
+        return self.dead_letter_topic.replace("{topic}", topic)
+
+
+SETTING_NAMES = frozenset(each.name for each in fields(ProcessingSettings))
+
+
+def parse_settings(given: Mapping[str, Any]) -> ProcessingSettings:
+    """`given` over the defaults. Raises `BusError` INVALID_CONFIG."""
+    checks: dict[str, Check] = {each.name: each.metadata["check"] for each in fields(ProcessingSettings)}
+    checked: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in checks:
+            nearest = difflib.get_close_matches(name, checks, n=1, cutoff=0.0)[0]
+            raise conflict(f"expected a known option of run(), found {name!r}; the nearest one is {nearest!r}")
+        try:
+            checked[name] = checks[name](value)
+        except (ValueError, TypeError) as expected:
+            raise BusError(ErrorCode.INVALID_CONFIG, f"{name}: expected {expected}, found {value!r}") from None
+    settings = ProcessingSettings(**checked)
+    for name, modes in (("ack_count", ("count", "count_time")), ("ack_time_ms", ("time", "count_time"))):
+        if name in given and settings.ack not in modes:
+            raise conflict(f"{name}: expected ack to be one of {', '.join(modes)} beside it, found {settings.ack!r}")
+    return settings

@@ -1,0 +1,104 @@
+"""The one place where the thread that polls and the workers meet: a lock around the flow of records.
+
+Guards that nobody waits in vain: workers are told when there is something to do, the polling thread when it has
+something to commit, to resume or to end. The lock is never held while a handler runs or the consumer is called.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from bus.client.processing.error_decisions import FailureDecision
+from bus.client.processing.record_flow import RecordFlow
+from bus.client.processing.work import Work
+from bus.model import TopicPartition
+
+
+def now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class WorkBoard:
+    """`wake`: ends the poll that is under way, from any thread. `announce`, of the workers: there may be work."""
+
+    def __init__(self, flow: RecordFlow, wake: Callable[[], None], clock: Callable[[], int] = now_ms) -> None:
+        self.announce: Callable[[], None] = lambda: None
+        self.clock = clock
+        self._flow = flow
+        self._wake = wake
+        self._is_awoken = False
+        self._has_left = threading.Condition()
+
+    @contextmanager
+    def locked(self) -> Iterator[RecordFlow]:
+        """For the thread that polls."""
+        with self._has_left:
+            yield self._flow
+
+    def start_round(self) -> None:
+        """The polling thread is about to look what there is to do."""
+        with self._has_left:
+            self._is_awoken = False
+
+    # ------------------------------------------------------------ for workers
+
+    def take(self) -> Work | None:
+        with self._has_left:
+            return self._flow.take(self.clock())
+
+    def seconds_to_retry(self) -> float | None:
+        """Until something that waits for its next attempt may be taken; None: nothing waits."""
+        with self._has_left:
+            at_ms = self._flow.next_retry_ms()
+        return None if at_ms is None else max(0, at_ms - self.clock()) / 1000
+
+    def succeed(self, work: Work) -> None:
+        with self._settling() as flow:
+            flow.succeed(work)
+
+    def fail(self, work: Work, error: BaseException) -> FailureDecision:
+        with self._settling() as flow:
+            return flow.fail(work, error, self.clock())
+
+    def pass_over_dead_letter(self, work: Work) -> None:
+        with self._settling() as flow:
+            flow.pass_over(work, is_dead_letter=True)
+
+    def stop_for(self, work: Work, error: BaseException) -> None:
+        with self._settling() as flow:
+            flow.stop_for(work, error)
+
+    def acknowledge(self, work: Work) -> bool:
+        with self._settling() as flow:
+            return flow.acknowledge(work)
+
+    @contextmanager
+    def _settling(self) -> Iterator[RecordFlow]:
+        with self._has_left:
+            yield self._flow
+            self._has_left.notify_all()
+            must_wake = not self._is_awoken and self._flow.needs_attention(self.clock())
+            self._is_awoken = self._is_awoken or must_wake
+        if must_wake:
+            self._wake()
+        self.announce()
+
+    # ------------------------------------------------------------ for the thread that polls
+
+    def wait_until_left(
+        self, partitions: Iterable[TopicPartition] | None, timeout_ms: int, is_hurried: Callable[[], bool]
+    ) -> int:
+        """Until no worker has a record of these partitions, or of all; how many they have when the time is over.
+        `is_hurried` is asked now and then: whether to wait no longer."""
+        wanted = None if partitions is None else list(partitions)
+        deadline_ms = self.clock() + timeout_ms
+        with self._has_left:
+            while (count := self._flow.running_count(wanted)) and not is_hurried():
+                left_ms = deadline_ms - self.clock()
+                if left_ms <= 0:
+                    break
+                self._has_left.wait(min(left_ms, 100) / 1000)
+            return count

@@ -1,0 +1,184 @@
+"""Who calls the handler: threads for functions, tasks on one event loop for coroutines.
+
+Guards that each record taken from the board is settled, however its handler ends, and that a dead letter is
+acknowledged by the broker before its record counts as done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from bus.client.processing.error_decisions import FailureDecision, Pass, Stop, TryAgain
+from bus.client.processing.work import Work
+from bus.client.processing.work_board import WorkBoard
+
+logger = logging.getLogger(__name__)
+
+DeadLetterSink = Callable[[Work, BaseException], None]  # returns when the broker has it; raises if it has not
+
+
+class Workers(Protocol):
+    def start(self) -> None: ...
+
+    def end(self) -> None:
+        """No new record is begun. Waits for nobody: who still handles one ends after it."""
+        ...
+
+
+def _report(work: Work, error: BaseException, decision: FailureDecision) -> None:
+    place = f"{work.partition} offset {work.record.offset}"
+    match decision:
+        case TryAgain(after_ms):
+            logger.warning("%s: attempt %d failed, the next in %d ms: %r", place, work.attempt, after_ms, error)
+        case Stop(raised):
+            logger.error("%s: attempt %d failed, processing ends: %r", place, work.attempt, raised, exc_info=error)
+        case Pass.SKIP:
+            logger.warning("%s: attempt %d failed, the record is skipped", place, work.attempt, exc_info=error)
+        case Pass.DEAD_LETTER:
+            logger.warning("%s: attempt %d failed, a dead letter is sent: %r", place, work.attempt, error)
+
+
+def _send_dead_letter(board: WorkBoard, sink: DeadLetterSink, work: Work, error: BaseException) -> None:
+    try:
+        sink(work, error)
+    except BaseException as failed:
+        logger.error("%s offset %d: its dead letter failed, processing ends", work.partition, work.record.offset)
+        board.stop_for(work, failed)
+    else:
+        board.pass_over_dead_letter(work)
+
+
+class ThreadWorkers:
+    def __init__(self, board: WorkBoard, call: Callable[[Work], Any], sink: DeadLetterSink, *, count: int) -> None:
+        self._board = board
+        self._call = call
+        self._sink = sink
+        self._may_have_work = threading.Condition()
+        self._announcements = 0  # what a worker looked at before it waits may be old: then it looks again
+        self._is_ended = False
+        self._threads = [
+            threading.Thread(target=self._work, name=f"bus-worker-{number}", daemon=True) for number in range(count)
+        ]
+
+    def start(self) -> None:
+        self._board.announce = self._announce
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        with self._may_have_work:
+            self._is_ended = True
+            self._may_have_work.notify_all()
+
+    def _announce(self) -> None:
+        with self._may_have_work:
+            self._announcements += 1
+            self._may_have_work.notify_all()
+
+    def _work(self) -> None:
+        while not self._is_ended:
+            seen = self._announcements
+            work = self._board.take()
+            if work is not None:
+                self._handle(work)
+                continue
+            timeout_s = self._board.seconds_to_retry()
+            with self._may_have_work:
+                if seen == self._announcements and not self._is_ended:
+                    self._may_have_work.wait(timeout_s)
+
+    def _handle(self, work: Work) -> None:
+        try:
+            if work.failure is not None:
+                raise work.failure
+            self._call(work)
+        except BaseException as error:
+            decision = self._board.fail(work, error)
+            _report(work, error, decision)
+            if decision is Pass.DEAD_LETTER:
+                _send_dead_letter(self._board, self._sink, work, error)
+        else:
+            self._board.succeed(work)
+
+
+class AsyncWorkers:
+    """`count` records at most are handled at once, on one event loop with a thread of its own."""
+
+    def __init__(
+        self,
+        board: WorkBoard,
+        call: Callable[[Work], Coroutine[Any, Any, Any]],
+        sink: DeadLetterSink,
+        *,
+        count: int,
+    ) -> None:
+        self._board = board
+        self._call = call
+        self._sink = sink
+        self._free = count
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        self._is_ended = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="bus-worker-loop", daemon=True)
+
+    def start(self) -> None:
+        self._board.announce = self._announce
+        self._thread.start()
+
+    def end(self) -> None:
+        self._is_ended = True
+        self._announce()
+
+    def _announce(self) -> None:
+        if not self._loop.is_closed():
+            try:
+                self._loop.call_soon_threadsafe(self._take_what_there_is)
+            except RuntimeError:
+                assert self._loop.is_closed(), "an open loop takes calls"
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        finally:
+            self._loop.close()
+
+    def _take_what_there_is(self) -> None:
+        while self._free and not self._is_ended and (work := self._board.take()) is not None:
+            self._free -= 1
+            task = self._loop.create_task(self._handle(work))
+            self._tasks.add(task)
+            task.add_done_callback(self._note_end)
+        if self._is_ended and not self._tasks:
+            self._loop.stop()
+        elif self._retry is None and (delay_s := self._board.seconds_to_retry()) is not None:
+            self._retry = self._loop.call_later(delay_s, self._look_again)
+
+    def _look_again(self) -> None:
+        self._retry = None
+        self._take_what_there_is()
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._free += 1
+        self._take_what_there_is()
+
+    async def _handle(self, work: Work) -> None:
+        try:
+            if work.failure is not None:
+                raise work.failure
+            await self._call(work)
+        except BaseException as error:
+            decision = self._board.fail(work, error)
+            _report(work, error, decision)
+            if decision is Pass.DEAD_LETTER:
+                await asyncio.to_thread(_send_dead_letter, self._board, self._sink, work, error)
+        else:
+            self._board.succeed(work)
