@@ -2,8 +2,9 @@
 
 All records of a topic share one open batch, whatever decides their partition: so they keep the order of the calls, and
 the hash of the keys is computed for whole columns when the batch closes. A batch closes when it is full (batch.size, or
-batch.size for each partition once it has keys) or when its time is up (linger.ms). Guards buffer.memory: an open batch
-has its bytes reserved, what it did not use is given back when it closes. Everything here happens with the sender's
+batch.size for each partition once it has keys) or when its time is up (linger.ms); a full one may grow on while it would
+only wait behind others, since a few large batches cost everybody less than many small ones. Guards buffer.memory: an
+open batch has its bytes reserved, what it did not use is given back when it closes. Everything here happens with the sender's
 lock held.
 """
 
@@ -21,8 +22,8 @@ from bus.client.configs import ProducerConfig
 from bus.client.murmur2 import partitions_of_keys
 from bus.client.produce_batch import RecordBatchBuilder, RowChunk
 
-# A batch with keys is split among the partitions; more than this is no gain, however many there are.
-_KEYED_BYTES_MAX = 256 * 1024
+# A batch that is split among many partitions, or grows on, is no gain beyond this.
+_BATCH_BYTES_MAX = 512 * 1024
 
 
 class RecordAccumulator:
@@ -33,6 +34,7 @@ class RecordAccumulator:
         self._pool = pool
         self._choose = choose
         self._ignores_keys = config.partitioner_ignore_keys
+        self._bytes_max = min(_BATCH_BYTES_MAX, config.buffer_memory // 8, config.max_request_size // 2)
         self._linger_s = config.linger_ms / 1000
         self._delivery_timeout_s = config.delivery_timeout_ms / 1000
         self.open: dict[str, RecordBatchBuilder] = {}
@@ -41,7 +43,7 @@ class RecordAccumulator:
         """How large a batch is to become that begins with such a record."""
         limit = self._config.batch_size
         if has_key and not self._ignores_keys:
-            limit = max(limit, min(limit * partition_count, _KEYED_BYTES_MAX, self._config.buffer_memory // 8))
+            limit = max(limit, min(limit * partition_count, self._bytes_max))
         return max(record_bytes, limit)
 
     def open_batch(self, topic: str, limit_bytes: int, now: float) -> RecordBatchBuilder:
@@ -51,6 +53,15 @@ class RecordAccumulator:
             topic, limit_bytes=limit_bytes, due_at=now + self._linger_s, deadline=now + self._delivery_timeout_s
         )
         return batch
+
+    def grow(self, batch: RecordBatchBuilder) -> bool:
+        """Room for as much again, if there is memory and the batch is not large already. Not with batch.size=0, which
+        asks for a batch a record."""
+        more = min(batch.limit_bytes, self._bytes_max - batch.limit_bytes)
+        if not self._config.batch_size or more <= 0 or not self._pool.try_take(more):
+            return False
+        batch.limit_bytes += more
+        return True
 
     def close(self, batch: RecordBatchBuilder, info: TopicInfo | None) -> list[tuple[int, RowChunk]]:
         """Its chunks by partition; `info` None: nobody knows the topic any more, and partition 0 is as good as any."""

@@ -169,6 +169,7 @@ class RecordBatchBuilder:
         "chunks",
         "deadline",
         "due_at",
+        "full_bytes",
         "headers",
         "keys",
         "limit_bytes",
@@ -181,6 +182,7 @@ class RecordBatchBuilder:
 
     def __init__(self, topic: str, *, limit_bytes: int, due_at: float, deadline: float) -> None:
         self.topic = topic
+        self.full_bytes = limit_bytes  # it is to leave then, unless it grows on meanwhile
         self.limit_bytes = limit_bytes
         self.due_at = due_at
         self.deadline = deadline
@@ -225,6 +227,11 @@ class RecordBatchBuilder:
             self.trim()
             raise
         return RecordFuture(self, index)
+
+    @property
+    def is_full(self) -> bool:
+        """Not even an empty record would fit into what it was opened for."""
+        return self.size_bytes + RECORD_OVERHEAD_BYTES > self.full_bytes
 
     # ------------------------------------------------------------ closing
 

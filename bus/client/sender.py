@@ -34,6 +34,7 @@ from bus.model import ProducerStamp
 logger = logging.getLogger(__name__)
 
 EPOCH_MAX = 2**15 - 1
+_BUSY_PARTS = 2
 
 _STALE_METADATA = frozenset(
     {
@@ -192,8 +193,9 @@ class Sender:
             if batch is not None and batch.size_bytes + size_bytes <= batch.limit_bytes:
                 break
             if batch is not None:
-                self._close_batch(batch)
-                self._drain(self._clock())
+                if not self._grow(batch):
+                    self._close_batch(batch)
+                    self._drain(self._clock())
                 continue
             limit = self.accumulator.limit_for(size_bytes, partition_count, has_key=key is not None)
             least = max(size_bytes, self._config.batch_size)
@@ -210,7 +212,7 @@ class Sender:
             batch = self.accumulator.open_batch(topic, taken, self._clock())
             break
         future = batch.add(value, key, headers, partition, timestamp_ms, size_bytes)
-        if batch.size_bytes + RECORD_OVERHEAD_BYTES > batch.limit_bytes:
+        if batch.size_bytes + RECORD_OVERHEAD_BYTES > batch.limit_bytes and not self._grow(batch):
             self._close_batch(batch)  # it is full: there is no company to wait for
             self._drain(self._clock())
         elif self.pool.waiting_count > 0:
@@ -218,6 +220,16 @@ class Sender:
         elif batch.due_at <= self._wakes_at:
             self._take_up(batch)
         return future
+
+    def _grow(self, batch: RecordBatchBuilder) -> bool:
+        """Room for more in a full batch: it would only wait behind what is under way."""
+        return self._is_busy(batch.topic) and self.accumulator.grow(batch)
+
+    def _is_busy(self, topic: str) -> bool:
+        """As much of the topic is under way as it takes to hide one answer behind the other."""
+        info = self._metadata.cached_topic(topic)
+        enough = _BUSY_PARTS if info is None else min(_BUSY_PARTS, len(info.partitions))
+        return sum(len(queue.in_flight) for queue in self._active if queue.topic == topic) >= enough
 
     def _wait_for_memory(self, size_bytes: int, deadline: float) -> None:
         self.metrics.waiting_threads += 1
@@ -328,7 +340,7 @@ class Sender:
         is_hurried = is_hurried or self._flushing > 0 or self.pool.waiting_count > 0 or self._is_closed
         if self.accumulator.open and (is_hurried or self._has_window(now)):
             for batch in list(self.accumulator.open.values()):
-                if is_hurried or now >= batch.due_at:
+                if is_hurried or now >= batch.due_at or (batch.is_full and not self._is_busy(batch.topic)):
                     self._close_batch(batch)
         while True:
             by_address: dict[str, list[PartitionQueue]] = {}
