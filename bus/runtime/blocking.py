@@ -1,16 +1,19 @@
 """The one place where blocking calls cross into threads.
 
-Pools of their own, so that one kind of work never waits behind another: commits, which a producer waits for; control,
-the cluster's metadata, which changes one at a time; reads of data files; computing, what would hold up the event loop;
-maintenance (checkpoints, deletion of files), one at a time.
+Pools of their own, so that one kind of work never waits behind another: commits, which a producer waits for and which
+take turns; control, the cluster's metadata, which changes one at a time; reads of data files; computing, what would
+hold up the event loop; maintenance (checkpoints, deletion of files), one at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
+
+from bus.runtime.commit_turns import CommitTurns
 
 T = TypeVar("T")
 
@@ -25,6 +28,21 @@ class BlockingCalls:
         self._reads = ThreadPoolExecutor(threads, thread_name_prefix="read")
         self._computing = ThreadPoolExecutor(_COMPUTING_THREADS, thread_name_prefix="compute")
         self._maintenance = ThreadPoolExecutor(1, thread_name_prefix="maintenance")
+        self.commit_turns = CommitTurns(threads)
+
+    async def append(self, call: Callable[[], T]) -> T:
+        """`commit` of one who has a turn."""
+        processor_s = 0.0
+
+        def measured() -> T:
+            nonlocal processor_s
+            started = time.thread_time()
+            try:
+                return call()
+            finally:
+                processor_s = time.thread_time() - started
+
+        return await self.commit_turns.measure(lambda: self.commit(measured), lambda: processor_s)
 
     def commit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         return _submit(self._commits, call)

@@ -168,7 +168,8 @@ class Partition:
                     await self._resume(resume)
                 else:
                     await self._wait_for_pacing()
-                    await self._write_group(self._queue.take_batches())
+                    async with self._calls.commit_turns.turn():
+                        await self._write_group(self._queue.take_batches())
         except Exception:
             _log.exception("writer of %s failed, rebuilding from the log", self.name, extra=self._fields())
             await self._rebuild()
@@ -265,7 +266,7 @@ class Partition:
             compression=self._settings.compression,
             producers=self._producers.states.placed_progress(),
         )
-        return await self._calls.commit(call)
+        return await self._calls.append(call)
 
     def _succeed(self, placement: Placement, outcome: Committed) -> None:
         self._state = apply(self._state, CommitSucceeded(outcome.version, outcome.high_watermark))

@@ -1,0 +1,162 @@
+"""Who may commit now: bounded by what the processor can do at once, in order, and nobody is kept for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bus.runtime import commit_turns
+from bus.runtime.commit_turns import CommitTurns
+
+
+def run(scenario: Callable[[], Any]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+class Holder:
+    """Somebody who takes a turn and keeps it until he is told."""
+
+    def __init__(self, turns: CommitTurns) -> None:
+        self.has_turn = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.task = asyncio.ensure_future(self._hold(turns))
+
+    async def _hold(self, turns: CommitTurns) -> None:
+        async with turns.turn():
+            self.has_turn.set()
+            await self.may_end.wait()
+
+
+async def let_others_run() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def measured(
+    turns: CommitTurns, *, elapsed_s: float, processor_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One commit that ran alone and took so long."""
+    times = iter([0.0, elapsed_s])
+
+    async def commit() -> None: ...
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_turns.time, "monotonic", lambda: next(times))
+        async with turns.turn():
+            await turns.measure(commit, lambda: processor_s)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_turns, "WAIT_MAX_S", 5.0)
+
+
+@pytest.mark.usefixtures("patient")
+def test_turns_go_round_in_the_order_of_coming() -> None:
+    async def scenario() -> None:
+        turns = CommitTurns(8)
+        first, second, third = Holder(turns), Holder(turns), Holder(turns)
+        await first.has_turn.wait()
+        await let_others_run()
+        assert not second.has_turn.is_set()
+        first.may_end.set()
+        await second.has_turn.wait()
+        await let_others_run()
+        assert not third.has_turn.is_set()
+        second.may_end.set()
+        third.may_end.set()
+        await asyncio.gather(first.task, second.task, third.task)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "processor_s", "turns_max", "expected"),
+    [(0.002, 0.0015, 8, 1), (0.010, 0.002, 8, 5), (0.100, 0.001, 8, 8), (0.001, 0.001, 8, 1)],
+)
+def test_as_many_commits_at_once_as_keep_a_core_busy(
+    elapsed_s: float, processor_s: float, turns_max: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        turns = CommitTurns(turns_max)
+        await measured(turns, elapsed_s=elapsed_s, processor_s=processor_s, monkeypatch=monkeypatch)
+        holders = [Holder(turns) for _ in range(turns_max + 1)]
+        await let_others_run()
+        assert [holder.has_turn.is_set() for holder in holders].count(True) == expected
+        for holder in holders:
+            holder.may_end.set()
+        await asyncio.gather(*(holder.task for holder in holders))
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("patient")
+def test_commit_beside_another_is_no_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        turns = CommitTurns(8)
+        await measured(turns, elapsed_s=0.010, processor_s=0.002, monkeypatch=monkeypatch)
+        beside = Holder(turns)
+        await beside.has_turn.wait()
+        for _ in range(100):
+            await measured(turns, elapsed_s=9.0, processor_s=0.001, monkeypatch=monkeypatch)
+        assert turns.at_once == 5
+        beside.may_end.set()
+        await beside.task
+
+    run(scenario)
+
+
+def test_commit_that_hangs_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_turns, "WAIT_MAX_S", 0.001)
+
+    async def scenario() -> None:
+        turns = CommitTurns(8)
+        hanging, other = Holder(turns), Holder(turns)
+        await other.has_turn.wait()
+        assert not hanging.task.done()
+        for holder in (hanging, other):
+            holder.may_end.set()
+            await holder.task
+        third = Holder(turns)
+        await third.has_turn.wait()
+        third.may_end.set()
+        await third.task
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("patient")
+def test_cancelled_waiter_leaves_its_turn_to_the_next() -> None:
+    async def scenario() -> None:
+        turns = CommitTurns(8)
+        first, cancelled, last = Holder(turns), Holder(turns), Holder(turns)
+        await first.has_turn.wait()
+        await let_others_run()
+        cancelled.task.cancel()
+        first.may_end.set()
+        await last.has_turn.wait()
+        last.may_end.set()
+        await asyncio.gather(first.task, last.task)
+        assert cancelled.task.cancelled()
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("patient")
+def test_waiter_that_is_cancelled_just_as_it_is_called_gives_its_turn_back() -> None:
+    async def scenario() -> None:
+        turns = CommitTurns(8)
+        first, cancelled, last = Holder(turns), Holder(turns), Holder(turns)
+        await first.has_turn.wait()
+        await let_others_run()
+        first.task.add_done_callback(lambda _: cancelled.task.cancel())  # runs before the one who was called
+        first.may_end.set()
+        await last.has_turn.wait()
+        last.may_end.set()
+        await asyncio.gather(first.task, last.task)
+        assert not cancelled.has_turn.is_set()
+
+    run(scenario)
