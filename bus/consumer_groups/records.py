@@ -7,10 +7,14 @@ asserts. The key is a JSON text, ["offset", group, topic, partition] or ["group"
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from bus.consumer_groups.requests import Assignment
 from bus.model import TopicPartition
+from bus.ports import KeyedRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +68,207 @@ class GroupTombstone:
 
 
 GroupRecord = OffsetCommitted | OffsetTombstone | GroupStored | GroupTombstone
+
+
+def encode_record(record: GroupRecord) -> KeyedRow:
+    match record:
+        case OffsetCommitted():
+            return KeyedRow(_offset_key(record.group_id, record.partition), _encode_offset(record))
+        case OffsetTombstone():
+            return KeyedRow(_offset_key(record.group_id, record.partition), None)
+        case GroupStored():
+            return KeyedRow(_key("group", record.group_id), _encode_group(record))
+        case GroupTombstone():
+            return KeyedRow(_key("group", record.group_id), None)
+
+
+def decode_record(row: KeyedRow) -> GroupRecord:
+    """Raises `ValueError`, which says what was found, for a row that this version cannot read."""
+    match _decode_key(row.key):
+        case ["offset", str(group_id), str(topic), int(partition)] if partition >= 0:
+            of = TopicPartition(topic, partition)
+            if row.value is None:
+                return OffsetTombstone(group_id, of)
+            return _decode_offset(_Fields(row.value, "OffsetCommitted"), group_id, of)
+        case ["group", str(group_id)]:
+            return (
+                GroupTombstone(group_id)
+                if row.value is None
+                else _decode_group(_Fields(row.value, "GroupStored"), group_id)
+            )
+        case _:
+            raise ValueError(f"expected the key of an offset or of a group, found {row.key!r}: of a newer version?")
+
+
+def coordinator_partition(group_id: str, count: int) -> int:
+    """Of the `count` partitions of `__consumer_offsets` the one that has this group: Kafka's choice, which is Java's
+    String.hashCode without its sign bit."""
+    units = group_id.encode("utf-16-be", "surrogatepass")
+    code = 0
+    for position in range(0, len(units), 2):
+        code = (31 * code + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
+    return (code & 0x7FFFFFFF) % count
+
+
+def _key(*parts: str | int) -> bytes:
+    return json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _offset_key(group_id: str, partition: TopicPartition) -> bytes:
+    return _key("offset", group_id, partition.topic, partition.partition)
+
+
+def _decode_key(key: bytes) -> Any:
+    try:
+        return json.loads(key)
+    except ValueError:
+        raise ValueError(f"expected a JSON text as the key, found {key!r}") from None
+
+
+def _encode_offset(record: OffsetCommitted) -> dict[str, Any]:
+    return {
+        "type": "OffsetCommitted",
+        "group_id": record.group_id,
+        "topic": record.partition.topic,
+        "topic_id": record.topic_id,
+        "partition": record.partition.partition,
+        "committed_offset": record.offset,
+        "leader_epoch": record.leader_epoch,
+        "metadata": record.metadata,
+        "commit_ms": record.commit_ms,
+        "expire_ms": record.expire_ms,
+    }
+
+
+def _encode_group(record: GroupStored) -> dict[str, Any]:
+    return {
+        "type": "GroupStored",
+        "group_id": record.group_id,
+        "protocol_type": record.protocol_type,
+        "protocol": record.protocol,
+        "generation": record.generation,
+        "leader_id": record.leader_id,
+        "state": record.state,
+        "state_ms": record.state_ms,
+        "members": [_encode_member(member) for member in record.members],
+    }
+
+
+def _encode_member(member: StoredMember) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "session_timeout_ms": member.session_timeout_ms,
+        "rebalance_timeout_ms": member.rebalance_timeout_ms,
+        "subscription": member.subscription,
+        "topics": list(member.topics),
+        "assignment": member.assignment.data,
+        "partitions": [{"topic": of.topic, "partition": of.partition} for of in member.assignment.partitions],
+    }
+
+
+class _Fields:
+    """A struct from disk, whose fields are taken with the type that they must have."""
+
+    def __init__(self, fields: Mapping[str, Any], type_name: str) -> None:
+        self._fields = fields
+        self._type_name = type_name
+        if fields.get("type", type_name) != type_name:
+            raise ValueError(f"expected a record of type {type_name}, found {fields['type']!r}: of a newer version?")
+
+    def text(self, name: str) -> str:
+        return self._taken(name, str, "a string")  # type: ignore[no-any-return]  # checked to be one
+
+    def text_or_none(self, name: str) -> str | None:
+        return None if self._fields.get(name) is None else self.text(name)
+
+    def data(self, name: str) -> bytes:
+        return self._taken(name, bytes, "bytes")  # type: ignore[no-any-return]  # checked to be some
+
+    def integer(self, name: str, *, low: int = 0) -> int:
+        value: int = self._taken(name, int, "an integer")
+        if value < low:
+            raise ValueError(f"{self._type_name}: expected at least {low} in the field {name}, found {value}")
+        return value
+
+    def integer_or_none(self, name: str) -> int | None:
+        return None if self._fields.get(name) is None else self.integer(name)
+
+    def items(self, name: str) -> list[Any]:
+        return self._taken(name, list, "a list")  # type: ignore[no-any-return]  # checked to be one
+
+    def _taken(self, name: str, kind: type, expected: str) -> Any:
+        value = self._fields.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ValueError(f"{self._type_name}: expected {expected} in the field {name}, found {value!r}")
+        return value
+
+
+def _decode_offset(fields: _Fields, group_id: str, partition: TopicPartition) -> OffsetCommitted:
+    found = (fields.text("group_id"), fields.text("topic"), fields.integer("partition"))
+    if found != (group_id, partition.topic, partition.partition):
+        raise ValueError(f"OffsetCommitted: expected group {group_id} and {partition}, as its key says, found {found}")
+    return OffsetCommitted(
+        group_id,
+        partition,
+        fields.text("topic_id"),
+        fields.integer("committed_offset"),
+        fields.integer("leader_epoch", low=-1),
+        fields.text("metadata"),
+        fields.integer("commit_ms"),
+        fields.integer_or_none("expire_ms"),
+    )
+
+
+def _decode_group(fields: _Fields, group_id: str) -> GroupStored:
+    if fields.text("group_id") != group_id:
+        raise ValueError(f"GroupStored: expected group {group_id}, as its key says, found {fields.text('group_id')}")
+    members = tuple(_decode_member(_Fields(member, "a member")) for member in fields.items("members"))
+    record = GroupStored(
+        group_id,
+        fields.text("protocol_type"),
+        fields.text_or_none("protocol"),
+        fields.integer("generation"),
+        fields.text_or_none("leader_id"),
+        fields.text("state"),
+        fields.integer("state_ms"),
+        members,
+    )
+    _check_group(record)
+    return record
+
+
+def _decode_member(fields: _Fields) -> StoredMember:
+    partitions = tuple(
+        TopicPartition(of.text("topic"), of.integer("partition"))
+        for of in (_Fields(item, "a partition") for item in fields.items("partitions"))
+    )
+    return StoredMember(
+        fields.text("member_id"),
+        fields.text_or_none("group_instance_id"),
+        fields.text("client_id"),
+        fields.text("client_host"),
+        fields.integer("session_timeout_ms"),
+        fields.integer("rebalance_timeout_ms"),
+        fields.data("subscription"),
+        tuple(fields.items("topics")),
+        Assignment(fields.data("assignment"), partitions),
+    )
+
+
+def _check_group(record: GroupStored) -> None:
+    """A group is stable with members, one of which leads, and a protocol; or it is empty."""
+    member_ids = [member.member_id for member in record.members]
+    instance_ids = [member.group_instance_id for member in record.members if member.group_instance_id is not None]
+    is_stable = record.state == "Stable" and record.protocol is not None and record.leader_id in member_ids
+    is_empty = record.state == "Empty" and record.protocol is None and record.leader_id is None and not member_ids
+    if not is_stable and not is_empty:
+        raise ValueError(
+            f"group {record.group_id}: expected Stable with protocol and leader, or Empty, found {record.state} with "
+            f"protocol {record.protocol}, leader {record.leader_id} and members {member_ids}"
+        )
+    for ids in (member_ids, instance_ids):
+        if len(set(ids)) < len(ids):
+            raise ValueError(f"group {record.group_id}: expected every member once, found {ids}")

@@ -1,0 +1,65 @@
+"""Describing and deleting groups; the end of a group."""
+
+from __future__ import annotations
+
+from bus.consumer_groups.group import Group, GroupState, Member
+from bus.consumer_groups.membership import remove_pending
+from bus.consumer_groups.offsets import remove_offsets
+from bus.consumer_groups.records import GroupTombstone
+from bus.consumer_groups.requests import DescribedGroup, DescribedMember, GroupDeleted, ListedGroup
+from bus.consumer_groups.step_draft import StepDraft
+from bus.errors import ErrorCode, Refused
+
+
+def describe_group(group: Group) -> DescribedGroup:
+    """Its protocol, and what the members said with it, only while it is stable."""
+    protocol = group.protocol if group.state is GroupState.STABLE else None
+    return DescribedGroup(
+        group.group_id,
+        group.state.value,
+        group.protocol_type or "",
+        protocol or "",
+        group.generation,
+        group.leader_id or "",
+        [_described(member, protocol) for member in group.members.values()],
+    )
+
+
+def _described(member: Member, protocol: str | None) -> DescribedMember:
+    return DescribedMember(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        member.session_timeout_ms,
+        member.rebalance_timeout_ms,
+        b"" if protocol is None else member.metadata(protocol).metadata,
+        member.assignment.data,
+    )
+
+
+def list_group(group: Group) -> ListedGroup:
+    return ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
+
+
+def decide_delete_group(draft: StepDraft, *, request_id: int) -> None:
+    group = draft.group
+    if group.state is not GroupState.EMPTY:
+        message = (
+            f"group {group.group_id}: expected no members, found {len(group.members)} in state {group.state.value}"
+        )
+        draft.reply(request_id, Refused(ErrorCode.NON_EMPTY_GROUP, message))
+        return
+    remove_offsets(draft, group.offsets)
+    end_group(draft)
+    draft.reply(request_id, GroupDeleted())
+
+
+def end_group(draft: StepDraft) -> None:
+    """Of an empty group without offsets. Who was given a member id and comes with it now is told that it is unknown."""
+    assert not draft.group.offsets, f"group {draft.group.group_id} has offsets"
+    for member_id in draft.group.pending_members:
+        remove_pending(draft, member_id)
+    if draft.group.protocol_type is not None:
+        draft.record(GroupTombstone(draft.group.group_id))
+    draft.change_state(GroupState.DEAD)

@@ -1,0 +1,188 @@
+"""Committed offsets of a group: who may commit, fetch and delete them, and when they expire.
+
+Guards the promise to successors: a commit is taken from a member of the current generation or, while a group has no
+members, from a consumer that is none; so a zombie never commits over whoever has its partitions now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from bus.consumer_groups.group import Group, GroupState
+from bus.consumer_groups.membership import check_generation, check_member, rebalancing
+from bus.consumer_groups.records import OffsetCommitted, OffsetTombstone
+from bus.consumer_groups.requests import (
+    NO_GENERATION,
+    NO_MEMBER_ID,
+    NO_OFFSET,
+    CommittedOffset,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    OffsetsCommitted,
+    OffsetsDeleted,
+    OffsetsFetched,
+    OffsetToCommit,
+)
+from bus.consumer_groups.step_draft import StepDraft
+from bus.errors import ErrorCode, Refused
+from bus.model import TopicPartition
+
+
+def decide_commit(draft: StepDraft, command: OffsetCommit, *, request_id: int) -> None:
+    """Each offset is taken or refused by itself once the member may commit at all."""
+    refused = _check_committer(draft.group, command)
+    if refused is not None:
+        draft.reply(request_id, refused)
+        return
+    member = draft.group.members.get(command.member_id)
+    if member is not None:
+        draft.set_session(member)
+    results = tuple(_check_offset(offset, draft.rules.offset_metadata_max_bytes) for offset in command.offsets)
+    taken = {
+        offset.partition: _committed(draft, offset)
+        for offset, result in zip(command.offsets, results, strict=True)
+        if result is None
+    }
+    for record in taken.values():
+        draft.record(record)
+    if taken:
+        draft.group = replace(draft.group, offsets=draft.group.offsets.put(taken))
+    draft.reply(request_id, OffsetsCommitted(results))
+
+
+def _check_committer(group: Group, command: OffsetCommit) -> Refused | None:
+    if command.generation < 0 and group.state is GroupState.EMPTY:
+        return None
+    is_member = command.generation >= 0 or command.member_id != NO_MEMBER_ID or command.group_instance_id is not None
+    if group.is_nothing:
+        return Refused(
+            ErrorCode.ILLEGAL_GENERATION,
+            f"group {group.group_id}: expected no generation, for there are no members, found {command.generation}",
+        )
+    if not is_member:
+        return Refused(
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            f"group {group.group_id}: expected the id of a member while it has members, found none",
+        )
+    refused = check_member(group, command.member_id, command.group_instance_id) or check_generation(
+        group, command.generation, command.member_id
+    )
+    if refused is None and group.state is GroupState.COMPLETING_REBALANCE:
+        return rebalancing(group, "it has no assignment yet")
+    return refused
+
+
+def _check_offset(offset: OffsetToCommit, metadata_max_bytes: int) -> Refused | None:
+    if offset.offset < 0:
+        return Refused(
+            ErrorCode.INVALID_REQUEST, f"{offset.partition}: expected an offset of 0 or more, found {offset.offset}"
+        )
+    size = len(offset.metadata.encode())
+    if size > metadata_max_bytes:
+        return Refused(
+            ErrorCode.OFFSET_METADATA_TOO_LARGE,
+            f"{offset.partition}: expected at most {metadata_max_bytes} bytes of metadata, found {size}",
+        )
+    return None
+
+
+def _committed(draft: StepDraft, offset: OffsetToCommit) -> OffsetCommitted:
+    return OffsetCommitted(
+        draft.group.group_id,
+        offset.partition,
+        offset.topic_id,
+        offset.offset,
+        offset.leader_epoch,
+        offset.metadata,
+        commit_ms=draft.now_ms,
+    )
+
+
+def fetch_offsets(group: Group | None, command: OffsetFetch) -> OffsetsFetched | Refused:
+    """Of a group that is not there: no offset is committed. A member that names itself is checked."""
+    if group is None:
+        return OffsetsFetched(tuple(_no_offset(partition) for partition in command.partitions or ()))
+    if command.member_id != NO_MEMBER_ID:
+        refused = check_member(group, command.member_id, None)
+        if refused is None and command.generation != NO_GENERATION:
+            refused = check_generation(group, command.generation, command.member_id)
+        if refused is not None:
+            return refused
+    wanted = group.offsets if command.partitions is None else command.partitions
+    return OffsetsFetched(tuple(_fetched(group, partition) for partition in wanted))
+
+
+def _fetched(group: Group, partition: TopicPartition) -> CommittedOffset:
+    stored = group.offsets.get(partition)
+    if stored is None:
+        return _no_offset(partition)
+    return CommittedOffset(
+        partition, stored.topic_id, stored.offset, stored.leader_epoch, stored.metadata, stored.commit_ms
+    )
+
+
+def _no_offset(partition: TopicPartition) -> CommittedOffset:
+    return CommittedOffset(partition, "", NO_OFFSET)
+
+
+def decide_delete_offsets(draft: StepDraft, command: OffsetDelete, *, request_id: int) -> None:
+    """Not of topics that a member subscribes to (KIP-496). Of another protocol type nobody knows what is in use."""
+    group = draft.group
+    if group.members and not group.is_of_consumers:
+        draft.reply(
+            request_id,
+            Refused(
+                ErrorCode.NON_EMPTY_GROUP,
+                f"group {group.group_id}: expected no members or protocol type consumer, found {group.protocol_type}",
+            ),
+        )
+        return
+    subscribed = group.subscribed_topics()
+    results = tuple(
+        Refused(
+            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+            f"{partition}: expected a topic that no member of group {group.group_id} subscribes to",
+        )
+        if partition.topic in subscribed
+        else None
+        for partition in command.partitions
+    )
+    remove_offsets(draft, (p for p, refused in zip(command.partitions, results, strict=True) if refused is None))
+    draft.reply(request_id, OffsetsDeleted(results))
+
+
+def remove_offsets(draft: StepDraft, partitions: Iterable[TopicPartition]) -> None:
+    gone = [partition for partition in dict.fromkeys(partitions) if partition in draft.group.offsets]
+    for partition in gone:
+        draft.record(OffsetTombstone(draft.group.group_id, partition))
+    draft.group = replace(draft.group, offsets=draft.group.offsets.remove(gone))
+
+
+def remove_expired_offsets(draft: StepDraft) -> None:
+    """Of an empty group after the retention since it became empty; of consumers in a stable group, what nobody
+    subscribes to, after the retention since the commit; of a group that never had members, since the commit."""
+    group = draft.group
+    if group.protocol_type is not None and group.state is not GroupState.EMPTY:
+        if not group.is_of_consumers or group.state is not GroupState.STABLE:
+            return
+        subscribed = group.subscribed_topics()
+    else:
+        subscribed = frozenset()
+    is_since_empty = group.protocol_type is not None and group.state is GroupState.EMPTY
+    remove_offsets(
+        draft,
+        [
+            partition
+            for partition, stored in group.offsets.items()
+            if partition.topic not in subscribed
+            and draft.now_ms >= _expires_ms(draft, stored, since_ms=group.state_ms if is_since_empty else None)
+        ],
+    )
+
+
+def _expires_ms(draft: StepDraft, stored: OffsetCommitted, *, since_ms: int | None) -> int:
+    if stored.expire_ms is not None:
+        return stored.expire_ms
+    return (stored.commit_ms if since_ms is None else since_ms) + draft.rules.offsets_retention_ms
