@@ -1,4 +1,4 @@
-"""The administrator's client: topics, their partitions and configs, offsets, the cluster.
+"""The administrator's client: topics, their partitions and configs, offsets, consumer groups, the cluster.
 
 Guards one promise: a call that returns has done all that it was asked. Items are tried all, and if any failed, one
 `BusError` tells of every failure, with the code of the first.
@@ -7,25 +7,33 @@ Guards one promise: a call that returns has done all that it was asked. Items ar
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
+from bus.client import offset_targets as targets
+from bus.client.admin_groups import GroupAdmin
 from bus.client.cluster import Cluster, error_of
 from bus.client.configs import AdminConfig, parse_addresses, parse_config
-from bus.client.list_offsets import list_offsets
+from bus.client.failures import raise_failures
+from bus.client.group_calls import GroupCalls
+from bus.client.group_values import CommittedOffset, GroupDescription, GroupListing
+from bus.client.list_offsets import OffsetQuestion, list_offsets
 from bus.client.values import (
     BrokerInfo,
     ClusterDescription,
     ConfigDescription,
     ListedOffset,
     NewTopic,
+    OffsetAndMetadata,
     PartitionDescription,
     TopicDescription,
 )
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
+from bus.point_in_time import Bound
 
 _RESOURCE_TYPES = {"topic": pb.RESOURCE_TYPE_TOPIC, "broker": pb.RESOURCE_TYPE_BROKER}
 _OPERATIONS = {
@@ -46,6 +54,8 @@ class Admin:
     def __init__(self, address: str | list[str], **configs: Any) -> None:
         self._config = parse_config(AdminConfig, configs)
         self._cluster = Cluster(parse_addresses(address), self._config)
+        calls = GroupCalls(self._cluster, timeout_ms=self._config.default_api_timeout_ms, retries=self._config.retries)
+        self._groups = GroupAdmin(self._cluster, calls)
 
     # ------------------------------------------------------------ topics
 
@@ -91,7 +101,7 @@ class Admin:
         if names is not None and not wanted:
             return {}
         response = self._retrying(lambda: self._cluster.describe(wanted))
-        _raise_failures([(topic.name, topic.error_code, topic.error_message) for topic in response.topics])
+        raise_failures([(topic.name, topic.error_code, topic.error_message) for topic in response.topics])
         return {topic.name: _topic_description(topic) for topic in response.topics}
 
     # ------------------------------------------------------------ configs
@@ -102,7 +112,7 @@ class Admin:
         """The configs of a topic, or with `kind` "broker" of a broker (`name` empty: the one that answers)."""
         request = pb.DescribeConfigsRequest(resources=[_resource(name, kind)], keys=keys)
         response = self._retrying(lambda: self._cluster.call("DescribeConfigs", request))
-        _raise_failures([(r.resource.name, r.error_code, r.error_message) for r in response.resources])
+        raise_failures([(r.resource.name, r.error_code, r.error_message) for r in response.resources])
         return [_config_description(entry) for result in response.resources for entry in result.entries]
 
     def alter_configs(
@@ -129,13 +139,13 @@ class Admin:
             validate_only=validate_only,
         )
         response = self._on_controller("AlterConfigs", request)
-        _raise_failures([(r.resource.name, r.error_code, r.error_message) for r in response.resources])
+        raise_failures([(r.resource.name, r.error_code, r.error_message) for r in response.resources])
 
     # ------------------------------------------------------------ offsets and the cluster
 
-    def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+    def list_offsets(self, wanted: Mapping[TopicPartition, OffsetQuestion]) -> dict[TopicPartition, ListedOffset]:
         """For each partition a timestamp in milliseconds (the first offset at or after it), or -1 latest,
-        -2 earliest, -3 the record with the largest timestamp."""
+        -2 earliest, -3 the record with the largest timestamp; or `AtVersion`: the high watermark at that version."""
         return list_offsets(self._cluster, wanted, timeout_s=self._config.default_api_timeout_ms / 1000)
 
     def describe_cluster(self) -> ClusterDescription:
@@ -147,6 +157,127 @@ class Admin:
             brokers=tuple(BrokerInfo(broker.broker_id, broker.host, broker.port) for broker in brokers),
             root_url=response.root,
         )
+
+    # ------------------------------------------------------------ groups
+
+    def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
+        """All groups, or those in one of `states`, sorted by id."""
+        wanted = list(states)
+        found: dict[str, GroupListing] = {}
+        for broker in self.describe_cluster().brokers:
+            ask = partial(self._groups.list_on, f"{broker.host}:{broker.port}", wanted)
+            listed = self._retrying(ask)
+            found.update({group.group_id: group for group in listed})
+        return [found[group_id] for group_id in sorted(found)]
+
+    def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """By id, in the order of `group_ids`. Raises GROUP_ID_NOT_FOUND for an id that is no group's."""
+        return self._groups.describe(group_ids)
+
+    def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Delete them with their offsets. Raises NON_EMPTY_GROUP for a group that has members."""
+        self._groups.delete(group_ids)
+
+    @overload
+    def list_group_offsets(
+        self, group_ids: str, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]: ...
+
+    @overload
+    def list_group_offsets(
+        self, group_ids: list[str] | tuple[str, ...], partitions: Collection[TopicPartition] | None = None
+    ) -> dict[str, dict[TopicPartition, CommittedOffset]]: ...
+
+    def list_group_offsets(
+        self, group_ids: str | list[str] | tuple[str, ...], partitions: Collection[TopicPartition] | None = None
+    ) -> Any:
+        """What one group has committed, or several, by id: of these partitions, or of all. A partition of which nothing
+        is committed is not in the answer, nor is any of a group that does not exist."""
+        if isinstance(group_ids, str):
+            return self._groups.fetch_offsets([group_ids], partitions)[group_ids]
+        return self._groups.fetch_offsets(group_ids, partitions)
+
+    def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
+        """Commit for a group that has no member; one that does not exist comes to be. Raises UNKNOWN_MEMBER_ID if it
+        has members."""
+        committed = {
+            partition: offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+            for partition, offset in offsets.items()
+        }
+        if committed:
+            self._groups.commit_offsets(group_id, committed)
+
+    def delete_group_offsets(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
+        """Forget what the group committed there. Raises GROUP_SUBSCRIBED_TO_TOPIC where a member subscribes."""
+        self._groups.delete_offsets(group_id, partitions)
+
+    def remove_members(
+        self,
+        group_id: str,
+        *,
+        member_ids: Iterable[str] = (),
+        group_instance_ids: Iterable[str] = (),
+        reason: str = "removed by an administrator",
+    ) -> None:
+        """Put these members out of the group, or all if none is named. One that lives joins again by itself."""
+        leaving = [pb.LeavingMember(member_id=member_id, reason=reason) for member_id in member_ids]
+        leaving += [pb.LeavingMember(group_instance_id=one, reason=reason) for one in group_instance_ids]
+        if not leaving:
+            members = self.describe_groups([group_id])[group_id].members
+            leaving = [
+                pb.LeavingMember(member_id=one.member_id, group_instance_id=one.group_instance_id, reason=reason)
+                for one in members
+            ]
+        if leaving:
+            self._groups.remove_members(group_id, leaving)
+
+    def create_group(
+        self,
+        group_id: str,
+        topics: Iterable[str] | None = None,
+        start: str | None = None,
+        *,
+        offsets_of: str | None = None,
+        timestamp_ms: int | None = None,
+        at_version: Bound | None = None,
+    ) -> dict[TopicPartition, int]:
+        """Give a group its first offsets before its first member starts; what was committed, by partition.
+
+        One of these says where: `start` "earliest" or "latest"; `offsets_of` another group (all its partitions, if no
+        topics are named); `timestamp_ms`, the first record at or after it; `at_version`, the high watermark at that
+        Delta version of the partition, one number or a mapping from topic or `TopicPartition`. A partition of which the
+        other group has no offset, or no version is named, stays without one.
+
+        Raises INVALID_REQUEST if the group exists; if two callers create it at the same time, the later offsets count.
+        """
+        target = _starting_point(start, offsets_of, timestamp_ms, at_version)
+        self._check_no_group(group_id)
+        partitions = self._partitions_to_start(topics, offsets_of)
+        planned = targets.plan_offsets(self, group_id, partitions, target)
+        if not planned:
+            raise BusError(ErrorCode.INVALID_REQUEST, f"group {group_id!r}: expected at least one offset, found none")
+        offsets = {partition: plan.offset for partition, plan in planned.items()}
+        self.alter_group_offsets(group_id, offsets)
+        return offsets
+
+    def _check_no_group(self, group_id: str) -> None:
+        try:
+            state = self.describe_groups([group_id])[group_id].state
+        except BusError as error:
+            if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+                raise
+            return
+        raise BusError(
+            ErrorCode.INVALID_REQUEST, f"group {group_id!r} exists, its state is {state}; its offsets can be altered"
+        )
+
+    def _partitions_to_start(self, topics: Iterable[str] | None, offsets_of: str | None) -> list[TopicPartition]:
+        if topics is not None:
+            described = self.describe_topics(topics)
+            return [TopicPartition(topic, one.partition) for topic in described for one in described[topic].partitions]
+        if offsets_of is None:
+            raise BusError(ErrorCode.INVALID_REQUEST, "expected topics, found none")
+        return sorted(self.list_group_offsets(offsets_of))
 
     def close(self) -> None:
         """Safe to repeat."""
@@ -164,7 +295,7 @@ class Admin:
 
     def _change(self, method: str, request: Any, results_of: Callable[[Any], Any]) -> list[Any]:
         results = list(results_of(self._on_controller(method, request)))
-        _raise_failures([(result.name, result.error_code, result.error_message) for result in results])
+        raise_failures([(result.name, result.error_code, result.error_message) for result in results])
         return results
 
     def _on_controller(self, method: str, request: Any) -> Any:
@@ -196,15 +327,28 @@ def config_text(value: object) -> str:
     return str(value)
 
 
-def _raise_failures(results: Sequence[tuple[str, int, str]]) -> None:
-    failures = [(name, error_of(code, message)) for name, code, message in results if code]
-    if len(failures) == 1:
-        raise failures[0][1]
-    if failures:
-        raise BusError(
-            failures[0][1].code,
-            f"{len(failures)} of {len(results)} failed: " + "; ".join(f"{name!r}: {error}" for name, error in failures),
+def _starting_point(
+    start: str | None, offsets_of: str | None, timestamp_ms: int | None, at_version: Bound | None
+) -> targets.OffsetTarget:
+    places: dict[str, targets.OffsetTarget] = {"earliest": targets.ToEarliest(), "latest": targets.ToLatest()}
+    if start is not None and start not in places:
+        raise BusError(ErrorCode.INVALID_REQUEST, f"expected a start of earliest or latest, found {start!r}")
+    given = [
+        target
+        for target in (
+            None if start is None else places[start],
+            None if offsets_of is None else targets.ToGroup(offsets_of),
+            None if timestamp_ms is None else targets.ToTimestamp(timestamp_ms),
+            None if at_version is None else targets.ToVersion(at_version),
         )
+        if target is not None
+    ]
+    if len(given) != 1:
+        raise BusError(
+            ErrorCode.INVALID_REQUEST,
+            f"expected one of start, offsets_of, timestamp_ms and at_version, found {len(given)}",
+        )
+    return given[0]
 
 
 def _resource(name: str, kind: str) -> pb.ConfigResource:

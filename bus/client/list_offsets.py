@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from bus.client.cluster import Cluster, error_of
 from bus.client.values import ListedOffset
@@ -15,10 +16,21 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 
 
+@dataclass(frozen=True, slots=True)
+class AtVersion:
+    """Asks for the high watermark that this Delta version of the partition's table left."""
+
+    version: int
+
+
+OffsetQuestion = int | AtVersion
+
+
 def list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, timeout_s: float
+    cluster: Cluster, wanted: Mapping[TopicPartition, OffsetQuestion], *, timeout_s: float
 ) -> dict[TopicPartition, ListedOffset]:
-    """`wanted`: a timestamp in milliseconds for each partition, or -1 latest, -2 earliest, -3 largest timestamp.
+    """`wanted`: a timestamp in milliseconds for each partition, or -1 latest, -2 earliest, -3 largest timestamp; or
+    `AtVersion`.
 
     Raises `BusError`; what may succeed later is tried again for `timeout_s`.
     """
@@ -40,7 +52,7 @@ def list_offsets(
 
 def _ask_leaders(
     cluster: Cluster,
-    missing: Mapping[TopicPartition, int],
+    missing: Mapping[TopicPartition, OffsetQuestion],
     found: dict[TopicPartition, ListedOffset],
     deadline: float,
 ) -> BusError | None:
@@ -53,12 +65,7 @@ def _ask_leaders(
         else:
             by_address.setdefault(address, []).append(partition)
     for address, partitions in by_address.items():
-        request = pb.ListOffsetsRequest(
-            partitions=[
-                pb.ListOffsetsPartition(topic=p.topic, partition=p.partition, timestamp_ms=missing[p])
-                for p in partitions
-            ]
-        )
+        request = pb.ListOffsetsRequest(partitions=[_question(p, missing[p]) for p in partitions])
         try:
             response = cluster.call("ListOffsets", request, address=address)
         except BusError as failure:
@@ -66,6 +73,15 @@ def _ask_leaders(
             continue
         error = _take(response, found) or error
     return error
+
+
+def _question(partition: TopicPartition, wanted: OffsetQuestion) -> pb.ListOffsetsPartition:
+    question = pb.ListOffsetsPartition(topic=partition.topic, partition=partition.partition)
+    if isinstance(wanted, AtVersion):
+        question.version = wanted.version
+    else:
+        question.timestamp_ms = wanted
+    return question
 
 
 def _take(response: pb.ListOffsetsResponse, found: dict[TopicPartition, ListedOffset]) -> BusError | None:

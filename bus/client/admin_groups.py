@@ -1,0 +1,212 @@
+"""The administrator's calls for consumer groups: messages to values and back.
+
+Guards one promise: of several items all are tried, and one `BusError` tells of those that failed. What a group's own
+members may do is the coordinator's to decide; nothing is checked here that it checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from bus.client.cluster import Cluster, error_of
+from bus.client.failures import raise_failures
+from bus.client.group_calls import GroupAnswer, GroupCalls
+from bus.client.group_values import CommittedOffset, GroupDescription, GroupListing, MemberDescription
+from bus.client.values import BrokerInfo, OffsetAndMetadata
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TopicPartition
+
+_NO_GENERATION = -1
+_CONSUMER = "consumer"  # the protocol type whose bytes are known
+
+
+class GroupAdmin:
+    """Every method blocks until the coordinator's answer and raises `BusError`."""
+
+    def __init__(self, cluster: Cluster, calls: GroupCalls) -> None:
+        self._cluster = cluster
+        self._calls = calls
+
+    def list_on(self, address: str, states: Sequence[str]) -> list[GroupListing]:
+        """Those that the broker at `address` coordinates."""
+        response = self._cluster.call("ListGroups", pb.ListGroupsRequest(states=states), address=address)
+        if response.error_code:
+            raise error_of(response.error_code, response.error_message)
+        return [GroupListing(group.group_id, group.protocol_type, group.state) for group in response.groups]
+
+    def describe(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        answers = self._calls.ask(
+            "DescribeGroups", group_ids, lambda ids: pb.DescribeGroupsRequest(group_ids=ids), _answers_of_groups
+        )
+        _raise_refusals(answers)
+        return {group_id: _description(answer.item) for group_id, answer in answers.items()}
+
+    def delete(self, group_ids: Iterable[str]) -> None:
+        _raise_refusals(
+            self._calls.ask(
+                "DeleteGroups",
+                group_ids,
+                lambda ids: pb.DeleteGroupsRequest(group_ids=ids),
+                _answers_of_groups,
+                is_repeatable=False,
+            )
+        )
+
+    def fetch_offsets(
+        self, group_ids: Iterable[str], partitions: Collection[TopicPartition] | None
+    ) -> dict[str, dict[TopicPartition, CommittedOffset]]:
+        def request_of(ids: Sequence[str]) -> pb.OffsetFetchRequest:
+            topics = [] if partitions is None else topic_partitions(partitions)
+            groups = [
+                pb.OffsetFetchGroup(group_id=group_id, all_partitions=partitions is None, topics=topics)
+                for group_id in ids
+            ]
+            return pb.OffsetFetchRequest(groups=groups)
+
+        answers = self._calls.ask("OffsetFetch", group_ids, request_of, _answers_of_groups)
+        _raise_refusals(answers)
+        return {group_id: dict(_committed(answer.item)) for group_id, answer in answers.items()}
+
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """As a consumer that is no member, which the coordinator takes while the group is empty."""
+        request = pb.OffsetCommitRequest(
+            group_id=group_id,
+            generation=_NO_GENERATION,
+            partitions=[
+                pb.OffsetCommitPartition(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    offset=committed.offset,
+                    leader_epoch=committed.leader_epoch,
+                    metadata=committed.metadata,
+                )
+                for partition, committed in offsets.items()
+            ],
+        )
+        answer = self._ask_one("OffsetCommit", group_id, request, is_repeatable=True)
+        if any(result.error_code == ErrorCode.UNKNOWN_MEMBER_ID for result in answer.item.partitions):
+            raise BusError(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"group {group_id!r} has members, and only they may commit its offsets; stop them first",
+            )
+        _raise_partition_failures(answer.item)
+
+    def delete_offsets(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
+        request = pb.OffsetDeleteRequest(group_id=group_id, topics=topic_partitions(partitions))
+        answer = self._ask_one("OffsetDelete", group_id, request, is_repeatable=True)
+        _raise_refusals({group_id: answer})
+        _raise_partition_failures(answer.item)
+
+    def remove_members(self, group_id: str, members: Sequence[pb.LeavingMember]) -> None:
+        request = pb.LeaveGroupRequest(group_id=group_id, members=members)
+        answer = self._ask_one("LeaveGroup", group_id, request, is_repeatable=False)
+        _raise_refusals({group_id: answer})
+        raise_failures(
+            [
+                (member.member_id or member.group_instance_id, member.error_code, member.error_message)
+                for member in answer.item.members
+            ]
+        )
+
+    def _ask_one(self, method: str, group_id: str, request: Any, *, is_repeatable: bool) -> GroupAnswer:
+        answers = self._calls.ask(
+            method,
+            [group_id],
+            lambda _: request,
+            lambda response: [_answer_of_one(group_id, response)],
+            is_repeatable=is_repeatable,
+        )
+        return answers[group_id]
+
+
+def topic_partitions(partitions: Iterable[TopicPartition]) -> list[pb.TopicPartitions]:
+    by_topic: dict[str, list[int]] = {}
+    for partition in partitions:
+        by_topic.setdefault(partition.topic, []).append(partition.partition)
+    return [pb.TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in by_topic.items()]
+
+
+def _answers_of_groups(response: Any) -> Iterator[GroupAnswer]:
+    for group in response.groups:
+        yield GroupAnswer(group.group_id, group.error_code, group.error_message, group)
+
+
+def _answer_of_one(group_id: str, response: Any) -> GroupAnswer:
+    """A commit has no error of its own: what the coordinator refuses as a whole it says of every partition."""
+    if "error_code" in response.DESCRIPTOR.fields_by_name:
+        return GroupAnswer(group_id, response.error_code, response.error_message, response)
+    codes = {(result.error_code, result.error_message) for result in response.partitions}
+    code, message = codes.pop() if len(codes) == 1 else (ErrorCode.NONE, "")
+    return GroupAnswer(group_id, code, message, response)
+
+
+def _raise_refusals(answers: Mapping[str, GroupAnswer]) -> None:
+    raise_failures([(group_id, answer.code, answer.message) for group_id, answer in answers.items()])
+
+
+def _raise_partition_failures(response: Any) -> None:
+    """What is refused of all of them for one reason is said once."""
+    reasons = {(result.error_code, result.error_message) for result in response.partitions}
+    if len(reasons) == 1:
+        raise_failures([("", *reasons.pop())])
+    raise_failures(
+        [
+            (f"{result.topic}-{result.partition}", result.error_code, result.error_message)
+            for result in response.partitions
+        ]
+    )
+
+
+def _committed(group: pb.OffsetFetchGroupResponse) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
+    for offset in group.offsets:
+        if offset.offset >= 0:
+            yield (
+                TopicPartition(offset.topic, offset.partition),
+                CommittedOffset(offset.offset, offset.metadata, offset.leader_epoch, offset.commit_ms),
+            )
+
+
+def _description(group: pb.DescribedGroup) -> GroupDescription:
+    is_consumer = group.protocol_type == _CONSUMER
+    coordinator = group.coordinator
+    return GroupDescription(
+        group_id=group.group_id,
+        state=group.state,
+        protocol_type=group.protocol_type,
+        protocol=group.protocol,
+        generation=group.generation,
+        leader_id=group.leader_id,
+        coordinator=BrokerInfo(coordinator.broker_id, coordinator.host, coordinator.port),
+        members=tuple(_member(member, is_consumer=is_consumer) for member in group.members),
+    )
+
+
+def _member(member: pb.DescribedMember, *, is_consumer: bool) -> MemberDescription:
+    subscription, assignment = pb.ConsumerSubscription(), pb.ConsumerAssignment()
+    if is_consumer:
+        _read_into(subscription, member.metadata)
+        _read_into(assignment, member.assignment)
+    return MemberDescription(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id if member.HasField("group_instance_id") else None,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        session_timeout_ms=member.session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        topics=tuple(subscription.topics),
+        partitions=tuple(
+            sorted(TopicPartition(one.topic, number) for one in assignment.partitions for number in one.partitions)
+        ),
+    )
+
+
+def _read_into(message: Any, data: bytes) -> None:
+    """Bytes that a member of another client made up are shown as nothing, not as a failure to describe the group."""
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        message.Clear()

@@ -1,0 +1,127 @@
+"""Calls to the coordinators of groups: which broker it is, and what to do while it moves or reads its log.
+
+Guards one promise: each group is answered once, by a coordinator that was ready for it. An answer that says nothing
+was done yet (COORDINATOR_LOAD_IN_PROGRESS and the like) is no answer: the call is made again, where the coordinator is
+by then, until the time is over. Safe to use from several threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bus.client.cluster import Cluster, error_of
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+
+# The coordinator says so before it has done anything.
+_NOTHING_DONE = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAnswer:
+    """What a response says of one group; `code` is of the group as a whole."""
+
+    group_id: str
+    code: int
+    message: str
+    item: Any
+
+
+RequestOf = Callable[[Sequence[str]], Any]
+AnswersOf = Callable[[Any], Iterable[GroupAnswer]]
+
+
+class GroupCalls:
+    def __init__(self, cluster: Cluster, *, timeout_ms: int, retries: int) -> None:
+        self._cluster = cluster
+        self._timeout_s = timeout_ms / 1000
+        self._retries = retries
+        self._addresses: dict[str, str] = {}  # by group id
+
+    def ask(
+        self,
+        method: str,
+        group_ids: Iterable[str],
+        request_of: RequestOf,
+        answers_of: AnswersOf,
+        *,
+        is_repeatable: bool = True,
+    ) -> dict[str, GroupAnswer]:
+        """The answer for each group, refusals included; one call for all groups of a coordinator.
+
+        Raises `BusError` if a group was not answered. What is not `is_repeatable` is not sent again after a call whose
+        outcome is not known: the second answer would not be the first one's.
+        """
+        wanted = list(dict.fromkeys(group_ids))
+        answers: dict[str, GroupAnswer] = {}
+        deadline = time.monotonic() + self._timeout_s
+        attempt = 0
+        while True:
+            waiting = [group_id for group_id in wanted if group_id not in answers]
+            error = self._ask_once(method, waiting, request_of, answers_of, answers, is_repeatable)
+            if error is None:
+                return answers
+            delay = self._cluster.backoff.seconds(attempt)
+            if attempt >= self._retries or time.monotonic() + delay >= deadline:
+                raise error
+            attempt += 1
+            time.sleep(delay)
+
+    def _ask_once(
+        self,
+        method: str,
+        group_ids: Sequence[str],
+        request_of: RequestOf,
+        answers_of: AnswersOf,
+        answers: dict[str, GroupAnswer],
+        is_repeatable: bool,
+    ) -> BusError | None:
+        """Add to `answers`. The error after which another attempt may succeed; raises any other."""
+        by_address: dict[str, list[str]] = {}
+        error: BusError | None = None
+        for group_id in group_ids:
+            try:
+                by_address.setdefault(self._find(group_id), []).append(group_id)
+            except BusError as failure:
+                if not self._cluster.may_retry(failure):
+                    raise
+                error = failure
+        for address, ids in by_address.items():
+            try:
+                response = self._cluster.call(method, request_of(ids), address=address)
+            except BusError as failure:
+                self._forget(ids)
+                if not is_repeatable or not self._cluster.may_retry(failure):
+                    raise
+                error = failure
+                continue
+            for answer in answers_of(response):
+                if answer.code in _NOTHING_DONE:
+                    error = error_of(answer.code, answer.message)
+                    self._forget([answer.group_id])
+                else:
+                    answers[answer.group_id] = answer
+        return error
+
+    def _find(self, group_id: str) -> str:
+        address = self._addresses.get(group_id)
+        if address is None:
+            response = self._cluster.call("FindCoordinator", pb.FindCoordinatorRequest(group_id=group_id))
+            if response.error_code:
+                raise error_of(response.error_code, response.error_message)
+            address = f"{response.coordinator.host}:{response.coordinator.port}"
+            self._addresses[group_id] = address
+        return address
+
+    def _forget(self, group_ids: Iterable[str]) -> None:
+        for group_id in group_ids:
+            self._addresses.pop(group_id, None)

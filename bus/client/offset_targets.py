@@ -1,0 +1,192 @@
+"""Where the offsets of a group are to be set, before any is: the targets of `bus groups reset-offsets` and of
+`Admin.create_group`.
+
+Guards one promise: a planned offset is one that its partition has, or its end; what lies outside is brought to the
+nearer end and said. Asks through `OffsetSource`, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from bus.client.group_values import CommittedOffset
+from bus.client.list_offsets import AtVersion, OffsetQuestion
+from bus.client.values import ListedOffset
+from bus.errors import BusError, ErrorCode
+from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from bus.point_in_time import Bound, bound_of
+
+
+@dataclass(frozen=True, slots=True)
+class ToEarliest:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ToLatest:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ToCurrent:
+    """What is committed; the end where nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToOffset:
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftBy:
+    """From what is committed; negative: back."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToTimestamp:
+    """The first record at or after it; the end if there is none."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToVersion:
+    """The high watermark that a Delta version left; partitions for which no version is given are left out."""
+
+    version: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class ToGroup:
+    """What another group has committed; partitions that it has no offset of are left out."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToGiven:
+    offsets: Mapping[TopicPartition, int]
+
+
+OffsetTarget = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTimestamp | ToVersion | ToGroup | ToGiven
+
+
+class OffsetSource(Protocol):
+    """What a plan asks for; `Admin` has it."""
+
+    def list_offsets(self, wanted: Mapping[TopicPartition, OffsetQuestion]) -> dict[TopicPartition, ListedOffset]: ...
+
+    def list_group_offsets(
+        self, group_id: str, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOffset:
+    offset: int
+    warning: str | None = None  # why it is not what was asked for
+
+
+def plan_offsets(
+    source: OffsetSource, group_id: str, partitions: Collection[TopicPartition], target: OffsetTarget
+) -> dict[TopicPartition, PlannedOffset]:
+    """The offset of each of `partitions`, in their order, as far as the target tells one.
+
+    Raises `BusError`: INVALID_REQUEST if there is nothing committed to shift, OFFSET_OUT_OF_RANGE if a version is not
+    there.
+    """
+    begins = _offsets(source.list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP)))
+    ends = _offsets(source.list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP)))
+    wanted = _wanted(source, group_id, partitions, target, begins, ends)
+    return {
+        partition: _within(partition, wanted[partition], begins[partition], ends[partition])
+        for partition in partitions
+        if partition in wanted
+    }
+
+
+def _within(partition: TopicPartition, wanted: PlannedOffset, begin: int, end: int) -> PlannedOffset:
+    taken = min(max(wanted.offset, begin), end)
+    if taken == wanted.offset:
+        return wanted
+    return PlannedOffset(taken, f"{partition}: expected an offset from {begin} to {end}, found {wanted.offset}")
+
+
+def _wanted(
+    source: OffsetSource,
+    group_id: str,
+    partitions: Collection[TopicPartition],
+    target: OffsetTarget,
+    begins: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, PlannedOffset]:
+    match target:
+        case ToEarliest():
+            return _planned(begins)
+        case ToLatest():
+            return _planned(ends)
+        case ToOffset(offset):
+            return _planned(dict.fromkeys(partitions, offset))
+        case ToGiven(offsets):
+            return _planned(offsets)
+        case ToCurrent():
+            committed = _committed(source, group_id, partitions)
+            return {p: _planned_or_end(p, committed.get(p), ends[p], "nothing is committed") for p in partitions}
+        case ShiftBy(count):
+            return _shifted(_committed(source, group_id, partitions), partitions, count)
+        case ToGroup(other):
+            return _planned(_committed(source, other, partitions))
+        case ToTimestamp(timestamp_ms):
+            found = _offsets(source.list_offsets(dict.fromkeys(partitions, timestamp_ms)))
+            at = {p: None if offset < 0 else offset for p, offset in found.items()}
+            return {p: _planned_or_end(p, at[p], ends[p], "no record is as late as that") for p in partitions}
+        case ToVersion(bound):
+            return _planned(_at_versions(source, partitions, bound))
+
+
+def _shifted(
+    committed: Mapping[TopicPartition, int], partitions: Collection[TopicPartition], count: int
+) -> dict[TopicPartition, PlannedOffset]:
+    missing = [str(partition) for partition in partitions if partition not in committed]
+    if missing:
+        raise BusError(
+            ErrorCode.INVALID_REQUEST, f"expected a committed offset to shift, found none of {', '.join(missing)}"
+        )
+    return _planned({partition: committed[partition] + count for partition in partitions})
+
+
+def _at_versions(
+    source: OffsetSource, partitions: Collection[TopicPartition], bound: Bound
+) -> dict[TopicPartition, int]:
+    questions = {p: AtVersion(version) for p in partitions if (version := bound_of(bound, p)) is not None}
+    found = _offsets(source.list_offsets(questions))
+    for partition, offset in found.items():
+        if offset < 0:
+            raise BusError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{partition}: expected a Delta version that is there, found {questions[partition].version}",
+            )
+    return found
+
+
+def _planned_or_end(partition: TopicPartition, offset: int | None, end: int, why: str) -> PlannedOffset:
+    return PlannedOffset(end, f"{partition}: {why}, the end is taken") if offset is None else PlannedOffset(offset)
+
+
+def _planned(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, PlannedOffset]:
+    return {partition: PlannedOffset(offset) for partition, offset in offsets.items()}
+
+
+def _offsets(listed: Mapping[TopicPartition, ListedOffset]) -> dict[TopicPartition, int]:
+    return {partition: found.offset for partition, found in listed.items()}
+
+
+def _committed(
+    source: OffsetSource, group_id: str, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    found = source.list_group_offsets(group_id, partitions)
+    return {partition: committed.offset for partition, committed in found.items()}
