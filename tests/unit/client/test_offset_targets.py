@@ -84,7 +84,6 @@ def test_each_target_is_met_without_a_warning(target: OffsetTarget, offset: int)
         (ToOffset(21), 20, 21),
         (ShiftBy(-100), 10, -85),
         (ShiftBy(6), 20, 21),
-        (ToVersion(0), 10, 10),
     ],
 )
 def test_an_offset_out_of_range_is_brought_to_the_nearer_end_and_said(
