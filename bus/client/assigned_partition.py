@@ -17,14 +17,16 @@ from bus.model import TopicPartition
 
 
 class AssignedPartition:
-    def __init__(self, partition: TopicPartition) -> None:
+    def __init__(self, partition: TopicPartition, *, has_committed: bool = False) -> None:
         self.partition = partition
+        self.has_committed = has_committed  # without a position: what the group committed comes before `reset`
         self.position: int | None = None  # of the next record for the user; None: `reset` finds it
         self.reset: str | None = None  # earliest or latest, asked for by a seek; None: auto.offset.reset
         self.fetch_offset = 0  # of the next record to fetch, while there is a position
         self.is_paused = False
         self.topic_id = ""
         self.leader_epoch = -1
+        self.read_epoch = -1  # leader epoch of the last batch that was opened
         self.high_watermark: int | None = None
         self.error: BusError | None = None  # for the next poll
         self.retry_at = 0.0
@@ -39,11 +41,13 @@ class AssignedPartition:
         self._drop_buffer()
         self.position = self.fetch_offset = offset
         self.reset = self.error = None
+        self.has_committed = False
         self.retry_at, self.failures = 0.0, 0
 
     def unset_position(self, reset: str | None) -> None:
         self._drop_buffer()
         self.position, self.reset = None, reset
+        self.has_committed = False
         self.retry_at, self.failures = 0.0, 0
 
     def _drop_buffer(self) -> None:
@@ -72,6 +76,7 @@ class AssignedPartition:
         while self.buffer:
             if self._opened is None:
                 self._opened, self._row = self._open(self.buffer[0], self.position), 0
+                self.read_epoch = self.buffer[0].leader_epoch
             if self._row < self._opened.num_rows:
                 return self._opened.slice(self._row, max_records)
             self._drop_front()

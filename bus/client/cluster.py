@@ -245,7 +245,7 @@ class Cluster:
         """One unary call to `address`, or to whichever broker can be reached. Raises `BusError`."""
         timeout = self._config.request_timeout_ms / 1000 if timeout_s is None else timeout_s
         error: BusError | None = None
-        for candidate in [address] if address is not None else self._candidates():
+        for candidate in [address] if address is not None else self.candidates():
             try:
                 response = self._unary(candidate, method)(request, timeout=timeout, metadata=self.headers)
             except grpc.RpcError as failure:
@@ -258,7 +258,30 @@ class Cluster:
         assert error is not None, "a cluster has at least one address"
         raise error from None
 
-    def _candidates(self) -> list[str]:
+    def start_call(
+        self, method: str, request: Any, *, address: str, timeout_s: float, on_done: Callable[[Any], None]
+    ) -> Callable[[], object]:
+        """As `call`, without waiting: `on_done` gets the response or a `BusError`, on a thread of gRPC's. Returns what
+        cancels the call. Raises `BusError` if this client is closed."""
+        call: Any = self._unary(address, method)
+        future = call.future(request, timeout=timeout_s, metadata=self.headers)
+
+        def settle(done: Any) -> None:
+            try:
+                answer = done.result()
+            except grpc.RpcError as failure:
+                answer = translate_rpc_error(failure, address=address, what=method)
+            except grpc.FutureCancelledError:
+                answer = BusError(ErrorCode.NETWORK_EXCEPTION, f"{method} at {address} was cancelled")
+            else:
+                self._last_good = address
+            on_done(answer)
+
+        future.add_done_callback(settle)
+        return future.cancel  # type: ignore[no-any-return]
+
+    def candidates(self) -> list[str]:
+        """Every address that may be a broker's, the likeliest first."""
         preferred = [self._last_good] if self._last_good is not None else []
         return list(dict.fromkeys([*preferred, *self._brokers.values(), *self._bootstrap]))
 

@@ -1,13 +1,14 @@
-"""The consumer that users hold: assignment and positions, records and Arrow tables out.
+"""The consumer that users hold: what it reads and where it stands, records and Arrow tables out, offsets committed.
 
 Guards the contract of the position: it is the offset of the next record that the user gets, whichever way (poll,
-poll_arrow or iteration) the last one came. Finding leaders and positions happens in the caller's thread, inside poll;
-fetching ahead happens beside it.
+poll_arrow or iteration) the last one came. Finding leaders and positions, joining a group and every callback happen in
+the caller's thread, inside poll; fetching ahead and heartbeats happen beside it.
 """
 
 from __future__ import annotations
 
-import logging
+import math
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,85 +20,210 @@ import pyarrow as pa
 from bus.client.assigned_partition import AssignedPartition
 from bus.client.cluster import Cluster
 from bus.client.configs import ConsumerConfig, parse_addresses, parse_config
+from bus.client.consumer_interceptors import ConsumerInterceptorChain
+from bus.client.consumer_metrics import ConsumerMetrics, Gauge
+from bus.client.deserialization import Deserializers, RecordDeserializationError, take_good
 from bus.client.fetched import PollTables, records_of
 from bus.client.fetcher import Fetcher
+from bus.client.group_client import GroupClient
 from bus.client.list_offsets import list_offsets
-from bus.client.values import ConsumerRecord, OffsetAndTimestamp
+from bus.client.offset_commits import CommitCallback
+from bus.client.one_thread import OneThread, exclusive
+from bus.client.positions import Positions
+from bus.client.record_reader import RecordReader, Runs
+from bus.client.subscriptions import RebalanceCallback, subscription_of
+from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
-logger = logging.getLogger(__name__)
+ToCommit = Mapping[TopicPartition, int | OffsetAndMetadata] | ConsumerRecord
 
-_RESET_TIMESTAMPS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
-_Runs = list[tuple[TopicPartition, pa.RecordBatch]]
+_CLOSE_TIMEOUT_S = 30.0
 
 
-class Consumer:
-    """Reads the partitions that `assign` names, in offset order within each. For one thread; only `wakeup` may come
-    from another.
+class Consumer(OneThread):
+    """Reads partitions in offset order within each: those that `assign` names, or those that its group gives it after
+    `subscribe`. For one thread at a time; only `wakeup` may come from another.
 
     Takes Kafka's configs with underscores for dots; an unknown one is an error. Raises `BusError` INVALID_CONFIG.
-    `auto_offset_reset` (latest unless given): where to go without a position, or when the position is no longer, or
-    not yet, in the log. No connection is made before the first call that needs one.
+    `auto_offset_reset` (latest unless given): where to go without a position or a committed offset, or when the
+    position is no longer, or not yet, in the log. No connection is made before the first call that needs one.
     """
 
     def __init__(self, address: str | list[str], **configs: Any) -> None:
+        super().__init__()
         self._config = parse_config(ConsumerConfig, configs)
         self._cluster = Cluster(parse_addresses(address), self._config)
         self._fetcher = Fetcher(self._cluster, self._config)
+        self._metrics = ConsumerMetrics()
+        self._metrics.add_gauge("records-lag-max", _lag_max(self._fetcher))
+        self._metrics.add_gauge("assigned-partitions", lambda now: float(len(self._fetcher.assigned)))
+        self._interceptors = ConsumerInterceptorChain(self._config.interceptors)
+        self._deserializers = Deserializers(self._config.key_deserializer, self._config.value_deserializer)
+        self._group: GroupClient | None = None
+        if self._config.group_id is not None:
+            self._group = GroupClient(
+                self._cluster,
+                self._config,
+                self._fetcher,
+                self._metrics,
+                on_change=lambda: self._reader.stop_iterating(),
+                on_commit=self._interceptors.on_commit,
+            )
+        self._positions = Positions(
+            self._cluster, self._config, self._fetcher, self._group, is_lenient=lambda: self._is_subscribed
+        )
+        self._reader = RecordReader(
+            self._fetcher, self._positions, self._group, self._config, self._deserializers, self._metrics
+        )
         self._tables = PollTables()
-        self._turn = 0
-        self._iterating: tuple[AssignedPartition, Iterator[ConsumerRecord]] | None = None
-        self._is_awoken = False
-        self._is_closed = False
+        self._extra: list[ConsumerRecord] = []  # of interceptors, for the iteration; the next one is the last
+        self._rejected: RecordDeserializationError | None = None  # for the next poll
 
-    # ------------------------------------------------------------ assignment and positions
+    # ------------------------------------------------------------ what to read
 
+    @exclusive
+    def subscribe(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assigned: RebalanceCallback | None = None,
+        on_revoked: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+    ) -> None:
+        """Read these topics, or all whose whole name matches `pattern`, together with the other members of the group;
+        replaces an earlier subscription. The next poll joins.
+
+        The callbacks run inside `poll`, each with a list of partitions: what this consumer reads from now on; what it
+        is about to give up, and may still commit; what it has lost already, to others perhaps (without `on_lost` that
+        is `on_revoked`'s). An empty list of topics is `unsubscribe`. Raises `BusError`.
+        """
+        self._reader.check_open()
+        group = self._needed_group("subscribe")
+        if self._fetcher.assigned and not self._is_subscribed:
+            raise BusError(
+                ErrorCode.INVALID_REQUEST,
+                f"subscribe after assign: expected no partitions of assign(), found {len(self._fetcher.assigned)}; "
+                f"call unsubscribe() first",
+            )
+        subscription = subscription_of(topics, pattern, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost)
+        if subscription is None:
+            self.unsubscribe()
+        else:
+            group.subscribe(subscription)
+
+    @exclusive
+    def unsubscribe(self) -> None:
+        """Read nothing any more. Partitions of the group are given up as at a revocation, and the group is left."""
+        self._reader.check_open()
+        if self._group is not None and self._is_subscribed:
+            deadline = time.monotonic() + self._config.default_api_timeout_ms / 1000
+            self._group.unsubscribe(deadline, "the consumer unsubscribed from all topics")
+        else:
+            self.assign(())
+
+    def subscription(self) -> set[str]:
+        """The topics of `subscribe`; of a pattern those that it matched when it was last looked at."""
+        group = self._group
+        if group is None or group.subscription is None:
+            return set()
+        return set(group.membership.topics or group.subscription.topics)
+
+    @exclusive
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions and no others. One that was assigned before keeps its position."""
-        self._check_open()
-        self._iterating = None
-        wanted = list(dict.fromkeys(partitions))
+        """Read these partitions and no others, without a group's say. One that was assigned before keeps its
+        position; with a `group_id` another one begins where the group committed. Raises `BusError`."""
+        self._reader.check_open()
+        if self._is_subscribed:
+            raise BusError(
+                ErrorCode.INVALID_REQUEST,
+                "assign after subscribe: expected no subscription, found one; call unsubscribe() first",
+            )
+        self._reader.stop_iterating()
         with self._fetcher.lock:
-            kept = self._fetcher.assigned
-            self._fetcher.assigned = {key: kept.get(key) or AssignedPartition(key) for key in wanted}
-            self._fetcher.cut_all()
+            self._fetcher.reassign(partitions, has_committed=self._group is not None)
+            if self._group is not None:
+                self._group.commits.start_auto(time.monotonic())
 
     def assignment(self) -> set[TopicPartition]:
         return set(self._fetcher.assigned)
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
+    @exclusive
+    def enforce_rebalance(self, reason: str = "enforce_rebalance() was called") -> None:
+        """Have the group rebalance at the next poll."""
+        self._reader.check_open()
+        if self._group is None or not self._is_subscribed:
+            raise BusError(ErrorCode.INVALID_REQUEST, "expected a subscription to enforce a rebalance of, found none")
+        self._group.membership.request_rejoin(reason)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group. Raises `BusError` INVALID_GROUP_ID without one."""
+        return self._needed_group("group_metadata").membership.metadata()
+
+    @property
+    def _is_subscribed(self) -> bool:
+        return self._group is not None and self._group.subscription is not None
+
+    def _needed_group(self, call: str) -> GroupClient:
+        if self._group is None:
+            raise BusError(ErrorCode.INVALID_GROUP_ID, f"{call}: expected a consumer with a group_id, found none")
+        return self._group
+
+    # ------------------------------------------------------------ positions
+
+    @exclusive
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """The next record from `partition` is the one at `offset`, or the first after it."""
+        if isinstance(offset, OffsetAndMetadata):
+            offset = offset.offset
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
             raise BusError(ErrorCode.INVALID_REQUEST, f"{partition}: expected an offset of 0 or more, found {offset!r}")
-        self._iterating = None
+        self._reader.stop_iterating()
         with self._fetcher.lock:
             self._assigned(partition).seek(offset)
             self._fetcher.fetch_anew(partition)
 
+    @exclusive
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
         """To the first retained record of these partitions, or of all; looked up when it is needed."""
         self._unset(partitions, "earliest")
 
+    @exclusive
     def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
         """Behind the last record of these partitions, or of all, at the time when it is looked up: at the next poll
         or `position`."""
         self._unset(partitions, "latest")
 
+    @exclusive
     def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record that the user gets; looked up by auto_offset_reset if there is none yet."""
+        """The offset of the next record that the user gets; looked up, as committed or by auto_offset_reset, if there
+        is none yet."""
         with self._fetcher.lock:
             position = self._assigned(partition).position
         if position is None:
-            self._find_positions([partition], timeout_s=self._config.default_api_timeout_ms / 1000)
+            self._positions.find([partition], timeout_s=self._config.default_api_timeout_ms / 1000)
             position = self._assigned(partition).position
             assert position is not None, f"{partition} has no position after it was found"
         return position
 
+    @exclusive
+    def lag(self, partition: TopicPartition) -> int:
+        """How many offsets the position is behind the high watermark that the last fetch saw; without one it is asked
+        for."""
+        position = self.position(partition)
+        high_watermark = self._assigned(partition).high_watermark
+        if high_watermark is None:
+            high_watermark = self.end_offsets([partition])[partition]
+        return max(0, high_watermark - position)
+
+    @exclusive
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Polls give nothing of these until `resume`; what was fetched ahead is kept."""
+        """Polls give nothing of these until `resume`; what was fetched ahead is kept, and so is the pause, for as long
+        as a rebalance leaves the partition here."""
         self._set_paused(partitions, True)
 
+    @exclusive
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         self._set_paused(partitions, False)
 
@@ -105,215 +231,144 @@ class Consumer:
         return {key for key, partition in self._fetcher.assigned.items() if partition.is_paused}
 
     def _set_paused(self, partitions: Iterable[TopicPartition], is_paused: bool) -> None:
-        self._iterating = None
+        self._reader.stop_iterating()
         with self._fetcher.lock:
             for partition in partitions:
                 self._assigned(partition).is_paused = is_paused
 
     def _unset(self, partitions: Iterable[TopicPartition], reset: str) -> None:
-        self._iterating = None
+        self._reader.stop_iterating()
         with self._fetcher.lock:
             for partition in list(partitions) or list(self._fetcher.assigned):
                 self._assigned(partition).unset_position(reset)
                 self._fetcher.fetch_anew(partition)
 
     def _assigned(self, partition: TopicPartition) -> AssignedPartition:
-        self._check_open()
+        self._reader.check_open()
         assigned = self._fetcher.assigned.get(partition)
         if assigned is None:
             raise BusError(ErrorCode.INVALID_REQUEST, f"expected an assigned partition, found {partition}")
         return assigned
 
+    # ------------------------------------------------------------ committed offsets
+
+    @exclusive
+    def commit(
+        self,
+        offsets: ToCommit | None = None,
+        *,
+        asynchronous: bool = False,
+        callback: CommitCallback | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Commit for the group that everything below these offsets is done: of all positions, of a mapping (offset of
+        the *next* record), or up to and with one record.
+
+        Returns when it is durable, repeating what may yet succeed for `timeout_ms` (default_api_timeout_ms). Raises
+        `BusError`; ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID and REBALANCE_IN_PROGRESS mean that others may have the
+        partitions now. `asynchronous`: returns at once, is not repeated, and takes effect after all commits before it;
+        `callback(offsets, error)` runs in a later call of this thread.
+        """
+        self._reader.check_open()
+        group = self._needed_group("commit")
+        wanted = group.consumed() if offsets is None else _offsets_to_commit(offsets)
+        if asynchronous:
+            if wanted:
+                group.commit(wanted, callback)
+            group.tell_outcomes()
+            return
+        if callback is not None:
+            raise BusError(ErrorCode.INVALID_REQUEST, "a callback needs asynchronous=True: this call itself tells")
+        if wanted:
+            group.commit_and_wait(wanted, self._deadline(timeout_ms))
+
+    @exclusive
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed of each, None where there is nothing. Raises `BusError`."""
+        self._reader.check_open()
+        return self._needed_group("committed").committed(partitions, self._deadline(timeout_ms))
+
+    def _deadline(self, timeout_ms: int | None) -> float:
+        return time.monotonic() + (self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+
     # ------------------------------------------------------------ records
 
+    @exclusive
     def poll(self, timeout_ms: int = 500, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records, at most `max_records` (max_poll_records); empty if none came within `timeout_ms`.
 
-        Waits longer only where it has to find a leader or a position first. Raises `BusError` for what does not mend
-        itself; the position stays.
+        Waits longer only where it has to find a leader or a position first, or to commit before partitions are given
+        up. Raises `BusError` for what does not mend itself; the position stays.
         """
+        self._raise_rejected()
         records: list[ConsumerRecord] = []
         for partition, batch in self._take(timeout_ms, max_records or self._config.max_poll_records):
             records += records_of(partition, batch)
-        return records
+        if self._deserializers and records:
+            records = self._deserialized(records)
+        return self._interceptors.on_consume(records) if self._interceptors and records else records
 
+    @exclusive
     def poll_arrow(self, timeout_ms: int = 500, max_records: int | None = None) -> pa.Table:
         """The next records as a table, the fast path: `topic`, `partition` and the columns of the log.
 
         All that is there, whole batches, unless `max_records` bounds it (max_poll_records does not). Its chunks are
-        the batches as they came, without a copy. Otherwise as `poll`; an empty table if nothing came.
+        the batches as they came, without a copy, past deserializers and interceptors. Otherwise as `poll`; an empty
+        table if nothing came.
         """
         return self._tables.table_of(self._take(timeout_ms, max_records or sys.maxsize))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records for ever, waiting for new ones; ends after `wakeup` or `close`. The position follows each record."""
+        """Records for ever, waiting for new ones; ends after `wakeup` or `close`. The position follows each record, and
+        a rebalance takes place between two of them."""
         return self
 
     def __next__(self) -> ConsumerRecord:
-        while True:
-            if self._iterating is not None:
-                partition, records = self._iterating
-                record = next(records, None)
-                if record is not None:
-                    with self._fetcher.lock:
-                        partition.advance_to(1, record.offset + 1)
-                    return record
-            if not self._peek_records():
-                raise StopIteration
+        record = self._next_intercepted() if self._interceptors else self._reader.next_record()
+        if record is None:
+            raise StopIteration
+        return record
+
+    def _next_intercepted(self) -> ConsumerRecord | None:
+        while not self._extra:
+            self._extra = self.poll(60_000, 1)[::-1]
+            if not self._extra and self._reader.was_awoken:
+                return None
+        return self._extra.pop()
 
     def wakeup(self) -> None:
-        """End the poll that waits, or else the next one, with what it has; end the iteration. From any thread."""
-        with self._fetcher.lock:
-            self._is_awoken = True
-            self._fetcher.changed.notify_all()
+        """End the poll that waits, or else the next one, with what it has; end the iteration. From any thread. Raises
+        nothing, in this thread or the other one."""
+        self._reader.wakeup()
 
-    def _peek_records(self) -> bool:
-        """Make the next records ready for iteration; False after a wake-up."""
-        self._iterating = None
-        while True:
-            self._wait_for_records(60.0)
+    def _take(self, timeout_ms: int, max_records: int) -> Runs:
+        return self._reader.take(timeout_ms / 1000, max_records)
+
+    def _deserialized(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        """Those that can be; the error of another one is for the next poll, unless it is the first."""
+        taken: list[ConsumerRecord] = []
+        left = records
+        while (rejected := take_good(self._deserializers.apply(left), taken)) is not None:
             with self._fetcher.lock:
-                if self._is_awoken:
-                    self._is_awoken = False
-                    return False
-                for partition in self._in_turn():
-                    batch = partition.peek(self._config.max_poll_records)
-                    if batch is not None:
-                        self._iterating = partition, iter(records_of(partition.partition, batch))
-                        return True
+                assigned = self._fetcher.assigned.get(rejected.partition)
+                if assigned is not None:
+                    assigned.seek(rejected.offset)
+                    self._fetcher.fetch_anew(rejected.partition)
+            if not taken:
+                raise rejected
+            self._rejected = rejected
+            at = left.index(rejected.record)
+            left = [record for record in left[at:] if (record.topic, record.partition) != rejected.place]
+        return taken
 
-    def _take(self, timeout_ms: int, max_records: int) -> _Runs:
-        self._iterating = None
-        self._wait_for_records(timeout_ms / 1000)
-        runs: _Runs = []
-        with self._fetcher.lock:
-            self._is_awoken = False
-            for partition in self._in_turn():
-                try:
-                    while max_records and (batch := partition.peek(max_records)) is not None:
-                        partition.advance(batch)
-                        max_records -= batch.num_rows
-                        runs.append((partition.partition, batch))
-                except BusError:
-                    # What is damaged is fetched again; what was taken already must reach the user first.
-                    self._fetcher.fetch_anew(partition.partition)
-                    if not runs:
-                        raise
-            self._fetcher.fetch(time.monotonic())
-        return runs
-
-    def _in_turn(self) -> list[AssignedPartition]:
-        """The partitions with something to give, another one first each time."""
-        ready = [p for p in self._fetcher.assigned.values() if p.buffer and not p.is_paused and p.position is not None]
-        self._turn += 1
-        first = self._turn % len(ready) if ready else 0
-        return ready[first:] + ready[:first]
-
-    def _wait_for_records(self, timeout_s: float) -> None:
-        """Until a partition has records, or `wakeup`, or the time is over."""
-        deadline = time.monotonic() + timeout_s
-        if not self._fetcher.assigned:
-            self._check_open()
-            raise BusError(ErrorCode.INVALID_REQUEST, "no partition is assigned: call assign() first")
-        while True:
-            self._check_open()
-            self._find_leaders_and_positions(deadline)
-            with self._fetcher.lock:
-                now = time.monotonic()
-                self._fetcher.cut_silent(now)
-                if self._raise_error_or_is_ready() or now >= deadline:
-                    return
-                self._fetcher.fetch(now)
-                if not self._is_unsettled():
-                    self._fetcher.changed.wait(max(0.0, min(deadline, self._fetcher.next_event(now)) - now))
-
-    def _raise_error_or_is_ready(self) -> bool:
-        is_ready = False
-        for partition in self._fetcher.assigned.values():
-            is_ready = is_ready or (bool(partition.buffer) and not partition.is_paused)
-        if is_ready or self._is_awoken:
-            return True
-        for partition in self._fetcher.assigned.values():
-            if partition.error is not None:
-                error, partition.error = partition.error, None
-                raise error
-        return False
-
-    # ------------------------------------------------------------ leaders and positions
-
-    def _is_unsettled(self) -> bool:
-        now = time.monotonic()
-        return any(
-            ((partition.position is None and not partition.is_paused) or partition.is_leader_doubtful)
-            and now >= partition.retry_at
-            for partition in self._fetcher.assigned.values()
-        )
-
-    def _find_leaders_and_positions(self, deadline: float) -> None:
-        now = time.monotonic()
-        due = [partition for partition in self._fetcher.assigned.values() if now >= partition.retry_at]
-        doubtful = [
-            partition for partition in due if partition.is_leader_doubtful or self._is_leader_unknown(partition)
-        ]
-        unset = [partition for partition in due if partition.position is None and not partition.is_paused]
-        if not (doubtful or unset):
-            return
-        try:
-            self._find_leaders(doubtful)
-            if unset:
-                keys = [partition.partition for partition in unset if partition.position is None]
-                self._find_positions(keys, timeout_s=max(0.0, deadline - time.monotonic()))
-        except BusError as error:
-            if not self._cluster.may_retry(error):
-                raise
-            logger.info("finding leaders and positions is tried again: %s", error)
-            self._put_off([*doubtful, *unset])
-
-    def _put_off(self, partitions: list[AssignedPartition]) -> None:
-        with self._fetcher.lock:
-            for partition in {id(partition): partition for partition in partitions}.values():
-                self._fetcher.put_off(partition, time.monotonic())
-
-    def _is_leader_unknown(self, partition: AssignedPartition) -> bool:
-        info = self._cluster.cached_topic(partition.partition.topic)
-        if info is None or not partition.topic_id or self._cluster.is_stale(info):
-            return True
-        # Another topic's look-up may have brought metadata of this one.
-        return partition.topic_id != info.topic_id
-
-    def _find_leaders(self, partitions: list[AssignedPartition]) -> None:
-        topics = {partition.partition.topic for partition in partitions}
-        self._cluster.forget({p.partition.topic for p in partitions if p.is_leader_doubtful})
-        for partition in partitions:
-            self._cluster.wait_partition(partition.partition.topic, partition.partition.partition, timeout_s=0.0)
-        with self._fetcher.lock:
-            for partition in [p for p in self._fetcher.assigned.values() if p.partition.topic in topics]:
-                self._note_leader(partition)
-
-    def _note_leader(self, partition: AssignedPartition) -> None:
-        info = self._cluster.cached_topic(partition.partition.topic)
-        if info is None or partition.partition.partition >= len(info.partitions):
-            return
-        if partition.topic_id not in ("", info.topic_id):
-            logger.warning("%s was deleted and created again: resetting the position", partition.partition)
-            partition.unset_position(None)
-        partition.topic_id = info.topic_id
-        partition.leader_epoch = info.partitions[partition.partition.partition].leader_epoch
-        address = self._cluster.leader_address(info, partition.partition.partition)
-        partition.is_leader_doubtful = address is None
-        if address is None:
-            self._fetcher.put_off(partition, time.monotonic())
-
-    def _find_positions(self, keys: list[TopicPartition], *, timeout_s: float) -> None:
-        wanted: dict[TopicPartition, int] = {}
-        for key in keys:
-            reset = self._assigned(key).reset or self._config.auto_offset_reset
-            if reset == "none":
-                raise BusError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{key} has no position, and auto_offset_reset is none")
-            wanted[key] = _RESET_TIMESTAMPS[reset]
-        for key, listed in list_offsets(self._cluster, wanted, timeout_s=timeout_s).items():
-            with self._fetcher.lock:
-                self._assigned(key).seek(listed.offset)
+    def _raise_rejected(self) -> None:
+        rejected, self._rejected = self._rejected, None
+        if rejected is not None:
+            assigned = self._fetcher.assigned.get(rejected.partition)
+            if assigned is not None and assigned.position == rejected.offset:
+                raise rejected
 
     # ------------------------------------------------------------ questions
 
@@ -351,6 +406,10 @@ class Consumer:
         """All topics but the bus's own."""
         return {topic.name for topic in self._cluster.describe().topics if not topic.is_internal}
 
+    def metrics(self) -> Mapping[str, float]:
+        """By Kafka's names; NaN where nothing was measured yet. From any thread."""
+        return self._metrics.snapshot(time.monotonic())
+
     def _offsets(self, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
         wanted = dict.fromkeys(partitions, at)
         listed = list_offsets(self._cluster, wanted, timeout_s=self._config.default_api_timeout_ms / 1000)
@@ -358,17 +417,20 @@ class Consumer:
 
     # ------------------------------------------------------------ the end
 
-    def close(self) -> None:
-        """Safe to repeat."""
-        if self._is_closed:
+    @exclusive
+    def close(self, timeout: float = _CLOSE_TIMEOUT_S) -> None:
+        """With auto-commit, commit what was consumed; leave the group, unless this is a static member; end. Takes
+        `timeout` seconds at most, callbacks apart, and raises what they raise. Safe to repeat."""
+        if self._reader.is_closed:
             return
-        self._is_closed = True
-        self._fetcher.close()
-        self._cluster.close()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise BusError(ErrorCode.INVALID_REQUEST, "this consumer is closed")
+        self._reader.is_closed = True
+        try:
+            if self._group is not None:
+                self._group.close(time.monotonic() + timeout)
+        finally:
+            self._fetcher.close()
+            self._cluster.close()
+            self._interceptors.close()
 
     def __enter__(self) -> Consumer:
         return self
@@ -377,3 +439,37 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _lag_max(fetcher: Fetcher) -> Gauge:
+    def lag_max(now: float) -> float:
+        lags = [
+            partition.high_watermark - partition.position
+            for partition in list(fetcher.assigned.values())
+            if partition.high_watermark is not None and partition.position is not None
+        ]
+        return float(max(0, *lags)) if lags else math.nan
+
+    return lag_max
+
+
+def _offsets_to_commit(wanted: ToCommit) -> dict[TopicPartition, OffsetAndMetadata]:
+    if isinstance(wanted, ConsumerRecord):
+        done = OffsetAndMetadata(wanted.offset + 1, "", wanted.leader_epoch)
+        return {TopicPartition(wanted.topic, wanted.partition): done}
+    if not isinstance(wanted, Mapping):
+        raise _not_to_commit("a mapping of partitions to offsets, or a record", wanted)
+    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+    for partition, offset in wanted.items():
+        if not isinstance(partition, TopicPartition):
+            raise _not_to_commit("a TopicPartition", partition)
+        committed = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+        number = committed.offset
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise _not_to_commit(f"an offset of 0 or more for {partition}", number)
+        offsets[partition] = committed
+    return offsets
+
+
+def _not_to_commit(expected: str, found: object) -> BusError:
+    return BusError(ErrorCode.INVALID_REQUEST, f"to commit: expected {expected}, found {found!r}")

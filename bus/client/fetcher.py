@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bus.client.assigned_partition import AssignedPartition
@@ -67,6 +67,15 @@ class Fetcher:
         for address, connection in list(self._connections.items()):
             if connection.asked is not None and partition in connection.asked:
                 self._cut(address)
+
+    def reassign(self, partitions: Iterable[TopicPartition], *, has_committed: bool) -> None:
+        """Fetch these and no others; those that were assigned before stay as they are. `has_committed`: the group may
+        know where the new ones begin."""
+        kept = self.assigned
+        wanted = list(dict.fromkeys(partitions))
+        self.assigned = {key: kept.get(key) or AssignedPartition(key, has_committed=has_committed) for key in wanted}
+        for key in kept.keys() - self.assigned.keys():
+            self.fetch_anew(key)
 
     def cut_all(self) -> None:
         for address in list(self._connections):

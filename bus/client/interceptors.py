@@ -61,8 +61,7 @@ class InterceptorChain:
         self, interceptors: Sequence[ProducerInterceptor], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._interceptors = tuple(interceptors)
-        self._clock = clock
-        self._complaints: dict[tuple[int, str], _Complaint] = {}
+        self._complain = Complaints(self._interceptors, "the record", clock).add
 
     def __bool__(self) -> bool:
         return bool(self._interceptors)
@@ -103,7 +102,18 @@ class InterceptorChain:
             except Exception as error:
                 self._complain(position, "close", error)
 
-    def _complain(self, position: int, method: str, error: Exception) -> None:
+
+class Complaints:
+    """What interceptors raise, in the log, a few times and not for each record."""
+
+    def __init__(self, interceptors: Sequence[object], subject: str, clock: Callable[[], float]) -> None:
+        """`subject` goes on in spite of them."""
+        self._interceptors = interceptors
+        self._subject = subject
+        self._clock = clock
+        self._complaints: dict[tuple[int, str], _Complaint] = {}
+
+    def add(self, position: int, method: str, error: Exception) -> None:
         complaint = self._complaints.setdefault((position, method), _Complaint())
         now = self._clock()
         if now < complaint.silent_until:
@@ -112,7 +122,7 @@ class InterceptorChain:
         more = f" ({complaint.unreported} more times since the last report)" if complaint.unreported else ""
         complaint.silent_until, complaint.unreported = now + _LOG_INTERVAL_S, 0
         name = type(self._interceptors[position]).__name__
-        logger.warning("interceptor %s: %s failed%s; the record goes on", name, method, more, exc_info=error)
+        logger.warning("interceptor %s: %s failed%s; %s goes on", name, method, more, self._subject, exc_info=error)
 
 
 class _Complaint:

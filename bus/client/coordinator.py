@@ -1,0 +1,110 @@
+"""Where the group's coordinator is, and what is asked of it: a machine without threads, clock or I/O.
+
+Guards one promise: at most one search is under way, and a failed one is repeated with growing pauses. It is told what
+was answered and that time has passed, and says what to send.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bus.client.cluster import error_of
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+LOST_COORDINATOR = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupRequest:
+    """A call of the service, by its name; its answer comes with this very object. `address` None: any broker."""
+
+    method: str
+    message: Any
+    address: str | None
+    timeout_ms: int
+
+
+class CoordinatorFinder:
+    """`send` takes a request and returns at once; `may_retry` says whether a failure may mend itself."""
+
+    def __init__(
+        self,
+        group_id: str,
+        request_timeout_ms: int,
+        *,
+        send: Callable[[GroupRequest], None],
+        backoff_s: Callable[[int], float],
+        may_retry: Callable[[BusError], bool],
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_lost`: requests to the former address will have no answer."""
+        self.group_id = group_id
+        self.address: str | None = None
+        self.error: BusError | None = None  # one that does not mend itself; for whoever asks next
+        self._request_timeout_ms = request_timeout_ms
+        self._send = send
+        self._backoff_s = backoff_s
+        self._may_retry = may_retry
+        self._on_lost = on_lost
+        self._under_way: GroupRequest | None = None
+        self._retry_at = -math.inf
+        self._failures = 0
+
+    def find(self, now: float) -> None:
+        """Have a search under way unless the coordinator is known, or it is too early to search again."""
+        if self.address is None and self._under_way is None and now >= self._retry_at and self.error is None:
+            message = pb.FindCoordinatorRequest(group_id=self.group_id)
+            self._under_way = GroupRequest("FindCoordinator", message, None, self._request_timeout_ms)
+            self._send(self._under_way)
+
+    def next_event(self) -> float:
+        """When `find` may have something to do without any answer."""
+        return math.inf if self.address is not None or self._under_way is not None else self._retry_at
+
+    def raise_error(self) -> None:
+        """What keeps the coordinator from being found for good; the next search may begin."""
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+
+    def on_answer(self, request: GroupRequest, answer: Any, now: float) -> None:
+        if request is not self._under_way:
+            return
+        self._under_way = None
+        error = answer if isinstance(answer, BusError) else None
+        if error is None and answer.error_code:
+            error = error_of(answer.error_code, answer.error_message or f"no coordinator of group {self.group_id!r}")
+        if error is None:
+            self.address = f"{answer.coordinator.host}:{answer.coordinator.port}"
+            self._failures = 0
+            logger.info("the coordinator of group %r is broker %d", self.group_id, answer.coordinator.broker_id)
+            return
+        self._retry_at = now + self._backoff_s(self._failures)
+        self._failures += 1
+        if self._may_retry(error):
+            level = logging.INFO if self._failures == 1 else logging.DEBUG
+            logger.log(level, "finding the coordinator of group %r is tried again: %s", self.group_id, error)
+        else:
+            self.error = error
+
+    def mark_unknown(self, address: str | None, reason: object, now: float) -> None:
+        """`address` is the coordinator no longer, or cannot be reached. Nothing happens if it was not."""
+        if self.address is not None and self.address == address:
+            logger.info("the coordinator of group %r has to be found again: %s", self.group_id, reason)
+            self.address = None
+            self._retry_at = now + self._backoff_s(self._failures)
+            self._on_lost()

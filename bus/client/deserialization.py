@@ -1,0 +1,97 @@
+"""Keys and values of records out of their bytes, by the functions that a user gave.
+
+Guards two promises: None, a record without a value, is seen by no deserializer; and bytes that one of them rejects are
+named by topic, partition and offset, with the raw record at hand, so that the reader can step over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from bus.client.values import ConsumerRecord, Headers
+from bus.errors import BusError, ErrorCode
+from bus.model import TopicPartition
+
+
+class Deserializer(Protocol):
+    """Kafka's shape, for those who need to know the topic."""
+
+    def deserialize(self, topic: str, headers: Headers, data: bytes) -> Any: ...
+
+
+class RecordDeserializationError(BusError):
+    """`record` is as it was read, with bytes; `field` is "key" or "value". The consumer's position is at this record:
+    the next poll finds it again, unless `seek` goes past it."""
+
+    def __init__(self, record: ConsumerRecord, field: str, cause: Exception) -> None:
+        super().__init__(
+            ErrorCode.INVALID_RECORD,
+            f"{record.topic}-{record.partition} at offset {record.offset}: expected a {field} that "
+            f"{field}_deserializer accepts, found one that it does not: {type(cause).__name__}: {cause}",
+        )
+        self.record = record
+        self.field = field
+
+    @property
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.record.topic, self.record.partition)
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.record.topic, self.record.partition
+
+    @property
+    def offset(self) -> int:
+        return self.record.offset
+
+
+class Deserializers:
+    """False if there are none."""
+
+    def __init__(self, key: Any, value: Any) -> None:
+        self._key = _function_of(key)
+        self._value = _function_of(value)
+
+    def __bool__(self) -> bool:
+        return self._key is not None or self._value is not None
+
+    def apply(self, records: Sequence[ConsumerRecord]) -> Iterator[ConsumerRecord]:
+        """One after another, as they are asked for. Raises `RecordDeserializationError`."""
+        return map(self._apply, records)
+
+    def _apply(self, record: ConsumerRecord) -> ConsumerRecord:
+        field = "key"
+        try:
+            key, value = record.key, record.value
+            if self._key is not None and key is not None:
+                key = self._key(record.topic, record.headers, key)
+            field = "value"
+            if self._value is not None and value is not None:
+                value = self._value(record.topic, record.headers, value)
+        except Exception as error:
+            raise RecordDeserializationError(record, field, error) from error
+        return record._replace(key=key, value=value)
+
+
+def take_good(records: Iterable[ConsumerRecord], taken: list[ConsumerRecord]) -> RecordDeserializationError | None:
+    """Append `records` up to the first one that cannot be deserialized, and give its error."""
+    try:
+        for record in records:
+            taken.append(record)
+    except RecordDeserializationError as error:
+        return error
+    return None
+
+
+def _function_of(deserializer: Any) -> Callable[[str, Headers, bytes], Any] | None:
+    if deserializer is None:
+        return None
+    method = getattr(deserializer, "deserialize", None)
+    if method is not None:
+        return method  # type: ignore[no-any-return]
+
+    def deserialize(topic: str, headers: Headers, data: bytes) -> Any:
+        return deserializer(data)
+
+    return deserialize

@@ -1,0 +1,597 @@
+"""What makes a consumer a member of its group: threads and gRPC around `coordinator`, `membership`, `offset_commits`.
+
+Joining, callbacks and the leader's assignment happen in the thread that polls, in `work`; one thread of its own sends
+heartbeats while the application does other things, and notices that it does so for too long. Guards two promises: the
+lock, which is the fetcher's, is never held while a user's code runs or a call is waited for; and what a callback raises
+reaches the user, after the rebalance that it interrupted has gone its way.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from bus.client.assignors import Assignment, RebalanceProtocol, assignors_of
+from bus.client.cluster import Cluster, error_of
+from bus.client.consumer_config import ConsumerConfig
+from bus.client.consumer_metrics import ConsumerMetrics
+from bus.client.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
+from bus.client.fetcher import Fetcher
+from bus.client.group_protocol import topic_partitions
+from bus.client.group_session import GroupSession
+from bus.client.membership import Assign, Generation, Lead, Lose, Membership, Revoke, Work
+from bus.client.offset_commits import Commit, CommitCallback, OffsetCommits, Offsets
+from bus.client.subscriptions import RebalanceCallback, Subscription
+from bus.client.values import GroupMetadata, OffsetAndMetadata
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_END_S = 2.0  # for threads to end
+_ON_SESSION = ("Heartbeat", "OffsetCommit")
+
+
+class GroupClient:
+    """`on_change` is called whenever the assigned partitions become other ones; `on_commit` for offsets that were
+    committed."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: ConsumerConfig,
+        fetcher: Fetcher,
+        metrics: ConsumerMetrics,
+        *,
+        on_change: Callable[[], None],
+        on_commit: Callable[[Offsets], None],
+    ) -> None:
+        assert config.group_id is not None, "a member has a group"
+        self._cluster = cluster
+        self._config = config
+        self._fetcher = fetcher
+        self._on_change = on_change
+        self._on_commit = on_commit
+        self._lock = fetcher.lock
+        self._changed = fetcher.changed
+        self._keeper_due = threading.Condition(self._lock)
+        self._keeper: threading.Thread | None = None
+        self._has_news = False  # for the keeper
+        self._is_closed = False
+        self._outbox: deque[GroupRequest] = deque()
+        self._session: GroupSession | None = None
+        self._last_left: GroupRequest | None = None
+        self._candidate = 0
+        self.group_id = config.group_id
+        self.subscription: Subscription | None = None
+        self._watch_at = -math.inf  # when to look for new topics and partitions
+        self._watch_failures = 0
+        self._raised: BaseException | None = None  # by a callback
+        backoff_s = cluster.backoff.seconds
+        self.coordinator = CoordinatorFinder(
+            config.group_id,
+            config.request_timeout_ms,
+            send=self._send,
+            backoff_s=backoff_s,
+            may_retry=cluster.may_retry,
+            on_lost=self._cut_session,
+        )
+        assignors = assignors_of(config.partition_assignment_strategy)
+        self.membership = Membership(config, assignors, self.coordinator, send=self._send, backoff_s=backoff_s)
+        self.commits = OffsetCommits(
+            config,
+            self.coordinator,
+            self,
+            send=self._send,
+            backoff_s=backoff_s,
+            on_latency=metrics.record_commit,
+        )
+        metrics.add_gauge("rebalance-total", lambda now: float(self.membership.rebalance_count))
+        metrics.add_gauge("last-heartbeat-seconds-ago", self.membership.seconds_since_heartbeat)
+
+    # ------------------------------------------------------------ as the member that commits; the lock is held
+
+    def commit_stamp(self) -> GroupMetadata | BusError:
+        return GroupMetadata(self.group_id) if self.subscription is None else self.membership.commit_stamp()
+
+    def may_commit(self, partition: TopicPartition) -> bool:
+        return self.subscription is None or partition in self.membership.owned
+
+    def note_refusal(self, error: BusError, generation: Generation) -> None:
+        if self.subscription is not None:
+            self.membership.note_refusal(error, generation)
+
+    # ------------------------------------------------------------ subscribing
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """The next poll joins. What is assigned stays so until the group has rebalanced."""
+        with self._lock:
+            self.subscription = subscription
+            self._watch_at = -math.inf
+            if subscription.pattern is None:
+                self.membership.subscribe(subscription.topics)
+
+    def unsubscribe(self, deadline: float, reason: str) -> None:
+        """Give up what is assigned, as at a revocation, and leave the group; waits until the coordinator knows."""
+        if self.subscription is None:
+            return
+        with self._lock:
+            owned, is_member = self.membership.owned, self.membership.generation.id >= 0
+        if owned:
+            self._do(Revoke(owned) if is_member else Lose(owned), until=deadline)
+        with self._lock:
+            request = self.membership.leave(reason, time.monotonic())
+        self._deliver()
+        with self._lock:
+            if request is not None:
+                self._changed.wait_for(lambda: self._last_left is request, max(0.0, deadline - time.monotonic()))
+            self.membership.unsubscribe()
+            self.subscription = None
+            self._reassign(())
+        self._raise_what_callbacks_raised()
+
+    # ------------------------------------------------------------ polling
+
+    def between_records(self) -> None:
+        """For iteration: cheap, unless the group wants something before the next record is given out."""
+        now = time.monotonic()
+        if now >= self.commits.auto_at or (self.subscription is not None and self.membership.has_news()):
+            self.work()
+        else:
+            self.membership.note_poll(now)
+
+    def is_pressed(self) -> bool:
+        """`work` has something to do that came after its last call. The lock is held."""
+        return self.subscription is not None and (
+            self.membership.has_work() or bool(self._outbox) or self.commits.has_done()
+        )
+
+    def work(self) -> None:
+        """All that the group wants before records are given out: rejoin, callbacks, commits. Waits for a commit before
+        a revocation, and for metadata; not for other members. Raises `BusError`, and what callbacks raise."""
+        now = time.monotonic()
+        self.membership.note_poll(now)
+        if self.subscription is not None:
+            self._watch_topics(self.subscription, now)
+            self._start_keeper()
+            while True:
+                with self._lock:
+                    work = self.membership.next_work(time.monotonic())
+                self._deliver()
+                if work is None:
+                    break
+                self._do(work, until=time.monotonic() + self._commit_timeout_s())
+        self._auto_commit()
+        self.tell_outcomes()
+        self._raise_what_callbacks_raised()
+
+    def next_event(self, now: float) -> float:
+        """When `work` may have more to do without any answer. The lock is held."""
+        found = min(self.commits.next_event(now), self.commits.auto_at)
+        if self.subscription is not None:
+            often = self._config.max_poll_interval_ms / 3000  # who waits in poll, polls
+            found = min(found, self.membership.next_event(now), now + often)
+            if self.subscription.pattern is not None or self.membership.led_topics():
+                found = min(found, self._watch_at)
+        return found
+
+    def _do(self, work: Work, *, until: float) -> None:
+        match work:
+            case Revoke():
+                self._commit_before(work.partitions, until)
+                logger.info("group %r: revoked %s", self.group_id, _names(work.partitions))
+                self._give_up(work, self.subscription.on_revoked if self.subscription else None)
+            case Lose():
+                logger.warning("group %r: lost %s", self.group_id, _names(work.partitions))
+                listener = self.subscription
+                self._give_up(work, (listener.on_lost or listener.on_revoked) if listener else None)
+            case Lead():
+                self._lead(work)
+            case Assign():
+                self._assign(work)
+
+    def _give_up(self, work: Revoke | Lose, callback: RebalanceCallback | None) -> None:
+        try:
+            self._call(callback, work.partitions)
+        finally:
+            with self._lock:
+                self._reassign(self._fetcher.assigned.keys() - work.partitions)
+                self.commits.forget(work.partitions)
+                self.membership.done(work)
+
+    def _assign(self, work: Assign) -> None:
+        added = _names(work.added)
+        logger.info("group %r, generation %d: assigned %s", self.group_id, work.generation, added)
+        with self._lock:
+            self._reassign(work.assigned)
+            self.commits.start_auto(time.monotonic())
+        self._call(lambda partitions: work.assignor.on_assignment(partitions, work.generation), work.assigned)
+        self._call(self.subscription.on_assigned if self.subscription else None, work.added)
+
+    def _reassign(self, partitions: Iterable[TopicPartition]) -> None:
+        self._fetcher.reassign(sorted(partitions), has_committed=True)
+        self._on_change()
+
+    def _call(self, callback: RebalanceCallback | None, partitions: Iterable[TopicPartition]) -> None:
+        if callback is None:
+            return
+        try:
+            callback(sorted(partitions))
+        except Exception as error:
+            logger.exception("group %r: a rebalance callback failed", self.group_id)
+            self._raised = self._raised or error
+
+    def _raise_what_callbacks_raised(self) -> None:
+        if self._raised is not None:
+            raised, self._raised = self._raised, None
+            raise raised
+
+    # ------------------------------------------------------------ leading, and watching topics
+
+    def _lead(self, work: Lead) -> None:
+        try:
+            counts = self._count_partitions(work.topics)
+            assignment = {} if work.is_kept else work.assignor.assign(counts, work.members)
+            if not work.is_kept:
+                self._check_assignment(work, assignment)
+        except BaseException as error:
+            with self._lock:
+                self.membership.fail_lead(work, time.monotonic())
+            if isinstance(error, BusError) and self._cluster.may_retry(error):
+                return
+            raise
+        now = time.monotonic()
+        self._watch_at = now + self._config.metadata_max_age_ms / 1000
+        with self._lock:
+            self.membership.lead(work, counts, assignment, now)
+
+    def _check_assignment(self, work: Lead, assignment: Assignment) -> None:
+        """Kafka's check on assignors of users: a cooperative one must not give away what another member still owns."""
+        strangers = sorted(assignment.keys() - work.members.keys())
+        if strangers:
+            raise _bad_assignor(work, f"members of the group to assign to, found {strangers}")
+        if self.membership.protocol is not RebalanceProtocol.COOPERATIVE or work.assignor.name == "cooperative-sticky":
+            return
+        owners = {partition: owner for owner, member in work.members.items() for partition in member.owned}
+        for member_id, partitions in assignment.items():
+            for partition in partitions:
+                if owners.get(partition, member_id) != member_id:
+                    raise _bad_assignor(work, f"{partition} to be left out while {owners[partition]} owns it")
+
+    def _watch_topics(self, subscription: Subscription, now: float) -> None:
+        """New topics of a pattern, and new partitions of what this leader assigned (metadata.max.age.ms)."""
+        led = self.membership.led_topics()
+        if now < self._watch_at or (subscription.pattern is None and not led):
+            return
+        try:
+            counts = self._count_partitions(None if subscription.pattern is not None else led)
+        except BusError as error:
+            if not self._cluster.may_retry(error):
+                raise
+            self._watch_at = now + self._cluster.backoff.seconds(self._watch_failures)
+            self._watch_failures += 1
+            return
+        self._watch_at, self._watch_failures = now + self._config.metadata_max_age_ms / 1000, 0
+        with self._lock:
+            if subscription.pattern is not None:
+                self.membership.subscribe(subscription.matching(counts))
+            self.membership.note_partitions(counts)
+
+    def _count_partitions(self, topics: Iterable[str] | None) -> dict[str, int]:
+        """None: of all topics but the bus's own. A topic that does not exist has none."""
+        wanted = None if topics is None else frozenset(topics)
+        if wanted is not None and not wanted:
+            return {}
+        found = self._cluster.describe(sorted(wanted or ())).topics
+        return {
+            topic.name: len(topic.partitions)
+            for topic in found
+            if not topic.error_code and not (wanted is None and topic.is_internal)
+        }
+
+    # ------------------------------------------------------------ committing
+
+    def consumed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions of these, or of all that are assigned, as offsets to commit."""
+        with self._lock:
+            assigned = self._fetcher.assigned
+            wanted = assigned.keys() if partitions is None else assigned.keys() & set(partitions)
+            return {
+                key: OffsetAndMetadata(position, "", assigned[key].read_epoch)
+                for key in assigned
+                if key in wanted and (position := assigned[key].position) is not None
+            }
+
+    def commit(self, offsets: Offsets, callback: CommitCallback | None) -> None:
+        """Without waiting; the outcome is told in a later call. Not repeated."""
+        now = time.monotonic()
+        commit = Commit(
+            offsets,
+            asked_at=now,
+            deadline=now + self._config.request_timeout_ms / 1000,
+            is_repeated=False,
+            callback=callback,
+        )
+        with self._lock:
+            self.commits.add(commit, now)
+        self._deliver()
+
+    def commit_and_wait(self, offsets: Offsets, deadline: float) -> None:
+        """After all commits before it. Raises `BusError`."""
+        now = time.monotonic()
+        commit = Commit(offsets, asked_at=now, deadline=deadline, is_repeated=True, callback=None)
+        with self._lock:
+            self.commits.add(commit, now)
+        self._wait(lambda: commit.is_done, deadline)
+        self.tell_outcomes()
+        if not commit.is_done:
+            raise BusError(ErrorCode.REQUEST_TIMED_OUT, "the offsets may or may not be committed: no answer in time")
+        if commit.error is not None:
+            raise commit.error
+
+    def tell_outcomes(self) -> None:
+        """Callbacks and interceptors of commits that are done, in order, on the caller's thread."""
+        with self._lock:
+            done = self.commits.take_done()
+        for commit in done:
+            if commit.error is None:
+                self._on_commit(commit.offsets)
+            if commit.callback is not None:
+                try:
+                    commit.callback(commit.offsets, commit.error)
+                except Exception as error:
+                    logger.exception("the callback of an offset commit failed")
+                    self._raised = self._raised or error
+
+    def _auto_commit(self) -> None:
+        with self._lock:
+            is_due = self.commits.take_auto_due(time.monotonic())
+        offsets = self._uncommitted(None) if is_due else {}
+        if offsets:
+            self.commit(offsets, self._note_auto_commit)
+
+    def _uncommitted(self, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Of members, only what moved. Offsets of those that are none expire by their last commit: all of them."""
+        offsets = self.consumed(partitions)
+        if self.subscription is None:
+            return offsets
+        return {key: found for key, found in offsets.items() if self.commits.committed.get(key) != found.offset}
+
+    def _note_auto_commit(self, offsets: Offsets, error: BusError | None) -> None:
+        if error is None:
+            return
+        logger.warning("group %r: the automatic offset commit failed: %s", self.group_id, error)
+        if error.retriable:
+            with self._lock:
+                self.commits.hurry_auto(time.monotonic())
+
+    def _commit_before(self, partitions: frozenset[TopicPartition], until: float) -> None:
+        """What is under way is committed or refused, and with auto-commit everything that was consumed of these."""
+        offsets = self._uncommitted(partitions) if self._config.enable_auto_commit else {}
+        if offsets:
+            try:
+                self.commit_and_wait(offsets, until)
+            except BusError as error:
+                logger.warning("group %r: the commit before a revocation failed: %s", self.group_id, error)
+        else:
+            self._wait(self.commits.is_idle, until)
+            self.tell_outcomes()
+
+    def _commit_timeout_s(self) -> float:
+        return min(self._config.default_api_timeout_ms, self._config.max_poll_interval_ms) / 1000
+
+    # ------------------------------------------------------------ asking the coordinator
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], deadline: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed, None where nothing is. Raises `BusError`."""
+        wanted = list(dict.fromkeys(partitions))
+        group = pb.OffsetFetchGroup(group_id=self.group_id, topics=topic_partitions(wanted))
+        answer = self._ask_group(pb.OffsetFetchRequest(groups=[group]), deadline) if wanted else None
+        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
+        for offset in answer.offsets if answer is not None else ():
+            partition = TopicPartition(offset.topic, offset.partition)
+            if offset.offset >= 0 and partition in found:
+                found[partition] = OffsetAndMetadata(offset.offset, offset.metadata, offset.leader_epoch)
+        return found
+
+    def _ask_group(self, request: pb.OffsetFetchRequest, deadline: float) -> Any:
+        failures = 0
+        while True:
+            address = self._find_coordinator(deadline)
+            try:
+                answer = self._cluster.call("OffsetFetch", request, address=address)
+            except BusError as failure:
+                error = failure
+            else:
+                group = answer.groups[0]
+                if not group.error_code:
+                    return group
+                error = error_of(group.error_code, group.error_message or self.group_id)
+            now = time.monotonic()
+            if error.code in LOST_COORDINATOR:
+                with self._lock:
+                    self.coordinator.mark_unknown(address, error, now)
+            delay = self._cluster.backoff.seconds(failures)
+            if not error.retriable or now + delay >= deadline:
+                raise error
+            failures += 1
+            time.sleep(delay)
+
+    def _find_coordinator(self, deadline: float) -> str:
+        def is_settled() -> bool:
+            self.coordinator.find(time.monotonic())
+            return self.coordinator.address is not None or self.coordinator.error is not None
+
+        self._wait(is_settled, deadline)
+        with self._lock:
+            self.coordinator.raise_error()
+            if self.coordinator.address is None:
+                raise BusError(
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator of group {self.group_id!r} was not found"
+                )
+            return self.coordinator.address
+
+    def _wait(self, is_settled: Callable[[], bool], deadline: float) -> None:
+        """`is_settled` is called with the lock held."""
+        while True:
+            with self._lock:
+                now = time.monotonic()
+                self.commits.advance(now)
+                if is_settled() or now >= deadline:
+                    return
+                if not self._outbox:
+                    due = min(deadline, self.commits.next_event(now), max(now, self.coordinator.next_event()))
+                    self._changed.wait(max(0.0, due - now))
+            self._deliver()
+
+    # ------------------------------------------------------------ requests and answers
+
+    def _send(self, request: GroupRequest) -> None:
+        """The lock is held."""
+        if request.method not in _ON_SESSION:
+            self._outbox.append(request)
+            return
+        assert request.address is not None, "a coordinator has an address"
+        if self._session is None or self._session.is_over or self._session.address != request.address:
+            self._cut_session()
+            self._session = GroupSession(self._cluster, request.address, self._on_answers)
+        self._session.send(request)
+
+    def _cut_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.cut()
+
+    def _deliver(self) -> None:
+        """Send what waits; the lock is not held, since an answer may be there at once."""
+        while self._outbox:
+            try:
+                request = self._outbox.popleft()
+            except IndexError:  # another thread was faster
+                return
+            address = request.address or self._next_candidate()
+            try:
+                self._cluster.start_call(
+                    request.method,
+                    request.message,
+                    address=address,
+                    timeout_s=request.timeout_ms / 1000,
+                    on_done=partial(self._on_answer, request),
+                )
+            except BusError as error:
+                self._on_answer(request, error)
+
+    def _next_candidate(self) -> str:
+        candidates = self._cluster.candidates()
+        self._candidate += 1
+        return candidates[(self._candidate - 1) % len(candidates)]
+
+    def _on_answer(self, request: GroupRequest, answer: Any) -> None:
+        if isinstance(answer, BusError) and request.method == "FindCoordinator":
+            answer = self._after_all_candidates(answer)
+        self._on_answers([(request, answer)], False)
+
+    def _after_all_candidates(self, error: BusError) -> BusError:
+        """A first contact that fails is final only when every address has failed."""
+        is_last = self._candidate % len(self._cluster.candidates()) == 0
+        if is_last or self._cluster.was_reached or error.code is not ErrorCode.NETWORK_EXCEPTION:
+            return error
+        return BusError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
+
+    def _on_answers(self, answers: list[tuple[GroupRequest, Any]], is_notice: bool) -> None:
+        now = time.monotonic()
+        with self._lock:
+            if self._is_closed:
+                return
+            if is_notice:
+                self.membership.heartbeat_now()
+            for request, answer in answers:
+                self._take(request, answer, now)
+            self.commits.advance(now)
+            self._wake_keeper()
+            self._changed.notify_all()
+        self._deliver()
+
+    def _take(self, request: GroupRequest, answer: Any, now: float) -> None:
+        match request.method:
+            case "FindCoordinator":
+                self.coordinator.on_answer(request, answer, now)
+            case "OffsetCommit":
+                self.commits.on_answer(request, answer, now)
+            case "LeaveGroup":
+                self._last_left = request
+            case _:
+                self.membership.on_answer(request, answer, now)
+
+    # ------------------------------------------------------------ the keeper
+
+    def _start_keeper(self) -> None:
+        if self._keeper is None:
+            name = f"bus-heartbeat-{self.group_id}"
+            self._keeper = threading.Thread(target=self._keep, name=name, daemon=True)
+            self._keeper.start()
+
+    def _wake_keeper(self) -> None:
+        self._has_news = True
+        self._keeper_due.notify_all()
+
+    def _keep(self) -> None:
+        while True:
+            with self._lock:
+                if self._is_closed:
+                    return
+                self._has_news = False
+                now = time.monotonic()
+                self.commits.advance(now)
+                due = min(self.membership.tick(now), self.commits.next_event(now), now + 60.0)
+                if self.membership.has_news():
+                    self._changed.notify_all()  # who waits in poll has to rejoin
+            self._deliver()
+            with self._lock:
+                if not self._has_news and not self._is_closed:
+                    self._keeper_due.wait(max(0.0, due - time.monotonic()))
+
+    # ------------------------------------------------------------ the end
+
+    def close(self, deadline: float) -> None:
+        """Commit with auto-commit, leave, end. Raises what callbacks raise, when all is done."""
+        try:
+            if self.subscription is not None:
+                self.unsubscribe(deadline, "the consumer is closed")
+            else:
+                self._commit_before(frozenset(self._fetcher.assigned), deadline)
+        finally:
+            self.stop()
+        with self._lock:
+            self.commits.abandon(BusError(ErrorCode.REQUEST_TIMED_OUT, "the consumer was closed"))
+        self.tell_outcomes()
+        self._raise_what_callbacks_raised()
+
+    def stop(self) -> None:
+        """End the thread and the stream, without a word to the group. Safe to repeat."""
+        with self._lock:
+            self._is_closed = True
+            session = self._session
+            self._cut_session()
+            self._wake_keeper()
+        if session is not None:
+            session.join(_END_S)
+        if self._keeper is not None and threading.current_thread() is not self._keeper:
+            self._keeper.join(_END_S)
+
+
+def _names(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(partitions))) or "nothing"
+
+
+def _bad_assignor(work: Lead, expected: str) -> BusError:
+    return BusError(ErrorCode.INVALID_REQUEST, f"assignor {work.assignor.name!r}: expected {expected}")

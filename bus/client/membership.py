@@ -1,0 +1,556 @@
+"""A consumer's membership in its group: join, be assigned, send heartbeats, rebalance, leave.
+
+A machine without threads, clock or I/O. It is told what was answered and that time has passed, sends requests without
+waiting for them, and hands out *work*: what only the thread that polls may do, callbacks and the leader's assignment.
+Guards Kafka's promise of one owner: a member gives up what it was told to give up before it joins again, and whoever
+is out of the group owns nothing, may commit nothing, and learns it before it joins anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+from bus.client.assignors import Assignment, Assignor, MemberSubscription, RebalanceProtocol, rebalance_protocol
+from bus.client.cluster import error_of
+from bus.client.consumer_config import ConsumerConfig
+from bus.client.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
+from bus.client.group_protocol import (
+    PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from bus.client.values import GroupMetadata
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_JOIN_GRACE_MS = 5_000  # beyond the rebalance timeout, for the answer to travel; Kafka's
+_OUT_OF_GROUP = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
+_JOIN_AGAIN_AT_ONCE = frozenset(
+    {
+        ErrorCode.MEMBER_ID_REQUIRED,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+    }
+)
+
+
+class Phase(Enum):
+    UNJOINED = "unjoined"
+    JOINING = "joining"  # JoinGroup is under way
+    LEADING = "leading"  # joined as the leader, the assignment is to be made
+    SYNCING = "syncing"  # SyncGroup is under way
+    STABLE = "stable"  # the assignment is there
+
+
+class Generation(NamedTuple):
+    id: int
+    member_id: str
+
+
+NO_GENERATION = Generation(-1, "")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Revoke:
+    """Commit what was consumed of these, call on_revoked, stop reading them; then `done`."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lose:
+    """Another member may have these already: call on_lost, stop reading them; then `done`."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lead:
+    """Let `assignor` spread the partitions of `topics` over `members`; then `lead`. `is_kept`: the assignment holds as
+    it is, only the numbers of partitions are wanted."""
+
+    assignor: Assignor
+    topics: frozenset[str]
+    members: Mapping[str, MemberSubscription]
+    is_kept: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assign:
+    """Read `assigned` from now on, tell the assignor, call on_assigned with `added`."""
+
+    assignor: Assignor
+    assigned: frozenset[TopicPartition]
+    added: frozenset[TopicPartition]
+    generation: int
+
+
+Work = Revoke | Lose | Lead | Assign
+
+
+class Membership:
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        assignors: Sequence[Assignor],
+        coordinator: CoordinatorFinder,
+        *,
+        send: Callable[[GroupRequest], None],
+        backoff_s: Callable[[int], float],
+    ) -> None:
+        assert config.group_id is not None, "a member has a group"
+        self._config = config
+        self._group_id = config.group_id
+        self._assignors = {assignor.name: assignor for assignor in assignors}
+        self.protocol = rebalance_protocol(assignors)
+        self._coordinator = coordinator
+        self._send = send
+        self._backoff_s = backoff_s
+        self.topics: frozenset[str] | None = None  # None: not subscribed
+        self.owned: frozenset[TopicPartition] = frozenset()
+        self.phase = Phase.UNJOINED
+        self.generation = NO_GENERATION
+        self.rebalance_count = 0  # that were completed
+        self._protocol_name = ""
+        self._joined_topics: frozenset[str] = frozenset()
+        self._is_rejoin_needed = False
+        self._rejoin_reason = ""
+        self._is_prepared = False  # what has to be given up before the next join is given up
+        self._under_way: GroupRequest | None = None  # JoinGroup or SyncGroup
+        self._lead: Lead | None = None
+        self._assignment: frozenset[TopicPartition] | None = None  # as it was synced, not taken over yet
+        self._led_partitions: dict[str, int] | None = None  # numbers of partitions that this leader assigned
+        self._retry_at = -math.inf
+        self._failures = 0
+        self._error: BusError | None = None  # for the next poll
+        self._fatal: BusError | None = None  # for every poll
+        self._polled_at = 0.0
+        self._heartbeat: tuple[GroupRequest, Generation] | None = None  # under way
+        self._heartbeat_at = 0.0
+        self._heard_at = 0.0  # the coordinator's last word
+
+    # ------------------------------------------------------------ for the thread that polls
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        """What the next join asks for; the next poll joins if it is not what the last one asked for."""
+        self.topics = frozenset(topics)
+
+    def note_poll(self, now: float) -> None:
+        self._polled_at = now
+
+    def next_work(self, now: float) -> Work | None:
+        """What to do now before records may be given out; None: nothing, or nothing yet. Raises `BusError`."""
+        if self.topics is None:
+            return None
+        if self._lead is not None:
+            return self._lead
+        if self._assignment is not None:
+            work = self._complete(self._assignment)
+            if work is not None:
+                return work
+        if not self.is_rejoining() or self._under_way is not None:
+            return None
+        if self.generation.id < 0 and self.owned:
+            return Lose(self.owned)
+        self._raise_error()
+        self._coordinator.raise_error()
+        if self._coordinator.address is None:
+            self._coordinator.find(now)
+            return None
+        if not self._is_prepared:
+            revoke = self._preparation()
+            if revoke is not None:
+                return revoke
+            self._is_prepared = True
+        if now >= self._retry_at:
+            self._join(self._coordinator.address)
+        return None
+
+    def done(self, work: Revoke | Lose) -> None:
+        """The callbacks have run, and these are not read any more."""
+        self.owned -= work.partitions
+        if self._assignment is not None:
+            self.request_rejoin("gave up partitions that another member is to have")
+        else:
+            # Out of the group meanwhile: what is left is lost, that comes first.
+            self._is_prepared = self.generation.id >= 0
+
+    def lead(self, work: Lead, partitions: Mapping[str, int], assignment: Assignment, now: float) -> None:
+        """The leader's result for `work`; it is of no use if the group went on meanwhile."""
+        if work is not self._lead:
+            return
+        self._lead = None
+        self._led_partitions = dict(partitions)
+        address = self._coordinator.address
+        if address is None:
+            self._fail(BusError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is not known"), now)
+        else:
+            self._sync(address, {} if work.is_kept else assignment)
+
+    def fail_lead(self, work: Lead, now: float) -> None:
+        """There is no assignment; join again after a pause."""
+        if work is self._lead:
+            self._lead = None
+            self._fail(BusError(ErrorCode.UNKNOWN_SERVER_ERROR, "the leader made no assignment"), now)
+
+    def request_rejoin(self, reason: str) -> None:
+        self._is_rejoin_needed = True
+        self._rejoin_reason = reason
+
+    def note_partitions(self, partitions: Mapping[str, int]) -> None:
+        """How many partitions topics have now; the leader rebalances if it assigned other ones."""
+        led = self._led_partitions
+        if led is None or self.phase is not Phase.STABLE:
+            return
+        changed = sorted(topic for topic in led if partitions.get(topic, 0) != led[topic])
+        if changed:
+            self._led_partitions = None
+            self.request_rejoin(f"the partitions of {', '.join(changed)} are other ones")
+
+    def led_topics(self) -> frozenset[str]:
+        """Those of the group, if this member led its last rebalance: it watches their partitions."""
+        return frozenset(self._led_partitions or ())
+
+    def leave(self, reason: str, now: float) -> GroupRequest | None:
+        """Be out of the group. The request that says so is sent unless nobody has to know: a static member stays
+        until its session is over, so that its restart moves nothing (KIP-345)."""
+        address, generation = self._coordinator.address, self.generation
+        request = None
+        is_known = self.phase is not Phase.UNJOINED and generation.member_id
+        if self._config.group_instance_id is None and is_known and address is not None:
+            leaving = pb.LeavingMember(member_id=generation.member_id, reason=reason)
+            message = pb.LeaveGroupRequest(group_id=self._group_id, members=[leaving])
+            request = GroupRequest("LeaveGroup", message, address, self._config.request_timeout_ms)
+            self._send(request)
+        self._reset(reason, keeps_member_id=False)
+        return request
+
+    def unsubscribe(self) -> None:
+        """After `leave`: nothing is owned, and no poll joins."""
+        self.topics = None
+        self.owned = frozenset()
+        self._led_partitions = None
+        self._error = None
+
+    # ------------------------------------------------------------ questions
+
+    def is_rejoining(self) -> bool:
+        is_other = self.topics is not None and self.topics != self._joined_topics
+        return self._is_rejoin_needed or is_other or self.phase is not Phase.STABLE
+
+    def has_work(self) -> bool:
+        """An answer came that the thread that polls has to act on at once."""
+        return self._lead is not None or self._assignment is not None
+
+    def has_news(self) -> bool:
+        """The next poll has more to do than to give out records."""
+        if self.topics is None:
+            return False
+        return self.has_work() or (self._under_way is None and self.is_rejoining())
+
+    def next_event(self, now: float) -> float:
+        """When `next_work` may have more to do without any answer."""
+        if self.topics is None or self._under_way is not None or not self.is_rejoining():
+            return math.inf
+        return max(now, self._retry_at, self._coordinator.next_event() if self._coordinator.address is None else now)
+
+    def metadata(self) -> GroupMetadata:
+        return GroupMetadata(
+            self._group_id, self.generation.id, self.generation.member_id, self._config.group_instance_id
+        )
+
+    def seconds_since_heartbeat(self, now: float) -> float:
+        """Since the coordinator's last word; NaN before the first one."""
+        return now - self._heard_at if self._heard_at else math.nan
+
+    def commit_stamp(self) -> GroupMetadata | BusError:
+        """In whose name offsets are committed, or why they cannot be: only a member of the present generation may."""
+        if self.phase is Phase.STABLE and self.generation.id >= 0:
+            return self.metadata()
+        if self.phase in (Phase.JOINING, Phase.LEADING, Phase.SYNCING):
+            return BusError(
+                ErrorCode.REBALANCE_IN_PROGRESS,
+                f"group {self._group_id!r} rebalances: poll until it is over, then commit what is still assigned",
+            )
+        return BusError(
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            f"this consumer is no member of group {self._group_id!r} any more: other members may have its partitions "
+            f"already. If it was too slow, raise max_poll_interval_ms or lower max_poll_records",
+        )
+
+    # ------------------------------------------------------------ time, on any thread
+
+    def tick(self, now: float) -> float:
+        """Heartbeats, and the two timeouts; returns when to be called again. Comes while the application works, too."""
+        if self.phase not in (Phase.LEADING, Phase.SYNCING, Phase.STABLE):
+            return math.inf
+        if now - self._polled_at >= self._config.max_poll_interval_ms / 1000:
+            logger.warning(
+                "leaving group %r: no poll for max_poll_interval_ms=%d; processing took too long",
+                self._group_id,
+                self._config.max_poll_interval_ms,
+            )
+            self.leave("max.poll.interval.ms is over", now)
+            return math.inf
+        address = self._coordinator.address
+        if address is None:
+            self._coordinator.find(now)
+            return min(max(now, self._coordinator.next_event()), self._poll_deadline())
+        if now - self._heard_at >= self._config.session_timeout_ms / 1000:
+            self._heard_at = now
+            self._heartbeat = None
+            self._coordinator.mark_unknown(address, "no heartbeat was answered for session_timeout_ms", now)
+            return now
+        if self._heartbeat is None and now >= self._heartbeat_at:
+            self._send_heartbeat(address)
+        due = self._heartbeat_at if self._heartbeat is None else math.inf
+        return min(due, self._heard_at + self._config.session_timeout_ms / 1000, self._poll_deadline())
+
+    def heartbeat_now(self) -> None:
+        """The coordinator has news: ask at once. A notice may be older than this generation, the answer is not."""
+        self._heartbeat_at = -math.inf
+
+    def _poll_deadline(self) -> float:
+        return self._polled_at + self._config.max_poll_interval_ms / 1000
+
+    def _send_heartbeat(self, address: str) -> None:
+        message = pb.HeartbeatRequest(
+            group_id=self._group_id,
+            generation=self.generation.id,
+            member_id=self.generation.member_id,
+            group_instance_id=self._config.group_instance_id,
+        )
+        request = GroupRequest("Heartbeat", message, address, self._config.request_timeout_ms)
+        self._heartbeat = request, self.generation
+        self._send(request)
+
+    # ------------------------------------------------------------ joining
+
+    def _preparation(self) -> Revoke | None:
+        if self.generation.id < 0:
+            return None
+        if self.protocol is RebalanceProtocol.EAGER:
+            return Revoke(self.owned)
+        assert self.topics is not None, "only a subscriber prepares to join"
+        dropped = frozenset(partition for partition in self.owned if partition.topic not in self.topics)
+        return Revoke(dropped) if dropped else None
+
+    def _join(self, address: str) -> None:
+        assert self.topics is not None, "only a subscriber joins"
+        self.phase = Phase.JOINING
+        self._joined_topics = self.topics
+        self._is_rejoin_needed = False
+        config = self._config
+        message = pb.JoinGroupRequest(
+            group_id=self._group_id,
+            member_id=self.generation.member_id,
+            group_instance_id=config.group_instance_id,
+            session_timeout_ms=config.session_timeout_ms,
+            rebalance_timeout_ms=config.max_poll_interval_ms,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[self._group_protocol(assignor) for assignor in self._assignors.values()],
+            client_id=config.client_id,
+            reason=self._rejoin_reason,
+        )
+        timeout_ms = max(config.request_timeout_ms, config.max_poll_interval_ms + _JOIN_GRACE_MS)
+        self._begin(GroupRequest("JoinGroup", message, address, timeout_ms))
+
+    def _group_protocol(self, assignor: Assignor) -> pb.GroupProtocol:
+        topics = self._joined_topics
+        metadata = encode_subscription(
+            topics,
+            user_data=assignor.subscription_user_data(topics),
+            owned=self.owned,
+            generation=self.generation.id,
+            rack=self._config.client_rack,
+        )
+        return pb.GroupProtocol(name=assignor.name, metadata=metadata)
+
+    def _sync(self, address: str, assignment: Assignment) -> None:
+        self.phase = Phase.SYNCING
+        message = pb.SyncGroupRequest(
+            group_id=self._group_id,
+            generation=self.generation.id,
+            member_id=self.generation.member_id,
+            group_instance_id=self._config.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol=self._protocol_name,
+            assignments=[
+                pb.MemberAssignment(member_id=member_id, assignment=encode_assignment(partitions))
+                for member_id, partitions in assignment.items()
+            ],
+        )
+        timeout_ms = max(self._config.request_timeout_ms, self._config.max_poll_interval_ms + _JOIN_GRACE_MS)
+        self._begin(GroupRequest("SyncGroup", message, address, timeout_ms))
+
+    def _begin(self, request: GroupRequest) -> None:
+        self._under_way = request
+        self._send(request)
+
+    def _complete(self, assigned: frozenset[TopicPartition]) -> Work | None:
+        assert self.topics is not None, "only a subscriber is assigned partitions"
+        self._is_prepared = False
+        if any(partition.topic not in self.topics for partition in assigned):
+            self._assignment = None
+            self.request_rejoin("the subscription changed during the rebalance")
+            return None
+        revoked = self.owned - assigned
+        if revoked:
+            return Revoke(revoked)
+        self._assignment = None
+        self.rebalance_count += 1
+        added, self.owned = assigned - self.owned, assigned
+        return Assign(self._assignors[self._protocol_name], assigned, added, self.generation.id)
+
+    # ------------------------------------------------------------ answers
+
+    def on_answer(self, request: GroupRequest, answer: Any, now: float) -> None:
+        """The response, or a `BusError`, to a request that this machine sent."""
+        if self._heartbeat is not None and request is self._heartbeat[0]:
+            self._on_heartbeat(request, self._heartbeat[1], answer, now)
+        elif request is self._under_way:
+            self._under_way = None
+            error = _error_in(answer)
+            if error is not None:
+                self._on_refused(request, answer, error, now)
+            elif request.method == "JoinGroup":
+                self._on_joined(request, answer, now)
+            else:
+                self._on_synced(answer, now)
+
+    def _on_joined(self, request: GroupRequest, answer: pb.JoinGroupResponse, now: float) -> None:
+        self.generation = Generation(answer.generation, answer.member_id)
+        self._protocol_name = answer.protocol
+        self._heartbeat, self._heartbeat_at = None, now + self._config.heartbeat_interval_ms / 1000
+        self._heard_at = now
+        self._led_partitions = None
+        if answer.protocol not in self._assignors:
+            found = f"expected one of {sorted(self._assignors)} as the group's assignor, found {answer.protocol!r}"
+            self._give_up(BusError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, found), now)
+        elif answer.leader_id != answer.member_id:
+            assert request.address is not None, "a coordinator has an address"
+            self._sync(request.address, {})
+        else:
+            self._begin_to_lead(answer, now)
+
+    def _begin_to_lead(self, answer: pb.JoinGroupResponse, now: float) -> None:
+        try:
+            members = {member.member_id: decode_subscription(member) for member in answer.members}
+        except BusError as error:
+            self._give_up(error, now)
+            return
+        self.phase = Phase.LEADING
+        topics = frozenset(topic for member in members.values() for topic in member.topics)
+        self._lead = Lead(self._assignors[answer.protocol], topics, members, answer.skip_assignment)
+
+    def _on_synced(self, answer: pb.SyncGroupResponse, now: float) -> None:
+        try:
+            self._assignment = decode_assignment(answer.assignment)
+        except BusError as error:
+            self._give_up(error, now)
+            return
+        self.phase = Phase.STABLE
+        self._failures, self._retry_at = 0, -math.inf
+
+    def _on_refused(self, request: GroupRequest, answer: Any, error: BusError, now: float) -> None:
+        """JoinGroup or SyncGroup failed."""
+        if error.code is ErrorCode.MEMBER_ID_REQUIRED:
+            self.generation = Generation(-1, answer.member_id)
+            self._unjoin()
+        elif error.code is ErrorCode.FENCED_INSTANCE_ID:
+            self._be_fenced(error)
+        elif error.code in _OUT_OF_GROUP:
+            self._reset(str(error), keeps_member_id=error.code is ErrorCode.ILLEGAL_GENERATION)
+        elif error.code in _JOIN_AGAIN_AT_ONCE:
+            self._unjoin()
+        else:
+            if error.code in LOST_COORDINATOR:
+                self._coordinator.mark_unknown(request.address, error, now)
+            if error.retriable:
+                self._fail(error, now)
+            else:
+                self._give_up(error, now)
+
+    def _on_heartbeat(self, request: GroupRequest, generation: Generation, answer: Any, now: float) -> None:
+        self._heartbeat = None
+        error = _error_in(answer)
+        if error is None:
+            self._heard_at = now
+            self._heartbeat_at = now + self._config.heartbeat_interval_ms / 1000
+            return
+        self._heartbeat_at = now + self._backoff_s(0)
+        if error.code in LOST_COORDINATOR:
+            self._coordinator.mark_unknown(request.address, error, now)
+        elif error.code is ErrorCode.REBALANCE_IN_PROGRESS:
+            self._heard_at = now
+            self._heartbeat_at = now + self._config.heartbeat_interval_ms / 1000
+        self.note_refusal(error, generation)
+
+    def note_refusal(self, error: BusError, generation: Generation) -> None:
+        """A heartbeat or a commit that was sent in `generation` was refused: what it means for the membership."""
+        if generation != self.generation:
+            return  # of an earlier life
+        if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
+            if self.phase is Phase.STABLE:
+                self.request_rejoin("the group rebalances")
+        elif error.code is ErrorCode.FENCED_INSTANCE_ID:
+            self._be_fenced(error)
+        elif error.code in _OUT_OF_GROUP:
+            logger.warning("out of group %r: %s", self._group_id, error)
+            self._reset(str(error), keeps_member_id=error.code is ErrorCode.ILLEGAL_GENERATION)
+
+    # ------------------------------------------------------------ failing
+
+    def _unjoin(self) -> None:
+        self.phase = Phase.UNJOINED
+        self._under_way = self._lead = self._assignment = self._heartbeat = None
+
+    def _reset(self, reason: str, *, keeps_member_id: bool) -> None:
+        """Out of the generation: what is owned is lost."""
+        self.generation = Generation(-1, self.generation.member_id if keeps_member_id else "")
+        self._unjoin()
+        self._is_prepared = False
+        self._led_partitions = None
+        self.request_rejoin(reason)
+
+    def _be_fenced(self, error: BusError) -> None:
+        logger.error("fenced: another consumer has group_instance_id %r: %s", self._config.group_instance_id, error)
+        self._reset(str(error), keeps_member_id=False)
+        self._fatal = error
+
+    def _fail(self, error: BusError, now: float) -> None:
+        """Join again after a pause."""
+        level = logging.DEBUG if self._failures else logging.INFO
+        logger.log(level, "joining group %r is tried again: %s", self._group_id, error)
+        self._unjoin()
+        self._retry_at = now + self._backoff_s(self._failures)
+        self._failures += 1
+
+    def _give_up(self, error: BusError, now: float) -> None:
+        """For the user to see; the poll after that tries again."""
+        self._fail(error, now)
+        self._error = error
+
+    def _raise_error(self) -> None:
+        if self._fatal is not None:
+            raise self._fatal
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+
+def _error_in(answer: Any) -> BusError | None:
+    if isinstance(answer, BusError):
+        return answer
+    return error_of(answer.error_code, answer.error_message) if answer.error_code else None

@@ -1,0 +1,260 @@
+"""Offset commits of one consumer: in order, one request at a time, in the name of the present generation.
+
+A machine without threads, clock or I/O, beside `membership`. Guards two promises: commits take effect in the order in
+which they were asked for, and an offset of a partition that is not this consumer's any more is never sent. What is
+asked for while a request is under way gathers and goes as one request: the last offset of each partition. A commit
+that waits for its outcome is repeated until it succeeds or its time is over; any other fails at the first error.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from bus.client.cluster import error_of
+from bus.client.consumer_config import ConsumerConfig
+from bus.client.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
+from bus.client.membership import Generation
+from bus.client.values import GroupMetadata, OffsetAndMetadata
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+CommitCallback = Callable[[Offsets, BusError | None], object]
+
+
+class Member(Protocol):
+    """In whose name offsets are committed."""
+
+    def commit_stamp(self) -> GroupMetadata | BusError: ...
+
+    def may_commit(self, partition: TopicPartition) -> bool: ...
+
+    def note_refusal(self, error: BusError, generation: Generation) -> None: ...
+
+
+class Commit:
+    """One call of the user's, and its outcome: `error` counts once it `is_done`."""
+
+    __slots__ = ("asked_at", "callback", "deadline", "error", "is_done", "is_repeated", "offsets")
+
+    def __init__(
+        self, offsets: Offsets, *, asked_at: float, deadline: float, is_repeated: bool, callback: CommitCallback | None
+    ) -> None:
+        self.offsets = dict(offsets)
+        self.asked_at = asked_at
+        self.deadline = deadline
+        self.is_repeated = is_repeated
+        self.callback = callback
+        self.is_done = False
+        self.error: BusError | None = None
+
+
+class OffsetCommits:
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        coordinator: CoordinatorFinder,
+        member: Member,
+        *,
+        send: Callable[[GroupRequest], None],
+        backoff_s: Callable[[int], float],
+        on_latency: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        self._config = config
+        self._coordinator = coordinator
+        self._member = member
+        self._send = send
+        self._backoff_s = backoff_s
+        self._on_latency = on_latency
+        self._waiting: deque[Commit] = deque()
+        self._sent: tuple[GroupRequest, Generation, list[Commit], float] | None = None
+        self._retry_at = -math.inf
+        self._failures = 0
+        self._done: deque[Commit] = deque()
+        self.committed: dict[TopicPartition, int] = {}  # by this consumer, of what it reads now
+        self.auto_at = math.inf  # when the next automatic commit is due
+
+    # ------------------------------------------------------------ asking
+
+    def add(self, commit: Commit, now: float) -> None:
+        self._waiting.append(commit)
+        self.advance(now)
+
+    def is_idle(self) -> bool:
+        return self._sent is None and not self._waiting
+
+    def has_done(self) -> bool:
+        return bool(self._done)
+
+    def take_done(self) -> list[Commit]:
+        """Those whose outcome nobody has heard yet, in order."""
+        done = list(self._done)
+        self._done.clear()
+        return done
+
+    def abandon(self, error: BusError) -> None:
+        """Nothing more is sent; what waits or is under way has `error` for its outcome."""
+        left = [*(self._sent[2] if self._sent is not None else ()), *self._waiting]
+        self._sent = None
+        self._waiting.clear()
+        for commit in left:
+            self._settle(commit, error)
+
+    # ------------------------------------------------------------ auto-commit
+
+    def start_auto(self, now: float) -> None:
+        """Partitions were assigned: the interval begins anew."""
+        if self._config.enable_auto_commit:
+            self.auto_at = now + self._config.auto_commit_interval_ms / 1000
+
+    def take_auto_due(self, now: float) -> bool:
+        """True if an automatic commit is due; the next one is due an interval later."""
+        if now < self.auto_at:
+            return False
+        self.auto_at = now + self._config.auto_commit_interval_ms / 1000
+        return True
+
+    def hurry_auto(self, now: float) -> None:
+        """The last automatic commit failed for a while: the next one comes soon."""
+        self.auto_at = min(self.auto_at, now + self._backoff_s(0))
+
+    def forget(self, partitions: frozenset[TopicPartition]) -> None:
+        """They are read by somebody else from now on."""
+        for partition in partitions:
+            self.committed.pop(partition, None)
+
+    # ------------------------------------------------------------ time and answers
+
+    def advance(self, now: float) -> None:
+        """Give up what is late, send what may be sent."""
+        if self._sent is not None:
+            if now >= self._sent[3]:
+                request, *_ = self._sent
+                error = BusError(ErrorCode.REQUEST_TIMED_OUT, "the offset commit was not answered in time")
+                self.on_answer(request, error, now)
+            return
+        for commit in [commit for commit in self._waiting if now >= commit.deadline]:
+            self._waiting.remove(commit)
+            self._settle(commit, BusError(ErrorCode.REQUEST_TIMED_OUT, "the offsets could not be committed in time"))
+        if self._waiting and now >= self._retry_at:
+            self._send_waiting(now)
+
+    def next_event(self, now: float) -> float:
+        """When `advance` may have more to do without any answer."""
+        if self._sent is not None:
+            return self._sent[3]
+        if not self._waiting:
+            return math.inf
+        finding = self._coordinator.next_event() if self._coordinator.address is None else now
+        return min(max(now, self._retry_at, finding), min(commit.deadline for commit in self._waiting))
+
+    def _send_waiting(self, now: float) -> None:
+        stamp = self._member.commit_stamp()
+        if isinstance(stamp, BusError):
+            self.abandon(stamp)
+            return
+        if self._coordinator.address is None:
+            self._coordinator.find(now)
+            if self._coordinator.error is not None:
+                self.abandon(self._coordinator.error)
+            return
+        commits: list[Commit] = []
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        while self._waiting:
+            commit = self._waiting.popleft()
+            refusal = self._refusal(commit)
+            if refusal is not None:
+                self._settle(commit, refusal)
+            else:
+                commits.append(commit)
+                offsets.update(commit.offsets)
+        if commits:
+            message = _request(stamp, offsets)
+            request = GroupRequest("OffsetCommit", message, self._coordinator.address, self._config.request_timeout_ms)
+            generation = Generation(stamp.generation, stamp.member_id)
+            self._sent = request, generation, commits, now + self._config.request_timeout_ms / 1000
+            self._send(request)
+
+    def _refusal(self, commit: Commit) -> BusError | None:
+        for partition in commit.offsets:
+            if not self._member.may_commit(partition):
+                return BusError(
+                    ErrorCode.ILLEGAL_GENERATION,
+                    f"{partition} is not assigned to this consumer: another member may have it, nothing was committed",
+                )
+        return None
+
+    def on_answer(self, request: GroupRequest, answer: Any, now: float) -> None:
+        """The response, or a `BusError`, to a request that this machine sent."""
+        if self._sent is None or request is not self._sent[0]:
+            return
+        _, generation, commits, _ = self._sent
+        self._sent = None
+        errors = _errors_in(answer, commits)
+        for error in {error.code: error for error in errors.values()}.values():
+            if error.code in LOST_COORDINATOR:
+                self._coordinator.mark_unknown(request.address, error, now)
+            self._member.note_refusal(error, generation)
+        again: list[Commit] = []
+        for commit in commits:
+            failures = [errors[partition] for partition in commit.offsets if partition in errors]
+            if failures and commit.is_repeated and all(error.retriable for error in failures) and now < commit.deadline:
+                again.append(commit)
+            else:
+                self._note(commit, errors, now)
+                self._settle(commit, next((e for e in failures if not e.retriable), next(iter(failures), None)))
+        self._waiting.extendleft(reversed(again))
+        self._failures = self._failures + 1 if again else 0
+        self._retry_at = now + self._backoff_s(self._failures - 1) if again else -math.inf
+        self.advance(now)
+
+    def _note(self, commit: Commit, errors: Mapping[TopicPartition, BusError], now: float) -> None:
+        self._on_latency(now - commit.asked_at)
+        for partition, committed in commit.offsets.items():
+            if partition not in errors:
+                self.committed[partition] = committed.offset
+
+    def _settle(self, commit: Commit, error: BusError | None) -> None:
+        commit.is_done, commit.error = True, error
+        self._done.append(commit)
+
+
+def _request(stamp: GroupMetadata, offsets: Offsets) -> pb.OffsetCommitRequest:
+    return pb.OffsetCommitRequest(
+        group_id=stamp.group_id,
+        generation=stamp.generation,
+        member_id=stamp.member_id,
+        group_instance_id=stamp.group_instance_id,
+        partitions=[
+            pb.OffsetCommitPartition(
+                topic=partition.topic,
+                partition=partition.partition,
+                offset=committed.offset,
+                leader_epoch=committed.leader_epoch,
+                metadata=committed.metadata,
+            )
+            for partition, committed in offsets.items()
+        ],
+    )
+
+
+def _errors_in(answer: Any, commits: list[Commit]) -> dict[TopicPartition, BusError]:
+    """Of the partitions that were not committed. What the answer does not name was not."""
+    asked = {partition for commit in commits for partition in commit.offsets}
+    if isinstance(answer, BusError):
+        return dict.fromkeys(asked, answer)
+    missing = BusError(ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator's answer does not name every partition")
+    errors = dict.fromkeys(asked, missing)
+    for share in answer.partitions:
+        partition = TopicPartition(share.topic, share.partition)
+        errors.pop(partition, None)
+        if share.error_code:
+            errors[partition] = error_of(share.error_code, share.error_message or str(partition))
+    return errors

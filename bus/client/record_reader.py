@@ -1,0 +1,172 @@
+"""Takes what was fetched and gives it out: for polls in runs of batches, for iteration record by record.
+
+Guards two promises: before anything is given out, the group has had its say, so that nothing comes of a partition that
+was given up; and every partition with records has its turn. Waits in the thread that polls; the lock is the fetcher's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from bus.client.assigned_partition import AssignedPartition
+from bus.client.consumer_config import ConsumerConfig
+from bus.client.consumer_metrics import ConsumerMetrics
+from bus.client.deserialization import Deserializers, RecordDeserializationError
+from bus.client.fetched import records_of
+from bus.client.fetcher import Fetcher
+from bus.client.group_client import GroupClient
+from bus.client.positions import Positions
+from bus.client.values import ConsumerRecord
+from bus.errors import BusError, ErrorCode
+from bus.model import TopicPartition
+
+Runs = list[tuple[TopicPartition, pa.RecordBatch]]
+
+_ITERATION_WAIT_S = 60.0
+
+
+class RecordReader:
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        positions: Positions,
+        group: GroupClient | None,
+        config: ConsumerConfig,
+        deserializers: Deserializers,
+        metrics: ConsumerMetrics,
+    ) -> None:
+        self._fetcher = fetcher
+        self._positions = positions
+        self._group = group
+        self._config = config
+        self._deserializers = deserializers
+        self._metrics = metrics
+        self._turn = 0
+        self._iterating: tuple[AssignedPartition, Iterator[ConsumerRecord]] | None = None
+        self._is_awoken = False
+        self.was_awoken = False  # the last `take` ended so
+        self.is_closed = False
+
+    def check_open(self) -> None:
+        if self.is_closed:
+            raise BusError(ErrorCode.INVALID_REQUEST, "this consumer is closed")
+
+    def wakeup(self) -> None:
+        """End the wait that goes on, or else the next one. From any thread."""
+        with self._fetcher.lock:
+            self._is_awoken = True
+            self._fetcher.changed.notify_all()
+
+    def stop_iterating(self) -> None:
+        """The position, or what is assigned, becomes another one: what iteration has read ahead counts no more."""
+        self._iterating = None
+
+    # ------------------------------------------------------------ taking
+
+    def take(self, timeout_s: float, max_records: int) -> Runs:
+        """The next records, whole batches or parts of them; nothing if none came in time."""
+        self._iterating = None
+        self._wait(timeout_s)
+        runs: Runs = []
+        with self._fetcher.lock:
+            self.was_awoken, self._is_awoken = self._is_awoken, False
+            for partition in self._in_turn():
+                try:
+                    while max_records and (batch := partition.peek(max_records)) is not None:
+                        partition.advance(batch)
+                        max_records -= batch.num_rows
+                        self._metrics.records_consumed += batch.num_rows
+                        runs.append((partition.partition, batch))
+                except BusError:
+                    # What is damaged is fetched again; what was taken already must reach the user first.
+                    self._fetcher.fetch_anew(partition.partition)
+                    if not runs:
+                        raise
+            self._fetcher.fetch(time.monotonic())
+        return runs
+
+    def next_record(self) -> ConsumerRecord | None:
+        """The next one, however long it takes; None after a wake-up. The position follows."""
+        while True:
+            if self._group is not None:
+                self._group.between_records()
+            if self._iterating is not None:
+                partition, records = self._iterating
+                try:
+                    record = next(records, None)
+                except RecordDeserializationError:
+                    self._iterating = None
+                    raise
+                if record is not None:
+                    self._metrics.records_consumed += 1
+                    with self._fetcher.lock:
+                        partition.advance_to(1, record.offset + 1)
+                    return record
+            if not self._peek():
+                return None
+
+    def _peek(self) -> bool:
+        """Make the next records ready for iteration; False after a wake-up."""
+        self._iterating = None
+        while True:
+            self._wait(_ITERATION_WAIT_S)
+            with self._fetcher.lock:
+                if self._is_awoken:
+                    self._is_awoken = False
+                    return False
+                for partition in self._in_turn():
+                    batch = partition.peek(self._config.max_poll_records)
+                    if batch is not None:
+                        records = records_of(partition.partition, batch)
+                        given = self._deserializers.apply(records) if self._deserializers else iter(records)
+                        self._iterating = partition, given
+                        return True
+
+    def _in_turn(self) -> list[AssignedPartition]:
+        """The partitions with something to give, another one first each time."""
+        ready = [p for p in self._fetcher.assigned.values() if p.buffer and not p.is_paused and p.position is not None]
+        self._turn += 1
+        first = self._turn % len(ready) if ready else 0
+        return ready[first:] + ready[:first]
+
+    # ------------------------------------------------------------ waiting
+
+    def _wait(self, timeout_s: float) -> None:
+        """Until a partition has records, or `wakeup`, or the time is over."""
+        deadline = time.monotonic() + timeout_s
+        group = self._group
+        while True:
+            self.check_open()
+            if group is not None:
+                group.work()
+            if not self._fetcher.assigned and (group is None or group.subscription is None):
+                raise BusError(
+                    ErrorCode.INVALID_REQUEST, "nothing is assigned: call assign() or, with a group_id, subscribe()"
+                )
+            self._positions.settle(deadline)
+            with self._fetcher.lock:
+                now = self._metrics.last_poll_at = time.monotonic()
+                self._fetcher.cut_silent(now)
+                if self._raise_error_or_is_ready() or now >= deadline:
+                    return
+                self._fetcher.fetch(now)
+                if not self._positions.is_unsettled(now) and (group is None or not group.is_pressed()):
+                    until = min(deadline, self._fetcher.next_event(now))
+                    if group is not None:
+                        until = min(until, group.next_event(now))
+                    self._fetcher.changed.wait(max(0.0, until - now))
+
+    def _raise_error_or_is_ready(self) -> bool:
+        is_ready = False
+        for partition in self._fetcher.assigned.values():
+            is_ready = is_ready or (bool(partition.buffer) and not partition.is_paused)
+        if is_ready or self._is_awoken:
+            return True
+        for partition in self._fetcher.assigned.values():
+            if partition.error is not None:
+                error, partition.error = partition.error, None
+                raise error
+        return False

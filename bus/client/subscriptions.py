@@ -1,0 +1,70 @@
+"""What a consumer reads: nothing, topics by name, topics by pattern, or partitions that it named itself.
+
+Guards one promise: the group decides what is read, or the user does, never both at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from bus.errors import BusError, ErrorCode
+from bus.model import TopicPartition
+
+RebalanceCallback = Callable[[list[TopicPartition]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """By name, or by pattern; then `topics` is empty. The callbacks come with their partitions, sorted."""
+
+    topics: frozenset[str]
+    pattern: re.Pattern[str] | None = None
+    on_assigned: RebalanceCallback | None = None
+    on_revoked: RebalanceCallback | None = None
+    on_lost: RebalanceCallback | None = None  # None: as on_revoked
+
+    def matching(self, topics: Iterable[str]) -> frozenset[str]:
+        """Those of `topics` that a pattern subscribes to: it has to match the whole name."""
+        assert self.pattern is not None, "topics that are named need no match"
+        return frozenset(topic for topic in topics if self.pattern.fullmatch(topic))
+
+
+def subscription_of(
+    topics: Iterable[str] | None,
+    pattern: str | re.Pattern[str] | None,
+    *,
+    on_assigned: RebalanceCallback | None,
+    on_revoked: RebalanceCallback | None,
+    on_lost: RebalanceCallback | None,
+) -> Subscription | None:
+    """None for an empty list of topics: nothing is subscribed. Raises `BusError`."""
+    for callback in (on_assigned, on_revoked, on_lost):
+        if callback is not None and not callable(callback):
+            raise _wrong(f"a rebalance callback to be a function of the partitions, found {callback!r}")
+    if (topics is None) == (pattern is None):
+        raise _wrong("either topics or a pattern to subscribe to, found " + ("neither" if topics is None else "both"))
+    if pattern is not None:
+        return Subscription(frozenset(), _compiled(pattern), on_assigned, on_revoked, on_lost)
+    assert topics is not None, "one of the two is there"
+    if isinstance(topics, str):
+        raise _wrong(f"a list of topics, found the text {topics!r}")
+    names = frozenset(topics)
+    for name in names:
+        if not isinstance(name, str) or not name.strip():
+            raise _wrong(f"names of topics, found {name!r}")
+    return Subscription(names, None, on_assigned, on_revoked, on_lost) if names else None
+
+
+def _compiled(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise BusError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION, f"expected a regular expression, found {pattern!r}: {error}"
+        ) from None
+
+
+def _wrong(message: str) -> BusError:
+    return BusError(ErrorCode.INVALID_REQUEST, f"expected {message}")
