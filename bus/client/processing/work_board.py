@@ -1,7 +1,8 @@
 """The one place where the thread that polls and the workers meet: a lock around the flow of records.
 
-Guards that nobody waits in vain: workers are told when there is something to do, the polling thread when it has
-something to commit, to resume or to end. The lock is never held while a handler runs or the consumer is called.
+Guards that nobody waits in vain: workers are told when records came or one has to wait for its next attempt, the
+polling thread when it has something to commit, to resume or to end. A worker that settles a record frees one lane at
+most, and looks for work itself, so no other one has to be told. The lock is never held while a handler runs or the consumer is called.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from bus.client.processing.error_decisions import FailureDecision
+from bus.client.processing.error_decisions import FailureDecision, TryAgain
 from bus.client.processing.record_flow import RecordFlow
 from bus.client.processing.work import Work
 from bus.model import TopicPartition
@@ -22,7 +23,7 @@ def now_ms() -> int:
 
 
 class WorkBoard:
-    """`wake`: ends the poll that is under way, from any thread. `announce`, of the workers: there may be work."""
+    """`wake`: ends the poll that is under way, from any thread. `announce`, set by the workers: look for work."""
 
     def __init__(self, flow: RecordFlow, wake: Callable[[], None], clock: Callable[[], int] = now_ms) -> None:
         self.announce: Callable[[], None] = lambda: None
@@ -61,7 +62,10 @@ class WorkBoard:
 
     def fail(self, work: Work, error: BaseException) -> FailureDecision:
         with self._settling() as flow:
-            return flow.fail(work, error, self.clock())
+            decision = flow.fail(work, error, self.clock())
+        if isinstance(decision, TryAgain):
+            self.announce()  # workers that wait have to look at the clock
+        return decision
 
     def pass_over_dead_letter(self, work: Work) -> None:
         with self._settling() as flow:
@@ -84,7 +88,6 @@ class WorkBoard:
             self._is_awoken = self._is_awoken or must_wake
         if must_wake:
             self._wake()
-        self.announce()
 
     # ------------------------------------------------------------ for the thread that polls
 

@@ -1,0 +1,246 @@
+"""The loop itself: polls, gives records to workers, commits what is done, gives partitions up in order, ends in order.
+
+Guards the contract of `run()`: whatever ends it, no new record is begun, those with workers are waited for up to
+drain.timeout.ms, what is done is committed, the consumer goes on, should it be used, behind what was committed and not
+behind what was polled, and the group is left. All calls of the consumer are made on the thread that called `run()`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from bus.client.processing.consumer_port import ProcessedConsumer, undeserializable_place
+from bus.client.processing.handlers import calling, check_handler, is_coroutine_handler
+from bus.client.processing.record_flow import RecordFlow
+from bus.client.processing.settings import ProcessingSettings
+from bus.client.processing.stop_signals import StopSignals
+from bus.client.processing.summary import RecordFailed, RunSummary
+from bus.client.processing.work_board import WorkBoard, now_ms
+from bus.client.processing.workers import AsyncWorkers, DeadLetterSink, ThreadWorkers, Workers
+from bus.client.values import ConsumerRecord
+from bus.errors import BusError, ErrorCode
+from bus.model import TimestampType, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_POLL_MS = 200  # how late a stop event is seen; everything else wakes the poll
+_COMMIT_RETRY_MS = 500
+
+# The group goes on without this commit: it rebalances, or has forgotten this member, which the next poll finds out.
+_COMMITS_LATER = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID})
+
+
+class ProcessingRun:
+    """One call of `run()`."""
+
+    def __init__(
+        self,
+        consumer: ProcessedConsumer,
+        handler: Callable[..., Any],
+        settings: ProcessingSettings,
+        dead_letters: DeadLetterSink,
+        stop: threading.Event | None = None,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        """Raises `BusError` INVALID_CONFIG for a handler that does not fit."""
+        check_handler(handler, settings)
+        self._consumer = consumer
+        self._settings = settings
+        self._stop = stop or threading.Event()
+        self._ended_by: str | None = None
+        self._is_hurried = False
+        self._clock = clock
+        self._started_ms = clock()
+        self._commit_again_ms = self._started_ms
+        self._committed: dict[TopicPartition, int] = {}
+        self._flow = RecordFlow(settings, self._started_ms)
+        self._board = WorkBoard(self._flow, consumer.wakeup, clock)
+        call = calling(handler, self._board, settings)
+        workers = AsyncWorkers if is_coroutine_handler(handler) else ThreadWorkers
+        self._workers: Workers = workers(self._board, call, dead_letters, count=settings.workers)
+
+    def run(self) -> RunSummary:
+        """Raises `RecordFailed`, and `BusError` where the consumer cannot go on; after the same orderly end."""
+        self._consumer.start_processing(self._on_assigned, self._on_revoked, self._on_lost)
+        settings = self._settings
+        logger.info("processing with %d workers, order %s, ack %s", settings.workers, settings.order, settings.ack)
+        with StopSignals(self._on_signal):
+            self._workers.start()
+            try:
+                while not self._is_over():
+                    self._do_round()
+            except BaseException:
+                self._ended_by = "error"
+                raise
+            finally:
+                summary = self._end()
+        if self._flow.failure is not None:
+            record, error = self._flow.failure
+            raise RecordFailed(record, error, summary) from error
+        return summary
+
+    # ------------------------------------------------------------ the rounds
+
+    def _is_over(self) -> bool:
+        if self._ended_by is None:
+            with self._board.locked() as flow:
+                self._ended_by = "error" if flow.is_stopped else "stop" if self._stop.is_set() else None
+        return self._ended_by is not None
+
+    def _do_round(self) -> None:
+        self._board.start_round()
+        self._commit_what_is_due()
+        self._apply_pauses()
+        try:
+            records = self._consumer.poll(timeout_ms=self._poll_ms())
+        except Exception as error:
+            self._add_undeserializable(error)
+            return
+        if records:
+            with self._board.locked() as flow:
+                flow.add(records)
+            self._board.announce()
+            self._apply_pauses()
+
+    def _poll_ms(self) -> int:
+        with self._board.locked() as flow:
+            due_ms = flow.next_commit_ms()
+        return _POLL_MS if due_ms is None else max(0, min(_POLL_MS, due_ms - self._clock()))
+
+    def _add_undeserializable(self, error: Exception) -> None:
+        """It takes its place among the others, so that order holds for what becomes of it too."""
+        place = undeserializable_place(error)
+        if place is None:
+            raise error
+        partition, offset = place
+        record = ConsumerRecord(
+            partition.topic, partition.partition, offset, -1, TimestampType.CREATE_TIME, None, None, [], -1
+        )
+        with self._board.locked() as flow:
+            flow.add([record], failure=error)
+        self._consumer.seek(partition, offset + 1)
+        self._board.announce()
+
+    def _apply_pauses(self) -> None:
+        with self._board.locked() as flow:
+            full, freed = flow.changed_pauses()
+        if full:
+            logger.debug("paused, %d records or more are queued: %s", self._settings.queued_records_max, _names(full))
+            self._consumer.pause(full)
+        if freed:
+            self._consumer.resume(freed)
+
+    # ------------------------------------------------------------ commits
+
+    def _commit_what_is_due(self) -> None:
+        now = self._clock()
+        if now < self._commit_again_ms:
+            return
+        with self._board.locked() as flow:
+            offsets = flow.due_offsets(now)
+        self._commit(offsets)
+
+    def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """What cannot be committed now is tried again later, unless the partitions are given up before."""
+        if not offsets:
+            return
+        try:
+            self._consumer.commit(offsets)
+        except BusError as error:
+            if error.code not in _COMMITS_LATER and not error.retriable:
+                raise
+            self._commit_again_ms = self._clock() + _COMMIT_RETRY_MS
+            logger.warning("a commit of %d partitions is put off: %s", len(offsets), error)
+            return
+        self._committed.update(offsets)
+        with self._board.locked() as flow:
+            flow.note_committed(offsets, self._clock())
+
+    # ------------------------------------------------------------ rebalances; called inside of poll
+
+    def _on_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        logger.info("assigned: %s", _names(partitions))
+
+    def _on_revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        """Wait for what workers have of them, commit, give them up."""
+        revoked = list(partitions)
+        with self._board.locked() as flow:
+            flow.let_go(revoked)
+        left = self._drain(revoked)
+        with self._board.locked() as flow:
+            offsets = flow.all_offsets(revoked)
+        try:
+            self._commit(offsets)
+        except BusError as error:
+            logger.warning("revoked partitions are given up without a last commit: %s", error)
+        with self._board.locked() as flow:
+            flow.forget(revoked)
+        logger.info("drained and given up, %d records still with workers: %s", left, _names(revoked))
+
+    def _on_lost(self, partitions: Iterable[TopicPartition]) -> None:
+        lost = list(partitions)
+        with self._board.locked() as flow:
+            flow.let_go(lost)
+            flow.forget(lost)
+        logger.warning("lost, nothing is committed any more: %s", _names(lost))
+
+    def _drain(self, partitions: Iterable[TopicPartition] | None) -> int:
+        left = self._board.wait_until_left(partitions, self._settings.drain_timeout_ms, lambda: self._is_hurried)
+        if left:
+            logger.warning(
+                "%d records were still with workers after %d ms; they will come again",
+                left,
+                self._settings.drain_timeout_ms,
+            )
+        return left
+
+    # ------------------------------------------------------------ the end
+
+    def _on_signal(self, name: str) -> None:
+        if self._ended_by is None:
+            logger.info("%s: ending, records with workers have %d ms", name, self._settings.drain_timeout_ms)
+            self._ended_by = name
+            self._consumer.wakeup()
+        else:
+            self._is_hurried = True
+
+    def _end(self) -> RunSummary:
+        with self._board.locked() as flow:
+            flow.stop()
+        self._workers.end()
+        left = self._drain(None)
+        with self._board.locked() as flow:
+            offsets, positions = flow.all_offsets(), flow.positions()
+        try:
+            self._commit(offsets)
+            for partition in positions.keys() & self._consumer.assignment():
+                self._consumer.seek(partition, positions[partition])
+        except BusError as error:
+            logger.warning("the last commit failed, what is not committed comes again: %s", error)
+        finally:
+            self._consumer.close()
+        summary = self._summary(left)
+        logger.info("ended by %s: %s", summary.ended_by, summary)
+        return summary
+
+    def _summary(self, left: int) -> RunSummary:
+        with self._board.locked() as flow:
+            counts = flow.counts
+            return RunSummary(
+                handled=counts.handled,
+                skipped=counts.skipped,
+                dead_lettered=counts.dead_lettered,
+                retried=counts.retried,
+                abandoned=counts.abandoned + left,
+                commits=counts.commits,
+                committed=dict(self._committed),
+                duration_ms=self._clock() - self._started_ms,
+                ended_by=self._ended_by or "error",
+            )
+
+
+def _names(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(partitions))) or "none"
