@@ -126,8 +126,8 @@ class RowChunk:
     ) -> None:
         """Its one outcome, with the lock of the sender held; `announce` follows without it."""
         assert not self.is_settled, "a chunk is settled once"
-        self.is_settled = True
         self.outcome = Outcome(metadata, error, offsets, self.refused or None)
+        self.is_settled = True  # last: whoever sees it without the lock finds the outcome
         self.values, self.keys, self.headers = [], None, None
 
     def announce(self) -> None:
@@ -136,9 +136,9 @@ class RowChunk:
     def error_of(self, position: int) -> BusError | None:
         outcome = self.outcome
         assert outcome is not None, "asked for the outcome of a chunk that has none"
-        if outcome.record_errors is not None and position in outcome.record_errors:
-            return outcome.record_errors[position]
-        return outcome.error
+        if outcome.record_errors is None:
+            return outcome.error
+        return outcome.record_errors.get(position, outcome.error)
 
     def metadata_of(self, position: int) -> RecordMetadata:
         """Of a record that has no error."""
@@ -162,6 +162,7 @@ class RecordBatchBuilder:
 
     __slots__ = (
         "_callbacks",
+        "_called",
         "_event",
         "_order",
         "_places",
@@ -195,9 +196,11 @@ class RecordBatchBuilder:
         self.chunks: tuple[RowChunk, ...] = ()  # empty while open
         self._starts: list[int] | None = None  # of each chunk, in the order by partition
         self._order: Any = None  # the records in the order by partition
-        self._places: Any = None  # of each record in that order
+        self._places: list[int] | None = None  # of each record in that order
         self._event: threading.Event | None = None
-        self._callbacks: list[_Callback] | None = None
+        # Side by side, and no future among them: objects that live for a while keep the garbage collector busy.
+        self._called: list[int] = []
+        self._callbacks: list[_Callback] = []
 
     def add(
         self,
@@ -315,15 +318,14 @@ class RecordBatchBuilder:
             return None, index
         if self._starts is None:
             return self.chunks[0], index
-        place = int(self._order_places()[index])
+        place = (self._places or self._order_places())[index]
         slot = bisect.bisect_right(self._starts, place) - 1
         return self.chunks[slot], place - self._starts[slot]
 
-    def _order_places(self) -> Any:
-        if self._places is None:
-            places = np.empty(len(self._order), np.int32)
-            places[self._order] = np.arange(len(places), dtype=np.int32)
-            self._places = places
+    def _order_places(self) -> list[int]:
+        places = np.empty(len(self._order), np.int32)
+        places[self._order] = np.arange(len(places), dtype=np.int32)
+        self._places = places.tolist()
         return self._places
 
     def is_done(self, index: int) -> bool:
@@ -334,22 +336,30 @@ class RecordBatchBuilder:
         """Wake those who wait for this chunk and run its callbacks. Without any lock held."""
         with _lock:
             event, self._event = self._event, None
-            due, self._callbacks = self._callbacks_of(chunk)
+            called, callbacks = self._take_callbacks(chunk)
         if event is not None:
             event.set()
-        for _, callback, future in due:
-            _run(callback, future)
+        for index, callback in zip(called, callbacks, strict=True):
+            try:
+                callback(RecordFuture(self, index))
+            except Exception:  # a user's code, on a thread that must go on
+                _note_failed_callback()
 
-    def _callbacks_of(self, chunk: RowChunk) -> tuple[list[_Callback], list[_Callback] | None]:
-        """Those of the chunk's records, and the others. There may be one for every record."""
-        callbacks = self._callbacks or []
-        if self._starts is None or not callbacks:
-            return callbacks, None
-        places = self._order_places()[[entry[0] for entry in callbacks]]
+    def _take_callbacks(self, chunk: RowChunk) -> tuple[list[int], list[_Callback]]:
+        """Those of the chunk's records; there may be one for every record."""
+        called, callbacks = self._called, self._callbacks
+        self._called, self._callbacks = [], []
+        if self._starts is None or not called:
+            return called, callbacks
+        places = self._places or self._order_places()
         start = self._starts[self.chunks.index(chunk)]
-        is_due = ((places >= start) & (places < start + chunk.initial_count)).tolist()
-        due = [entry for entry, is_now in zip(callbacks, is_due, strict=True) if is_now]
-        return due, [entry for entry, is_now in zip(callbacks, is_due, strict=True) if not is_now] or None
+        end = start + chunk.initial_count
+        due: tuple[list[int], list[_Callback]] = [], []
+        for index, callback in zip(called, callbacks, strict=True):
+            indices, functions = due if start <= places[index] < end else (self._called, self._callbacks)
+            indices.append(index)
+            functions.append(callback)
+        return due
 
     def wait_for(self, index: int, timeout: float | None) -> bool:
         """False if the record has no outcome within `timeout` seconds."""
@@ -366,16 +376,19 @@ class RecordBatchBuilder:
             if not event.wait(left):
                 return is_done()
 
-    def add_callback(self, index: int, callback: Callable[[Any], object], future: RecordFuture) -> None:
+    def add_callback(self, index: int, callback: _Callback) -> None:
         with _lock:
-            if not self.is_done(index):
-                self._callbacks = self._callbacks or []
-                self._callbacks.append((index, callback, future))
+            if not self.chunks or not self.is_done(index):
+                self._called.append(index)
+                self._callbacks.append(callback)
                 return
-        _run(callback, future)
+        try:
+            callback(RecordFuture(self, index))
+        except Exception:  # as on the producer's own thread
+            _note_failed_callback()
 
 
-_Callback = tuple[int, Callable[[Any], object], "RecordFuture"]
+_Callback = Callable[[Any], object]
 
 
 class RecordFuture:
@@ -391,14 +404,20 @@ class RecordFuture:
         self._batch = batch
         self._index = index
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RecordFuture):
+            return NotImplemented
+        return self._index == other._index and self._batch is other._batch
+
+    def __hash__(self) -> int:
+        return hash((id(self._batch), self._index))
+
     def done(self) -> bool:
         return self._batch.is_done(self._index)
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait at most `timeout` seconds. Raises the `BusError`, or `TimeoutError` if there is no outcome yet."""
-        self.wait(timeout)
-        chunk, position = self._batch.place_of(self._index)
-        assert chunk is not None
+        chunk, position = self._settled_place(timeout)
         error = chunk.error_of(position)
         if error is not None:
             raise error
@@ -406,17 +425,24 @@ class RecordFuture:
 
     def exception(self, timeout: float | None = None) -> BusError | None:
         """Wait as `result` does; None if all went well."""
-        self.wait(timeout)
-        chunk, position = self._batch.place_of(self._index)
-        assert chunk is not None
+        chunk, position = self._settled_place(timeout)
         return chunk.error_of(position)
 
+    def _settled_place(self, timeout: float | None) -> tuple[RowChunk, int]:
+        chunk, position = self._batch.place_of(self._index)
+        if chunk is None or not chunk.is_settled:
+            self.wait(timeout)
+            chunk, position = self._batch.place_of(self._index)
+            assert chunk is not None, "a record with an outcome is in no chunk"
+        return chunk, position
+
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """`callback(future)` runs on the producer's own thread, or at once if the future is done.
+        """`callback(future)` runs on the producer's own thread, or at once if the future is done; it gets a future that
+        equals this one.
 
         It must not block: answers wait behind it. What it raises is logged.
         """
-        self._batch.add_callback(self._index, callback, self)
+        self._batch.add_callback(self._index, callback)
 
     def wait(self, timeout: float | None = None) -> None:
         """Raises `TimeoutError` if there is no outcome within `timeout` seconds."""
@@ -433,8 +459,5 @@ def headers_bytes(headers: Headers) -> int:
     return sum(len(name) * 4 + len(data or b"") for name, data in headers)
 
 
-def _run(callback: Callable[[Any], object], future: Any) -> None:
-    try:
-        callback(future)
-    except Exception:  # a user's code, on a thread that must go on
-        logger.exception("a callback of a produce future failed")
+def _note_failed_callback() -> None:
+    logger.exception("a callback of a produce future failed")

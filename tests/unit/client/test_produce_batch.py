@@ -323,10 +323,10 @@ def test_callbacks_run_once_each_with_their_chunk_whenever_they_were_added() -> 
     assert seen == ["1 while closed", "3 when done", "0 while open", "2 while closed"]
 
 
-def test_callback_gets_the_future_itself_and_may_ask_it() -> None:
+def test_callback_gets_a_future_that_equals_its_own_and_may_ask_it() -> None:
     batch, futures = batch_of(b"a")
     seen: list[Any] = []
-    futures[0].add_done_callback(lambda future: seen.append((future is futures[0], future.result(0).offset)))
+    futures[0].add_done_callback(lambda future: seen.append((future == futures[0], future.result(0).offset)))
     ((_, chunk),) = batch.close_whole(0)
     settle(chunk, metadata(chunk, 70), None)
     assert seen == [(True, 70)]
