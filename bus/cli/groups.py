@@ -49,7 +49,7 @@ class BusGroup(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            near = difflib.get_close_matches(name, self.list_commands(ctx), n=2, cutoff=0.5)
+            near = difflib.get_close_matches(name, self.list_commands(ctx), n=2, cutoff=0.6)
             hint = f" Did you mean {' or '.join(near)}?" if near else f" Known: {', '.join(self.list_commands(ctx))}."
             ctx.fail(f"no such command {name!r}.{hint}")
         return super().resolve_command(ctx, args)

@@ -11,6 +11,7 @@ _COMMANDS = {
     "topics": ("bus.cli.topics:topics", "Create, list, describe, alter and delete topics."),
     "produce": ("bus.cli.produce:produce", "Send lines or JSON records to a topic."),
     "consume": ("bus.cli.consume:consume", "Read the records of a topic."),
+    "groups": ("bus.cli.consumer_groups:groups", "List, describe, create, delete and reset consumer groups."),
     "offsets": ("bus.cli.offsets:offsets", "Show the offsets of a topic's partitions."),
     "sql": ("bus.cli.sql:sql", "Query topics with SQL, broker up or down."),
     "log": ("bus.cli.log:log", "Inspect and verify the tables under a topic."),

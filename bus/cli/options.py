@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from bus.cli.output import LISTING_FORMATS
+
+if TYPE_CHECKING:
+    from bus.client.admin import Admin
 
 ADDRESS_DEFAULT = "127.0.0.1:9094"
 ROOT_DEFAULT = "./bus-data"
@@ -63,7 +66,18 @@ def topic_argument(*, is_repeatable: bool = False, is_required: bool = True) -> 
 
 
 def complete_topics(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Topic names from the broker if it answers within a moment; nothing otherwise, and never an error."""
+    """Topic names from the broker."""
+    is_internal = incomplete.startswith("_")
+    return _complete(ctx, incomplete, lambda admin: admin.list_topics(include_internal=is_internal))
+
+
+def complete_groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Group ids from the broker."""
+    return _complete(ctx, incomplete, lambda admin: [group.group_id for group in admin.list_groups()])
+
+
+def _complete(ctx: click.Context, incomplete: str, names_of: Callable[[Admin], list[str]]) -> list[str]:
+    """If the broker answers within a moment; nothing otherwise, and never an error."""
     from bus.client.admin import Admin
 
     address = ctx.params.get("address") or ADDRESS_DEFAULT
@@ -71,7 +85,7 @@ def complete_topics(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
         with Admin(
             address, request_timeout_ms=_COMPLETION_TIMEOUT_MS, default_api_timeout_ms=_COMPLETION_TIMEOUT_MS, retries=0
         ) as admin:
-            names = admin.list_topics(include_internal=incomplete.startswith("_"))
+            names = names_of(admin)
     except Exception:  # whatever it is, a shell that completes is no place to tell it
         return []
     return [name for name in names if name.startswith(incomplete)]

@@ -234,14 +234,15 @@ class Admin:
     def create_group(
         self,
         group_id: str,
-        topics: Iterable[str] | None = None,
+        topics: Iterable[str | TopicPartition] | None = None,
         start: str | None = None,
         *,
         offsets_of: str | None = None,
         timestamp_ms: int | None = None,
         at_version: Bound | None = None,
     ) -> dict[TopicPartition, int]:
-        """Give a group its first offsets before its first member starts; what was committed, by partition.
+        """Give a group its first offsets before its first member starts, in whole topics or in single partitions; what
+        was committed, by partition.
 
         One of these says where: `start` "earliest" or "latest"; `offsets_of` another group (all its partitions, if no
         topics are named); `timestamp_ms`, the first record at or after it; `at_version`, the high watermark at that
@@ -271,13 +272,17 @@ class Admin:
             ErrorCode.INVALID_REQUEST, f"group {group_id!r} exists, its state is {state}; its offsets can be altered"
         )
 
-    def _partitions_to_start(self, topics: Iterable[str] | None, offsets_of: str | None) -> list[TopicPartition]:
-        if topics is not None:
-            described = self.describe_topics(topics)
-            return [TopicPartition(topic, one.partition) for topic in described for one in described[topic].partitions]
-        if offsets_of is None:
+    def _partitions_to_start(
+        self, topics: Iterable[str | TopicPartition] | None, offsets_of: str | None
+    ) -> list[TopicPartition]:
+        if topics is None and offsets_of is None:
             raise BusError(ErrorCode.INVALID_REQUEST, "expected topics, found none")
-        return sorted(self.list_group_offsets(offsets_of))
+        if topics is None:
+            return sorted(self.list_group_offsets(offsets_of or ""))
+        named = list(topics)
+        described = self.describe_topics([one for one in named if isinstance(one, str)])
+        found = {TopicPartition(name, one.partition) for name in described for one in described[name].partitions}
+        return sorted(found | {one for one in named if isinstance(one, TopicPartition)})
 
     def close(self) -> None:
         """Safe to repeat."""

@@ -174,7 +174,7 @@ def _at_versions(
 
 
 def _planned_or_end(partition: TopicPartition, offset: int | None, end: int, why: str) -> PlannedOffset:
-    return PlannedOffset(end, f"{partition}: {why}, the end is taken") if offset is None else PlannedOffset(offset)
+    return PlannedOffset(end, f"{partition}: {why}") if offset is None else PlannedOffset(offset)
 
 
 def _planned(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, PlannedOffset]:

@@ -14,7 +14,7 @@ from bus.cli.options import parse_properties
 from bus.cli.produce import _read_lines
 from bus.errors import BusError, ErrorCode, RootInUse
 
-COMMANDS = ["serve", "topics", "produce", "consume", "offsets", "sql", "log", "perf", "completion"]
+COMMANDS = ["serve", "topics", "produce", "consume", "groups", "offsets", "sql", "log", "perf", "completion"]
 
 
 def run(*arguments: str, text: str | None = None) -> Result:
@@ -69,6 +69,24 @@ def test_every_command_has_help_with_examples_that_begin_with_its_name(path: tup
         (["sql", " "], "expected a statement, found none"),
         (["sql", "select 1", "--at-version", "x"], "expected N, TOPIC=N or TOPIC:PARTITION=N, found 'x'"),
         (["serve", "--set", "x"], "expected KEY=VALUE"),
+        (["groups", "list", "--state", "Alive"], "'Alive' is not one of"),
+        (["groups", "describe"], "expected GROUP... or --all-groups"),
+        (["groups", "describe", "g", "--all-groups"], "expected GROUP... or --all-groups"),
+        (["groups", "describe", "g", "--verbose"], "--verbose is for --members"),
+        (["groups", "create", "g", "--to-earliest"], "expected --topic, or --to-group alone"),
+        (["groups", "create", "g", "--topic", "t"], "found none"),
+        (["groups", "delete-offsets", "g"], "--topic"),
+        (["groups", "delete-offsets", "g", "--topic", "t:x"], "expected TOPIC or TOPIC:0,1,2, found 't:x'"),
+        (["groups", "reset-offsets", "g", "--topic", "t"], "expected one of --to-earliest, --to-latest"),
+        (["groups", "reset-offsets", "g", "--topic", "t", "--to-latest", "--shift-by", "0"], "found 2"),
+        (["groups", "reset-offsets", "g", "--to-latest"], "expected --topic or --all-topics"),
+        (["groups", "reset-offsets", "g", "--to-latest", "--topic", "t", "--all-topics"], "found both"),
+        (["groups", "reset-offsets", "g", "--to-latest", "--topic", "t", "--execute", "--dry-run"], "found both"),
+        (["groups", "reset-offsets", "g", "--topic", "t", "--to-offset", "-1"], "--to-offset"),
+        (["groups", "reset-offsets", "g", "--topic", "t", "--by-duration", "1h"], "like P1DT2H30M, found '1h'"),
+        (["groups", "reset-offsets", "g", "--topic", "t", "--to-datetime", "soon"], "@MILLISECONDS, found 'soon'"),
+        (["groups", "reset-offsets", "g", "--topic", "t", "--to-version", "t=x"], "found 't=x'"),
+        (["groups", "reset-offsets", "g", "--from-file", "/no/such/file"], "/no/such/file"),
     ],
 )
 def test_command_that_is_typed_wrong_exits_with_2_and_one_line_that_says_why(arguments: list[str], said: str) -> None:

@@ -1,0 +1,148 @@
+"""`bus groups reset-offsets`: say where a group goes on, for all its partitions at once.
+
+Guards two promises: nothing changes without `--execute`, and offsets of a group with members are left alone, since a
+member would go on where it is and commit over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bus.cli.failures import Failure
+from bus.cli.group_scopes import Scope, existing, parse_scope, partitions_in, scope_of
+from bus.cli.group_targets import all_targets, target_of
+from bus.cli.groups import BusCommand
+from bus.cli.options import address_option, complete_groups, listing_format_option
+from bus.cli.output import Column, write_listing
+from bus.cli.topics import open_admin
+from bus.errors import BusError, ErrorCode
+from bus.model import TopicPartition
+
+if TYPE_CHECKING:
+    from bus.client.admin import Admin
+    from bus.client.offset_targets import OffsetTarget, PlannedOffset
+
+_COLUMNS = (
+    Column("group"),
+    Column("topic"),
+    Column("partition", is_number=True),
+    Column("new_offset", is_number=True),
+)
+_MEMBERS_SHOWN_MAX = 5
+
+
+@click.command(
+    "reset-offsets",
+    cls=BusCommand,
+    examples="""
+    bus groups reset-offsets billing --topic orders --to-earliest
+    bus groups reset-offsets billing --topic orders:0,1 --shift-by -100 --execute
+    bus groups reset-offsets billing --all-topics --by-duration PT1H --execute
+    bus groups reset-offsets billing --all-topics --to-current --export > offsets.csv
+    bus groups reset-offsets billing --from-file offsets.csv --execute
+    bus groups reset-offsets billing --topic orders --to-version 12 --execute
+    """,
+)
+@click.argument("group", metavar="GROUP", shell_complete=complete_groups)
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1]", help="Which partitions; repeatable.")
+@click.option("--all-topics", is_flag=True, help="All partitions of which it has committed an offset.")
+@all_targets
+@click.option("--execute", is_flag=True, help="Do it; without this the offsets are only shown.")
+@click.option("--dry-run", is_flag=True, help="Only show them, as without --execute.")
+@click.option("--export", is_flag=True, help="Print topic,partition,offset a line, for --from-file.")
+@listing_format_option()
+@address_option()
+def reset_offsets(
+    group: str,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    execute: bool,
+    dry_run: bool,
+    export: bool,
+    form: str | None,
+    address: str,
+    **places: Any,
+) -> None:
+    """Set the offsets of GROUP: what its members will read next. Shows them, and sets them with --execute.
+
+    The group must have no members. An offset before the beginning or behind the end of a partition is brought there.
+    """
+    from bus.client.offset_targets import plan_offsets
+
+    if execute and dry_run:
+        raise click.UsageError("expected --execute or --dry-run, found both")
+    if export and form is not None:
+        raise click.UsageError("expected --export or --format, found both")
+    target = target_of(places)
+    scope = parse_scope(topics)
+    _check_scope(scope, all_topics, target)
+    with open_admin(address) as admin:
+        _check_inactive(admin, group)
+        partitions = _partitions(admin, group, scope, all_topics, target)
+        planned = plan_offsets(admin, group, partitions, target)
+        _show_plan(planned, partitions)
+        if execute:
+            admin.alter_group_offsets(group, {one: plan.offset for one, plan in planned.items()})
+    if export:
+        for one, plan in planned.items():
+            click.echo(f"{one.topic},{one.partition},{plan.offset}")  # a topic's name needs no quotes
+    else:
+        write_listing(_COLUMNS, [(group, one.topic, one.partition, plan.offset) for one, plan in planned.items()], form)
+    if not execute and not (dry_run or export):
+        click.echo("nothing was changed; to set these offsets, add --execute", err=True)
+
+
+def _check_inactive(admin: Admin, group: str) -> None:
+    """A group that is not there may be reset: its offsets make it."""
+    try:
+        described = admin.describe_groups([group])[group]
+    except BusError as error:
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        return
+    if described.is_active:
+        members = [f"{one.member_id} ({one.client_host})" for one in described.members]
+        more = f" and {len(members) - _MEMBERS_SHOWN_MAX} more" if len(members) > _MEMBERS_SHOWN_MAX else ""
+        raise Failure(
+            f"expected group {group} to be inactive, found it {described.state} with "
+            f"{', '.join(members[:_MEMBERS_SHOWN_MAX]) or 'members that are joining'}{more}; stop them first"
+        )
+
+
+def _check_scope(scope: Scope, all_topics: bool, target: OffsetTarget) -> None:
+    """Raises `click.UsageError` unless it is clear which partitions are meant."""
+    from bus.client.offset_targets import ToGiven, ToGroup
+
+    if isinstance(target, ToGiven):
+        if scope or all_topics:
+            raise click.UsageError("expected no --topic and no --all-topics: the partitions are those of --from-file")
+    elif scope and all_topics:
+        raise click.UsageError("expected --topic or --all-topics, found both")
+    elif not scope and not all_topics and not isinstance(target, ToGroup):
+        raise click.UsageError("expected --topic or --all-topics")
+
+
+def _partitions(admin: Admin, group: str, scope: Scope, all_topics: bool, target: OffsetTarget) -> list[TopicPartition]:
+    from bus.client.offset_targets import ToGiven, ToGroup
+
+    if isinstance(target, ToGiven):
+        scope = scope_of(target.offsets)
+    if scope:
+        return partitions_in(scope, admin)
+    source = target.group_id if isinstance(target, ToGroup) and not all_topics else group
+    found = existing(admin.list_group_offsets(source), admin)
+    if not found:
+        raise Failure(f"expected committed offsets of group {source}, found none; name the partitions with --topic")
+    return found
+
+
+def _show_plan(planned: Mapping[TopicPartition, PlannedOffset], partitions: Sequence[TopicPartition]) -> None:
+    """What is not as it was asked for."""
+    for one in partitions:
+        if one not in planned:
+            click.echo(f"warning: {one}: nothing says where; its offset stays as it is", err=True)
+        elif (warning := planned[one].warning) is not None:
+            click.echo(f"warning: {warning}; {planned[one].offset} is taken", err=True)
