@@ -22,6 +22,7 @@ from bus.ports import Clock, Storage
 from bus.process_tuning import tune_process
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
+from bus.runtime.group_coordinator import GroupCoordinator
 from bus.runtime.tasks import TaskScope
 from bus.storage_delta.root import open_storage
 
@@ -43,6 +44,7 @@ class Broker:
         self._server = BusServer(config)
         self._calls = BlockingCalls(config.num_io_threads)
         self._tasks = TaskScope("broker")
+        self._coordinator: GroupCoordinator | None = None
         self.port = 0
 
     async def start(self) -> None:
@@ -63,8 +65,19 @@ class Broker:
                 tasks=self._tasks,
             )
             await self.cluster.start(BrokerEndpoint(self._config.broker_id, address.host, address.port))
-            await self._server.start(self.cluster, self._clock, self._calls)
+            self._coordinator = GroupCoordinator(
+                self.cluster,
+                self._config,
+                clock=self._clock,
+                calls=self._calls,
+                tasks=self._tasks,
+                new_uuid=lambda: str(uuid.uuid4()),
+            )
+            self._coordinator.start()
+            await self._server.start(self.cluster, self._coordinator, self._clock, self._calls)
         except BaseException:
+            if self._coordinator is not None:
+                self._coordinator.close()
             await self._tasks.cancel()
             self._close()
             raise
@@ -77,6 +90,8 @@ class Broker:
         )
 
     async def stop(self) -> None:
+        if self._coordinator is not None:
+            self._coordinator.close()
         await self._server.stop()
         await self._tasks.join()
         self._close()

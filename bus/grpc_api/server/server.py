@@ -7,6 +7,7 @@ an error of the broker itself ends with INTERNAL and a line in its log, and the 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
@@ -19,6 +20,8 @@ from grpc_reflection.v1alpha import reflection
 from bus.config import BrokerConfig
 from bus.grpc_api.server.control import ControlHandler
 from bus.grpc_api.server.fetch import FetchHandler
+from bus.grpc_api.server.group_sessions import GroupSessionHandler
+from bus.grpc_api.server.groups import GroupHandler
 from bus.grpc_api.server.produce import ProduceHandler
 from bus.grpc_api.server.produce_wire import parse_call
 from bus.grpc_api.server.producers import ProducerHandler
@@ -27,6 +30,7 @@ from bus.grpc_api.v1 import bus_pb2, bus_pb2_grpc
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
+from bus.runtime.group_coordinator import GroupCoordinator
 from bus.runtime.logs import request_id
 
 _log = logging.getLogger(__name__)
@@ -45,6 +49,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
     def __init__(
         self,
         cluster: Cluster,
+        coordinator: GroupCoordinator,
         clock: Clock,
         streams: StreamRegistry,
         calls: BlockingCalls,
@@ -62,6 +67,8 @@ class BusServicer(bus_pb2_grpc.BusServicer):
             queued_bytes_max=config.queued_max_request_bytes,
         )
         self._fetch = FetchHandler(cluster, streams, config.fetch_max_bytes)
+        self._groups = GroupHandler(cluster, coordinator)
+        self._group_sessions = GroupSessionHandler(cluster, coordinator, streams)
 
     async def Produce(self, request_iterator, context):  # type: ignore[no-untyped-def]
         await _guard_stream(self._produce.stream, request_iterator, context)
@@ -80,6 +87,42 @@ class BusServicer(bus_pb2_grpc.BusServicer):
 
     async def FetchOnce(self, request, context):  # type: ignore[no-untyped-def]
         return await _guard(self._fetch.once, request, context)
+
+    async def FindCoordinator(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._groups.find_coordinator, request, context)
+
+    async def JoinGroup(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(functools.partial(self._groups.join, peer=context.peer()), request, context)
+
+    async def SyncGroup(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._groups.sync, request, context)
+
+    async def Heartbeat(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._groups.heartbeat, request, context)
+
+    async def LeaveGroup(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._groups.leave, request, context)
+
+    async def OffsetCommit(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._groups.commit, request, context)
+
+    async def OffsetFetch(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._groups.fetch_offsets, request, context)
+
+    async def OffsetDelete(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._groups.delete_offsets, request, context)
+
+    async def ListGroups(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._groups.list_groups, request, context)
+
+    async def DescribeGroups(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._groups.describe_groups, request, context)
+
+    async def DeleteGroups(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._groups.delete_groups, request, context)
+
+    async def GroupSession(self, request_iterator, context):  # type: ignore[no-untyped-def]
+        await _guard_stream(self._group_sessions.stream, request_iterator, context)
 
     async def ListOffsets(self, request, context):  # type: ignore[no-untyped-def]
         return await _guard(self._control.list_offsets, request, context)
@@ -171,8 +214,8 @@ class BusServer:
             raise AddressInUse(f"cannot listen on {address}: is another program using it, or is it not this machine's?")
         return port
 
-    async def start(self, cluster: Cluster, clock: Clock, calls: BlockingCalls) -> None:
-        servicer = BusServicer(cluster, clock, self._streams, calls, self._config)
+    async def start(self, cluster: Cluster, coordinator: GroupCoordinator, clock: Clock, calls: BlockingCalls) -> None:
+        servicer = BusServicer(cluster, coordinator, clock, self._streams, calls, self._config)
         bus_pb2_grpc.add_BusServicer_to_server(servicer, self._server)  # type: ignore[no-untyped-call]  # generated
         self._server.add_registered_method_handlers(SERVICE_NAME, _record_handlers(servicer))  # in their place
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

@@ -1,0 +1,153 @@
+"""GroupSession: a member's heartbeats and offset commits on one stream, and the coordinator's word in between.
+
+Theory of operation. A reader takes requests off the stream: a heartbeat is answered at once, an offset commit when it
+is committed, whatever came behind it meanwhile. Answers and notices wait in one list for the one who writes. A notice
+goes to the stream on which the member's last heartbeat came. Bounded: a stream whose answers are not read, or with too
+many commits under way, is not read either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import AsyncIterator
+
+import grpc
+
+from bus.consumer_groups.steps import GroupAnswer
+from bus.errors import Refused
+from bus.grpc_api.server import group_calls as calls
+from bus.grpc_api.server.requests import StreamRegistry, new_request_id
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.runtime.cluster import Cluster
+from bus.runtime.group_coordinator import GroupCoordinator
+
+# Requests of one stream whose answers have not been written.
+STREAM_REQUESTS_MAX = 256
+
+
+class GroupSessionHandler:
+    def __init__(self, cluster: Cluster, coordinator: GroupCoordinator, streams: StreamRegistry) -> None:
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._streams = streams
+
+    async def stream(self, requests: AsyncIterator[pb.GroupSessionRequest], context: grpc.aio.ServicerContext) -> None:
+        session = _Session(self._cluster, self._coordinator)
+        reader = self._streams.start(session.read(requests), f"group/{new_request_id()}")
+        reader.add_done_callback(session.end)
+        try:
+            while (response := await session.next_response()) is not None:
+                await context.write(response)
+            if session.fault:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, session.fault)
+        finally:
+            reader.cancel()
+            session.close()
+
+
+class _Session:
+    def __init__(self, cluster: Cluster, coordinator: GroupCoordinator) -> None:
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._responses: deque[pb.GroupSessionResponse] = deque()
+        self._has_news = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._unanswered = 0  # requests that were read and have no answer among the responses, nor had one
+        self._is_ended = False
+        self._member: tuple[str, str] | None = None  # whose notices come here
+        self._tell = self._on_notice  # one and the same object, by which the coordinator knows this session
+        self.fault = ""  # why the rest of the stream cannot be read
+
+    # ------------------------------------------------------------------ in
+
+    async def read(self, requests: AsyncIterator[pb.GroupSessionRequest]) -> None:
+        async for request in requests:
+            match request.WhichOneof("call"):
+                case "heartbeat":
+                    self._heartbeat(request)
+                case "offset_commit":
+                    await self._commit(request)
+                case _:
+                    self.fault = "expected a heartbeat or an offset commit, found neither"
+                    return
+            while self._unanswered + len(self._responses) >= STREAM_REQUESTS_MAX:
+                self._has_room.clear()
+                await self._has_room.wait()
+
+    def _heartbeat(self, request: pb.GroupSessionRequest) -> None:
+        command = calls.decode_heartbeat(request.heartbeat)
+        answer = self._coordinator.heartbeat(command)
+        member = (command.group_id, command.member_id)
+        if member != self._member:
+            self._stop_listening()
+            self._member = member
+        self._coordinator.listen(*member, self._tell)
+        self._respond(
+            pb.GroupSessionResponse(correlation_id=request.correlation_id, heartbeat=calls.encode_heartbeat(answer))
+        )
+
+    async def _commit(self, request: pb.GroupSessionRequest) -> None:
+        decoded = calls.decode_commit(request.offset_commit, self._cluster.state)
+        if not decoded.command.offsets:
+            self._respond(_commit_response(request, decoded, None))
+            return
+        refused = await self._coordinator.prepare()
+        if refused is not None:
+            self._respond(_commit_response(request, decoded, refused))
+            return
+        self._unanswered += 1
+        answer = self._coordinator.submit(decoded.command)
+        answer.add_done_callback(functools.partial(self._on_committed, request, decoded))
+
+    # ------------------------------------------------------------------ out
+
+    def _on_committed(
+        self,
+        request: pb.GroupSessionRequest,
+        decoded: calls.DecodedCommit,
+        answer: asyncio.Future[GroupAnswer],
+    ) -> None:
+        self._unanswered -= 1
+        self._has_news.set()
+        if not answer.cancelled():
+            self._respond(_commit_response(request, decoded, answer.result()))
+
+    def _on_notice(self, refused: Refused) -> None:
+        self._respond(pb.GroupSessionResponse(heartbeat=calls.encode_heartbeat(refused)))
+
+    def _respond(self, response: pb.GroupSessionResponse) -> None:
+        self._responses.append(response)
+        self._has_news.set()
+
+    def end(self, _: asyncio.Task[None]) -> None:
+        """Nothing more is read; what was read is still answered."""
+        self._is_ended = True
+        self._has_news.set()
+
+    async def next_response(self) -> pb.GroupSessionResponse | None:
+        """None: all that was read is answered."""
+        while not self._responses:
+            if self._is_ended and not self._unanswered:
+                return None
+            self._has_news.clear()
+            await self._has_news.wait()
+        self._has_room.set()
+        return self._responses.popleft()
+
+    def close(self) -> None:
+        self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        if self._member is not None:
+            self._coordinator.unlisten(*self._member, self._tell)
+
+
+def _commit_response(
+    request: pb.GroupSessionRequest, decoded: calls.DecodedCommit, answer: GroupAnswer | None
+) -> pb.GroupSessionResponse:
+    return pb.GroupSessionResponse(
+        correlation_id=request.correlation_id,
+        offset_commit=calls.encode_commit(request.offset_commit, decoded, answer),
+    )

@@ -1,0 +1,296 @@
+"""The coordinator of consumer groups on one broker: which shard a group belongs to, and what runs beside the calls.
+
+Theory of operation. A group belongs to one partition of `__consumer_offsets`, and to its shard (group_shard.py) on the
+broker that leads it. The topic is created when a first group needs it; what only asks is answered without it, as there
+is no group yet. Beside the calls run: the loading of all shards after a start, the expiry of offsets, and the removal
+of offsets of deleted topics. Guards one promise: all that is said of a group is said by one shard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Iterator
+
+from bus.config import BrokerConfig
+from bus.consumer_groups.administration import list_group
+from bus.consumer_groups.decisions import (
+    check_heartbeat,
+    decide,
+    decide_offset_expiry,
+    decide_topic_deleted,
+)
+from bus.consumer_groups.group import Group
+from bus.consumer_groups.group_rules import MINUTE_MS, GroupRules
+from bus.consumer_groups.records import coordinator_partition
+from bus.consumer_groups.requests import (
+    NO_MEMBER_ID,
+    Heartbeat,
+    HeartbeatTaken,
+    JoinGroup,
+    ListedGroup,
+    OffsetCommit,
+)
+from bus.consumer_groups.steps import GroupAnswer, GroupCommand, Notice
+from bus.errors import ErrorCode, Refused
+from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, TopicPartition
+from bus.ports import Clock
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.cluster import Cluster
+from bus.runtime.group_log import GroupLog
+from bus.runtime.group_shard import GroupShard
+from bus.runtime.tasks import TaskScope
+
+_log = logging.getLogger(__name__)
+
+# Of `__consumer_offsets`, whatever the broker's defaults for topics are. A record may be as large as the members of a
+# group make it. Its records are stamped by the broker that writes them.
+OFFSETS_TOPIC_CONFIGS = {
+    "cleanup.policy": "compact",
+    "max.message.bytes": "104857600",
+    "message.timestamp.type": "LogAppendTime",
+}
+# Groups that are looked through at a time for offsets of deleted topics.
+_LOOK_THROUGH_GROUPS = 100
+
+OnMemberNotice = Callable[[Refused], None]
+MemberKey = tuple[str, str]  # group id, member id
+
+
+class GroupCoordinator:
+    """`start` once the cluster has; `close` before it ends. `new_uuid` gives a text that was never given."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        calls: BlockingCalls,
+        tasks: TaskScope,
+        new_uuid: Callable[[], str],
+    ) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._clock = clock
+        self._calls = calls
+        self._tasks = tasks
+        self._new_uuid = new_uuid
+        self._rules = group_rules(config)
+        self._shards: list[GroupShard | Refused] = []  # by partition; empty while there is no such topic
+        self._creation: asyncio.Task[Refused | None] | None = None
+        self._upkeep: asyncio.Task[None] | None = None
+        self._listeners: dict[MemberKey, OnMemberNotice] = {}
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Load the groups that there are, in the background."""
+        topic = self._cluster.state.topics.get(CONSUMER_OFFSETS_TOPIC)
+        if topic is not None:
+            self._open_shards(len(topic.partitions))
+        self._cluster.on_topic_deleted(self._on_topic_deleted)
+        self._upkeep = self._tasks.start(self._keep_up(), "groups/upkeep")
+
+    def close(self) -> None:
+        """Joins and syncs that wait are refused, and so is all that comes; what is being committed is answered yet."""
+        self._is_closed = True
+        for shard in self._serving():
+            shard.close()
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+
+    # ------------------------------------------------------------------ calls
+
+    async def find(self, group_id: str) -> BrokerEndpoint | Refused:
+        """Where the group's coordinator is. Creates `__consumer_offsets` if it is not there."""
+        refused = await self.prepare()
+        if refused is not None:
+            return refused
+        shard = self._find_shard(group_id)
+        return shard if isinstance(shard, Refused) else self._cluster.endpoint
+
+    async def prepare(self) -> Refused | None:
+        """Create `__consumer_offsets` if it is not there; of many callers at once, one does. COORDINATOR_NOT_AVAILABLE
+        if it cannot be created for now."""
+        if self._shards:
+            return None
+        if self._creation is None:
+            self._creation = self._tasks.start(self._create(), "groups/create")
+        creation = self._creation
+        await asyncio.wait([creation])  # who waits may go, the topic comes all the same
+        return creation.result()
+
+    async def call(self, command: GroupCommand) -> GroupAnswer:
+        """See `GroupShard.submit`; creates `__consumer_offsets` for a command that may be a group's beginning."""
+        if not self._shards and command.group_id and isinstance(command, (JoinGroup, OffsetCommit)):
+            refused = await self.prepare()
+            if refused is not None:
+                return refused
+        return await self.submit(command)
+
+    def submit(self, command: GroupCommand) -> asyncio.Future[GroupAnswer]:
+        """As `call`, for a group that is there: nothing is created."""
+        shard = self._find_shard(command.group_id)
+        if isinstance(shard, GroupShard):
+            return shard.submit(command, self._new_member_id(command))
+        answer: asyncio.Future[GroupAnswer] = asyncio.get_running_loop().create_future()
+        answer.set_result(self._answer_without_groups(command) if shard is None else shard)
+        return answer
+
+    def heartbeat(self, command: Heartbeat) -> HeartbeatTaken | Refused:
+        """At once."""
+        shard = self._find_shard(command.group_id)
+        if isinstance(shard, GroupShard):
+            return shard.heartbeat(command)
+        return check_heartbeat(None, command) if shard is None else shard
+
+    def list_groups(self) -> tuple[list[ListedGroup], Refused | None]:
+        """Of all partitions that this broker leads; and why some may be missing, if they may."""
+        refusals = [
+            refused
+            for shard in self._shards
+            if (refused := shard if isinstance(shard, Refused) else shard.refusal) is not None
+        ]
+        listed = [list_group(group) for shard in self._serving() for group in shard.groups.values()]
+        return listed, (refusals[0] if refusals else None)
+
+    def protocol_type(self, group_id: str) -> str | None:
+        """That of the group as it is; None if there is none, or nothing is known of it for now."""
+        group = self._find_group(group_id)
+        return None if group is None else group.protocol_type
+
+    # ------------------------------------------------------------------ notices
+
+    def listen(self, group_id: str, member_id: str, on_notice: OnMemberNotice) -> None:
+        """Have what that member is to be told go there from now on, and to nobody else any more."""
+        self._listeners[group_id, member_id] = on_notice
+
+    def unlisten(self, group_id: str, member_id: str, on_notice: OnMemberNotice) -> None:
+        """Of no effect if somebody else listens by now."""
+        if self._listeners.get((group_id, member_id)) is on_notice:
+            del self._listeners[group_id, member_id]
+
+    def _on_notice(self, group_id: str, notice: Notice) -> None:
+        tell = self._listeners.get((group_id, notice.member_id))
+        if tell is not None:
+            tell(notice.refused)
+
+    # ------------------------------------------------------------------ shards
+
+    async def _create(self) -> Refused | None:
+        try:
+            created = await self._cluster.create_internal_topic(
+                CONSUMER_OFFSETS_TOPIC,
+                partitions=self._config.offsets_topic_num_partitions,
+                configs=OFFSETS_TOPIC_CONFIGS,
+            )
+            if isinstance(created, Refused):
+                return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, created.message)
+            self._open_shards(created.partitions)
+            return None
+        finally:
+            self._creation = None
+
+    def _open_shards(self, count: int) -> None:
+        rows = self._cluster.storage.keyed_rows(CONSUMER_OFFSETS_TOPIC)
+        for number in range(count):
+            partition = self._cluster.find_partition(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
+            if isinstance(partition, Refused):
+                self._shards.append(Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, partition.message))
+                continue
+            log = GroupLog(partition, rows, clock=self._clock, calls=self._calls)
+            shard = GroupShard(log, rules=self._rules, clock=self._clock, tasks=self._tasks, on_notice=self._on_notice)
+            self._shards.append(shard)
+            if self._is_closed:
+                shard.close()
+
+    def _find_shard(self, group_id: str) -> GroupShard | Refused | None:
+        if not self._shards:
+            return None
+        return self._shards[_partition_of(group_id, len(self._shards))]
+
+    def _find_group(self, group_id: str) -> Group | None:
+        shard = self._find_shard(group_id)
+        return shard.groups.get(group_id) if isinstance(shard, GroupShard) else None
+
+    def _serving(self) -> Iterator[GroupShard]:
+        return (shard for shard in self._shards if isinstance(shard, GroupShard))
+
+    def _new_member_id(self, command: GroupCommand) -> str:
+        if not isinstance(command, JoinGroup) or command.member_id != NO_MEMBER_ID:
+            return ""
+        return f"{command.group_instance_id or command.client_id}-{self._new_uuid()}"
+
+    def _answer_without_groups(self, command: GroupCommand) -> GroupAnswer:
+        """There is no `__consumer_offsets`, so there is no group."""
+        step = decide(None, command, request_id=0, new_member_id="", rules=self._rules, now_ms=self._clock.now_ms())
+        assert not step.records, f"{type(command).__name__} writes, and there is no topic to write to"
+        (reply,) = step.replies
+        return reply.answer
+
+    # ------------------------------------------------------------------ upkeep
+
+    def _on_topic_deleted(self, topic: str, topic_id: str) -> None:
+        if not self._is_closed:
+            self._tasks.start(self._forget_topic(topic, topic_id), f"groups/forget/{topic}")
+
+    async def _forget_topic(self, topic: str, topic_id: str) -> None:
+        for shard in list(self._serving()):
+            await self._forget_in(shard, topic, topic_id)
+
+    async def _forget_in(self, shard: GroupShard, topic: str, topic_id: str) -> None:
+        await shard.sweep(
+            functools.partial(
+                decide_topic_deleted,
+                topic=topic,
+                topic_id=topic_id,
+                rules=self._rules,
+                now_ms=self._clock.now_ms(),
+            )
+        )
+
+    async def _keep_up(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.offsets_retention_check_interval_ms / 1000)
+            for shard in list(self._serving()):
+                try:
+                    await self._expire_offsets(shard)
+                except Exception:
+                    _log.exception("offsets could not be looked through; the next time will do it")
+
+    async def _expire_offsets(self, shard: GroupShard) -> None:
+        """Also those of topics that were deleted while nobody could tell the shard: before a crash, or a load."""
+        for topic, topic_id in await self._find_gone_topics(shard):
+            await self._forget_in(shard, topic, topic_id)
+        await shard.sweep(functools.partial(decide_offset_expiry, rules=self._rules, now_ms=self._clock.now_ms()))
+
+    async def _find_gone_topics(self, shard: GroupShard) -> set[tuple[str, str]]:
+        gone: set[tuple[str, str]] = set()
+        for number, group in enumerate(list(shard.groups.values())):
+            if number % _LOOK_THROUGH_GROUPS == 0:
+                await asyncio.sleep(0)  # others have their turn
+            known = self._cluster.state.topic_names
+            gone.update(
+                (partition.topic, stored.topic_id)
+                for partition, stored in group.offsets.items()
+                if stored.topic_id not in known
+            )
+        return gone
+
+
+def group_rules(config: BrokerConfig) -> GroupRules:
+    return GroupRules(
+        min_session_timeout_ms=config.group_min_session_timeout_ms,
+        max_session_timeout_ms=config.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        max_size=config.group_max_size,
+        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        offsets_retention_ms=config.offsets_retention_minutes * MINUTE_MS,
+    )
+
+
+@functools.lru_cache(maxsize=65_536)
+def _partition_of(group_id: str, count: int) -> int:
+    """Remembered: the hash is computed letter by letter, and heartbeats of the same groups come for ever."""
+    return coordinator_partition(group_id, count)
