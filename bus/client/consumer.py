@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import re
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -36,6 +37,9 @@ from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, 
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
+if TYPE_CHECKING:
+    from bus.client.processing import RunSummary
+
 ToCommit = Mapping[TopicPartition, int | OffsetAndMetadata] | ConsumerRecord
 
 _CLOSE_TIMEOUT_S = 30.0
@@ -53,7 +57,8 @@ class Consumer(OneThread):
     def __init__(self, address: str | list[str], **configs: Any) -> None:
         super().__init__()
         self._config = parse_config(ConsumerConfig, configs)
-        self._cluster = Cluster(parse_addresses(address), self._config)
+        self._addresses = parse_addresses(address)
+        self._cluster = Cluster(self._addresses, self._config)
         self._fetcher = Fetcher(self._cluster, self._config)
         self._metrics = ConsumerMetrics()
         self._metrics.add_gauge("records-lag-max", _lag_max(self._fetcher))
@@ -369,6 +374,20 @@ class Consumer(OneThread):
             assigned = self._fetcher.assigned.get(rejected.partition)
             if assigned is not None and assigned.position == rejected.offset:
                 raise rejected
+
+    @exclusive
+    def run(self, handler: Callable[..., Any], *, stop: threading.Event | None = None, **options: Any) -> RunSummary:
+        """Call `handler` with each record, by `workers` threads, or tasks if it is a coroutine, in the order that
+        `order` asks for; commit as `ack` says, and never before everything below is done; `on_error` says what becomes
+        of a record that fails. The options are those of `ProcessingSettings`; docs/processing.md has the promises.
+
+        Ends with SIGTERM or SIGINT (in the main thread), when `stop` is set, or by an error: then workers are waited
+        for up to `drain_timeout_ms`, what is done is committed, and this consumer is closed. Auto-commit is off. Raises
+        `RecordFailed`, and `BusError` as `poll` and `commit` do.
+        """
+        from bus.client.processing.consumer_run import run_consumer  # it uses consumers itself
+
+        return run_consumer(self, self._needed_group("run"), self._addresses, self._config, handler, stop, options)
 
     # ------------------------------------------------------------ questions
 

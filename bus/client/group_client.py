@@ -118,6 +118,15 @@ class GroupClient:
             if subscription.pattern is None:
                 self.membership.subscribe(subscription.topics)
 
+    def start_processing(
+        self, on_assigned: RebalanceCallback, on_revoked: RebalanceCallback, on_lost: RebalanceCallback
+    ) -> None:
+        """From now on these come before the callbacks of the subscription, and nothing is committed by itself."""
+        with self._lock:
+            self.commits.stop_auto()
+            if self.subscription is not None:
+                self.subscription = self.subscription.with_callbacks_before(on_assigned, on_revoked, on_lost)
+
     def unsubscribe(self, deadline: float, reason: str) -> None:
         """Give up what is assigned, as at a revocation, and leave the group; waits until the coordinator knows."""
         if self.subscription is None:
@@ -374,7 +383,7 @@ class GroupClient:
 
     def _commit_before(self, partitions: frozenset[TopicPartition], until: float) -> None:
         """What is under way is committed or refused, and with auto-commit everything that was consumed of these."""
-        offsets = self._uncommitted(partitions) if self._config.enable_auto_commit else {}
+        offsets = self._uncommitted(partitions) if self.commits.is_automatic else {}
         if offsets:
             try:
                 self.commit_and_wait(offsets, until)

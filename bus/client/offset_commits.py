@@ -79,6 +79,7 @@ class OffsetCommits:
         self._failures = 0
         self._done: deque[Commit] = deque()
         self.committed: dict[TopicPartition, int] = {}  # by this consumer, of what it reads now
+        self.is_automatic = config.enable_auto_commit
         self.auto_at = math.inf  # when the next automatic commit is due
 
     # ------------------------------------------------------------ asking
@@ -111,8 +112,12 @@ class OffsetCommits:
 
     def start_auto(self, now: float) -> None:
         """Partitions were assigned: the interval begins anew."""
-        if self._config.enable_auto_commit:
+        if self.is_automatic:
             self.auto_at = now + self._config.auto_commit_interval_ms / 1000
+
+    def stop_auto(self) -> None:
+        """From now on only what is asked for is committed."""
+        self.is_automatic, self.auto_at = False, math.inf
 
     def take_auto_due(self, now: float) -> bool:
         """True if an automatic commit is due; the next one is due an interval later."""
@@ -123,7 +128,8 @@ class OffsetCommits:
 
     def hurry_auto(self, now: float) -> None:
         """The last automatic commit failed for a while: the next one comes soon."""
-        self.auto_at = min(self.auto_at, now + self._backoff_s(0))
+        if self.is_automatic:
+            self.auto_at = min(self.auto_at, now + self._backoff_s(0))
 
     def forget(self, partitions: frozenset[TopicPartition]) -> None:
         """They are read by somebody else from now on."""

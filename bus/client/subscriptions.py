@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
@@ -29,6 +29,28 @@ class Subscription:
         """Those of `topics` that a pattern subscribes to: it has to match the whole name."""
         assert self.pattern is not None, "topics that are named need no match"
         return frozenset(topic for topic in topics if self.pattern.fullmatch(topic))
+
+    def with_callbacks_before(
+        self, on_assigned: RebalanceCallback, on_revoked: RebalanceCallback, on_lost: RebalanceCallback
+    ) -> Subscription:
+        """The same, where each of these is called before the one that is there."""
+        return replace(
+            self,
+            on_assigned=_one_after_another(on_assigned, self.on_assigned),
+            on_revoked=_one_after_another(on_revoked, self.on_revoked),
+            on_lost=_one_after_another(on_lost, self.on_lost or self.on_revoked),
+        )
+
+
+def _one_after_another(first: RebalanceCallback, second: RebalanceCallback | None) -> RebalanceCallback:
+    def call_both(partitions: list[TopicPartition]) -> None:
+        try:
+            first(partitions)
+        finally:
+            if second is not None:
+                second(partitions)
+
+    return call_both
 
 
 def subscription_of(

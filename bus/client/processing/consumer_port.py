@@ -8,20 +8,21 @@ from typing import Any, Protocol
 from bus.client.values import ConsumerRecord
 from bus.model import TopicPartition
 
-OnPartitions = Callable[[Iterable[TopicPartition]], None]
+OnPartitions = Callable[[list[TopicPartition]], None]
+
+
+class GroupMember(Protocol):
+    def start_processing(self, on_assigned: OnPartitions, on_revoked: OnPartitions, on_lost: OnPartitions) -> None:
+        """From now on these are called inside of `poll`, before the functions that were given to `subscribe`, and
+        nothing is committed but by `commit`."""
+        ...
 
 
 class ProcessedConsumer(Protocol):
     """As `bus.Consumer`; for one thread, but for `wakeup`."""
 
-    def start_processing(self, on_assigned: OnPartitions, on_revoked: OnPartitions, on_lost: OnPartitions) -> None:
-        """From now on these are called before the functions that were given to `subscribe`, and nothing is committed
-        but by `commit`."""
-        ...
-
     def poll(self, timeout_ms: int = 500) -> list[ConsumerRecord]:
-        """Raises an error with the attributes `partition` and `offset` for a record that cannot be deserialized; the
-        position stays at it."""
+        """Raises `RecordDeserializationError`; the position stays at its record."""
         ...
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> Any: ...
@@ -37,11 +38,3 @@ class ProcessedConsumer(Protocol):
     def wakeup(self) -> None: ...
 
     def close(self) -> None: ...
-
-
-def undeserializable_place(error: Exception) -> tuple[TopicPartition, int] | None:
-    """Which record cannot be deserialized, if that is what `error` says."""
-    partition, offset = getattr(error, "partition", None), getattr(error, "offset", None)
-    if isinstance(partition, TopicPartition) and isinstance(offset, int):
-        return partition, offset
-    return None

@@ -9,6 +9,7 @@ number, or where its key belongs if there is none.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 from bus.client.admin import Admin
 from bus.client.consumer import Consumer
@@ -28,9 +29,9 @@ class DeadLetters:
     """Called by workers, from any thread. No connection is made before the first dead letter."""
 
     def __init__(
-        self, address: str | list[str], settings: ProcessingSettings, *, group_id: str, is_deserialized: bool
+        self, addresses: Sequence[str], settings: ProcessingSettings, *, group_id: str, is_deserialized: bool
     ) -> None:
-        self._address = address
+        self._addresses = list(addresses)
         self._settings = settings
         self._group_id = group_id
         self._is_deserialized = is_deserialized
@@ -46,9 +47,10 @@ class DeadLetters:
             if count is None:
                 count = self._partition_counts[topic] = self._ensure_topic(topic, work.record.topic)
             if self._producer is None:
-                self._producer = Producer(self._address, client_id="bus-dead-letters")
+                self._producer = Producer(self._addresses, client_id="bus-dead-letters")
             producer = self._producer
-            raw = work.record if not self._is_deserialized else self._read_again(work.partition, work.record.offset)
+            is_raw = work.failure is not None or not self._is_deserialized
+            raw = work.record if is_raw else self._read_again(work.partition, work.record.offset)
         partition = work.partition.partition if work.partition.partition < count else None
         headers = [*raw.headers, *dead_letter_headers(work, error, self._group_id)]
         producer.send(topic, raw.value, raw.key, headers, partition=partition).result()
@@ -60,7 +62,7 @@ class DeadLetters:
             producer.close()
 
     def _ensure_topic(self, topic: str, source: str) -> int:
-        with Admin(self._address) as admin:
+        with Admin(self._addresses) as admin:
             count = len(admin.describe_topics([source])[source].partitions)
             try:
                 admin.create_topics([NewTopic(topic, partitions=count)])
@@ -70,7 +72,7 @@ class DeadLetters:
             return len(admin.describe_topics([topic])[topic].partitions)
 
     def _read_again(self, partition: TopicPartition, offset: int) -> ConsumerRecord:
-        with Consumer(self._address, client_id="bus-dead-letters", auto_offset_reset="none") as reader:
+        with Consumer(self._addresses, client_id="bus-dead-letters", auto_offset_reset="none") as reader:
             reader.assign([partition])
             reader.seek(partition, offset)
             records = reader.poll(_READ_TIMEOUT_MS, max_records=1)

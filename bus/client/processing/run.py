@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from bus.client.processing.consumer_port import ProcessedConsumer, undeserializable_place
+from bus.client.deserialization import RecordDeserializationError
+from bus.client.processing.consumer_port import GroupMember, ProcessedConsumer
 from bus.client.processing.handlers import calling, check_handler, is_coroutine_handler
 from bus.client.processing.record_flow import RecordFlow
 from bus.client.processing.settings import ProcessingSettings
@@ -20,9 +21,8 @@ from bus.client.processing.stop_signals import StopSignals
 from bus.client.processing.summary import RecordFailed, RunSummary
 from bus.client.processing.work_board import WorkBoard, now_ms
 from bus.client.processing.workers import AsyncWorkers, DeadLetterSink, ThreadWorkers, Workers
-from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode
-from bus.model import TimestampType, TopicPartition
+from bus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class ProcessingRun:
     def __init__(
         self,
         consumer: ProcessedConsumer,
+        member: GroupMember,
         handler: Callable[..., Any],
         settings: ProcessingSettings,
         dead_letters: DeadLetterSink,
@@ -48,6 +49,7 @@ class ProcessingRun:
         """Raises `BusError` INVALID_CONFIG for a handler that does not fit."""
         check_handler(handler, settings)
         self._consumer = consumer
+        self._member = member
         self._settings = settings
         self._stop = stop or threading.Event()
         self._ended_by: str | None = None
@@ -64,7 +66,7 @@ class ProcessingRun:
 
     def run(self) -> RunSummary:
         """Raises `RecordFailed`, and `BusError` where the consumer cannot go on; after the same orderly end."""
-        self._consumer.start_processing(self._on_assigned, self._on_revoked, self._on_lost)
+        self._member.start_processing(self._on_assigned, self._on_revoked, self._on_lost)
         settings = self._settings
         logger.info("processing with %d workers, order %s, ack %s", settings.workers, settings.order, settings.ack)
         with StopSignals(self._on_signal):
@@ -96,7 +98,7 @@ class ProcessingRun:
         self._apply_pauses()
         try:
             records = self._consumer.poll(timeout_ms=self._poll_ms())
-        except Exception as error:
+        except RecordDeserializationError as error:
             self._add_undeserializable(error)
             return
         if records:
@@ -110,18 +112,11 @@ class ProcessingRun:
             due_ms = flow.next_commit_ms()
         return _POLL_MS if due_ms is None else max(0, min(_POLL_MS, due_ms - self._clock()))
 
-    def _add_undeserializable(self, error: Exception) -> None:
+    def _add_undeserializable(self, error: RecordDeserializationError) -> None:
         """It takes its place among the others, so that order holds for what becomes of it too."""
-        place = undeserializable_place(error)
-        if place is None:
-            raise error
-        partition, offset = place
-        record = ConsumerRecord(
-            partition.topic, partition.partition, offset, -1, TimestampType.CREATE_TIME, None, None, [], -1
-        )
         with self._board.locked() as flow:
-            flow.add([record], failure=error)
-        self._consumer.seek(partition, offset + 1)
+            flow.add([error.record], failure=error)
+        self._consumer.seek(error.partition, error.offset + 1)
         self._board.announce()
 
     def _apply_pauses(self) -> None:
@@ -161,12 +156,11 @@ class ProcessingRun:
 
     # ------------------------------------------------------------ rebalances; called inside of poll
 
-    def _on_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+    def _on_assigned(self, partitions: list[TopicPartition]) -> None:
         logger.info("assigned: %s", _names(partitions))
 
-    def _on_revoked(self, partitions: Iterable[TopicPartition]) -> None:
+    def _on_revoked(self, revoked: list[TopicPartition]) -> None:
         """Wait for what workers have of them, commit, give them up."""
-        revoked = list(partitions)
         with self._board.locked() as flow:
             flow.let_go(revoked)
         left = self._drain(revoked)
@@ -180,8 +174,7 @@ class ProcessingRun:
             flow.forget(revoked)
         logger.info("drained and given up, %d records still with workers: %s", left, _names(revoked))
 
-    def _on_lost(self, partitions: Iterable[TopicPartition]) -> None:
-        lost = list(partitions)
+    def _on_lost(self, lost: list[TopicPartition]) -> None:
         with self._board.locked() as flow:
             flow.let_go(lost)
             flow.forget(lost)
