@@ -46,24 +46,24 @@ class GroupBench:
         self.answers: dict[int, GroupAnswer] = {}
         self.notices: list[Notice] = []
         self.steps: list[GroupStep] = []
-        self._last_request_id = 0
+        self.last_request_id = 0
         self._last_member_number = 0
 
     def ask(self, command: GroupCommand, *, name: str = "m") -> int:
         """The request id; `answers` has the answer, as soon as there is one. A new member is called `name`-1, -2 ..."""
-        self._last_request_id += 1
+        self.last_request_id += 1
         self._last_member_number += 1
-        self.open[self._last_request_id] = command
+        self.open[self.last_request_id] = command
         step = decide(
             self.group,
             command,
-            request_id=self._last_request_id,
+            request_id=self.last_request_id,
             new_member_id=f"{name}-{self._last_member_number}",
             rules=self.rules,
             now_ms=self.now_ms,
         )
         self.take(step)
-        return self._last_request_id
+        return self.last_request_id
 
     def answer(self, command: GroupCommand) -> GroupAnswer:
         """Of a command that is answered at once."""
@@ -72,12 +72,14 @@ class GroupBench:
     def wait(self, ms: int) -> None:
         """Time passes, and what runs out meanwhile does so in order."""
         end_ms = self.now_ms + ms
-        while self.deadlines:
-            timer = min(self.deadlines, key=self.deadlines.__getitem__)
-            if self.deadlines[timer] > end_ms:
-                break
+        while (timer := self.next_timer(end_ms)) is not None:
             self.run_out(timer)
         self.now_ms = end_ms
+
+    def next_timer(self, end_ms: int) -> GroupTimer | None:
+        """The first that runs out by then."""
+        timer = min(self.deadlines, key=self.deadlines.__getitem__, default=None)
+        return None if timer is None or self.deadlines[timer] > end_ms else timer
 
     def run_out(self, timer: GroupTimer) -> None:
         self.now_ms = max(self.now_ms, self.deadlines.pop(timer))

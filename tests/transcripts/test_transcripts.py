@@ -10,6 +10,7 @@ from typing import Protocol
 
 import pytest
 
+from tests.support.group_dialogue import GroupDialogue
 from tests.support.producer_dialogue import ProducerDialogue
 
 FOLDER = Path(__file__).parent
@@ -20,7 +21,7 @@ class Dialogue(Protocol):
     def say(self, command: str) -> str: ...
 
 
-DIALOGUES: dict[str, Callable[[], Dialogue]] = {"producers.txt": ProducerDialogue}
+DIALOGUES: dict[str, Callable[[], Dialogue]] = {"groups.txt": GroupDialogue, "producers.txt": ProducerDialogue}
 
 
 @pytest.mark.parametrize("name", DIALOGUES)
@@ -47,4 +48,4 @@ def spoken(transcript: str, begin: Callable[[], Dialogue]) -> Iterator[str]:
             yield line
         else:
             command = line.split("->")[0].strip()
-            yield f"{command:<{OUTCOME_COLUMN}}-> {dialogue.say(command)}"
+            yield f"{command:<{OUTCOME_COLUMN - 1}} -> {dialogue.say(command)}"
