@@ -376,7 +376,7 @@ class Consumer(OneThread):
                 raise rejected
 
     @exclusive
-    def run(self, handler: Callable[..., Any], *, stop: threading.Event | None = None, **options: Any) -> RunSummary:
+    def run(self, /, handler: Callable[..., Any], *, stop: threading.Event | None = None, **options: Any) -> RunSummary:
         """Call `handler` with each record, by `workers` threads, or tasks if it is a coroutine, in the order that
         `order` asks for; commit as `ack` says, and never before everything below is done; `on_error` says what becomes
         of a record that fails. The options are those of `ProcessingSettings`; docs/processing.md has the promises.
