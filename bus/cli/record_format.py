@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bus.cli.record_json import encode_record
@@ -67,7 +67,7 @@ def _size(data: Any) -> bytes:
     return b"-1" if data is None else b"%d" % len(value_bytes(data))
 
 
-def format_headers(headers: list[tuple[str, bytes | None]]) -> bytes:
+def format_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
     """`name=value,name=value`, as kcat writes them; a null value is `NULL`."""
     return b",".join(name.encode() + b"=" + (b"NULL" if data is None else data) for name, data in headers)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,7 @@ def encode_record(
     timestamp_type: str,
     key: Any,
     value: Any,
-    headers: list[tuple[str, bytes | None]],
+    headers: Sequence[tuple[str, bytes | None]],
 ) -> str:
     """One line without its end. A value that is a struct is an object."""
     record: dict[str, Any] = {

@@ -7,13 +7,14 @@ the log. Columns that a batch left out are filled in here, and nowhere else in t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from bus.arrow_batches import MalformedRecords, complete_columns, decode_arrow, dense_sequences
-from bus.client.values import ConsumerRecord, Headers
+from bus.client.values import NO_HEADERS, ConsumerRecord, Headers
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.log_schema import LOG_SCHEMA
@@ -109,25 +110,26 @@ def _dtype(name: str) -> Any:
 def records_of(partition: TopicPartition, batch: pa.RecordBatch) -> list[ConsumerRecord]:
     """The rows of an opened batch as records."""
     count = batch.num_rows
-    values = batch.column("value")
     headers = batch.column("headers")
-    return list(
-        map(
-            ConsumerRecord,
-            [partition.topic] * count,
-            [partition.partition] * count,
-            batch.column("offset").to_numpy().tolist(),
-            (batch.column("timestamp").view(pa.int64()).to_numpy() // 1000).tolist(),
-            [_TIMESTAMP_TYPES[number] for number in batch.column("timestamp_type").to_numpy().tolist()],
-            _python_values(batch.column("key")),
-            _python_values(values),
-            [[] for _ in range(count)] if headers.null_count == count else list(map(_headers, headers.to_pylist())),
-            batch.column("leader_epoch").to_numpy().tolist(),
-        )
+    rows = zip(
+        repeat(partition.topic, count),
+        repeat(partition.partition),
+        batch.column("offset").to_numpy().tolist(),
+        (batch.column("timestamp").view(pa.int64()).to_numpy() // 1000).tolist(),
+        map(_TIMESTAMP_TYPES.__getitem__, batch.column("timestamp_type").to_numpy().tolist()),
+        _python_values(batch.column("key")),
+        _python_values(batch.column("value")),
+        repeat(NO_HEADERS) if headers.null_count == count else map(_headers, headers.to_pylist()),
+        batch.column("leader_epoch").to_numpy().tolist(),
+        strict=False,
     )
+    # What ConsumerRecord(...) does, without a call of Python for each record.
+    return list(map(tuple.__new__, repeat(ConsumerRecord), rows))
 
 
 def _python_values(array: pa.Array) -> list[Any]:
+    if array.null_count == len(array):
+        return [None] * len(array)
     if pa.types.is_binary(array.type):
         values: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
         return values
@@ -135,7 +137,7 @@ def _python_values(array: pa.Array) -> list[Any]:
 
 
 def _headers(entries: list[dict[str, Any]] | None) -> Headers:
-    return [(entry["key"], entry["value"]) for entry in entries or ()]
+    return [(entry["key"], entry["value"]) for entry in entries] if entries else NO_HEADERS
 
 
 class PollTables:

@@ -118,7 +118,7 @@ def test_records_carry_all_that_the_envelope_says() -> None:
     rows = assigned(7, envelope).peek(10)
     first, second = records_of(HERE, rows)
     assert first == ("t", 2, 7, 1_700_000_000_123, TimestampType.LOG_APPEND_TIME, b"k", None, [("h", None)], 4)
-    assert (second.offset, second.key, second.value, second.headers) == (8, None, b"v", [])
+    assert (second.offset, second.key, second.value, second.headers) == (8, None, b"v", ())
 
 
 def test_typed_values_come_as_dictionaries_and_keep_their_type_in_tables() -> None:
