@@ -2,10 +2,10 @@
 
 All records of a topic share one open batch, whatever decides their partition: so they keep the order of the calls, and
 the hash of the keys is computed for whole columns when the batch closes. A batch closes when it is full (batch.size, or
-batch.size for each partition once it has keys) or when its time is up (linger.ms); a full one may grow on while it would
-only wait behind others, since a few large batches cost everybody less than many small ones. Guards buffer.memory: an
-open batch has its bytes reserved, what it did not use is given back when it closes. Everything here happens with the sender's
-lock held.
+batch.size for each partition once it has keys) or when its time is up (linger.ms); a full one may grow on while it
+would only wait behind others, since a few large batches cost everybody less than many small ones. Guards buffer.memory:
+an open batch has its bytes reserved, what it did not use is given back when it closes. Everything here happens with the
+sender's lock held.
 """
 
 from __future__ import annotations
