@@ -84,6 +84,7 @@ class Consumer(OneThread):
         self._tables = PollTables()
         self._extra: list[ConsumerRecord] = []  # of interceptors, for the iteration; the next one is the last
         self._rejected: RecordDeserializationError | None = None  # for the next poll
+        self._is_closing = False
 
     # ------------------------------------------------------------ what to read
 
@@ -440,13 +441,14 @@ class Consumer(OneThread):
     def close(self, timeout: float = _CLOSE_TIMEOUT_S) -> None:
         """With auto-commit, commit what was consumed; leave the group, unless this is a static member; end. Takes
         `timeout` seconds at most, callbacks apart, and raises what they raise. Safe to repeat."""
-        if self._reader.is_closed:
+        if self._is_closing:
             return
-        self._reader.is_closed = True
+        self._is_closing = True
         try:
             if self._group is not None:
                 self._group.close(time.monotonic() + timeout)
         finally:
+            self._reader.is_closed = True
             self._fetcher.close()
             self._cluster.close()
             self._interceptors.close()

@@ -191,7 +191,7 @@ class Membership:
         if work is not self._lead:
             return
         self._lead = None
-        self._led_partitions = dict(partitions)
+        self._led_partitions = {topic: partitions.get(topic, 0) for topic in work.topics}
         address = self._coordinator.address
         if address is None:
             self._fail(BusError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is not known"), now)
@@ -462,6 +462,7 @@ class Membership:
             return
         self.phase = Phase.STABLE
         self._failures, self._retry_at = 0, -math.inf
+        self.heartbeat_now()  # so that the coordinator knows on which stream to give notice
 
     def _on_refused(self, request: GroupRequest, answer: Any, error: BusError, now: float) -> None:
         """JoinGroup or SyncGroup failed."""

@@ -23,6 +23,7 @@ from bus.arrow_batches import decode_arrow, encode_arrow
 from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from tests.support.fake_coordinator import FakeCoordinator
 
 
 @dataclass
@@ -106,6 +107,8 @@ class Cluster:
         self.addresses: dict[int, str] = {}
         self.producer_ids = itertools.count(1_000)
         self.names: dict[str, FakeIdentity] = {}
+        self.coordinator = FakeCoordinator(self.changed)
+        self.coordinator_id = 0
 
     def create(self, name: str, partitions: int = 1) -> FakeTopic:
         with self.changed:
@@ -155,6 +158,7 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
     def stop(self) -> None:
         with self.cluster.changed:
             self._is_stopping = True
+            self.cluster.coordinator.is_stopping = True
             self.cluster.changed.notify_all()
         self.gate.set()
         self._server.stop(grace=0).wait()
@@ -392,6 +396,41 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
                 f"expected an offset from {log.log_start} to {log.high_watermark}, found {share.fetch_offset}",
             )
         return None
+
+    # ------------------------------------------------------------ groups
+
+    def FindCoordinator(self, request: pb.FindCoordinatorRequest, context: Any) -> pb.FindCoordinatorResponse:
+        self._note("FindCoordinator", context)
+        with self.cluster.changed:
+            code = self.cluster.coordinator.refusal("FindCoordinator")
+            host, port = self.cluster.addresses[self.cluster.coordinator_id].rsplit(":", 1)
+            broker = pb.Broker(broker_id=self.cluster.coordinator_id, host=host, port=int(port))
+            return pb.FindCoordinatorResponse(error_code=code, coordinator=broker)
+
+    def JoinGroup(self, request: pb.JoinGroupRequest, context: Any) -> pb.JoinGroupResponse:
+        self._note("JoinGroup", context)
+        with self.cluster.changed:
+            return self.cluster.coordinator.join(request, context)
+
+    def SyncGroup(self, request: pb.SyncGroupRequest, context: Any) -> pb.SyncGroupResponse:
+        self._note("SyncGroup", context)
+        with self.cluster.changed:
+            return self.cluster.coordinator.sync(request, context)
+
+    def LeaveGroup(self, request: pb.LeaveGroupRequest, context: Any) -> pb.LeaveGroupResponse:
+        self._note("LeaveGroup", context)
+        with self.cluster.changed:
+            return self.cluster.coordinator.leave(request)
+
+    def OffsetFetch(self, request: pb.OffsetFetchRequest, context: Any) -> pb.OffsetFetchResponse:
+        self._note("OffsetFetch", context)
+        with self.cluster.changed:
+            return self.cluster.coordinator.fetch_offsets(request)
+
+    def GroupSession(
+        self, requests: Iterator[pb.GroupSessionRequest], context: Any
+    ) -> Iterator[pb.GroupSessionResponse]:
+        return self.cluster.coordinator.session(requests, context)
 
     # ------------------------------------------------------------ everything else
 
