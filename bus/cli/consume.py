@@ -1,20 +1,21 @@
-"""`bus consume`: the records of a topic, in each partition's order, to standard output.
+"""`bus consume`: the records of topics, in each partition's order, to standard output.
 
-Follows the topic until it is told to stop, as kcat does, unless `--exit` or `--max` ends it. Guards one promise: a
-record is printed once and whole, and what was printed is flushed before the command waits for more.
+Follows the topics until it is told to stop, as kcat does, unless `--exit` or `--max` ends it. Guards one promise: a
+record is printed once and whole, and what was printed is flushed before the command waits for more. As a member of a
+group it prints what the group gives it: consume_group.py.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from bus.cli.groups import BusCommand
-from bus.cli.options import address_option, choose_partitions, count_of, topic_argument
+from bus.cli.options import address_option, choose_partitions, complete_groups, count_of, topic_argument
 from bus.cli.positions import Place, Position, PositionType
 from bus.cli.record_format import FORMAT_HELP, Writer, compile_format
 from bus.model import TopicPartition
@@ -34,9 +35,10 @@ _POLL_MS = 500
     bus consume orders --from -10 --exit
     bus consume orders --from 2013-07-01T12:00 --max 5 --format json
     bus consume orders --partition 0 --from 1500 --exit --format '%o %k: %s\n'
+    bus consume orders payments --group billing
     """,
 )
-@topic_argument()
+@topic_argument(is_repeatable=True)
 @click.option(
     "--from",
     "-o",
@@ -45,6 +47,13 @@ _POLL_MS = 500
     default="beginning",
     metavar="WHERE",
     help="beginning, end, an offset, -N for the last N of each partition, a time in ISO 8601 (UTC) or @MILLISECONDS.",
+)
+@click.option(
+    "--group",
+    "-g",
+    metavar="GROUP",
+    shell_complete=complete_groups,
+    help="As a member of this group: share the partitions, go on where it is, commit what was printed.",
 )
 @click.option("--partition", "-p", "partitions", type=int, multiple=True, help="Only this one; repeatable.")
 @click.option("--max", "-c", "count_max", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
@@ -61,8 +70,9 @@ _POLL_MS = 500
 @click.option("--quiet", "-q", is_flag=True, help="No count at the end.")
 @address_option()
 def consume(
-    topic: str,
+    topics: tuple[str, ...],
     position: Position,
+    group: str | None,
     partitions: tuple[int, ...],
     count_max: int | None,
     is_finite: bool,
@@ -71,30 +81,105 @@ def consume(
     quiet: bool,
     address: str,
 ) -> None:
-    """Print the records of TOPIC; go on with new ones until Ctrl-C, unless --exit or --max says when to stop."""
-    from bus.client.consumer import Consumer
+    """Print the records of TOPIC; go on with new ones until Ctrl-C, unless --exit or --max says when to stop.
 
+    With --group, --from is for partitions of which the group has no offset yet: beginning or end.
+    """
     try:
         write = compile_format(form, key_separator=key_separator)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--format") from None
+    names = list(dict.fromkeys(topics))
+    if group is None:
+        counts = _read_alone(address, names, position, partitions, count_max, is_finite, write)
+    else:
+        reset = _check_member(position, partitions)
+        tell = _say_nothing if quiet else _say
+        counts = _read_as_member(address, names, group, reset, count_max, is_finite, write, tell)
     printed = 0
+    try:
+        with contextlib.closing(counts):
+            for count in counts:
+                printed = count
+    except KeyboardInterrupt:
+        if is_finite:
+            raise  # it is how a follower is meant to be ended, but this one was to print all
+    finally:
+        if not quiet and sys.stderr.isatty():
+            _say(f"{count_of(printed, 'record')} of {', '.join(names)}")
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):
+        click.echo(line, err=True)
+
+
+def _say_nothing(line: str) -> None:
+    pass
+
+
+def _read_alone(
+    address: str,
+    topics: Sequence[str],
+    position: Position,
+    partitions: Sequence[int],
+    count_max: int | None,
+    is_finite: bool,
+    write: Writer,
+) -> Generator[int, None, None]:
+    from bus.client.consumer import Consumer
+
     with Consumer(address, auto_offset_reset="earliest", max_poll_records=_RECORDS_PER_POLL) as consumer:
-        known = [one.partition for one in consumer.partitions_for(topic)]
-        chosen = [TopicPartition(topic, number) for number in choose_partitions(topic, partitions, known)]
+        chosen = []
+        for topic in topics:
+            known = [one.partition for one in consumer.partitions_for(topic)]
+            chosen += [TopicPartition(topic, number) for number in choose_partitions(topic, partitions, known)]
         ends = consumer.end_offsets(chosen) if is_finite else None
         consumer.assign(chosen)
         seek(consumer, chosen, position)
+        yield from _print_records(consumer, ends, count_max, write)
+
+
+def _check_member(position: Position, partitions: Sequence[int]) -> str:
+    """The consumer's auto_offset_reset. Raises `click.UsageError` for what a member cannot choose."""
+    if partitions:
+        raise click.UsageError("expected --group or --partition, found both: the group gives out the partitions")
+    if position.place not in (Place.BEGINNING, Place.END):
+        raise click.UsageError(
+            "expected --from beginning or end with --group; to set its offsets: bus groups create, or reset-offsets"
+        )
+    return "earliest" if position.place is Place.BEGINNING else "latest"
+
+
+def _read_as_member(
+    address: str,
+    topics: Sequence[str],
+    group: str,
+    reset: str,
+    count_max: int | None,
+    is_finite: bool,
+    write: Writer,
+    tell: Callable[[str], None],
+) -> Generator[int, None, None]:
+    from bus.cli.consume_group import GroupPrinter
+    from bus.client.consumer import Consumer
+
+    with Consumer(
+        address,
+        group_id=group,
+        client_id="bus-consume",
+        auto_offset_reset=reset,
+        enable_auto_commit=False,
+        max_poll_records=_RECORDS_PER_POLL,
+    ) as consumer:
+        for topic in topics:
+            consumer.partitions_for(topic)  # one that does not exist is refused; a subscription would wait for it
+        printer = GroupPrinter(consumer, write, is_finite=is_finite, tell=tell)
+        printer.subscribe(topics)
         try:
-            for count in _print_records(consumer, ends, count_max, write):
-                printed = count
-        except KeyboardInterrupt:
-            if is_finite:
-                raise  # it is how a follower is meant to be ended, but this one was to print all
+            yield from printer.run(records_per_poll=_RECORDS_PER_POLL, count_max=count_max)
         finally:
-            if not quiet and sys.stderr.isatty():
-                with contextlib.suppress(OSError):
-                    click.echo(f"{count_of(printed, 'record')} of {topic}", err=True)
+            printer.commit()
 
 
 def seek(consumer: Consumer, partitions: Sequence[TopicPartition], position: Position) -> None:
@@ -125,13 +210,13 @@ def _print_records(
     """Print, and say how many there are by now, until `ends` are reached or `count_max` were printed."""
     count = 0
     output = sys.stdout.buffer
-    reached = {partition.partition: end for partition, end in (ends or {}).items()}
+    reached = {(partition.topic, partition.partition): end for partition, end in (ends or {}).items()}
     left = {partition for partition, end in (ends or {}).items() if consumer.position(partition) < end}
     while (count_max is None or count < count_max) and (ends is None or left):
         wanted = _RECORDS_PER_POLL if count_max is None else min(_RECORDS_PER_POLL, count_max - count)
         records = consumer.poll(_POLL_MS, wanted)
         if ends is not None:
-            records = [record for record in records if record.offset < reached[record.partition]]
+            records = [record for record in records if record.offset < reached[record.topic, record.partition]]
             done = {partition for partition in left if consumer.position(partition) >= ends[partition]}
             consumer.pause(done)
             left -= done

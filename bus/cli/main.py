@@ -10,7 +10,7 @@ _COMMANDS = {
     "serve": ("bus.cli.serve:serve", "Run a broker on a folder."),
     "topics": ("bus.cli.topics:topics", "Create, list, describe, alter and delete topics."),
     "produce": ("bus.cli.produce:produce", "Send lines or JSON records to a topic."),
-    "consume": ("bus.cli.consume:consume", "Read the records of a topic."),
+    "consume": ("bus.cli.consume:consume", "Read the records of topics, alone or in a group."),
     "groups": ("bus.cli.consumer_groups:groups", "List, describe, create, delete and reset consumer groups."),
     "offsets": ("bus.cli.offsets:offsets", "Show the offsets of a topic's partitions."),
     "sql": ("bus.cli.sql:sql", "Query topics with SQL, broker up or down."),

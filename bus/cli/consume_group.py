@@ -1,0 +1,101 @@
+"""`bus consume --group`: the records that a group gives this member, until it leaves.
+
+Guards one promise: an offset is committed only when its record was printed and flushed, so whoever reads the output
+gets every record at least once, whatever ends the command. Commits by itself: the consumer's auto-commit would also
+commit what could not be printed any more.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from bus.cli.group_rows import assignment_text
+from bus.cli.record_format import Writer
+from bus.model import TopicPartition
+
+if TYPE_CHECKING:
+    from bus.client.consumer import Consumer
+    from bus.client.values import ConsumerRecord
+
+_POLL_MS = 500
+_COMMIT_INTERVAL_S = 1.0
+
+
+class GroupPrinter:
+    """One member's printing. `tell` gets a line for people at each rebalance.
+
+    With `is_finite` it ends where each of its partitions ended when it was given to it.
+    """
+
+    def __init__(self, consumer: Consumer, write: Writer, *, is_finite: bool, tell: Callable[[str], None]) -> None:
+        self._consumer = consumer
+        self._write = write
+        self._is_finite = is_finite
+        self._tell = tell
+        self._is_assigned = False  # between a revocation and the next assignment it has nothing, but is not done
+        self._ends: dict[TopicPartition, int] = {}
+        self._printed: dict[TopicPartition, int] = {}  # the next offset of what was printed and is not committed
+        self._committed_at = time.monotonic()
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        self._consumer.subscribe(topics, on_assigned=self._take, on_revoked=self._give_back, on_lost=self._lose)
+
+    def run(self, *, records_per_poll: int, count_max: int | None) -> Iterator[int]:
+        """Print, and say how many there are by now, until the end, or until `count_max` were printed."""
+        count = 0
+        while (count_max is None or count < count_max) and not self._is_done():
+            wanted = records_per_poll if count_max is None else min(records_per_poll, count_max - count)
+            records = self._within_ends(self._consumer.poll(_POLL_MS, wanted))
+            sys.stdout.buffer.write(b"".join(map(self._write, records)))
+            sys.stdout.buffer.flush()
+            for record in records:
+                self._printed[TopicPartition(record.topic, record.partition)] = record.offset + 1
+            count += len(records)
+            if self._printed and time.monotonic() >= self._committed_at + _COMMIT_INTERVAL_S:
+                self._consumer.commit(self._printed, asynchronous=True)
+                self._note_committed()
+            yield count
+
+    def commit(self) -> None:
+        """What was printed, now. Raises `BusError`."""
+        if self._printed:
+            self._consumer.commit(self._printed)
+            self._note_committed()
+
+    def _note_committed(self) -> None:
+        self._printed = {}
+        self._committed_at = time.monotonic()
+
+    def _within_ends(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        if not self._is_finite:
+            return records
+        self._consumer.pause([one for one in self._consumer.assignment() if self._is_at_end(one)])
+        ends = self._ends
+        return [one for one in records if one.offset < ends[TopicPartition(one.topic, one.partition)]]
+
+    def _is_done(self) -> bool:
+        return self._is_finite and self._is_assigned and all(map(self._is_at_end, self._consumer.assignment()))
+
+    def _is_at_end(self, partition: TopicPartition) -> bool:
+        return self._consumer.position(partition) >= self._ends[partition]
+
+    def _take(self, partitions: Sequence[TopicPartition]) -> None:
+        self._is_assigned = True
+        self._tell(f"assigned: {assignment_text(partitions) or 'nothing'}")
+        if self._is_finite and partitions:
+            self._ends.update(self._consumer.end_offsets(partitions))
+
+    def _give_back(self, partitions: Sequence[TopicPartition]) -> None:
+        self._is_assigned = False
+        self._tell(f"revoked: {assignment_text(partitions) or 'nothing'}")
+        self.commit()
+
+    def _lose(self, partitions: Sequence[TopicPartition]) -> None:
+        """Others may have printed and committed further."""
+        self._is_assigned = False
+        self._tell(f"lost: {assignment_text(partitions) or 'nothing'}")
+        for one in partitions:
+            self._printed.pop(one, None)
