@@ -35,6 +35,7 @@ from bus.runtime.logs import request_id
 
 _log = logging.getLogger(__name__)
 
+_PENDING_CALLS_MAX = 20_000
 SERVICE_NAME: str = bus_pb2.DESCRIPTOR.services_by_name["Bus"].full_name
 
 RequestT = TypeVar("RequestT")
@@ -200,6 +201,10 @@ class BusServer:
                 ("grpc.keepalive_time_ms", 30_000),  # finds clients that are gone without a word
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                # Calls that have come and are not yet taken up; beyond it gRPC cancels some at random. A large group
+                # that begins to rebalance joins all at once.
+                ("grpc.server.max_pending_requests", _PENDING_CALLS_MAX),
+                ("grpc.server.max_pending_requests_hard_limit", 2 * _PENDING_CALLS_MAX),
             ]
         )
 
