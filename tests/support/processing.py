@@ -1,0 +1,94 @@
+"""A consumer in memory for tests of the processing loop, and records for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bus.client.processing.consumer_port import OnPartitions
+from bus.client.values import ConsumerRecord
+from bus.model import TimestampType, TopicPartition
+
+
+def partition(number: int = 0, topic: str = "orders") -> TopicPartition:
+    return TopicPartition(topic, number)
+
+
+def record(offset: int, number: int = 0, key: Any = None, value: Any = b"v") -> ConsumerRecord:
+    return ConsumerRecord("orders", number, offset, 1_000 + offset, TimestampType.CREATE_TIME, key, value, [], 3)
+
+
+class FakeConsumer:
+    """Each poll does the next thing of the script: gives records, raises, or calls a function, a rebalance perhaps;
+    after the last one it waits for `wakeup`. It is the member of its group too."""
+
+    def __init__(self, script: Iterable[Any] = (), assigned: Iterable[TopicPartition] = (partition(0), partition(1))):
+        self.script = list(script)
+        self.assigned = set(assigned)
+        self.commits: list[dict[TopicPartition, int]] = []
+        self.commit_errors: list[Exception] = []
+        self.paused: set[TopicPartition] = set()
+        self.pauses: list[tuple[str, list[TopicPartition]]] = []
+        self.seeks: list[tuple[TopicPartition, int]] = []
+        self.is_closed = False
+        self.thread = threading.current_thread()
+        self.idle = threading.Event()  # the script is over
+        self._awoken = threading.Event()
+
+    def start_processing(self, on_assigned: OnPartitions, on_revoked: OnPartitions, on_lost: OnPartitions) -> None:
+        self.on_assigned, self.on_revoked, self.on_lost = on_assigned, on_revoked, on_lost
+
+    def poll(self, timeout_ms: int = 500) -> list[ConsumerRecord]:
+        assert threading.current_thread() is self.thread, "a consumer is for one thread"
+        if not self.script:
+            self.idle.set()
+            self._awoken.wait(timeout_ms / 1000)
+            self._awoken.clear()
+            return []
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        if callable(step):
+            step = step()
+        return list(step or ())
+
+    def revoke(self, *partitions: TopicPartition) -> None:
+        self.on_revoked(list(partitions))
+        self.assigned -= set(partitions)
+
+    def lose(self, *partitions: TopicPartition) -> None:
+        self.on_lost(list(partitions))
+        self.assigned -= set(partitions)
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        assert threading.current_thread() is self.thread, "a consumer is for one thread"
+        assert set(offsets) <= self.assigned, f"{offsets} is committed, {self.assigned} is assigned"
+        if self.commit_errors:
+            raise self.commit_errors.pop(0)
+        self.commits.append(dict(offsets))
+
+    @property
+    def committed(self) -> dict[TopicPartition, int]:
+        return {partition: offset for commit in self.commits for partition, offset in commit.items()}
+
+    def assignment(self) -> set[TopicPartition]:
+        return self.assigned
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self.pauses.append(("pause", list(partitions)))
+        self.paused |= set(self.pauses[-1][1])
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self.pauses.append(("resume", list(partitions)))
+        self.paused -= set(self.pauses[-1][1])
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        assert partition in self.assigned, f"seek in {partition}, {self.assigned} is assigned"
+        self.seeks.append((partition, offset))
+
+    def wakeup(self) -> None:
+        self._awoken.set()
+
+    def close(self) -> None:
+        self.is_closed = True

@@ -1,0 +1,385 @@
+"""The processing loop without threads: what is worked on, committed, paused, and what a rebalance leaves of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bus.client.processing import parse_settings
+from bus.client.processing.error_decisions import Pass, TryAgain
+from bus.client.processing.record_flow import RecordFlow
+from bus.client.processing.work import Work
+from bus.client.values import ConsumerRecord
+from tests.support.processing import partition, record
+
+P0, P1 = partition(0), partition(1)
+
+
+def flow_of(records: Iterable[ConsumerRecord] = (), **options: Any) -> RecordFlow:
+    flow = RecordFlow(parse_settings(options), now_ms=0)
+    flow.add(list(records))
+    return flow
+
+
+def take_all(flow: RecordFlow, now_ms: int = 0) -> list[Work]:
+    return list(iter(lambda: flow.take(now_ms), None))
+
+
+def places(works: Iterable[Work]) -> list[tuple[int, int]]:
+    return [(work.partition.partition, work.record.offset) for work in works]
+
+
+def work_off(flow: RecordFlow) -> list[tuple[int, int]]:
+    seen: list[tuple[int, int]] = []
+    while (work := flow.take(0)) is not None:
+        seen += places([work])
+        flow.succeed(work)
+    return seen
+
+
+# ---------------------------------------------------------------- order
+
+
+def test_by_partition_one_record_of_each_partition_is_worked_on() -> None:
+    flow = flow_of([record(0), record(1), record(0, 1), record(1, 1)])
+    first = take_all(flow)
+    assert places(first) == [(0, 0), (1, 0)]
+    flow.succeed(first[1])
+    assert places(take_all(flow)) == [(1, 1)]
+
+
+def test_by_key_records_of_one_key_wait_for_each_other_and_others_do_not() -> None:
+    flow = flow_of([record(0, key=b"a"), record(1, key=b"a"), record(2, key=b"b"), record(0, 1, key=b"a")], order="key")
+    assert places(take_all(flow)) == [(0, 0), (0, 2), (1, 0)]
+
+
+def test_by_key_records_without_a_key_wait_for_nobody() -> None:
+    assert places(take_all(flow_of([record(0), record(1)], order="key"))) == [(0, 0), (0, 1)]
+
+
+def test_by_key_keys_that_cannot_be_hashed_wait_for_each_other() -> None:
+    flow = flow_of([record(0, key={"id": 1}), record(1, key={"id": 2}), record(2, key=b"a")], order="key")
+    assert places(take_all(flow)) == [(0, 0), (0, 2)]
+
+
+def test_without_order_all_are_worked_on_at_once() -> None:
+    assert len(take_all(flow_of([record(n, key=b"a") for n in range(5)], order="none"))) == 5
+
+
+@given(
+    records=st.lists(st.tuples(st.integers(0, 2), st.sampled_from([b"a", b"b", None]))),
+    order=st.sampled_from(["partition", "key", "none"]),
+    data=st.data(),
+)
+@settings(max_examples=50)
+def test_records_of_a_lane_start_in_order_and_no_commit_passes_one_that_is_not_done(
+    records: list[tuple[int, bytes | None]], order: str, data: st.DataObject
+) -> None:
+    flow = flow_of(
+        (record(n, number, key) for n, (number, key) in enumerate(records)),
+        order=order,
+        ack="record",
+        on_error="retry",
+        retry_backoff_ms=0,
+    )
+    running: list[Work] = []
+    finished: dict[Any, list[int]] = {}
+    done: set[tuple[int, int]] = set()
+    while len(done) < len(records):
+        work = flow.take(0) if data.draw(st.booleans()) or not running else None
+        if work is not None:
+            assert work.lane not in {other.lane for other in running}
+            running.append(work)
+            continue
+        work = running.pop(data.draw(st.integers(0, len(running) - 1)))
+        if data.draw(st.integers(0, 3)) == 0:
+            assert flow.fail(work, ValueError(), 0) == TryAgain(0)
+            continue
+        flow.succeed(work)
+        done.update(places([work]))
+        finished.setdefault(same_order(order, work.record), []).append(work.record.offset)
+        for place, offset in flow.due_offsets(0).items():
+            below = {(number, n) for n, (number, _) in enumerate(records) if number == place.partition and n < offset}
+            assert below <= done
+    assert all(offsets == sorted(offsets) for offsets in finished.values())
+    assert {p.partition: o for p, o in flow.all_offsets().items()} == {
+        number: n + 1 for n, (number, _) in enumerate(records)
+    }
+
+
+def same_order(order: str, record: ConsumerRecord) -> Any:
+    """Records of which this is equal may not overtake each other."""
+    if order == "partition":
+        return record.partition
+    return (
+        (record.partition, record.offset) if order == "none" or record.key is None else (record.partition, record.key)
+    )
+
+
+# ---------------------------------------------------------------- when to commit
+
+
+def test_by_record_what_is_done_is_due_at_once_but_not_past_what_is_not() -> None:
+    flow = flow_of([record(0), record(1), record(2)], order="none", ack="record")
+    first, second, _ = take_all(flow)
+    flow.succeed(second)
+    assert flow.due_offsets(0) == {}
+    flow.succeed(first)
+    assert flow.due_offsets(0) == {P0: 2}
+
+
+def test_by_batch_a_commit_is_due_when_all_records_of_the_poll_are_handled() -> None:
+    flow = flow_of([record(0), record(1)], order="none")
+    flow.add([record(2)])
+    first, second, _ = take_all(flow)
+    flow.succeed(first)
+    assert flow.due_offsets(0) == {}
+    flow.succeed(second)
+    assert flow.due_offsets(0) == {P0: 2}
+
+
+def test_by_time_a_commit_is_due_after_the_interval_and_not_before() -> None:
+    flow = flow_of([record(0)], ack="time", ack_time_ms=100)
+    work_off(flow)
+    assert flow.due_offsets(99) == {}
+    assert flow.next_commit_ms() == 100
+    assert flow.due_offsets(100) == {P0: 1}
+    flow.note_committed({P0: 1}, 100)
+    flow.add([record(1)])
+    work_off(flow)
+    assert flow.due_offsets(199) == {}
+
+
+def test_by_count_a_commit_is_due_after_so_many_records_of_all_partitions() -> None:
+    flow = flow_of([record(0), record(0, 1), record(1)], ack="count", ack_count=2)
+    first, second = take_all(flow)
+    flow.succeed(first)
+    assert flow.due_offsets(10**9) == {}
+    flow.succeed(second)
+    assert flow.due_offsets(0) == {P0: 1, P1: 1}
+    flow.note_committed({P0: 1, P1: 1}, 0)
+    work_off(flow)
+    assert flow.due_offsets(10**9) == {}
+
+
+@pytest.mark.parametrize(("done", "now_ms", "is_due"), [(1, 99, False), (1, 100, True), (2, 0, True)])
+def test_by_count_and_time_whichever_comes_first(done: int, now_ms: int, is_due: bool) -> None:
+    flow = flow_of([record(n) for n in range(done)], ack="count_time", ack_count=2, ack_time_ms=100)
+    work_off(flow)
+    assert bool(flow.due_offsets(now_ms)) is is_due
+
+
+def test_manually_a_record_is_done_when_it_is_acknowledged_whatever_its_handler_did() -> None:
+    flow = flow_of([record(0), record(1)], order="none", ack="manual_immediate")
+    first, second = take_all(flow)
+    flow.succeed(first)
+    flow.succeed(second)
+    assert flow.due_offsets(0) == {}
+    assert flow.acknowledge(second)
+    assert flow.due_offsets(0) == {}
+    assert flow.acknowledge(first)
+    assert flow.due_offsets(0) == {P0: 2}
+    assert not flow.acknowledge(first)
+
+
+def test_manual_acknowledgements_are_committed_with_the_batch() -> None:
+    flow = flow_of([record(0), record(1)], ack="manual")
+    first = flow.take(0)
+    assert first is not None
+    flow.acknowledge(first)
+    flow.succeed(first)
+    assert flow.due_offsets(0) == {}
+    second = flow.take(0)
+    assert second is not None
+    flow.succeed(second)
+    assert flow.due_offsets(0) == {P0: 1}
+
+
+def test_what_is_committed_is_not_due_again() -> None:
+    flow = flow_of([record(0)], ack="record")
+    work_off(flow)
+    flow.note_committed(flow.due_offsets(0), 0)
+    assert flow.due_offsets(0) == {}
+    assert not flow.needs_attention(0)
+
+
+# ---------------------------------------------------------------- errors
+
+
+def test_a_record_that_is_tried_again_keeps_its_place() -> None:
+    flow = flow_of([record(0), record(1)], on_error="retry", retry_backoff_ms=50)
+    work = flow.take(0)
+    assert work is not None
+    assert flow.fail(work, ValueError(), 1_000) == TryAgain(50)
+    assert flow.take(1_049) is None
+    assert flow.next_retry_ms() == 1_050
+    again = flow.take(1_050)
+    assert again is not None
+    assert (again.record.offset, again.attempt) == (0, 2)
+
+
+def test_a_skipped_record_counts_as_done() -> None:
+    flow = flow_of([record(0)], on_error="skip", ack="record")
+    work = flow.take(0)
+    assert work is not None
+    assert flow.fail(work, ValueError(), 0) is Pass.SKIP
+    assert flow.due_offsets(0) == {P0: 1}
+    assert flow.counts.skipped == 1
+
+
+def test_a_dead_letter_counts_as_done_only_when_it_is_sent() -> None:
+    flow = flow_of([record(0), record(1)], on_error="dead_letter", ack="record")
+    work = flow.take(0)
+    assert work is not None
+    assert flow.fail(work, ValueError(), 0) is Pass.DEAD_LETTER
+    assert flow.due_offsets(0) == {}
+    assert flow.take(0) is None, "what is behind it waits"
+    flow.pass_over(work, is_dead_letter=True)
+    assert flow.due_offsets(0) == {P0: 1}
+    assert flow.counts.dead_lettered == 1
+
+
+def test_a_dead_letter_that_cannot_be_sent_stops_before_its_record() -> None:
+    flow = flow_of([record(0)], on_error="dead_letter", ack="record")
+    work = flow.take(0)
+    assert work is not None
+    flow.fail(work, ValueError(), 0)
+    failure = OSError("no broker")
+    flow.stop_for(work, failure)
+    assert flow.failure == (record(0), failure)
+    assert flow.all_offsets() == {}
+
+
+def test_after_a_stop_nothing_is_handed_out_and_what_is_under_way_still_counts() -> None:
+    flow = flow_of([record(0), record(1), record(0, 1)], ack="record")
+    first, other = take_all(flow)
+    flow.fail(first, ValueError("first"), 0)
+    assert flow.is_stopped
+    assert flow.take(0) is None
+    flow.succeed(other)
+    assert flow.all_offsets() == {P1: 1}
+    assert flow.positions() == {P0: 0, P1: 1}
+
+
+# ---------------------------------------------------------------- rebalances
+
+
+def test_of_a_revoked_partition_what_waits_is_dropped_and_what_is_under_way_still_counts() -> None:
+    flow = flow_of([record(0), record(1), record(0, 1)])
+    running, other = take_all(flow)
+    flow.let_go([P0])
+    assert flow.running_count([P0]) == 1
+    flow.succeed(running)
+    assert flow.running_count([P0]) == 0
+    assert flow.all_offsets([P0]) == {P0: 1}
+    flow.forget([P0])
+    assert flow.take(0) is None
+    flow.succeed(other)
+    assert flow.all_offsets() == {P1: 1}
+
+
+def test_of_a_lost_partition_nothing_is_committed() -> None:
+    flow = flow_of([record(0), record(1)], ack="record", order="none")
+    first, second = take_all(flow)
+    flow.succeed(first)
+    flow.let_go([P0])
+    flow.forget([P0])
+    flow.succeed(second)
+    assert flow.all_offsets() == {}
+    assert flow.counts.abandoned == 1
+
+
+def test_work_of_an_earlier_assignment_does_not_count_when_the_partition_is_back() -> None:
+    flow = flow_of([record(0), record(1)], ack="record")
+    old = flow.take(0)
+    assert old is not None
+    flow.let_go([P0])
+    flow.forget([P0])
+    flow.add([record(0), record(1)])
+    assert flow.take(0) is None, "its lane is still taken: the new owner is we, and order holds"
+    flow.succeed(old)
+    assert flow.all_offsets() == {}
+    assert work_off(flow) == [(0, 0), (0, 1)]
+    assert flow.all_offsets() == {P0: 2}
+
+
+def test_an_acknowledgement_of_an_earlier_assignment_does_not_count() -> None:
+    flow = flow_of([record(0)], ack="manual_immediate")
+    old = flow.take(0)
+    assert old is not None
+    flow.succeed(old)
+    flow.let_go([P0])
+    flow.forget([P0])
+    flow.add([record(0)])
+    assert not flow.acknowledge(old)
+    assert flow.all_offsets() == {}
+
+
+def test_a_failure_while_its_partition_is_given_up_is_not_tried_again() -> None:
+    flow = flow_of([record(0)], on_error="retry", retry_backoff_ms=0)
+    work = flow.take(0)
+    assert work is not None
+    flow.let_go([P0])
+    flow.fail(work, ValueError(), 0)
+    assert flow.running_count([P0]) == 0
+    flow.forget([P0])
+    assert flow.take(10**6) is None
+    assert flow.all_offsets() == {}
+
+
+def test_a_batch_whose_rest_was_revoked_is_over() -> None:
+    flow = flow_of([record(0), record(0, 1), record(1, 1)])
+    flow.add([record(1)])
+    of_p0, _ = take_all(flow)
+    flow.succeed(of_p0)
+    assert flow.due_offsets(0) == {}
+    flow.let_go([P1])
+    flow.forget([P1])
+    for work in take_all(flow):
+        flow.succeed(work)
+    assert flow.due_offsets(0) == {P0: 2}
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def test_a_partition_with_too_many_records_is_paused_until_half_of_them_are_done() -> None:
+    flow = flow_of([record(n) for n in range(4)], queued_records_max=4)
+    assert flow.changed_pauses() == ([P0], [])
+    assert flow.changed_pauses() == ([], [])
+    for expected in ([], [P0]):
+        work = flow.take(0)
+        assert work is not None
+        flow.succeed(work)
+        assert flow.changed_pauses() == ([], expected)
+
+
+def test_a_partition_whose_records_are_done_before_it_was_paused_is_not_paused() -> None:
+    flow = flow_of([record(n) for n in range(4)], queued_records_max=4)
+    work_off(flow)
+    assert flow.changed_pauses() == ([], [])
+
+
+def test_done_records_behind_one_that_is_not_count_as_queued() -> None:
+    flow = flow_of([record(n) for n in range(4)], queued_records_max=4, order="none")
+    flow.changed_pauses()
+    first, *others = take_all(flow)
+    for work in others:
+        flow.succeed(work)
+    assert flow.changed_pauses() == ([], [])
+    flow.succeed(first)
+    assert flow.changed_pauses() == ([], [P0])
+
+
+def test_a_revoked_partition_is_neither_paused_nor_resumed() -> None:
+    flow = flow_of([record(n) for n in range(4)], queued_records_max=4)
+    flow.changed_pauses()
+    flow.let_go([P0])
+    flow.forget([P0])
+    assert flow.changed_pauses() == ([], [])
+    flow.add([record(n) for n in range(4)])
+    assert flow.changed_pauses() == ([P0], [])

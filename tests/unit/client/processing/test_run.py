@@ -1,0 +1,396 @@
+"""The loop with its threads, on a consumer in memory: commits, rebalances, failures, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bus.client.deserialization import RecordDeserializationError
+from bus.client.processing import Acknowledgement, ProcessingRun, RecordFailed, RunSummary, parse_settings
+from bus.client.processing.work import Work
+from bus.client.values import ConsumerRecord
+from bus.errors import BusError, ErrorCode
+from tests.support.processing import FakeConsumer, partition, record
+
+P0, P1 = partition(0), partition(1)
+
+
+class DeadLetterBox:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.letters: list[tuple[int, str]] = []
+        self.error = error
+
+    def send(self, work: Work, error: BaseException) -> None:
+        if self.error is not None:
+            raise self.error
+        self.letters.append((work.record.offset, str(error)))
+
+
+def run(
+    consumer: FakeConsumer, handler: Callable[..., Any], *, box: DeadLetterBox | None = None, **options: Any
+) -> RunSummary:
+    """Until the script of the consumer is over and `handler` has seen all."""
+    stop = threading.Event()
+    settings = parse_settings({"workers": 4, "drain_timeout_ms": 10_000, **options})
+    sink = (box or DeadLetterBox()).send
+    consumer.script.append(lambda: stop.set())
+    return ProcessingRun(consumer, consumer, handler, settings, sink, stop).run()
+
+
+def waiting_for(consumer: FakeConsumer, is_there: Callable[[], bool]) -> Callable[[], None]:
+    """A step of the script: polls go on, with nothing, until `is_there`."""
+
+    def step() -> None:
+        if not is_there():
+            consumer.script.insert(0, step)
+            consumer._awoken.wait(0.01)
+
+    return step
+
+
+def never(consumer: FakeConsumer) -> Callable[[], None]:
+    """For a run that something else ends."""
+    return waiting_for(consumer, lambda: False)
+
+
+def handles_all(consumer: FakeConsumer, count: int) -> tuple[list[int], Callable[[ConsumerRecord], None]]:
+    seen: list[int] = []
+    consumer.script.append(waiting_for(consumer, lambda: len(seen) == count))
+    return seen, lambda record: seen.append(record.offset)
+
+
+def test_every_record_is_handled_and_committed_and_the_group_is_left() -> None:
+    consumer = FakeConsumer([[record(0), record(1), record(0, 1)], [record(2)]])
+    seen, handler = handles_all(consumer, 4)
+    summary = run(consumer, handler)
+    assert sorted(seen) == [0, 0, 1, 2]
+    assert consumer.committed == {P0: 3, P1: 1}
+    assert consumer.is_closed
+    assert (summary.handled, summary.committed, summary.ended_by) == (4, {P0: 3, P1: 1}, "stop")
+
+
+def test_workers_handle_partitions_at_the_same_time() -> None:
+    together = threading.Barrier(2, timeout=10)
+    consumer = FakeConsumer([[record(0), record(0, 1)]])
+    seen, note = handles_all(consumer, 2)
+
+    def handler(record: ConsumerRecord) -> None:
+        together.wait()
+        note(record)
+
+    run(consumer, handler)
+    assert len(seen) == 2
+
+
+def test_coroutines_run_on_one_loop_at_the_same_time_and_no_more_of_them_than_workers() -> None:
+    consumer = FakeConsumer([[record(n) for n in range(6)]])
+    seen, note = handles_all(consumer, 6)
+    running: list[int] = []
+    loops = set()
+    most = 0
+
+    async def handler(record: ConsumerRecord) -> None:
+        nonlocal most
+        loops.add(asyncio.get_running_loop())
+        running.append(record.offset)
+        most = max(most, len(running))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        running.remove(record.offset)
+        note(record)
+
+    run(consumer, handler, workers=3, order="none")
+    assert sorted(seen) == list(range(6))
+    assert (most, len(loops)) == (3, 1)
+
+
+def test_a_commit_by_record_does_not_wait_for_the_next_poll_to_end() -> None:
+    consumer = FakeConsumer([[record(0), record(1)]])
+    consumer.script.append(waiting_for(consumer, lambda: consumer.committed == {P0: 2}))
+    run(consumer, lambda record: None, ack="record")
+    assert consumer.commits[0] in ({P0: 1}, {P0: 2})
+
+
+def test_manual_acknowledgements_may_come_later_from_another_thread() -> None:
+    consumer = FakeConsumer([[record(0), record(1)]])
+    kept: list[Acknowledgement] = []
+    consumer.script += [
+        waiting_for(consumer, lambda: len(kept) == 2),
+        lambda: threading.Thread(target=kept[1].acknowledge).start(),
+        lambda: consumer.commits.append({}),
+        lambda: threading.Thread(target=kept[0].acknowledge).start(),
+        waiting_for(consumer, lambda: consumer.committed == {P0: 2}),
+    ]
+    run(consumer, lambda record, acknowledgement: kept.append(acknowledgement), ack="manual_immediate")
+    assert consumer.commits == [{}, {P0: 2}] or consumer.commits == [{}, {P0: 1}, {P0: 2}]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_failure_stops_commits_what_is_before_it_and_raises_its_cause(is_async: bool) -> None:
+    consumer = FakeConsumer([[record(0), record(1), record(2)]])
+
+    def fail_at_one(record: ConsumerRecord) -> None:
+        if record.offset == 1:
+            raise ValueError("broken")
+
+    async def fail_later(record: ConsumerRecord) -> None:
+        fail_at_one(record)
+
+    consumer.script.append(never(consumer))
+    with pytest.raises(RecordFailed, match=r"orders-0 offset 1: .* ValueError: broken") as raised:
+        run(consumer, fail_later if is_async else fail_at_one)
+    assert isinstance(raised.value.__cause__, ValueError)
+    assert raised.value.summary.ended_by == "error"
+    assert consumer.committed == {P0: 1}
+    assert consumer.seeks == [(P0, 1)], "whoever reads on begins with the record that failed"
+    assert consumer.is_closed
+
+
+def test_a_record_is_tried_again_until_it_works() -> None:
+    consumer = FakeConsumer([[record(0), record(1)]])
+    seen, note = handles_all(consumer, 2)
+    attempts: list[int] = []
+
+    def handler(record: ConsumerRecord) -> None:
+        attempts.append(record.offset)
+        if attempts.count(0) < 3:
+            raise ValueError("not yet")
+        note(record)
+
+    summary = run(consumer, handler, on_error="retry", retry_backoff_ms=1)
+    assert attempts == [0, 0, 0, 1]
+    assert seen == [0, 1]
+    assert (summary.handled, summary.retried) == (2, 2)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_dead_letter_is_sent_and_the_rest_goes_on(is_async: bool) -> None:
+    consumer = FakeConsumer([[record(0), record(1), record(2)]])
+    seen, note = handles_all(consumer, 2)
+    box = DeadLetterBox()
+
+    def handler(record: ConsumerRecord) -> None:
+        if record.offset == 1:
+            raise ValueError("poison")
+        note(record)
+
+    async def later(record: ConsumerRecord) -> None:
+        handler(record)
+
+    summary = run(consumer, later if is_async else handler, box=box, on_error="dead_letter")
+    assert box.letters == [(1, "poison")]
+    assert seen == [0, 2]
+    assert consumer.committed == {P0: 3}
+    assert (summary.handled, summary.dead_lettered) == (2, 1)
+
+
+def test_a_dead_letter_that_fails_stops_before_its_record() -> None:
+    consumer = FakeConsumer([[record(0), record(1)]])
+    box = DeadLetterBox(BusError(ErrorCode.REQUEST_TIMED_OUT, "no broker"))
+
+    def handler(record: ConsumerRecord) -> None:
+        if record.offset == 1:
+            raise ValueError("poison")
+
+    consumer.script.append(never(consumer))
+    with pytest.raises(RecordFailed, match="no broker"):
+        run(consumer, handler, box=box, on_error="dead_letter")
+    assert consumer.committed == {P0: 1}
+
+
+def undeserializable(offset: int) -> RecordDeserializationError:
+    return RecordDeserializationError(record(offset), "value", ValueError("no JSON"))
+
+
+def test_what_cannot_be_deserialized_becomes_a_dead_letter_in_its_place() -> None:
+    consumer = FakeConsumer([[record(0)], undeserializable(1), [record(2)]])
+    seen, handler = handles_all(consumer, 2)
+    box = DeadLetterBox()
+    run(consumer, handler, box=box, on_error="dead_letter")
+    assert seen == [0, 2]
+    assert [offset for offset, _ in box.letters] == [1]
+    assert (P0, 2) in consumer.seeks
+    assert consumer.committed == {P0: 3}
+
+
+def test_what_cannot_be_deserialized_stops_if_nothing_else_is_said() -> None:
+    consumer = FakeConsumer([[record(0)], undeserializable(1)])
+    consumer.script.append(never(consumer))
+    with pytest.raises(RecordFailed, match="offset 1"):
+        run(consumer, lambda record: None)
+    assert consumer.committed == {P0: 1}
+    assert consumer.seeks[-1] == (P0, 1)
+
+
+def test_a_revocation_waits_for_work_in_flight_and_commits_it_before_the_partition_is_gone() -> None:
+    consumer = FakeConsumer([[record(0), record(1), record(0, 1)]])
+    began, may_end = threading.Event(), threading.Event()
+    of_p1 = threading.Event()
+
+    def handler(record: ConsumerRecord) -> None:
+        if record.partition == 0:
+            began.set()
+            assert may_end.wait(10)
+        else:
+            of_p1.set()
+
+    def rebalance() -> None:
+        assert began.wait(10)
+        threading.Timer(0.05, may_end.set).start()
+        consumer.revoke(P0)
+        assert consumer.committed[P0] == 1, "it was committed while it was ours, and no record more was begun"
+
+    consumer.script += [rebalance, waiting_for(consumer, of_p1.is_set)]
+    summary = run(consumer, handler)
+    assert consumer.committed == {P0: 1, P1: 1}
+    assert (summary.handled, summary.abandoned) == (2, 0)
+
+
+def test_a_revocation_waits_no_longer_than_the_drain_timeout_and_commits_nothing_of_what_goes_on() -> None:
+    consumer = FakeConsumer([[record(0)]])
+    began, may_end = threading.Event(), threading.Event()
+
+    def handler(record: ConsumerRecord) -> None:
+        began.set()
+        assert may_end.wait(10)
+
+    def rebalance() -> None:
+        assert began.wait(10)
+        consumer.revoke(P0)
+        may_end.set()
+
+    consumer.script.append(rebalance)
+    summary = run(consumer, handler, drain_timeout_ms=20)
+    assert consumer.committed == {}
+    assert (summary.handled, summary.abandoned) == (0, 1)
+
+
+def test_of_lost_partitions_nothing_is_committed_and_nothing_is_waited_for() -> None:
+    consumer = FakeConsumer([[record(0), record(0, 1)]])
+    began, may_end = threading.Event(), threading.Event()
+    of_p1 = threading.Event()
+
+    def handler(record: ConsumerRecord) -> None:
+        if record.partition == 1:
+            of_p1.set()
+            return
+        began.set()
+        assert may_end.wait(10)
+
+    def lose() -> None:
+        assert began.wait(10)
+        consumer.lose(P0)
+        may_end.set()
+
+    consumer.script += [lose, waiting_for(consumer, of_p1.is_set)]
+    run(consumer, handler)
+    assert consumer.committed == {P1: 1}
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REQUEST_TIMED_OUT]
+)
+def test_a_commit_that_the_group_has_no_time_for_is_put_off(code: ErrorCode) -> None:
+    consumer = FakeConsumer([[record(0)]])
+    consumer.commit_errors = [BusError(code, "later")]
+    seen, handler = handles_all(consumer, 1)
+    summary = run(consumer, handler, ack="record")
+    assert (seen, consumer.commits, summary.committed) == ([0], [{P0: 1}], {P0: 1})
+
+
+def test_a_commit_that_can_never_work_ends_the_run() -> None:
+    consumer = FakeConsumer([[record(0)]])
+    consumer.commit_errors = [BusError(ErrorCode.FENCED_INSTANCE_ID, "a younger twin")] * 2
+    consumer.script.append(never(consumer))
+    with pytest.raises(BusError, match="FENCED_INSTANCE_ID"):
+        run(consumer, lambda record: None, ack="record")
+    assert consumer.is_closed
+
+
+def test_a_poll_that_fails_ends_the_run_after_an_orderly_end() -> None:
+    consumer = FakeConsumer([[record(0)]])
+    seen, handler = handles_all(consumer, 1)
+    consumer.script.append(BusError(ErrorCode.OFFSET_OUT_OF_RANGE, "gone"))
+    with pytest.raises(BusError, match="OFFSET_OUT_OF_RANGE"):
+        run(consumer, handler)
+    assert (seen, consumer.committed, consumer.is_closed) == ([0], {P0: 1}, True)
+
+
+def test_a_busy_partition_is_paused_and_resumed() -> None:
+    consumer = FakeConsumer([[record(n) for n in range(4)]])
+    may_go = threading.Event()
+    _, note = handles_all(consumer, 4)
+
+    def handler(record: ConsumerRecord) -> None:
+        assert may_go.wait(10)
+        note(record)
+
+    consumer.script.insert(1, lambda: may_go.set() if consumer.paused == {P0} else None)
+    consumer.script.append(waiting_for(consumer, lambda: not consumer.paused))
+    run(consumer, handler, queued_records_max=4)
+    assert consumer.pauses == [("pause", [P0]), ("resume", [P0])]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_commits_leaves_and_puts_the_handlers_back(number: signal.Signals) -> None:
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    consumer = FakeConsumer([[record(0), record(1)]])
+    began, may_end = threading.Event(), threading.Event()
+
+    def handler(record: ConsumerRecord) -> None:
+        began.set()
+        assert may_end.wait(10)
+
+    def send_signal() -> None:
+        assert began.wait(10)
+        os.kill(os.getpid(), number)
+        threading.Timer(0.05, may_end.set).start()
+
+    consumer.script += [send_signal, never(consumer)]
+    summary = run(consumer, handler, workers=1)
+    assert (summary.ended_by, summary.handled) == (number.name, 1)
+    assert consumer.committed == {P0: 1}, "the record that was with a worker, and no other one"
+    assert consumer.is_closed
+    assert {each: signal.getsignal(each) for each in before} == before
+
+
+def test_a_second_signal_waits_for_nobody() -> None:
+    consumer = FakeConsumer([[record(0)]])
+    began, may_end = threading.Event(), threading.Event()
+
+    def handler(record: ConsumerRecord) -> None:
+        began.set()
+        may_end.wait(30)
+
+    def send_signals() -> None:
+        assert began.wait(10)
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    consumer.script += [send_signals, never(consumer)]
+    summary = run(consumer, handler, drain_timeout_ms=30_000)
+    may_end.set()
+    assert (summary.handled, summary.abandoned) == (0, 1)
+    assert summary.duration_ms < 10_000
+    assert consumer.committed == {}
+
+
+@pytest.mark.parametrize(
+    ("handler", "ack", "expected"),
+    [
+        (lambda record, acknowledgement: None, "batch", r"handler of \(record\) with ack='batch'"),
+        (lambda record: None, "manual", r"handler of \(record, acknowledgement\) with ack='manual'"),
+        ("handler", "batch", "found str"),
+    ],
+)
+def test_a_handler_that_does_not_fit_is_refused(handler: Any, ack: str, expected: str) -> None:
+    consumer = FakeConsumer()
+    with pytest.raises(BusError, match=expected):
+        run(consumer, handler, ack=ack)
+    assert not consumer.is_closed

@@ -1,0 +1,40 @@
+"""Options of run() that are refused, each with what was expected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bus.client.processing import parse_settings
+from bus.errors import BusError, ErrorCode
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"worker": 3}, "the nearest one is 'workers'"),
+        ({"workers": 0}, "workers: expected an integer from 1"),
+        ({"order": "offset"}, "order: expected one of 'partition', 'key', 'none'"),
+        ({"ack": "auto"}, "ack: expected one of 'record', 'batch'"),
+        ({"on_error": "ignore"}, "on_error: expected one of 'stop', 'skip'"),
+        ({"on_error": ValueError}, "on_error: expected one of"),
+        ({"retries": -1}, "retries: expected an integer from 0"),
+        ({"retries": True}, "retries: expected an integer from 0"),
+        ({"dead_letter_topic": ""}, "dead_letter_topic: expected the name of a topic"),
+        ({"queued_records_max": 0}, "queued_records_max: expected an integer from 1"),
+        ({"ack_count": 5}, "ack_count: expected ack to be one of count, count_time beside it, found 'batch'"),
+        ({"ack": "count", "ack_time_ms": 5}, "ack_time_ms: expected ack to be one of time, count_time"),
+    ],
+)
+def test_an_option_that_cannot_work_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BusError) as raised:
+        parse_settings(options)
+    assert raised.value.code is ErrorCode.INVALID_CONFIG
+    assert message in raised.value.message
+
+
+def test_the_dead_letter_topic_is_named_after_the_records() -> None:
+    assert parse_settings({}).dead_letter_topic_of("orders") == "orders.dlq"
+    assert parse_settings({"dead_letter_topic": "failed"}).dead_letter_topic_of("orders") == "failed"
+    assert parse_settings({"dead_letter_topic": lambda topic: topic + "-x"}).dead_letter_topic_of("o") == "o-x"
