@@ -1,0 +1,387 @@
+"""The membership machine under a clock of its own: what it sends, what it hands out, after which answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bus.client.assignors import assignors_of
+from bus.client.configs import ConsumerConfig, parse_config
+from bus.client.coordinator import CoordinatorFinder, GroupRequest
+from bus.client.group_protocol import decode_subscription, encode_assignment
+from bus.client.membership import Assign, Generation, Lead, Lose, Membership, Phase, Revoke
+from bus.client.values import GroupMetadata
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TopicPartition
+
+P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
+BACKOFF_S = 0.1
+
+
+class Member:
+    """A machine, its requests, and a coordinator's answers as a test gives them."""
+
+    def __init__(self, strategy: str = "range", **configs: Any) -> None:
+        config = parse_config(ConsumerConfig, {"group_id": "g", **configs})
+        self.sent: list[GroupRequest] = []
+        self.now = 100.0
+        self.finder = CoordinatorFinder(
+            "g",
+            config.request_timeout_ms,
+            send=self.sent.append,
+            backoff_s=lambda failures: BACKOFF_S,
+            may_retry=lambda error: error.retriable,
+        )
+        self.machine = Membership(
+            config,
+            assignors_of(strategy),
+            self.finder,
+            send=self.sent.append,
+            backoff_s=lambda failures: BACKOFF_S,
+        )
+        self.machine.subscribe(["t"])
+        self.machine.note_poll(self.now)
+
+    def take(self, method: str) -> GroupRequest:
+        """The only request that was sent since the last time."""
+        request = self.sent.pop()
+        assert (request.method, self.sent) == (method, []), self.sent
+        return request
+
+    def work(self) -> Any:
+        return self.machine.next_work(self.now)
+
+    def find(self) -> Member:
+        assert self.work() is None
+        broker = pb.Broker(broker_id=1, host="c", port=1)
+        self.finder.on_answer(self.take("FindCoordinator"), pb.FindCoordinatorResponse(coordinator=broker), self.now)
+        return self
+
+    def answer(self, request: GroupRequest, answer: Any) -> None:
+        self.machine.on_answer(request, answer, self.now)
+
+    def refuse(self, request: GroupRequest, code: ErrorCode) -> None:
+        kind = {"JoinGroup": pb.JoinGroupResponse, "SyncGroup": pb.SyncGroupResponse, "Heartbeat": pb.HeartbeatResponse}
+        self.answer(request, kind[request.method](error_code=int(code), error_message="no"))
+
+    def join(self, generation: int = 1, *, protocol: str = "range") -> GroupRequest:
+        """As a follower, up to its SyncGroup."""
+        assert self.work() is None
+        response = pb.JoinGroupResponse(generation=generation, protocol=protocol, leader_id="l", member_id="m")
+        self.answer(self.take("JoinGroup"), response)
+        return self.take("SyncGroup")
+
+    def sync(self, request: GroupRequest, *partitions: TopicPartition) -> None:
+        self.answer(request, pb.SyncGroupResponse(assignment=encode_assignment(partitions)))
+
+    def settle(self, *partitions: TopicPartition, generation: int = 1, protocol: str = "range") -> Assign:
+        """Join and take over what is assigned."""
+        self.sync(self.join(generation, protocol=protocol), *partitions)
+        work = self.work()
+        assert isinstance(work, Assign)
+        self.beat()
+        return work
+
+    def beat(self) -> None:
+        self.machine.tick(self.now)
+        self.answer(self.take("Heartbeat"), pb.HeartbeatResponse())
+
+    def pass_time(self, seconds: float, *, polled: bool = True) -> float:
+        self.now += seconds
+        if polled:
+            self.machine.note_poll(self.now)
+        return self.machine.tick(self.now)
+
+
+def stable(*partitions: TopicPartition, **configs: Any) -> Member:
+    member = Member(**configs).find()
+    protocol = configs.get("strategy", "range")
+    member.settle(*partitions, protocol=protocol)
+    return member
+
+
+# ---------------------------------------------------------------- joining
+
+
+def test_first_join_is_repeated_at_once_with_the_member_id_that_was_given() -> None:
+    member = Member().find()
+    member.work()
+    first = member.take("JoinGroup")
+    assert (first.message.member_id, first.message.rebalance_timeout_ms) == ("", 300_000)
+    member.answer(first, pb.JoinGroupResponse(error_code=int(ErrorCode.MEMBER_ID_REQUIRED), member_id="m-1"))
+    member.work()
+    assert member.take("JoinGroup").message.member_id == "m-1"
+
+
+def test_follower_syncs_without_a_poll_and_is_assigned_in_the_next_one() -> None:
+    member = Member().find()
+    sync = member.join(generation=3)
+    assert (sync.message.generation, sync.message.member_id, list(sync.message.assignments)) == (3, "m", [])
+    assert not member.machine.has_work()
+    member.sync(sync, P0, P1)
+    assert member.machine.has_work()
+    work = member.work()
+    assert (work.assigned, work.added, work.generation) == (frozenset({P0, P1}), frozenset({P0, P1}), 3)
+    assert member.work() is None
+    assert member.machine.commit_stamp() == GroupMetadata("g", 3, "m", None)
+
+
+def test_leader_hands_its_assignment_to_the_coordinator() -> None:
+    member = Member().find()
+    member.work()
+    join = member.take("JoinGroup")
+    metadata = join.message.protocols[0].metadata
+    members = [pb.JoinedMember(member_id=name, metadata=metadata) for name in ("m", "other")]
+    response = pb.JoinGroupResponse(generation=1, protocol="range", leader_id="m", member_id="m", members=members)
+    member.answer(join, response)
+    work = member.work()
+    assert isinstance(work, Lead)
+    assert (work.topics, sorted(work.members), work.is_kept) == (frozenset({"t"}), ["m", "other"], False)
+    member.machine.lead(work, {"t": 2}, {"m": [P0], "other": [P1]}, member.now)
+    shares = {share.member_id: share.assignment for share in member.take("SyncGroup").message.assignments}
+    assert shares == {"m": encode_assignment([P0]), "other": encode_assignment([P1])}
+
+
+def test_leader_rebalances_when_partitions_come_to_topics_of_the_group() -> None:
+    member = Member().find()
+    member.work()
+    join = member.take("JoinGroup")
+    members = [pb.JoinedMember(member_id="m", metadata=join.message.protocols[0].metadata)]
+    member.answer(
+        join, pb.JoinGroupResponse(generation=1, protocol="range", leader_id="m", member_id="m", members=members)
+    )
+    member.machine.lead(member.work(), {"t": 1}, {"m": [P0]}, member.now)
+    member.sync(member.take("SyncGroup"), P0)
+    member.work()
+    member.machine.note_partitions({"t": 1, "u": 5})
+    assert not member.machine.is_rejoining()
+    member.machine.note_partitions({"t": 2})
+    assert member.machine.is_rejoining()
+
+
+@pytest.mark.parametrize("code", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT])
+def test_join_that_may_succeed_later_is_repeated_after_a_pause(code: ErrorCode) -> None:
+    member = Member().find()
+    member.work()
+    member.refuse(member.take("JoinGroup"), code)
+    member.work()
+    assert not [request for request in member.sent if request.method == "JoinGroup"]
+    member.sent.clear()
+    assert member.machine.next_event(member.now) > member.now
+    member.finder.address = "c:1"
+    member.now += BACKOFF_S
+    member.work()
+    member.take("JoinGroup")
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
+def test_join_at_the_wrong_broker_looks_for_the_coordinator_first(code: ErrorCode) -> None:
+    member = Member().find()
+    member.work()
+    member.refuse(member.take("JoinGroup"), code)
+    member.now += BACKOFF_S
+    member.work()
+    member.take("FindCoordinator")
+
+
+def test_answer_to_a_join_that_was_given_up_counts_no_more() -> None:
+    member = Member().find()
+    member.work()
+    join = member.take("JoinGroup")
+    member.machine.leave("unsubscribed", member.now)
+    response = pb.JoinGroupResponse(generation=1, protocol="range", leader_id="l", member_id="m")
+    member.answer(join, response)
+    assert (member.machine.phase, member.sent) == (Phase.UNJOINED, [])
+
+
+def test_assignment_of_topics_that_are_subscribed_no_longer_is_not_taken_over() -> None:
+    member = Member().find()
+    sync = member.join()
+    member.machine.subscribe(["u"])
+    member.sync(sync, P0)
+    work = member.work()
+    assert isinstance(work, Revoke), "it prepares to join anew"
+    member.machine.done(work)
+    member.work()
+    topics = decode_subscription(
+        pb.JoinedMember(metadata=member.take("JoinGroup").message.protocols[0].metadata)
+    ).topics
+    assert topics == ("u",)
+
+
+# ---------------------------------------------------------------- rebalances
+
+
+def test_eager_member_gives_up_everything_before_it_joins_again() -> None:
+    member = stable(P0, P1)
+    member.machine.request_rejoin("as the test wants it")
+    work = member.work()
+    assert isinstance(work, Revoke)
+    assert work.partitions == {P0, P1}
+    assert member.sent == [], "the join waits until the callbacks have run"
+    member.machine.done(work)
+    assert member.work() is None
+    metadata = member.take("JoinGroup").message.protocols[0].metadata
+    assert decode_subscription(pb.JoinedMember(metadata=metadata)).owned == ()
+
+
+def test_cooperative_member_keeps_what_it_has_gives_up_what_moves_and_joins_once_more() -> None:
+    member = stable(P0, P1, strategy="cooperative-sticky")
+    member.machine.request_rejoin("as the test wants it")
+    assert member.work() is None
+    join = member.take("JoinGroup")
+    subscription = decode_subscription(pb.JoinedMember(metadata=join.message.protocols[0].metadata))
+    assert (subscription.owned, subscription.generation) == ((P0, P1), 1)
+    response = pb.JoinGroupResponse(generation=2, protocol="cooperative-sticky", leader_id="l", member_id="m")
+    member.answer(join, response)
+    member.sync(member.take("SyncGroup"), P0, P2)
+    revoke = member.work()
+    assert isinstance(revoke, Revoke)
+    assert revoke.partitions == {P1}
+    assert member.machine.commit_stamp() == GroupMetadata("g", 2, "m", None), "what was consumed can be committed"
+    member.machine.done(revoke)
+    assign = member.work()
+    assert (assign.assigned, assign.added) == ({P0, P2}, {P2})
+    assert member.work() is None
+    member.take("JoinGroup")
+
+
+def test_heartbeat_says_that_the_group_rebalances() -> None:
+    member = stable(P0)
+    member.pass_time(3.0)
+    member.refuse(member.take("Heartbeat"), ErrorCode.REBALANCE_IN_PROGRESS)
+    assert member.machine.has_news()
+    assert isinstance(member.work(), Revoke)
+
+
+def test_notice_has_the_coordinator_asked_at_once() -> None:
+    member = stable(P0)
+    member.pass_time(0.5)
+    assert member.sent == []
+    member.machine.heartbeat_now()
+    member.pass_time(0.0)
+    member.take("Heartbeat")
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
+def test_member_that_is_out_loses_its_partitions_before_it_joins_again(code: ErrorCode) -> None:
+    member = stable(P0, strategy="cooperative-sticky")
+    member.pass_time(3.0)
+    member.refuse(member.take("Heartbeat"), code)
+    stamp = member.machine.commit_stamp()
+    assert isinstance(stamp, BusError)
+    assert stamp.code is ErrorCode.UNKNOWN_MEMBER_ID
+    work = member.work()
+    assert isinstance(work, Lose)
+    assert work.partitions == {P0}
+    member.machine.done(work)
+    member.work()
+    keeps_id = code is ErrorCode.ILLEGAL_GENERATION
+    assert member.take("JoinGroup").message.member_id == ("m" if keeps_id else "")
+
+
+def test_being_put_out_while_callbacks_of_a_revocation_run_is_noticed_after_them() -> None:
+    member = stable(P0, P1, strategy="cooperative-sticky")
+    member.machine.subscribe(["u"])
+    revoke = member.work()
+    assert revoke.partitions == {P0, P1}
+    member.pass_time(3.0)
+    member.refuse(member.take("Heartbeat"), ErrorCode.UNKNOWN_MEMBER_ID)
+    member.machine.done(revoke)
+    member.work()
+    assert member.take("JoinGroup").message.member_id == ""
+
+
+def test_refusal_of_an_earlier_generation_is_of_no_account() -> None:
+    member = stable(P0)
+    refused = BusError(ErrorCode.ILLEGAL_GENERATION, "late")
+    member.machine.note_refusal(refused, Generation(0, "m"))
+    assert not member.machine.is_rejoining()
+    member.machine.note_refusal(refused, Generation(1, "m"))
+    assert member.machine.is_rejoining()
+
+
+def test_fenced_instance_says_so_in_every_poll() -> None:
+    member = stable(P0, group_instance_id="i")
+    member.pass_time(3.0)
+    member.refuse(member.take("Heartbeat"), ErrorCode.FENCED_INSTANCE_ID)
+    lose = member.work()
+    assert isinstance(lose, Lose)
+    member.machine.done(lose)
+    for _ in range(2):
+        with pytest.raises(BusError) as caught:
+            member.work()
+        assert caught.value.code is ErrorCode.FENCED_INSTANCE_ID
+    assert member.sent == []
+
+
+# ---------------------------------------------------------------- time
+
+
+def test_heartbeats_go_out_in_their_interval_one_at_a_time() -> None:
+    member = stable(P0)
+    assert member.pass_time(2.9) == pytest.approx(member.now + 0.1)
+    assert member.sent == []
+    member.pass_time(0.1)
+    request = member.take("Heartbeat")
+    member.pass_time(10.0)
+    assert member.sent == []
+    member.answer(request, pb.HeartbeatResponse())
+    assert member.pass_time(0.0) == pytest.approx(member.now + 3.0)
+
+
+def test_coordinator_that_is_silent_for_a_session_is_looked_for_again() -> None:
+    member = stable(P0)
+    member.pass_time(3.0)
+    member.take("Heartbeat")
+    member.pass_time(41.9)
+    assert member.finder.address is not None
+    member.pass_time(0.2)
+    assert member.finder.address is None
+    assert member.machine.phase is Phase.STABLE, "it may be a member still"
+    member.pass_time(BACKOFF_S)
+    member.take("FindCoordinator")
+
+
+def test_member_that_polls_too_seldom_leaves() -> None:
+    member = stable(P0, max_poll_interval_ms=10_000)
+    member.pass_time(9.9, polled=False)
+    member.sent.clear()
+    assert member.pass_time(0.1, polled=False) == math.inf
+    leaving = member.take("LeaveGroup").message.members[0]
+    assert (leaving.member_id, leaving.reason) == ("m", "max.poll.interval.ms is over")
+    assert isinstance(member.work(), Lose)
+
+
+def test_static_member_leaves_without_a_word() -> None:
+    member = stable(P0, group_instance_id="i")
+    assert member.machine.leave("closed", member.now) is None
+    assert (member.sent, member.machine.generation.id) == ([], -1)
+
+
+def test_nobody_sends_heartbeats_before_there_is_a_generation() -> None:
+    member = Member().find()
+    member.work()
+    member.take("JoinGroup")
+    assert member.pass_time(1_000.0, polled=False) == math.inf
+    assert member.sent == []
+
+
+def test_unreadable_assignment_is_the_users_to_see() -> None:
+    member = Member().find()
+    sync = member.join()
+    member.answer(sync, pb.SyncGroupResponse(assignment=b"\xff\xff"))
+    with pytest.raises(BusError) as caught:
+        member.work()
+    assert caught.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_protocols_are_offered_in_the_order_of_preference() -> None:
+    member = Member("range,cooperative-sticky").find()
+    member.work()
+    offered: Sequence[Any] = member.take("JoinGroup").message.protocols
+    assert [protocol.name for protocol in offered] == ["range", "cooperative-sticky"]

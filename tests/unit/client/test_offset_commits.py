@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+from typing import Any
+
+from bus.client.configs import ConsumerConfig, parse_config
+from bus.client.coordinator import CoordinatorFinder, GroupRequest
+from bus.client.membership import Generation
+from bus.client.offset_commits import Commit, OffsetCommits
+from bus.client.values import GroupMetadata, OffsetAndMetadata
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TopicPartition
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+BACKOFF_S = 0.1
+
+
+class World:
+    """A member, its coordinator, and a clock."""
+
+    def __init__(self, **configs: Any) -> None:
+        config = parse_config(ConsumerConfig, {"group_id": "g", **configs})
+        self.sent: list[GroupRequest] = []
+        self.now = 100.0
+        self.stamp: GroupMetadata | BusError = GroupMetadata("g", 4, "m")
+        self.owned = {P0, P1}
+        self.refusals: list[tuple[ErrorCode, Generation]] = []
+        self.finder = CoordinatorFinder(
+            "g",
+            config.request_timeout_ms,
+            send=self.sent.append,
+            backoff_s=lambda failures: BACKOFF_S,
+            may_retry=lambda error: error.retriable,
+        )
+        self.finder.address = "c:1"
+        self.commits = OffsetCommits(
+            config, self.finder, self, send=self.sent.append, backoff_s=lambda failures: BACKOFF_S
+        )
+
+    def commit_stamp(self) -> GroupMetadata | BusError:
+        return self.stamp
+
+    def may_commit(self, partition: TopicPartition) -> bool:
+        return partition in self.owned
+
+    def note_refusal(self, error: BusError, generation: Generation) -> None:
+        self.refusals.append((error.code, generation))
+
+    def ask(self, offsets: dict[TopicPartition, int], *, is_repeated: bool = False, seconds: float = 60.0) -> Commit:
+        commit = Commit(
+            {partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()},
+            asked_at=self.now,
+            deadline=self.now + seconds,
+            is_repeated=is_repeated,
+            callback=None,
+        )
+        self.commits.add(commit, self.now)
+        return commit
+
+    def take(self) -> tuple[GroupRequest, dict[TopicPartition, int]]:
+        """The only request that was sent since the last time."""
+        request = self.sent.pop()
+        assert (request.method, self.sent) == ("OffsetCommit", []), self.sent
+        shares = request.message.partitions
+        return request, {TopicPartition(share.topic, share.partition): share.offset for share in shares}
+
+    def answer(self, request: GroupRequest, code: ErrorCode = ErrorCode.NONE) -> None:
+        answers = [
+            pb.OffsetCommitPartitionResponse(topic=share.topic, partition=share.partition, error_code=int(code))
+            for share in request.message.partitions
+        ]
+        self.commits.on_answer(request, pb.OffsetCommitResponse(partitions=answers), self.now)
+
+    def outcomes(self) -> list[ErrorCode | None]:
+        return [commit.error.code if commit.error else None for commit in self.commits.take_done()]
+
+
+def test_commit_is_in_the_name_of_the_generation() -> None:
+    world = World(group_instance_id="i")
+    world.stamp = GroupMetadata("g", 4, "m", "i")
+    commit = world.ask({P0: 5})
+    request, offsets = world.take()
+    message = request.message
+    assert (message.group_id, message.generation, message.member_id, message.group_instance_id) == ("g", 4, "m", "i")
+    assert offsets == {P0: 5}
+    world.answer(request)
+    assert (commit.is_done, commit.error, world.commits.committed) == (True, None, {P0: 5})
+
+
+def test_what_is_asked_for_meanwhile_goes_as_one_request_with_the_last_offsets() -> None:
+    world = World()
+    world.ask({P0: 1})
+    first, _ = world.take()
+    world.ask({P0: 2, P1: 7})
+    world.ask({P0: 3})
+    assert world.sent == []
+    world.answer(first)
+    second, offsets = world.take()
+    assert offsets == {P0: 3, P1: 7}
+    assert world.outcomes() == [None]
+    world.answer(second)
+    assert world.outcomes() == [None, None]
+    assert world.commits.is_idle()
+
+
+def test_repeated_commit_is_tried_again_before_later_ones_and_the_other_kind_fails() -> None:
+    world = World()
+    world.ask({P0: 1})
+    world.ask({P0: 2}, is_repeated=True)
+    first, _ = world.take()
+    world.answer(first, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert world.outcomes() == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    second, _ = world.take()
+    world.answer(second, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    world.ask({P1: 9})
+    assert (world.sent, world.outcomes()) == ([], [])
+    world.now += BACKOFF_S
+    world.commits.advance(world.now)
+    third, offsets = world.take()
+    assert list(offsets.items()) == [(P0, 2), (P1, 9)]
+    world.answer(third)
+    assert world.outcomes() == [None, None]
+
+
+def test_partition_of_another_member_is_not_sent_even_if_it_was_ours_when_asked() -> None:
+    world = World()
+    world.ask({P0: 1})
+    first, _ = world.take()
+    world.ask({P1: 2})
+    world.ask({P0: 3})
+    world.owned = {P0}
+    world.answer(first)
+    _, offsets = world.take()
+    assert offsets == {P0: 3}
+    assert world.outcomes() == [None, ErrorCode.ILLEGAL_GENERATION]
+
+
+def test_who_is_no_member_commits_nothing() -> None:
+    world = World()
+    world.stamp = BusError(ErrorCode.UNKNOWN_MEMBER_ID, "out")
+    world.ask({P0: 1}, is_repeated=True)
+    assert (world.sent, world.outcomes()) == ([], [ErrorCode.UNKNOWN_MEMBER_ID])
+
+
+def test_membership_hears_of_a_refusal_and_of_the_generation_that_was_refused() -> None:
+    world = World()
+    commit = world.ask({P0: 1}, is_repeated=True)
+    request, _ = world.take()
+    world.stamp = GroupMetadata("g", 5, "m")
+    world.answer(request, ErrorCode.ILLEGAL_GENERATION)
+    assert world.refusals == [(ErrorCode.ILLEGAL_GENERATION, Generation(4, "m"))]
+    assert commit.error is not None
+    assert commit.error.code is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_commit_waits_for_a_coordinator_and_no_longer_than_its_time() -> None:
+    world = World()
+    world.finder.address = None
+    commit = world.ask({P0: 1}, is_repeated=True, seconds=2.0)
+    assert [request.method for request in world.sent] == ["FindCoordinator"]
+    assert world.commits.next_event(world.now) == world.now + 2.0
+    world.now += 2.0
+    world.commits.advance(world.now)
+    assert commit.error is not None
+    assert commit.error.code is ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_request_without_an_answer_is_given_up_and_the_coordinator_looked_for() -> None:
+    world = World(request_timeout_ms=1_000)
+    world.ask({P0: 1})
+    request, _ = world.take()
+    world.now += 1.0
+    world.commits.advance(world.now)
+    assert world.finder.address is None
+    assert world.outcomes() == [ErrorCode.REQUEST_TIMED_OUT]
+    world.answer(request)
+    assert world.outcomes() == [], "the late answer counts no more"
+
+
+def test_partition_that_the_answer_leaves_out_is_not_committed() -> None:
+    world = World()
+    world.ask({P0: 1})
+    request, _ = world.take()
+    world.commits.on_answer(request, pb.OffsetCommitResponse(), world.now)
+    assert world.outcomes() == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert world.commits.committed == {}
+
+
+def test_automatic_commit_is_due_once_an_interval() -> None:
+    world = World(auto_commit_interval_ms=5_000)
+    assert not world.commits.take_auto_due(world.now)
+    world.commits.start_auto(world.now)
+    assert not world.commits.take_auto_due(world.now + 4.9)
+    assert world.commits.take_auto_due(world.now + 5.0)
+    assert not world.commits.take_auto_due(world.now + 9.9)
+    world.commits.hurry_auto(world.now + 5.0)
+    assert world.commits.take_auto_due(world.now + 5.0 + BACKOFF_S)
