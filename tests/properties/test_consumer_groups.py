@@ -7,6 +7,7 @@ the end all clients behave, and every one that may be a member must get an assig
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -140,6 +141,7 @@ class GroupMachine(RuleBasedStateMachine):
         match answer:
             case Joined():
                 self.note_generation(answer.generation)
+                client.before.append((client.member_id, client.generation))
                 client.member_id, client.generation, client.joined = answer.member_id, answer.generation, answer
                 client.has_to_join = False
             case Synced(assignment=data):
@@ -172,6 +174,20 @@ class GroupMachine(RuleBasedStateMachine):
         client = self.clients[number]
         if client.waiting is None and not client.is_out:
             self.speak(client)
+
+    @rule(numbers=st.sets(st.sampled_from(CLIENTS), min_size=1), rounds=st.integers(1, 4))
+    def go_on(self, numbers: set[int], rounds: int) -> None:
+        """Some clients behave for a while, and so come far."""
+        for _ in range(rounds):
+            self.speak_all(client for client in self.clients if client.number in numbers)
+            self.bench.wait(3_000)
+            self.hear_all()
+
+    def speak_all(self, clients: Iterable[Client]) -> None:
+        for client in clients:
+            for _ in range(3):
+                if client.waiting is None and not client.is_out:
+                    self.speak(client)
 
     @rule(number=st.sampled_from(CLIENTS))
     def repeat(self, number: int) -> None:
@@ -340,10 +356,7 @@ class GroupMachine(RuleBasedStateMachine):
         for client in self.clients:
             client.waiting = None if client.waiting not in self.bench.open else client.waiting
         for _ in range(ROUNDS):
-            for client in self.clients:
-                for _ in range(3):
-                    if client.waiting is None and not client.is_out:
-                        self.speak(client)
+            self.speak_all(self.clients)
             self.bench.wait(3_000)
             self.hear_all()
         group = self.bench.group
@@ -369,4 +382,4 @@ def _assign(joined: Joined) -> dict[str, Assignment]:
 
 
 TestGroups = GroupMachine.TestCase
-TestGroups.settings = settings(max_examples=100, stateful_step_count=50, derandomize=True, deadline=None)
+TestGroups.settings = settings(max_examples=120, stateful_step_count=40, derandomize=True, deadline=None)
