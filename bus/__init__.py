@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from bus.client.admin import Admin
     from bus.client.consumer import Consumer
     from bus.client.interceptors import ProducerInterceptor, ProducerRecord
+    from bus.client.listeners import listener, run_listeners
+    from bus.client.processing import Acknowledgement, RecordFailed, RunSummary
     from bus.client.producer import Producer
     from bus.client.values import BatchMetadata, ConsumerRecord, NewTopic, OffsetAndMetadata, RecordMetadata
     from bus.errors import BusError, ErrorCode
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Acknowledgement",
     "Admin",
     "BatchMetadata",
     "BusError",
@@ -28,13 +31,18 @@ __all__ = [
     "Producer",
     "ProducerInterceptor",
     "ProducerRecord",
+    "RecordFailed",
     "RecordMetadata",
+    "RunSummary",
     "TimestampType",
     "TopicPartition",
     "__version__",
+    "listener",
+    "run_listeners",
 ]
 
 _HOMES = {
+    "Acknowledgement": "bus.client.processing",
     "Admin": "bus.client.admin",
     "BatchMetadata": "bus.client.values",
     "BusError": "bus.errors",
@@ -46,9 +54,13 @@ _HOMES = {
     "Producer": "bus.client.producer",
     "ProducerInterceptor": "bus.client.interceptors",
     "ProducerRecord": "bus.client.interceptors",
+    "RecordFailed": "bus.client.processing",
     "RecordMetadata": "bus.client.values",
+    "RunSummary": "bus.client.processing",
     "TimestampType": "bus.model",
     "TopicPartition": "bus.model",
+    "listener": "bus.client.listeners",
+    "run_listeners": "bus.client.listeners",
 }
 
 

@@ -1,0 +1,137 @@
+"""Listeners: functions that say by a decorator which topics they handle, for which group; one call runs them all.
+
+    @bus.listener("orders", group_id="billing", on_error="dead_letter")
+    def bill(order): ...
+
+    bus.run_listeners("127.0.0.1:9094")
+
+Each listener has a consumer and a thread of its own. Guards one promise: they end together. When one ends by an error,
+or a signal comes, all of them drain, commit and leave their groups before `run_listeners` returns.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from bus.client.config_values import conflict
+from bus.client.consumer import Consumer
+from bus.client.processing import RunSummary, parse_settings
+from bus.client.processing.handlers import check_handler
+from bus.client.processing.settings import SETTING_NAMES
+from bus.client.processing.stop_signals import StopSignals
+
+logger = logging.getLogger(__name__)
+
+HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    handler: Callable[..., Any]
+    topics: tuple[str, ...]
+    pattern: str | re.Pattern[str] | None
+    configs: Mapping[str, Any]  # of its consumer
+    options: Mapping[str, Any] = field(default_factory=dict)  # of `Consumer.run`
+
+    @property
+    def name(self) -> str:
+        return getattr(self.handler, "__qualname__", None) or type(self.handler).__qualname__
+
+
+_listeners: list[Listener] = []
+
+
+def listener(
+    *topics: str, group_id: str, pattern: str | re.Pattern[str] | None = None, **settings: Any
+) -> Callable[[HandlerT], HandlerT]:
+    """The function or coroutine below handles the records of these topics. `settings` are those of `Consumer.run` and
+    of the consumer itself. It stays what it is: it can be called, and tested, as if this were not there. Raises
+    `BusError` INVALID_CONFIG."""
+    if bool(topics) == (pattern is not None):
+        raise conflict("expected either topics or a pattern to listen to, found " + ("both" if topics else "neither"))
+    for topic in topics:
+        if not isinstance(topic, str):
+            raise conflict(f"expected the names of topics to listen to, found {topic!r}")
+    options = {name: value for name, value in settings.items() if name in SETTING_NAMES}
+    configs = {"group_id": group_id, **{name: value for name, value in settings.items() if name not in options}}
+    parsed = parse_settings(options)
+
+    def register(handler: HandlerT) -> HandlerT:
+        check_handler(handler, parsed)
+        _listeners.append(Listener(handler, topics, pattern, configs, options))
+        return handler
+
+    return register
+
+
+def run_listeners(
+    address: str | list[str],
+    listeners: Iterable[Callable[..., Any]] | None = None,
+    *,
+    stop: threading.Event | None = None,
+    **configs: Any,
+) -> dict[str, RunSummary]:
+    """Run these handlers, or all that there are, until SIGTERM or SIGINT (in the main thread), until `stop` is set, or
+    until one ends by an error; how each went, by the name of its function (and its number, where several have one name:
+    "bill", "bill-2"). `configs` are of all consumers; those of a
+    listener count more. Raises the first error, after all have ended."""
+    wanted = None if listeners is None else list(listeners)
+    chosen = [each for each in _listeners if wanted is None or each.handler in wanted]
+    missing = [handler for handler in wanted or () if handler not in [each.handler for each in chosen]]
+    if missing or not chosen:
+        raise conflict(f"expected functions with @bus.listener, found {missing or 'none'}")
+    return _Listening(address, chosen, configs, stop or threading.Event()).run()
+
+
+class _Listening:
+    def __init__(
+        self, address: str | list[str], listeners: list[Listener], configs: Mapping[str, Any], stop: threading.Event
+    ) -> None:
+        self._stop = stop
+        self._summaries: dict[str, RunSummary] = {}
+        self._errors: list[BaseException] = []
+        self._runs: list[tuple[str, Listener, Consumer]] = []
+        try:
+            for each in listeners:
+                consumer = Consumer(address, **{**configs, **each.configs})
+                self._runs.append((self._name(each), each, consumer))
+                consumer.subscribe(each.topics or None, pattern=each.pattern)
+        except BaseException:
+            self._close_all()
+            raise
+
+    def run(self) -> dict[str, RunSummary]:
+        threads = [threading.Thread(target=self._run, args=run, name=f"bus-listener-{run[0]}") for run in self._runs]
+        with StopSignals(self._on_signal):
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        if self._errors:
+            raise self._errors[0]
+        return self._summaries
+
+    def _name(self, each: Listener) -> str:
+        count = sum(other.name == each.name for _, other, _ in self._runs)
+        return f"{each.name}-{count + 1}" if count else each.name
+
+    def _run(self, name: str, each: Listener, consumer: Consumer) -> None:
+        try:
+            self._summaries[name] = consumer.run(each.handler, stop=self._stop, **each.options)
+        except BaseException as error:
+            logger.error("listener %s ended, so all end: %s", name, error)
+            self._errors.append(error)
+            self._stop.set()
+
+    def _on_signal(self, name: str) -> None:
+        logger.info("%s: all listeners end", name)
+        self._stop.set()
+
+    def _close_all(self) -> None:
+        for _, _, consumer in self._runs:
+            consumer.close()

@@ -1,0 +1,258 @@
+"""The processing loop and listeners with a broker: what is handled, committed, and put aside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bus
+from bus import Admin, BusError, Consumer, ConsumerRecord, NewTopic, Producer, RecordFailed, TopicPartition
+from bus.client import listeners
+from tests.support.broker_thread import running_broker
+
+GROUP: dict[str, Any] = {"group_id": "billing", "auto_offset_reset": "earliest"}
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    with running_broker(tmp_path / "root") as broker:
+        at = f"127.0.0.1:{broker.port}"
+        with Admin(at) as admin:
+            admin.create_topics([NewTopic("orders", partitions=3)])
+        yield at
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "_listeners", [])
+
+
+def produce(address: str, numbers: range, topic: str = "orders", poison: frozenset[int] = frozenset()) -> None:
+    with Producer(address) as producer:
+        for number in numbers:
+            value = b"{poison" if number in poison else json.dumps({"n": number}).encode()
+            producer.send(topic, value, b"k%d" % (number % 10), headers=[("trace", b"%d" % number)])
+
+
+class Until:
+    """Ends a run when `count` values were seen."""
+
+    def __init__(self, count: int) -> None:
+        self.stop = threading.Event()
+        self.seen: list[Any] = []
+        self._count = count
+        self._lock = threading.Lock()
+
+    def __call__(self, value: Any) -> None:
+        with self._lock:
+            self.seen.append(value)
+            if len(self.seen) == self._count:
+                self.stop.set()
+
+
+def run(address: str, handler: Callable[..., Any], stop: threading.Event, **options: Any) -> bus.RunSummary:
+    configs = {name: options.pop(name) for name in list(options) if name.endswith("deserializer")}
+    with Consumer(address, **GROUP, **configs) as consumer:
+        consumer.subscribe(["orders"])
+        return consumer.run(handler, stop=stop, **options)
+
+
+def end_offsets_sum(address: str, topic: str) -> int:
+    with Consumer(address) as consumer:
+        return sum(consumer.end_offsets(consumer.partitions_for(topic)).values())
+
+
+def committed_sum(address: str) -> int:
+    with Consumer(address, **GROUP) as consumer:
+        committed = consumer.committed([TopicPartition("orders", number) for number in range(3)])
+        return sum(each.offset for each in committed.values() if each is not None)
+
+
+@pytest.mark.parametrize("ack", ["record", "batch", "count", "time"])
+def test_a_run_goes_on_where_the_last_one_ended(address: str, ack: str) -> None:
+    produce(address, range(300))
+    first = Until(300)
+    summary = run(address, lambda record: first(record.value), first.stop, ack=ack)
+    assert (summary.handled, summary.ended_by) == (300, "stop")
+    assert sum(summary.committed.values()) == 300 == committed_sum(address)
+    produce(address, range(300, 400))
+    second = Until(100)
+    assert run(address, lambda record: second(record.value), second.stop, ack=ack).handled == 100
+    assert len({*first.seen, *second.seen}) == 400
+
+
+def test_by_key_each_keys_records_come_in_order_while_many_are_handled_at_once(address: str) -> None:
+    produce(address, range(400))
+    until = Until(400)
+
+    async def handler(record: ConsumerRecord) -> None:
+        until((record.key, json.loads(record.value or b"")["n"]))
+
+    run(address, handler, until.stop, order="key", workers=50)
+    for key in {key for key, _ in until.seen}:
+        numbers = [number for other, number in until.seen if other == key]
+        assert numbers == sorted(numbers)
+
+
+def test_what_a_deserializer_or_a_handler_rejects_is_in_the_dead_letter_topic_as_it_was_with_the_reason(
+    address: str,
+) -> None:
+    produce(address, range(100), poison=frozenset({17, 61}))
+    until = Until(97)
+
+    def handler(record: ConsumerRecord) -> None:
+        if record.value["n"] == 42:  # type: ignore[index,call-overload]
+            raise RuntimeError("no such order")
+        until(record.value["n"])  # type: ignore[index,call-overload]
+
+    done = threading.Event()
+    letters: dict[int, tuple[Any, dict[str, bytes | None]]] = {}
+    thread = threading.Thread(
+        target=lambda: letters.update(read_letters(address, 3, done)), name="reads the dead letters"
+    )
+    thread.start()
+    with Consumer(address, **GROUP, value_deserializer=json.loads) as consumer:
+        consumer.subscribe(["orders"])
+        summary = consumer.run(handler, stop=done, on_error="dead_letter", retries=1, retry_backoff_ms=1)
+    thread.join()
+    assert (summary.handled, summary.dead_lettered, summary.retried) == (97, 3, 1)
+    assert committed_sum(address) == 100
+    assert set(letters) == {17, 42, 61}
+    record, headers = letters[17]
+    assert (record.value, record.key) == (b"{poison", b"k7")
+    assert headers["bus.dlq.reason"] == b"deserializer"
+    record, headers = letters[42]
+    assert record.value == b'{"n": 42}', "the bytes of the log, not what a serializer would make of the object"
+    assert headers["bus.dlq.reason"] == b"handler"
+    assert headers["bus.dlq.exception"] == b"RuntimeError: no such order"
+    assert (headers["bus.dlq.attempts"], headers["bus.dlq.group"]) == (b"2", b"billing")
+    assert (headers["bus.dlq.topic"], headers["bus.dlq.partition"]) == (b"orders", b"%d" % record.partition)
+    with Consumer(address, auto_offset_reset="none") as reader:
+        place = TopicPartition("orders", record.partition)
+        reader.assign([place])
+        reader.seek(place, int(headers["bus.dlq.offset"] or b""))
+        original = reader.poll(5_000, max_records=1)[0]
+    assert (original.value, b"%d" % original.timestamp_ms) == (record.value, headers["bus.dlq.timestamp"])
+
+
+def read_letters(address: str, count: int, done: threading.Event) -> dict[int, tuple[Any, dict[str, bytes | None]]]:
+    """By the header of the original; sets `done` when all are there."""
+    found: dict[int, tuple[Any, dict[str, bytes | None]]] = {}
+    with Consumer(address, group_id="letters", auto_offset_reset="earliest", metadata_max_age_ms=100) as consumer:
+        consumer.subscribe(pattern=r"orders\.dlq")
+        while len(found) < count:
+            for record in consumer.poll(200):
+                headers = dict(record.headers)
+                found[int(headers["trace"] or b"")] = (record, headers)
+    done.set()
+    return found
+
+
+def test_a_failure_is_raised_and_the_next_run_begins_with_its_record(address: str) -> None:
+    with Producer(address) as producer:
+        for number in range(5):
+            producer.send("orders", b"%d" % number, partition=0)
+
+    def handler(record: ConsumerRecord) -> None:
+        if record.value == b"3":
+            raise ValueError("three")
+
+    with pytest.raises(RecordFailed) as raised:
+        run(address, handler, threading.Event())
+    assert raised.value.record.value == b"3"
+    assert committed_sum(address) == 3
+    until = Until(2)
+    run(address, lambda record: until(record.value), until.stop)
+    assert until.seen == [b"3", b"4"]
+
+
+def test_two_runs_share_a_topic_and_nothing_is_handled_twice_when_one_leaves(address: str) -> None:
+    together = Until(600)
+    first_stop, both_read = threading.Event(), threading.Barrier(2, timeout=30)
+    owners: dict[str, set[int]] = {"a": set(), "b": set()}
+    has_met: set[str] = set()
+
+    def handling(name: str) -> Callable[[ConsumerRecord], None]:
+        def handler(record: ConsumerRecord) -> None:
+            owners[name].add(record.partition)
+            together((record.partition, record.offset))
+
+        return handler
+
+    def work(name: str, stop: threading.Event) -> None:
+        with Consumer(address, **GROUP, partition_assignment_strategy="cooperative-sticky") as consumer:
+            consumer.subscribe(["orders"], on_assigned=lambda partitions: meet(name) if partitions else None)
+            consumer.run(handling(name), stop=stop)
+
+    def meet(name: str) -> None:
+        if name not in has_met:
+            has_met.add(name)
+            if name == "b":
+                both_read.wait()
+
+    threads = [threading.Thread(target=work, args=args) for args in (("a", first_stop), ("b", together.stop))]
+    for thread in threads:
+        thread.start()
+    both_read.wait()
+    produce(address, range(300))
+    first_stop.set()
+    threads[0].join()
+    produce(address, range(300, 600))
+    threads[1].join()
+    assert len(together.seen) == 600 == len(set(together.seen))
+    assert committed_sum(address) == 600
+
+
+def test_listeners_run_together_and_end_together_on_a_signal(address: str) -> None:
+    produce(address, range(30))
+    orders, audits = Until(30), Until(30)
+
+    @bus.listener("orders", group_id="billing", workers=2)
+    def bill(record: ConsumerRecord) -> None:
+        orders(record.value)
+        end_when_all_is_seen()
+
+    @bus.listener(group_id="audit", pattern="ord.*", order="none")
+    async def audit(record: ConsumerRecord) -> None:
+        audits(record.value)
+        end_when_all_is_seen()
+
+    def end_when_all_is_seen() -> None:
+        if orders.stop.is_set() and audits.stop.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    summaries = bus.run_listeners(address, auto_offset_reset="earliest")
+    assert {name.rpartition(".")[2]: summary.handled for name, summary in summaries.items()} == {
+        "bill": 30,
+        "audit": 30,
+    }
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_listener_that_fails_ends_the_others_and_its_error_is_raised(address: str) -> None:
+    produce(address, range(3))
+
+    @bus.listener("orders", group_id="billing")
+    def bill(record: ConsumerRecord) -> None:
+        raise ValueError("broke")
+
+    @bus.listener("orders", group_id="audit")
+    def audit(record: ConsumerRecord) -> None:
+        pass
+
+    with pytest.raises(RecordFailed, match="broke"):
+        bus.run_listeners(address, auto_offset_reset="earliest")
+    assert committed_sum(address) == 0
+
+
+def test_a_consumer_without_a_group_cannot_run(address: str) -> None:
+    with Consumer(address) as consumer, pytest.raises(BusError, match="INVALID_GROUP_ID"):
+        consumer.run(lambda record: None)
