@@ -7,6 +7,9 @@ the group as far as it is committed.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from bus.consumer_groups.decisions import (
     decide,
     decide_offset_expiry,
@@ -19,6 +22,7 @@ from bus.consumer_groups.group import Group, GroupState
 from bus.consumer_groups.group_rules import GroupRules
 from bus.consumer_groups.rebalances import stored_group
 from bus.consumer_groups.records import GroupRecord, decode_record, encode_record
+from bus.consumer_groups.requests import Assignment, GroupProtocol, JoinGroup, SyncGroup
 from bus.consumer_groups.steps import (
     GroupAnswer,
     GroupCommand,
@@ -28,6 +32,7 @@ from bus.consumer_groups.steps import (
     SetTimer,
     TimerKind,
 )
+from bus.model import TopicPartition
 from bus.ports import KeyedRow
 
 GROUP_ID = "billing"
@@ -164,3 +169,33 @@ class GroupBench:
             assert stored_group(loaded) == stored_group(live)
         elif loaded is not None:
             assert loaded.generation <= live.generation
+
+
+PROTOCOLS = (GroupProtocol("range", b"of orders", ("orders",)),)
+
+
+def join(member_id: str = "", **changes: Any) -> JoinGroup:
+    """A join of protocol type consumer to orders, with `changes`."""
+    first = JoinGroup(GROUP_ID, member_id, None, "client", "/127.0.0.1", 10_000, 60_000, "consumer", PROTOCOLS)
+    return replace(first, **changes)
+
+
+def stable_bench(*instance_ids: str, rules: GroupRules | None = None) -> GroupBench:
+    """A bench whose group is in generation 1 with two dynamic members, m-1 (it leads) and m-3, and static ones. The
+    leader has given each its own id as bytes, and orders-0, orders-1 ... in their order."""
+    bench = GroupBench(rules)
+    for _ in range(2):
+        bench.answer(join())
+        bench.ask(join(f"m-{bench.last_request_id}"))
+    for instance_id in instance_ids:
+        bench.ask(join(group_instance_id=instance_id))
+    bench.wait(6_000)
+    assert bench.group is not None
+    members = list(bench.group.members)
+    given = {m: Assignment(m.encode(), (TopicPartition("orders", n),)) for n, m in enumerate(members)}
+    for member in list(bench.group.members.values()):
+        bench.ask(SyncGroup(GROUP_ID, 1, member.member_id, member.group_instance_id, None, None, given))
+    assert bench.group.state is GroupState.STABLE
+    bench.steps.clear()
+    bench.notices.clear()
+    return bench
