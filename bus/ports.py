@@ -197,6 +197,11 @@ class PartitionTable(Protocol):
         """Live data files that key compaction has not seen yet."""
         ...
 
+    @property
+    def key_compaction_backlog_bytes(self) -> int:
+        """Their size."""
+        ...
+
     def prepare_key_compaction(self, *, now_ms: int, tombstone_retention_ms: int) -> PreparedFiles | None:
         """Write files that keep of every key its last record, offsets and order as they are, in place of all live files
         that there are at the time of the call; None if there is nothing to gain. A record without a key stays. A

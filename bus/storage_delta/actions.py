@@ -8,7 +8,8 @@ drops `commitInfo` and, once everything has been retired, has no file left to te
 survive both, and any Delta library can ask for them. Each of our files carries the tag `bus.file` with what opening
 needs to know about it, so that no statistics are parsed and no data file is opened then: the six numbers of `LiveFile`
 from `base_offset` to `leader_epoch`, then how many spans of producers it has (producer_spans.py), and these. Files from
-before there were producers have the six numbers alone.
+before there were producers have the six numbers alone. A file that key compaction wrote has the tag `bus.ages` too
+(tombstone_ages.py), and the version that named it first the `txn` `bus/compacted`: offsets below it may be missing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version as distribution_version
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
@@ -27,6 +28,7 @@ from bus.log_schema import STATS_COLUMNS, delta_schema_string
 from bus.model import TopicPartition
 from bus.ports import ProducerProgress
 from bus.storage_delta.producer_spans import NO_SPANS, check_spans, count_spans, spans_of_statistics
+from bus.storage_delta.tombstone_ages import check_ages
 
 LOG_FOLDER = "_delta_log"
 LAST_CHECKPOINT = "_last_checkpoint"
@@ -36,8 +38,10 @@ ENGINE = "delta-bus"
 ENGINE_INFO = f"{ENGINE}/{distribution_version('delta-bus')}"
 HIGH_WATERMARK_APP = "bus/high_watermark"
 LEADER_EPOCH_APP = "bus/leader_epoch"
+COMPACTED_APP = "bus/compacted"
 _PRODUCER_APP = re.compile(r"bus/(\d+)")
 FILE_TAG = "bus.file"
+AGES_TAG = "bus.ages"
 _OLD_TAG_NUMBERS = 6
 _TAG_NUMBERS = 7
 
@@ -68,6 +72,8 @@ class LiveFile:
     is_ordered: bool = True  # rows are in offset order; known of our files, not of those that others rewrote
     is_ours: bool = True  # and not of another engine
     producers: str = NO_SPANS  # as producer_spans.py writes them: no other record of a producer is in the file
+    committed_ms: int = 0  # when the version that added it was made
+    ages: str = ""  # as tombstone_ages.py writes them, if key compaction made the file
 
     @property
     def is_dense(self) -> bool:
@@ -83,12 +89,14 @@ class Add:
     is_data_change: bool
     live: LiveFile | None
     producers: str = NO_SPANS
+    committed_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
     path: str
     is_data_change: bool
+    removed_ms: int  # 0 if whoever wrote it did not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +132,7 @@ class Commit:
     engine_info: str = "an unknown engine"
     txn_id: str | None = None
     leader_epoch: int | None = None
+    committed_ms: int = 0  # 0 if whoever wrote it did not say
     adds: Sequence[Add] = ()
     removes: Sequence[Remove] = ()
     txns: Mapping[str, Txn] = field(default_factory=dict)
@@ -215,16 +224,58 @@ def encode_append(
         assert progress.last_sequence >= 0, f"producer {progress.producer_id} has sequence {progress.last_sequence}"
         done = progress.producer_epoch << 32 | progress.last_sequence
         lines.append(_encode_txn(f"bus/{progress.producer_id}", done, now_ms))
+    lines.append(_encode_add(file, stats, now_ms, is_data_change=True))
+    return "".join(lines).encode()
+
+
+def encode_compaction(
+    adds: Sequence[tuple[LiveFile, str]],
+    removes: Sequence[str],
+    *,
+    high_watermark: int,
+    compacted_to: int,
+    leader_epoch: int,
+    now_ms: int,
+    txn_id: str,
+) -> bytes:
+    """Key compaction as a version file: `adds`, each with its statistics, in place of `removes`. Nothing in it is a
+    change of data, so that readers of changes pass over it."""
+    info = {
+        "timestamp": now_ms,
+        "operation": "COMPACT",
+        "operationParameters": {},
+        "isBlindAppend": False,
+        "engineInfo": ENGINE_INFO,
+        "txnId": txn_id,
+        "leaderEpoch": leader_epoch,
+        "actionCount": 4 + len(adds) + len(removes),
+    }
+    lines = [
+        json.dumps({"commitInfo": info}, separators=(",", ":")) + "\n",
+        _encode_txn(HIGH_WATERMARK_APP, high_watermark, now_ms),
+        _encode_txn(LEADER_EPOCH_APP, leader_epoch, now_ms),
+        _encode_txn(COMPACTED_APP, compacted_to, now_ms),
+    ]
+    lines += [
+        f'{{"remove":{{"path":{json.dumps(quote(path))},"deletionTimestamp":{now_ms},"dataChange":false}}}}\n'
+        for path in removes
+    ]
+    lines += [_encode_add(file, stats, now_ms, is_data_change=False) for file, stats in adds]
+    return "".join(lines).encode()
+
+
+def _encode_add(file: LiveFile, stats: str, now_ms: int, *, is_data_change: bool) -> str:
     tag = (
         f"{file.base_offset} {file.next_offset} {file.record_count} "
         f"{file.timestamp_min_ms} {file.timestamp_max_ms} {file.leader_epoch} "
         f"{count_spans(file.producers)}{' ' if file.producers else ''}{file.producers}"
     )
-    lines.append(
+    ages = f',"{AGES_TAG}":"{file.ages}"' if file.ages else ""
+    return (
         f'{{"add":{{"path":"{file.path}","partitionValues":{{}},"size":{file.size_bytes},"modificationTime":{now_ms},'
-        f'"dataChange":true,"stats":{json.dumps(stats)},"tags":{{"{FILE_TAG}":"{tag}"}}}}}}\n'
+        f'"dataChange":{"true" if is_data_change else "false"},"stats":{json.dumps(stats)},'
+        f'"tags":{{"{FILE_TAG}":"{tag}"{ages}}}}}}}\n'
     )
-    return "".join(lines).encode()
 
 
 def _encode_txn(app_id: str, version: int, now_ms: int) -> str:
@@ -263,12 +314,9 @@ def _commit_of(version: int, actions: Sequence[Mapping[str, Any]]) -> Commit:
         engine_info=str(info.get("engineInfo", "an unknown engine")),
         txn_id=info.get("txnId"),
         leader_epoch=info.get("leaderEpoch"),
+        committed_ms=int(info.get("timestamp") or 0),
         adds=[decode_add(action["add"]) for action in actions if "add" in action],
-        removes=[
-            Remove(unquote(action["remove"]["path"]), bool(action["remove"].get("dataChange", True)))
-            for action in actions
-            if "remove" in action
-        ],
+        removes=[decode_remove(action["remove"]) for action in actions if "remove" in action],
         txns={str(action["txn"]["appId"]): decode_txn(action["txn"]) for action in actions if "txn" in action},
         metadata=None if metadata is None else decode_metadata(metadata),
         protocol=None if protocol is None else decode_protocol(protocol),
@@ -277,29 +325,65 @@ def _commit_of(version: int, actions: Sequence[Mapping[str, Any]]) -> Commit:
 
 def decode_add(add: Mapping[str, Any]) -> Add:
     """An `add` of a version file."""
-    tag = (add.get("tags") or {}).get(FILE_TAG)
-    return make_add(add["path"], int(add["size"]), bool(add.get("dataChange", True)), tag, stats=add.get("stats"))
+    tags = add.get("tags") or {}
+    return make_add(
+        add["path"],
+        int(add["size"]),
+        bool(add.get("dataChange", True)),
+        tags.get(FILE_TAG),
+        stats=add.get("stats"),
+        committed_ms=int(add.get("modificationTime") or 0),
+        ages=tags.get(AGES_TAG),
+    )
 
 
-def make_add(encoded_path: str, size_bytes: int, is_data_change: bool, tag: str | None, *, stats: str | None) -> Add:
+def make_add(
+    encoded_path: str,
+    size_bytes: int,
+    is_data_change: bool,
+    tag: str | None,
+    *,
+    stats: str | None,
+    committed_ms: int,
+    ages: str | None,
+) -> Add:
     """`tag` is that of our files, None if the file is not of our making. `stats` counts if the tag tells nothing of
     producers (see `is_telling`)."""
     path = unquote(encoded_path)
     if tag is None:
-        return Add(path, size_bytes, is_data_change, None, spans_of_statistics(stats))
+        return Add(path, size_bytes, is_data_change, None, spans_of_statistics(stats), committed_ms)
     numbers, spans = tag.split(" ", _TAG_NUMBERS), NO_SPANS
     base, following, count, time_min, time_max, epoch = map(int, numbers[:_OLD_TAG_NUMBERS])
     if len(numbers) == _OLD_TAG_NUMBERS:
         spans = spans_of_statistics(stats)
     elif numbers[_OLD_TAG_NUMBERS] != "0":
         spans = check_spans(numbers[_TAG_NUMBERS], int(numbers[_OLD_TAG_NUMBERS]))
-    live = LiveFile(path, size_bytes, base, following, count, time_min, time_max, epoch, producers=spans)
-    return Add(path, size_bytes, is_data_change, live, spans)
+    live = LiveFile(
+        path=path,
+        size_bytes=size_bytes,
+        base_offset=base,
+        next_offset=following,
+        record_count=count,
+        timestamp_min_ms=time_min,
+        timestamp_max_ms=time_max,
+        leader_epoch=epoch,
+        producers=spans,
+        committed_ms=committed_ms,
+        ages=check_ages(ages or ""),
+    )
+    return Add(path, size_bytes, is_data_change, live, spans, committed_ms)
 
 
 def is_telling(tag: str | None) -> bool:
     """Whether a file's tag says which producers are in it, so that its statistics need not be parsed."""
     return tag is not None and tag.count(" ") >= _OLD_TAG_NUMBERS
+
+
+def decode_remove(remove: Mapping[str, Any]) -> Remove:
+    """A `remove` of a version file or a checkpoint."""
+    return Remove(
+        unquote(remove["path"]), bool(remove.get("dataChange", True)), int(remove.get("deletionTimestamp") or 0)
+    )
 
 
 def decode_txn(txn: Mapping[str, Any]) -> Txn:

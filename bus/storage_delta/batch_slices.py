@@ -24,9 +24,10 @@ def slice_batch(batch: LogBatch, *, start: int, stop: int) -> LogBatch:
     columns = batch.columns.slice(start, stop - start)
     base_offset, next_offset = batch.base_offset + start, batch.base_offset + stop
     if "offset" in columns.schema.names:
-        offsets = columns.column("offset")
-        base_offset = offsets[0].as_py() if start else batch.base_offset
-        next_offset = offsets[-1].as_py() + 1 if stop < batch.record_count else batch.next_offset
+        # A hole belongs to the part behind it, so that parts which follow each other leave none between them.
+        offsets = batch.columns.column("offset")
+        base_offset = offsets[start - 1].as_py() + 1 if start else batch.base_offset
+        next_offset = offsets[stop - 1].as_py() + 1 if stop < batch.record_count else batch.next_offset
     producer = batch.producer
     if producer is not None and start:
         producer = replace(producer, base_sequence=sequence_after(producer.base_sequence, start))

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bus.storage_delta.actions import (
+    AGES_TAG,
     FILE_TAG,
     Add,
     Protocol,
@@ -23,12 +24,23 @@ from bus.storage_delta.actions import (
     Txn,
     decode_metadata,
     decode_protocol,
+    decode_remove,
     decode_txn,
     is_telling,
     make_add,
 )
 
-_COLUMNS = ["add.path", "add.size", "add.tags", "remove.path", "txn", "protocol", "metaData"]
+_COLUMNS = [
+    "add.path",
+    "add.size",
+    "add.modificationTime",
+    "add.tags",
+    "remove.path",
+    "remove.deletionTimestamp",
+    "txn",
+    "protocol",
+    "metaData",
+]
 
 
 class MalformedCheckpoint(ValueError):
@@ -41,7 +53,7 @@ class CheckpointContent:
     size_bytes: int
     action_count: int
     adds: Sequence[Add]
-    removed: Sequence[str]
+    removed: Mapping[str, int]  # path -> when, in milliseconds
     txns: Mapping[str, Txn]
     metadata: TableMetadata
     protocol: Protocol
@@ -58,7 +70,7 @@ def decode_checkpoint(version: int, data: bytes) -> CheckpointContent:
             size_bytes=len(data),
             action_count=table.num_rows,
             adds=_adds(parquet, table),
-            removed=[unquote(remove["path"]) for remove in _rows(table, "remove")],
+            removed={remove.path: remove.removed_ms for remove in map(decode_remove, _rows(table, "remove"))},
             txns={txn["appId"]: decode_txn(txn) for txn in _rows(table, "txn")},
             metadata=decode_metadata({**metadata, "configuration": dict(metadata["configuration"] or ())}),
             protocol=decode_protocol(protocol),
@@ -92,11 +104,20 @@ def summarize_checkpoint(data: bytes) -> CheckpointSummary:
 def _adds(parquet: pq.ParquetFile, table: pa.Table) -> list[Add]:
     """By whole columns: there is one for each live file."""
     adds = _rows_of(table, "add")
-    has_tags = adds.type.get_field_index("tags") >= 0
-    tags = pc.map_lookup(adds.field("tags"), FILE_TAG, "first").to_pylist() if has_tags else [None] * len(adds)
+    tags = _tags(adds, FILE_TAG)
     stats = [None] * len(adds) if all(map(is_telling, tags)) else _stats(parquet, len(adds))
-    columns = zip(adds.field("path").to_pylist(), adds.field("size").to_pylist(), tags, stats, strict=True)
-    return [make_add(path, size_bytes, False, tag, stats=stats) for path, size_bytes, tag, stats in columns]
+    plain = (adds.field(name).to_pylist() for name in ("path", "size", "modificationTime"))
+    columns = zip(*plain, tags, stats, _tags(adds, AGES_TAG), strict=True)
+    return [
+        make_add(path, size_bytes, False, tag, stats=stats, committed_ms=committed_ms or 0, ages=ages)
+        for path, size_bytes, committed_ms, tag, stats, ages in columns
+    ]
+
+
+def _tags(adds: pa.StructArray, name: str) -> list[str | None]:
+    if adds.type.get_field_index("tags") < 0:
+        return [None] * len(adds)
+    return pc.map_lookup(adds.field("tags"), name, "first").to_pylist()  # type: ignore[no-any-return]
 
 
 def _stats(parquet: pq.ParquetFile, count: int) -> list[str | None]:

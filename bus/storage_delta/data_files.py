@@ -31,7 +31,7 @@ from bus.storage_delta.producer_columns import (
     statistics_of_stamps,
 )
 
-_ROW_GROUP_BYTES = 4 << 20
+ROW_GROUP_BYTES = 4 << 20
 # Of a row, in the columns that the broker adds.
 _ADDED_ROW_BYTES = 24
 
@@ -68,22 +68,17 @@ def encode_data_file(
     rows = _merge(batches, stamps, brought, schema)
     has_one_timestamp = all(batch.timestamp_ms is not None for batch in batches)
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink,
-        schema,
-        store_schema=False,
-        compression=compression,
-        use_dictionary=_DICTIONARIES_AND_TIMESTAMP if has_one_timestamp else _DICTIONARIES,
-        column_encoding=_ENCODINGS,
-        write_statistics=_STATISTICS,
-        write_page_checksum=True,
-    ) as writer:
-        writer.write_batch(rows, row_group_size=max(1, _ROW_GROUP_BYTES * rows.num_rows // _size_bytes(batches)))
+    dictionaries = _DICTIONARIES_AND_TIMESTAMP if has_one_timestamp else _DICTIONARIES
+    with open_parquet_writer(sink, schema, compression=compression, dictionaries=dictionaries) as writer:
+        writer.write_batch(rows, row_group_size=max(1, ROW_GROUP_BYTES * rows.num_rows // _size_bytes(batches)))
     data = sink.getvalue()
 
     time_min_us, time_max_us = _min_max_us(batches, rows)
     producers = _producer_statistics(batches, stamps, brought, rows)
     base_offset, next_offset = batches[0].base_offset, batches[-1].next_offset
+    bounds = (base_offset, next_offset - 1)
+    if "offset" in brought:
+        bounds = (rows.column("offset")[0].as_py(), rows.column("offset")[-1].as_py())
     file = LiveFile(
         path=f"{base_offset:020d}-{name_suffix}.parquet",
         size_bytes=data.size,
@@ -95,7 +90,25 @@ def encode_data_file(
         leader_epoch=max(batch.leader_epoch for batch in batches),
         producers=producers.spans,
     )
-    return EncodedFile(data, file, _encode_stats(file, producers, time_min_us=time_min_us, time_max_us=time_max_us))
+    times_us = (time_min_us, time_max_us)
+    stats = encode_stats(rows.num_rows, producers, offsets=bounds, times_us=times_us)
+    return EncodedFile(data, file, stats)
+
+
+def open_parquet_writer(
+    sink: Any, schema: pa.Schema, *, compression: str, dictionaries: Sequence[str] = _DICTIONARIES
+) -> pq.ParquetWriter:
+    """A data file of the log as the bus writes it. The caller decides where a row group ends."""
+    return pq.ParquetWriter(
+        sink,
+        schema,
+        store_schema=False,
+        compression=compression,
+        use_dictionary=list(dictionaries),
+        column_encoding=_ENCODINGS,
+        write_statistics=_STATISTICS,
+        write_page_checksum=True,
+    )
 
 
 def merge_batches(batches: Sequence[LogBatch], schema: pa.Schema) -> pa.RecordBatch:
@@ -184,16 +197,18 @@ def _min_max_us(batches: Sequence[LogBatch], rows: pa.RecordBatch) -> tuple[int,
     return int(micros.min()), int(micros.max())
 
 
-def _encode_stats(file: LiveFile, producers: ProducerStatistics, *, time_min_us: int, time_max_us: int) -> str:
-    """Statistics by the Delta protocol. Timestamps have milliseconds there, so the bounds are rounded outwards: not
-    every reader allows for a maximum that was cut."""
-    minima = {"offset": file.base_offset, "timestamp": format_timestamp(time_min_us // 1000)}
-    maxima = {"offset": file.next_offset - 1, "timestamp": format_timestamp(-(-time_max_us // 1000))}
+def encode_stats(
+    record_count: int, producers: ProducerStatistics, *, offsets: tuple[int, int], times_us: tuple[int, int]
+) -> str:
+    """Statistics by the Delta protocol, from the first and the last offset and timestamp. Timestamps have milliseconds
+    there, so the bounds are rounded outwards: not every reader allows for a maximum that was cut."""
+    minima = {"offset": offsets[0], "timestamp": format_timestamp(times_us[0] // 1000)}
+    maxima = {"offset": offsets[1], "timestamp": format_timestamp(-(-times_us[1] // 1000))}
     nulls = {"offset": 0, "timestamp": 0, "producer_id": producers.null_count, "sequence": producers.null_count}
     for name, bounds in (("producer_id", producers.producer_ids), ("sequence", producers.sequences)):
         if bounds is not None:
             minima[name], maxima[name] = bounds
-    stats = {"numRecords": file.record_count, "minValues": minima, "maxValues": maxima, "nullCount": nulls}
+    stats = {"numRecords": record_count, "minValues": minima, "maxValues": maxima, "nullCount": nulls}
     return json.dumps(stats, separators=(",", ":"))
 
 

@@ -26,6 +26,7 @@ LOG_FOLDER = "_delta_log"
 LAST_CHECKPOINT = "_last_checkpoint"
 HIGH_WATERMARK_APP = "bus/high_watermark"
 LEADER_EPOCH_APP = "bus/leader_epoch"
+COMPACTED_APP = "bus/compacted"
 FILE_TAG = "bus.file"
 PRODUCER_APPS = "bus/"  # and the producer's id
 
@@ -151,12 +152,22 @@ class AddedFile:
         return int(self.stats["numRecords"])
 
     @property
-    def base_offset(self) -> int:
+    def first_row(self) -> int:
+        """Its offset."""
         return int(self.stats["minValues"]["offset"])
 
     @property
-    def last_offset(self) -> int:
+    def last_row(self) -> int:
         return int(self.stats["maxValues"]["offset"])
+
+    @property
+    def base_offset(self) -> int:
+        """The file stands for offsets from here on; where key compaction took records, that is below the first row."""
+        return self.first_row if self.tag is None else int(self.tag.split(" ", 2)[0])
+
+    @property
+    def last_offset(self) -> int:
+        return self.last_row if self.tag is None else int(self.tag.split(" ", 2)[1]) - 1
 
 
 def decode_add(body: Mapping[str, Any], version: int | None) -> AddedFile:
@@ -165,8 +176,8 @@ def decode_add(body: Mapping[str, Any], version: int | None) -> AddedFile:
         stats = json.loads(body["stats"])
         tag = (body.get("tags") or {}).get(FILE_TAG)
         added = AddedFile(unquote(body["path"]), int(body["size"]), version, stats, tag)
-        _ = added.record_count, added.base_offset, added.last_offset
-    except (KeyError, TypeError, ValueError) as error:
+        _ = added.record_count, added.first_row, added.last_row, added.base_offset, added.last_offset
+    except (KeyError, TypeError, ValueError, IndexError) as error:
         problem = f"{type(error).__name__} {error}"
         raise Unreadable(
             f"expected path, size and statistics with numRecords and the offsets' minimum and maximum, found "
@@ -216,6 +227,14 @@ class ReplayedTable:
     @property
     def log_start(self) -> int:
         return min((file.base_offset for file in self.files.values()), default=self.high_watermark)
+
+    @property
+    def compacted_to(self) -> int:
+        """Key compaction has been over the offsets below: any of them may be missing."""
+        return self.txns.get(COMPACTED_APP, 0)
+
+    def may_have_holes(self, file: AddedFile) -> bool:
+        return file.last_offset < self.compacted_to
 
     @property
     def leader_epoch(self) -> int:

@@ -2,8 +2,9 @@
 
 Guards exactly-once: within a partition, what a producer sent is there once and in its order. Epochs never fall; under
 one epoch each sequence is the one after that before it, modulo 2**31; a higher epoch begins with 0 or goes on. What
-came before the first record that is still there is not judged: retention took it. Memory grows with the number of
-producers, not with that of records.
+came before the first record that is still there is not judged: retention took it. Behind a record of a compacted file
+any number may be missing: then the next one only has to be later. Memory grows with the number of producers, not with
+that of records.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class _Last:
     epoch: int
     sequence: int
     file: AddedFile
+    may_be_followed_by_holes: bool
 
 
 @dataclass(slots=True)
@@ -38,7 +40,7 @@ class ProducerCheck:
 
     last: dict[int, _Last] = field(default_factory=dict)
 
-    def add_file(self, file: AddedFile, rows: pa.Table) -> Iterator[_Finding]:
+    def add_file(self, file: AddedFile, rows: pa.Table, *, may_have_holes: bool = False) -> Iterator[_Finding]:
         """`rows`: offset and the three columns of all rows of the file."""
         nulls = [rows.column(name).null_count for name in PRODUCER_COLUMNS]
         stamped = rows.drop_null()
@@ -55,15 +57,17 @@ class ProducerCheck:
         offsets, ids, epochs, sequences = (values[order] for values in (offsets, ids, epochs, sequences))
         begins = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
         ends = np.concatenate([begins[1:], [len(ids)]]) - 1
-        follows = _follows(epochs[:-1], sequences[:-1], epochs[1:], sequences[1:])
+        follows = _follows(epochs[:-1], sequences[:-1], epochs[1:], sequences[1:], may_have_holes)
         follows[begins[1:] - 1] = True  # another producer's
         for at in np.flatnonzero(~follows)[:1]:
             yield _broken(ids[at], epochs[at], sequences[at], epochs[at + 1], sequences[at + 1], offsets[at + 1])
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
             last = self.last.get(int(ids[begin]))
-            if last is not None and not _follows(last.epoch, last.sequence, epochs[begin], sequences[begin]):
+            if last is not None and not _follows(
+                last.epoch, last.sequence, epochs[begin], sequences[begin], last.may_be_followed_by_holes
+            ):
                 yield _broken(ids[begin], last.epoch, last.sequence, epochs[begin], sequences[begin], offsets[begin])
-            self.last[int(ids[end])] = _Last(int(epochs[end]), int(sequences[end]), file)
+            self.last[int(ids[end])] = _Last(int(epochs[end]), int(sequences[end]), file, may_have_holes)
 
     def check_txns(self, txns: Mapping[str, int], *, is_whole: bool) -> Iterator[tuple[str | None, _Finding]]:
         """The path of a file, if one is at fault, and what is wrong. `is_whole`: no record was retired yet."""
@@ -72,7 +76,8 @@ class ProducerCheck:
             app_id, expected = producer_app(producer_id), last.epoch << 32 | last.sequence
             told = txns.get(app_id)
             # Another engine that appends by MERGE knows no `txn` of ours.
-            if told != expected and not (told is None and last.file.tag is None):
+            is_later = told is not None and told > expected and last.may_be_followed_by_holes
+            if told != expected and not is_later and not (told is None and last.file.tag is None):
                 where = f"epoch {last.epoch} and sequence {last.sequence}"
                 found = "none" if told is None else f"epoch {told >> 32} and sequence {told & 0xFFFFFFFF}"
                 yield last.file.path, (promise, f"txn {app_id} at {where}", found)
@@ -82,7 +87,10 @@ class ProducerCheck:
                 yield None, (promise, f"a record of {app_id}, which has a txn", "none")
 
 
-def _follows(epoch: Any, sequence: Any, next_epoch: Any, next_sequence: Any) -> Any:
+def _follows(epoch: Any, sequence: Any, next_epoch: Any, next_sequence: Any, may_have_holes: bool) -> Any:
+    if may_have_holes:  # later is what lies in the half of all sequences that is ahead
+        step = (next_sequence - sequence) % _MODULUS
+        return (next_epoch > epoch) | ((next_epoch == epoch) & (step > 0) & (step < _MODULUS // 2))
     goes_on = next_sequence == (sequence + 1) % _MODULUS
     return ((next_epoch == epoch) & goes_on) | ((next_epoch > epoch) & (goes_on | (next_sequence == 0)))
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from bus.errors import StorageDamaged
 from bus.storage_delta.actions import (
+    COMPACTED_APP,
     HIGH_WATERMARK_APP,
     LAST_CHECKPOINT,
     LEADER_EPOCH_APP,
@@ -61,6 +62,7 @@ class Snapshot:
     high_watermark: int
     leader_epoch: int
     files: Sequence[LiveFile]
+    removed: Mapping[str, int]  # data files that are there, but in no version any more -> when they were removed
     txns: Mapping[str, Txn]
     metadata: TableMetadata
     checkpoint_version: int  # of the newest valid checkpoint, -1 if there is none
@@ -71,6 +73,10 @@ class Snapshot:
     def log_start(self) -> int:
         return self.files[0].base_offset if self.files else self.high_watermark
 
+    @property
+    def compacted_to(self) -> int:
+        return _compacted_to(self.txns)
+
 
 @dataclass(slots=True)
 class _Replay:
@@ -79,7 +85,7 @@ class _Replay:
     folder: str
     version: int = -1
     files: dict[str, LiveFile] = field(default_factory=dict)
-    removed: set[str] = field(default_factory=set)
+    removed: dict[str, int] = field(default_factory=dict)  # path -> when
     txns: dict[str, Txn] = field(default_factory=dict)
     metadata: TableMetadata | None = None
     protocol: Protocol | None = None
@@ -115,6 +121,7 @@ def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapsh
         high_watermark=replay.high_watermark,
         leader_epoch=max([_done(replay, LEADER_EPOCH_APP, -1), *(file.leader_epoch for file in files)]),
         files=files,
+        removed={path: removed_ms for path, removed_ms in replay.removed.items() if path in stored},
         txns=replay.txns,
         metadata=replay.metadata,
         checkpoint_version=newest,
@@ -152,7 +159,7 @@ def _replay_of_checkpoint(folder: str, checkpoint: CheckpointContent | None, rea
     replay = _Replay(
         folder,
         version=checkpoint.version,
-        removed=set(checkpoint.removed),
+        removed=dict(checkpoint.removed),
         txns=dict(checkpoint.txns),
         metadata=checkpoint.metadata,
         protocol=checkpoint.protocol,
@@ -262,7 +269,7 @@ def _apply_commit(commit: Commit, replay: _Replay, reader: DataReader) -> None:
                 f"{commit.operation}; only the broker may"
             )
         replay.files.pop(remove.path, None)
-        replay.removed.add(remove.path)
+        replay.removed[remove.path] = remove.removed_ms
     for add in commit.adds:
         file = add.live or _adopt(replay, commit.version, f"{commit.operation} of {commit.engine_info}", add, reader)
         if add.is_data_change and file.base_offset != replay.high_watermark:
@@ -273,7 +280,7 @@ def _apply_commit(commit: Commit, replay: _Replay, reader: DataReader) -> None:
         if add.is_data_change:
             replay.high_watermark = file.next_offset
         replay.files[add.path] = file
-        replay.removed.discard(add.path)
+        replay.removed.pop(add.path, None)
     replay.txns.update(commit.txns)
     replay.version = commit.version
 
@@ -281,7 +288,8 @@ def _apply_commit(commit: Commit, replay: _Replay, reader: DataReader) -> None:
 def _adopt(replay: _Replay, version: int, author: str, add: Add, reader: DataReader) -> LiveFile:
     """The entry of a file that the bus did not write: an OPTIMIZE of another engine, for example."""
     try:
-        return replace(reader.check_foreign(add.path, add.size_bytes), is_ours=False, producers=add.producers)
+        file = reader.check_foreign(add.path, add.size_bytes)
+        return replace(file, is_ours=False, producers=add.producers, committed_ms=add.committed_ms)
     except StorageDamaged as damage:
         raise StorageDamaged(
             f"{replay.folder}/{LOG_FOLDER}/{version_name(version)}: {author} added {add.path}, which is no file of the "
@@ -320,6 +328,7 @@ def _check_files(replay: _Replay, stored: Mapping[str, int]) -> list[LiveFile]:
                 f"{file.base_offset} to {file.next_offset - 1}, found "
                 f"{'no such file' if found is None else f'{found} bytes'}"
             )
+    files = _close_foreign_gaps(files, _compacted_to(replay.txns))
     for previous, file in pairwise(files):
         if file.base_offset != previous.next_offset:
             raise StorageDamaged(
@@ -334,6 +343,21 @@ def _check_files(replay: _Replay, stored: Mapping[str, int]) -> list[LiveFile]:
         )
     replay.high_watermark = promised
     return files
+
+
+def _close_foreign_gaps(files: Sequence[LiveFile], compacted_to: int) -> list[LiveFile]:
+    """A file of another engine tells its rows, not the offsets that compaction took from between them and those of its
+    neighbours. Our own files say what they cover, so a hole between two of them stays what it is: damage."""
+    closed = list(files)
+    for index, (file, following) in enumerate(pairwise(files)):
+        is_foreign = not file.is_ours or not following.is_ours
+        if is_foreign and file.next_offset < following.base_offset <= compacted_to:
+            closed[index] = replace(closed[index], next_offset=following.base_offset)
+    return closed
+
+
+def _compacted_to(txns: Mapping[str, Txn]) -> int:
+    return txns[COMPACTED_APP].version if COMPACTED_APP in txns else 0
 
 
 def _is_hint_wrong(store: ObjectStore, log_folder: str, names: Sequence[str], newest: int) -> bool:

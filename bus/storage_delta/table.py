@@ -1,8 +1,8 @@
-"""One partition's table, open for its single writer, and the same table for those who only read.
+"""One partition's table, open for its single writer.
 
 Guards one promise: offsets are given once. `append` puts rows exactly behind the high watermark of the version before,
-and the version's name can be created once. Readers take one immutable view and finish with it, whatever is committed
-meanwhile. A commit costs the same whatever the table holds: nothing is listed, and nothing per file is done.
+and the version's name can be created once; compaction replaces files, and neither gives nor moves an offset. A commit
+costs the same whatever the table holds: nothing is listed, and nothing per file is done.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import pyarrow as pa
 
-from bus.errors import StorageDamaged, StorageFault
+from bus.errors import StorageFault
 from bus.log_schema import LOG_SCHEMA, log_schema
 from bus.model import LogBatch, RecordBatch
 from bus.ports import (
@@ -26,6 +25,7 @@ from bus.ports import (
     Conflicted,
     FoundOffset,
     LogState,
+    PreparedFiles,
     ProducerMatch,
     ProducerProgress,
     Unknown,
@@ -36,130 +36,18 @@ from bus.storage_delta.actions import (
     LiveFile,
     decode_producers,
     encode_append,
-    is_same_schema,
+    encode_compaction,
     version_name,
 )
-from bus.storage_delta.batch_slices import count_within, position_of, slice_batch
 from bus.storage_delta.commit import commit_version
 from bus.storage_delta.data_files import encode_data_file
-from bus.storage_delta.data_reader import DataReader
-from bus.storage_delta.old_versions import find_high_watermark
-from bus.storage_delta.producer_matching import find_last_row, match_batch
-from bus.storage_delta.producer_spans import ProducerIndex, id_max_of
+from bus.storage_delta.key_compaction import CompactionPlan, KeyCompaction
+from bus.storage_delta.old_versions import drop_versions
+from bus.storage_delta.partition_reader import PartitionReader
+from bus.storage_delta.producer_spans import id_max_of
 from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.recovery import recover, remove_leftovers
-from bus.storage_delta.snapshot import Snapshot, load_snapshot
 from bus.storage_delta.store import KeyNotFound, ObjectStore
-
-# A read gives what it has after so many files. They may hold a record each, and a megabyte of those would take seconds.
-_FILES_PER_READ_MAX = 256
-
-
-@dataclass(frozen=True, slots=True)
-class TableView:
-    """One version. The lists only ever grow at their end, so the first `file_count` entries never change."""
-
-    state: LogState
-    files: list[LiveFile]  # in offset order
-    timestamp_maxima_ms: list[int]  # of all files up to this one: never falls, so it can be searched
-    producers: ProducerIndex  # of `files`
-
-    def files_from(self, offset: int) -> Iterable[LiveFile]:
-        first = bisect_right(self.files, offset, hi=self.state.file_count, key=lambda file: file.base_offset)
-        return islice(self.files, max(0, first - 1), self.state.file_count)
-
-
-class PartitionReader:
-    """The reading half. `view` is replaced as a whole, by the writer alone."""
-
-    def __init__(self, store: ObjectStore, folder: str, schema: pa.Schema, cache: ReadCache) -> None:
-        self._store = store
-        self.folder = folder
-        self._schema = schema
-        self.data = DataReader(store, folder, schema, cache)
-        self.view: TableView
-
-    @property
-    def state(self) -> LogState:
-        return self.view.state
-
-    def load(self, *, topic_id: str | None) -> Snapshot:
-        """Take the log as it is now; `topic_id` None takes any. Raises `StorageDamaged`."""
-        snapshot = load_snapshot(self._store, self.folder, self.data)
-        found = snapshot.metadata.topic_id
-        if topic_id is not None and found != topic_id:
-            raise StorageDamaged(f"{self.folder}: expected the table of topic id {topic_id}, found {found}")
-        if not is_same_schema(snapshot.metadata.schema_string, self._schema):
-            raise StorageDamaged(
-                f"{self.folder}: expected the columns of the log, found {snapshot.metadata.schema_string}"
-            )
-        self.view = _view_of(snapshot)
-        return snapshot
-
-    def read(self, offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
-        view = self.view
-        end_offset = min(end_offset, view.state.high_watermark)
-        batches: list[LogBatch] = []
-        for opened, file in enumerate(view.files_from(offset)):
-            if file.base_offset >= end_offset or (batches and opened >= _FILES_PER_READ_MAX):
-                break
-            for batch in self.data.batches_from(file, offset):
-                start, stop = position_of(batch, offset), position_of(batch, end_offset)
-                if start >= stop:
-                    continue
-                wanted = slice_batch(batch, start=start, stop=stop)
-                taken = count_within(wanted, max_bytes) or (0 if batches else 1)
-                if taken:
-                    batches.append(slice_batch(wanted, start=0, stop=taken))
-                    max_bytes -= batches[-1].size_bytes
-                if taken < wanted.record_count or max_bytes <= 0:
-                    return batches
-        return batches
-
-    def find_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
-        view = self.view
-        index = bisect_left(view.timestamp_maxima_ms, timestamp_ms, hi=view.state.file_count)
-        if index == view.state.file_count:
-            return None
-        return self.data.find_timestamp(view.files[index], timestamp_ms)
-
-    def find_max_timestamp(self) -> FoundOffset | None:
-        view = self.view
-        return (
-            self.find_timestamp(view.timestamp_maxima_ms[view.state.file_count - 1]) if view.state.file_count else None
-        )
-
-    def match_producer(self, batch: RecordBatch) -> ProducerMatch:
-        assert batch.producer is not None, f"{self.folder}: a batch of no producer has nothing to be matched by"
-        view = self.view
-        spans = view.producers.find_producer(batch.producer.producer_id, file_count=view.state.file_count)
-        return match_batch(batch, spans, view.files, self.data)
-
-    def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
-        view = self.view
-        spans = view.producers.find_producer(producer_id, file_count=view.state.file_count)
-        return find_last_row(producer_id, spans, view.files, self.data)
-
-    def high_watermark_at(self, version: int) -> int | None:
-        if version > self.view.state.version:
-            return None
-        return find_high_watermark(self._store, f"{self.folder}/{LOG_FOLDER}", version, self.data)
-
-
-def _view_of(snapshot: Snapshot) -> TableView:
-    maxima: list[int] = []
-    for file in snapshot.files:
-        maxima.append(max(file.timestamp_max_ms, maxima[-1]) if maxima else file.timestamp_max_ms)
-    state = LogState(
-        version=snapshot.version,
-        log_start=snapshot.log_start,
-        high_watermark=snapshot.high_watermark,
-        leader_epoch=snapshot.leader_epoch,
-        file_count=len(snapshot.files),
-        size_bytes=sum(file.size_bytes for file in snapshot.files),
-    )
-    files = list(snapshot.files)
-    return TableView(state, files, maxima, ProducerIndex(files))
 
 
 def _unnamed_id_max(file: LiveFile) -> int:
@@ -198,6 +86,8 @@ class DeltaPartitionTable:
         self._doubtful: _Doubtful | None = None
         self._must_reload = False
         self._forgotten_id_max = -1
+        self._compaction = KeyCompaction(store, folder, self._reader.data, self._schema)
+        self._nothing_to_gain_to = 0  # offsets below it were seen by a compaction that changed nothing
         self._checkpoint_tried_version = -1
         self._checkpoint_ended_s = self._checkpoint_duration_s = 0.0
         # Not when the log is read again: by then another leader may be writing here.
@@ -234,16 +124,27 @@ class DeltaPartitionTable:
         txn_id = str(uuid.uuid4())  # one for both: it tells which file a version is about
         encoded = encode_data_file(batches, self._schema, name_suffix=txn_id, compression=compression)
         version = state.version + 1
+        file = replace(encoded.file, committed_ms=now_ms)
         data = encode_append(
-            encoded.file,
+            file,
             stats=encoded.stats,
             producers=producers,
             leader_epoch=leader_epoch,
             now_ms=now_ms,
             txn_id=txn_id,
         )
-        data_key = f"{self._folder}/{encoded.file.path}"
-        self._store.write_unique(data_key, encoded.data)
+        self._store.write_unique(f"{self._folder}/{file.path}", encoded.data)
+        outcome = self._commit(version, data, txn_id, high_watermark=file.next_offset, new_paths=[file.path])
+        if isinstance(outcome, Committed):
+            self._reader.view = self._reader.view.appended(file, leader_epoch)
+            for progress in producers:
+                self._producers[progress.producer_id] = replace(progress, updated_ms=now_ms)
+        return outcome
+
+    def _commit(
+        self, version: int, data: bytes, txn_id: str, *, high_watermark: int, new_paths: Sequence[str]
+    ) -> CommitOutcome:
+        """Commit `data`, which names the data files `new_paths`; they go again if it is known that it is not there."""
         try:
             outcome = commit_version(
                 self._store,
@@ -251,17 +152,15 @@ class DeltaPartitionTable:
                 version=version,
                 data=data,
                 txn_id=txn_id,
-                high_watermark=encoded.file.next_offset,
+                high_watermark=high_watermark,
             )
         except StorageFault:
-            self._delete_unreferenced(data_key)
+            self._delete_unreferenced(new_paths)
             raise
         match outcome:
-            case Committed():
-                self._advance(encoded.file, leader_epoch, producers, now_ms)
             case Conflicted():
                 self._must_reload = True
-                self._delete_unreferenced(data_key)
+                self._delete_unreferenced(new_paths)
             case Unknown():
                 self._must_reload = True
                 self._doubtful = _Doubtful(f"{self._log_folder}/{version_name(version)}", data)
@@ -277,6 +176,7 @@ class DeltaPartitionTable:
         self._producers = decode_producers(snapshot.txns)
         self._forgotten_id_max = max([self._forgotten_id_max, *map(_unnamed_id_max, snapshot.files)])
         self._unreferenced_files = snapshot.findings.unreferenced_files
+        self._removed = dict(snapshot.removed)
         self._must_reload = False
         return self.state
 
@@ -305,6 +205,84 @@ class DeltaPartitionTable:
     def high_watermark_at(self, version: int) -> int | None:
         return self._reader.high_watermark_at(version)
 
+    # ------------------------------------------------------------------ cleaning
+
+    @property
+    def key_compaction_backlog(self) -> int:
+        return len(self._unseen_files())
+
+    @property
+    def key_compaction_backlog_bytes(self) -> int:
+        return sum(file.size_bytes for file in self._unseen_files())
+
+    def _unseen_files(self) -> Sequence[LiveFile]:
+        view = self._reader.view
+        seen_to = max(view.compacted_to, self._nothing_to_gain_to)
+        count = view.state.file_count
+        first = bisect_left(view.files, seen_to, hi=count, key=lambda file: file.base_offset)
+        return view.files[first:count]
+
+    def prepare_key_compaction(self, *, now_ms: int, tombstone_retention_ms: int) -> PreparedFiles | None:
+        with self._reader.reading() as view:
+            files = view.live_files
+            prepared = self._compaction.prepare(files, now_ms=now_ms, tombstone_retention_ms=tombstone_retention_ms)
+        if prepared is None:
+            self._nothing_to_gain_to = view.state.high_watermark
+        return prepared
+
+    def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        assert not self._must_reload, f"{self._folder}: swap after an outcome that asked for a reload"
+        plan: CompactionPlan = prepared.plan
+        view, removes = self._reader.view, prepared.removes
+        if [file.path for file in view.live_files[: len(removes)]] != list(removes):
+            self._compaction.discard(plan.adds)
+            return Conflicted(view.state.version, None, "the files have changed since they were compacted")
+        adds = [(replace(file, committed_ms=now_ms), stats) for file, stats in plan.adds]
+        data = encode_compaction(
+            adds,
+            removes,
+            high_watermark=view.state.high_watermark,
+            compacted_to=plan.compacted_to,
+            leader_epoch=leader_epoch,
+            now_ms=now_ms,
+            txn_id=plan.txn_id,
+        )
+        new_files = [file for file, _ in adds]
+        outcome = self._commit(
+            view.state.version + 1,
+            data,
+            plan.txn_id,
+            high_watermark=view.state.high_watermark,
+            new_paths=[file.path for file in new_files],
+        )
+        if isinstance(outcome, Committed):
+            self._reader.view = view.compacted(
+                new_files, removed_count=len(removes), compacted_to=plan.compacted_to, leader_epoch=leader_epoch
+            )
+            self._removed.update(dict.fromkeys(removes, now_ms))
+        return outcome
+
+    def delete_removed_files(self, *, removed_before_ms: int) -> int:
+        due = [path for path, removed_ms in list(self._removed.items()) if removed_ms < removed_before_ms]
+        in_use = self._reader.paths_in_use() if due else set()
+        deleted = 0
+        for path in due:
+            if path not in in_use:
+                self._store.delete(f"{self._folder}/{path}")
+                self._removed.pop(path, None)
+                deleted += 1
+        return deleted
+
+    def drop_old_versions(self, *, committed_before_ms: int, count_max: int) -> int:
+        return drop_versions(
+            self._store,
+            self._log_folder,
+            last_version=self.state.version,
+            checkpoint_version=self._checkpoint_version,
+            committed_before_ms=committed_before_ms,
+            count_max=count_max,
+        )
+
     @property
     def is_checkpoint_due(self) -> bool:
         state = self.state
@@ -328,35 +306,12 @@ class DeltaPartitionTable:
                 self._store,
                 self._folder,
                 version=view.state.version,
-                paths=[file.path for file in islice(view.files, view.state.file_count)],
+                paths=[file.path for file in view.live_files],
             )
         finally:
             self._checkpoint_ended_s = time.monotonic()
             self._checkpoint_duration_s = self._checkpoint_ended_s - started_s
         self._checkpoint_version = view.state.version
-
-    def _advance(self, file: LiveFile, leader_epoch: int, producers: Sequence[ProducerProgress], now_ms: int) -> None:
-        """The view of the next version. Readers that hold the old one do not see the entries behind its count."""
-        view = self._reader.view
-        maxima = view.timestamp_maxima_ms
-        maxima.append(max(file.timestamp_max_ms, maxima[-1]) if maxima else file.timestamp_max_ms)
-        view.files.append(file)
-        state = view.state
-        self._reader.view = TableView(
-            LogState(
-                version=state.version + 1,
-                log_start=state.log_start,
-                high_watermark=file.next_offset,
-                leader_epoch=max(state.leader_epoch, leader_epoch),
-                file_count=state.file_count + 1,
-                size_bytes=state.size_bytes + file.size_bytes,
-            ),
-            view.files,
-            maxima,
-            view.producers,
-        )
-        for progress in producers:
-            self._producers[progress.producer_id] = replace(progress, updated_ms=now_ms)
 
     def _settle(self, doubtful: _Doubtful) -> None:
         """If our version is there, make it durable before anybody acts on it. Raises `StorageFault` if that fails."""
@@ -364,7 +319,8 @@ class DeltaPartitionTable:
             if self._store.get(doubtful.key) == doubtful.data:
                 self._store.confirm(doubtful.key, doubtful.data)
 
-    def _delete_unreferenced(self, key: str) -> None:
+    def _delete_unreferenced(self, paths: Iterable[str]) -> None:
         # The next opening reports what stays.
-        with contextlib.suppress(StorageFault):
-            self._store.delete(key)
+        for path in paths:
+            with contextlib.suppress(StorageFault):
+                self._store.delete(f"{self._folder}/{path}")

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from bus.model import LogBatch, TimestampType
 from bus.ports import CommitOutcome, LogState
-from bus.storage_delta.table import DeltaPartitionTable, PartitionReader
+from bus.storage_delta.partition_reader import PartitionReader
+from bus.storage_delta.table import DeltaPartitionTable
 
 _REPLAY_BYTES = 4 << 20
 

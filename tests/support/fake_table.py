@@ -58,6 +58,7 @@ class FakeTable:
         self._is_appending = False
         self.rows: list[ProducerRow] = []
         self.key_compaction_backlog = 0
+        self.key_compaction_backlog_bytes = 0
         self.swap_script: list[CommitOutcome | Exception] = []
         self.swaps: list[PreparedFiles] = []
         self.cleaned: list[tuple[str, int]] = []

@@ -49,7 +49,7 @@ def test_an_append_is_read_back_as_it_was_written() -> None:
     commit = decode_commit(4, append_bytes(progress))
     assert commit.is_ours
     assert (commit.operation, commit.txn_id, commit.leader_epoch) == ("WRITE", "t-1", 3)
-    assert commit.adds[0].live == FILE
+    assert commit.adds[0].live == replace(FILE, committed_ms=77)
     assert json.loads(append_bytes().splitlines()[-1])["add"]["stats"] == STATS
     assert commit.adds[0].is_data_change
     assert commit.txns["bus/high_watermark"] == Txn(30, updated_ms=77)

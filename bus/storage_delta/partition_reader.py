@@ -1,0 +1,194 @@
+"""A partition's table for those who read it: one immutable view a version, and what can be asked of it.
+
+Guards one promise: a read sees the state of one version. It takes a view and finishes with it, whatever is committed,
+compacted or removed meanwhile; files of a view that a read under way holds are named by `paths_in_use`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, islice
+
+import pyarrow as pa
+
+from bus.errors import StorageDamaged
+from bus.model import LogBatch, RecordBatch
+from bus.ports import FoundOffset, LogState, ProducerMatch, ProducerProgress
+from bus.storage_delta.actions import LOG_FOLDER, LiveFile, is_same_schema
+from bus.storage_delta.batch_slices import count_within, position_of, slice_batch
+from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.old_versions import find_high_watermark
+from bus.storage_delta.producer_matching import find_last_row, match_batch
+from bus.storage_delta.producer_spans import ProducerIndex
+from bus.storage_delta.read_cache import ReadCache
+from bus.storage_delta.snapshot import Snapshot, load_snapshot
+from bus.storage_delta.store import ObjectStore
+
+# A read gives what it has after so many files. They may hold a record each, and a megabyte of those would take seconds.
+_FILES_PER_READ_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """One version. The lists only ever grow at their end, so the first `file_count` entries never change."""
+
+    state: LogState
+    files: list[LiveFile]  # in offset order
+    timestamp_maxima_ms: list[int]  # of all files up to this one: never falls, so it can be searched
+    producers: ProducerIndex  # of `files`
+    compacted_to: int  # offsets below it may be missing: key compaction has seen them
+
+    @property
+    def live_files(self) -> Sequence[LiveFile]:
+        return self.files[: self.state.file_count]
+
+    def files_from(self, offset: int) -> Iterable[LiveFile]:
+        first = bisect_right(self.files, offset, hi=self.state.file_count, key=lambda file: file.base_offset)
+        return islice(self.files, max(0, first - 1), self.state.file_count)
+
+    def appended(self, file: LiveFile, leader_epoch: int) -> TableView:
+        """The next version's. Whoever holds this one does not see the entries behind its count."""
+        maxima = self.timestamp_maxima_ms
+        maxima.append(max(file.timestamp_max_ms, maxima[-1]) if maxima else file.timestamp_max_ms)
+        self.files.append(file)
+        state = replace(
+            self.state,
+            version=self.state.version + 1,
+            high_watermark=file.next_offset,
+            leader_epoch=max(self.state.leader_epoch, leader_epoch),
+            file_count=self.state.file_count + 1,
+            size_bytes=self.state.size_bytes + file.size_bytes,
+        )
+        return replace(self, state=state)
+
+    def compacted(
+        self, adds: Sequence[LiveFile], *, removed_count: int, compacted_to: int, leader_epoch: int
+    ) -> TableView:
+        """The next version's: `adds` in place of the first `removed_count` files."""
+        files = [*adds, *self.live_files[removed_count:]]
+        state = replace(
+            self.state,
+            version=self.state.version + 1,
+            leader_epoch=max(self.state.leader_epoch, leader_epoch),
+        )
+        return _view_of(files, state, compacted_to)
+
+
+def view_of_snapshot(snapshot: Snapshot) -> TableView:
+    state = LogState(
+        version=snapshot.version,
+        log_start=snapshot.log_start,
+        high_watermark=snapshot.high_watermark,
+        leader_epoch=snapshot.leader_epoch,
+        file_count=0,
+        size_bytes=0,
+    )
+    return _view_of(list(snapshot.files), state, snapshot.compacted_to)
+
+
+def _view_of(files: list[LiveFile], state: LogState, compacted_to: int) -> TableView:
+    maxima = list(accumulate((file.timestamp_max_ms for file in files), max))
+    state = replace(state, file_count=len(files), size_bytes=sum(file.size_bytes for file in files))
+    return TableView(state, files, maxima, ProducerIndex(files), compacted_to)
+
+
+class PartitionReader:
+    """The reading half. `view` is replaced as a whole, by the writer alone."""
+
+    def __init__(self, store: ObjectStore, folder: str, schema: pa.Schema, cache: ReadCache) -> None:
+        self._store = store
+        self.folder = folder
+        self._schema = schema
+        self.data = DataReader(store, folder, schema, cache)
+        self.view: TableView
+        self._in_use: dict[object, TableView] = {}  # one entry for each read under way
+
+    @property
+    def state(self) -> LogState:
+        return self.view.state
+
+    def load(self, *, topic_id: str | None) -> Snapshot:
+        """Take the log as it is now; `topic_id` None takes any. Raises `StorageDamaged`."""
+        snapshot = load_snapshot(self._store, self.folder, self.data)
+        found = snapshot.metadata.topic_id
+        if topic_id is not None and found != topic_id:
+            raise StorageDamaged(f"{self.folder}: expected the table of topic id {topic_id}, found {found}")
+        if not is_same_schema(snapshot.metadata.schema_string, self._schema):
+            raise StorageDamaged(
+                f"{self.folder}: expected the columns of the log, found {snapshot.metadata.schema_string}"
+            )
+        self.view = view_of_snapshot(snapshot)
+        return snapshot
+
+    def paths_in_use(self) -> set[str]:
+        """Data files that reads under way may yet open."""
+        return {file.path for view in list(self._in_use.values()) for file in view.live_files}
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[TableView]:
+        """The view of now, whose files stay until this is left."""
+        token, view = object(), self.view
+        self._in_use[token] = view
+        while view is not self.view:  # it was replaced before anybody could see that it is in use
+            view = self._in_use[token] = self.view
+        try:
+            yield view
+        finally:
+            del self._in_use[token]
+
+    def read(self, offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
+        with self.reading() as view:
+            return self._read(view, offset, end_offset, max_bytes)
+
+    def _read(self, view: TableView, offset: int, end_offset: int, max_bytes: int) -> list[LogBatch]:
+        end_offset = min(end_offset, view.state.high_watermark)
+        batches: list[LogBatch] = []
+        for opened, file in enumerate(view.files_from(offset)):
+            if file.base_offset >= end_offset or (batches and opened >= _FILES_PER_READ_MAX):
+                break
+            for batch in self.data.batches_from(file, offset):
+                start, stop = position_of(batch, offset), position_of(batch, end_offset)
+                if start >= stop:
+                    continue
+                wanted = slice_batch(batch, start=start, stop=stop)
+                taken = count_within(wanted, max_bytes) or (0 if batches else 1)
+                if taken:
+                    batches.append(slice_batch(wanted, start=0, stop=taken))
+                    max_bytes -= batches[-1].size_bytes
+                if taken < wanted.record_count or max_bytes <= 0:
+                    return batches
+        return batches
+
+    def find_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
+        with self.reading() as view:
+            return self._find_timestamp(view, timestamp_ms)
+
+    def find_max_timestamp(self) -> FoundOffset | None:
+        with self.reading() as view:
+            count = view.state.file_count
+            return self._find_timestamp(view, view.timestamp_maxima_ms[count - 1]) if count else None
+
+    def _find_timestamp(self, view: TableView, timestamp_ms: int) -> FoundOffset | None:
+        index = bisect_left(view.timestamp_maxima_ms, timestamp_ms, hi=view.state.file_count)
+        if index == view.state.file_count:
+            return None
+        return self.data.find_timestamp(view.files[index], timestamp_ms)
+
+    def match_producer(self, batch: RecordBatch) -> ProducerMatch:
+        assert batch.producer is not None, f"{self.folder}: a batch of no producer has nothing to be matched by"
+        with self.reading() as view:
+            spans = view.producers.find_producer(batch.producer.producer_id, file_count=view.state.file_count)
+            return match_batch(batch, spans, view.files, self.data)
+
+    def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
+        with self.reading() as view:
+            spans = view.producers.find_producer(producer_id, file_count=view.state.file_count)
+            return find_last_row(producer_id, spans, view.files, self.data)
+
+    def high_watermark_at(self, version: int) -> int | None:
+        if version > self.view.state.version:
+            return None
+        return find_high_watermark(self._store, f"{self.folder}/{LOG_FOLDER}", version, self.data)

@@ -1,0 +1,65 @@
+"""Since when the offsets of a file have been in the log: by it key compaction knows which tombstones may go.
+
+Guards one promise: a tombstone is never taken for older than it is, however often it was rewritten. A file that a
+commit appended is as old as that commit. One that key compaction wrote carries pairs `next_offset:since_ms` in its tag
+`bus.ages`, in offset order: offsets below `next_offset`, and not below the pair before, are in the log since then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bus.storage_delta.actions import LiveFile
+
+# (next_offset, since_ms), both of them growing.
+Ages = Sequence[tuple[int, int]]
+
+# What is not old enough yet is told apart so finely: a tombstone goes up to a sixteenth of the retention too late.
+_STEPS = 16
+_PAIRS = re.compile(r"(\d+:\d+)( \d+:\d+)*")
+
+
+def ages_of(files: Iterable[LiveFile]) -> list[tuple[int, int]]:
+    """Of files that follow each other. Where a file says it is older than the one before, it is as old as that one."""
+    ages: list[tuple[int, int]] = []
+    for file in files:
+        for next_offset, since_ms in decode_ages(file.ages) or [(file.next_offset, file.committed_ms)]:
+            ages.append((next_offset, max(since_ms, ages[-1][1]) if ages else since_ms))
+    return ages
+
+
+def end_of_old(ages: Ages, *, until_ms: int) -> int:
+    """Offsets below this were in the log by then."""
+    return max((next_offset for next_offset, since_ms in ages if since_ms <= until_ms), default=0)
+
+
+def thin(ages: Ages, *, now_ms: int, retention_ms: int) -> list[tuple[int, int]]:
+    """As few pairs as tell nearly the same: a few more than `_STEPS`, however many there were. Those that are one take
+    the youngest age of theirs, so doing it again and again makes nothing younger."""
+    step_ms = max(1, retention_ms // _STEPS)
+    thinned: dict[int, tuple[int, int]] = {}
+    for next_offset, since_ms in ages:
+        is_old = since_ms <= now_ms - retention_ms
+        thinned[-1 if is_old else since_ms // step_ms] = (next_offset, since_ms)
+    return list(thinned.values())
+
+
+def encode_ages(ages: Ages, *, base_offset: int, next_offset: int) -> str:
+    """The pairs of a file with these offsets."""
+    pairs = {min(end, next_offset): since_ms for end, since_ms in reversed(ages) if end > base_offset}
+    return " ".join(f"{end}:{since_ms}" for end, since_ms in reversed(pairs.items()))
+
+
+def check_ages(text: str) -> str:
+    """`text`, if it can be the ages of a file; empty if it has none. Raises `ValueError`."""
+    if text and not _PAIRS.fullmatch(text):
+        raise ValueError(f"expected pairs of an offset and a time, found {text!r}")
+    return text
+
+
+def decode_ages(text: str) -> list[tuple[int, int]]:
+    pairs = (pair.split(":") for pair in text.split())
+    return [(int(next_offset), int(since_ms)) for next_offset, since_ms in pairs]

@@ -1,0 +1,369 @@
+"""Key compaction of a table: what stays, what goes, and that offsets, readers and the log's promises do not notice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bus.errors import StorageFault
+from bus.model import LogBatch, TimestampType, TopicPartition
+from bus.ports import Committed, Conflicted, PreparedFiles, ProducerProgress, Unknown
+from bus.storage_delta.data_files import ROW_GROUP_BYTES
+from bus.storage_delta.key_compaction import KeyCompaction
+from bus.storage_delta.memory_store import MemoryStore
+from bus.storage_delta.root import DeltaStorage, open_storage_on
+from bus.storage_delta.store import ObjectStore, OutcomeUnknown
+from bus.storage_delta.table import DeltaPartitionTable
+from bus.storage_delta.verification import verify_partition
+from tests.support.stores import ScriptedStore, log_batch
+
+NAME = TopicPartition("prices", 0)
+DAY_MS = 86_400_000
+Row = tuple[int, bytes | None, bytes | None]
+
+
+class Bench:
+    """A table with keys, and what its rows are."""
+
+    def __init__(self, store: ObjectStore | None = None) -> None:
+        self.store = store or MemoryStore()
+        self.storage: DeltaStorage = open_storage_on(self.store, exclusive=False)
+        self.table = self.storage.create_partition(NAME, topic_id="id")
+        self.now_ms = 1_000_000
+
+    def append(self, *records: tuple[bytes | None, bytes | None], producer: tuple[int, int, int] | None = None) -> None:
+        keys, values = [key for key, _ in records], [value for _, value in records]
+        batch = log_batch(self.table.state.high_watermark, values, keys=keys, producer=producer)
+        progress = [] if producer is None else [ProducerProgress(producer[0], producer[1], producer[2] + len(keys) - 1)]
+        outcome = self.table.append([batch], leader_epoch=0, now_ms=self.now_ms, producers=progress)
+        assert isinstance(outcome, Committed)
+
+    def prepare(self, retention_ms: int = DAY_MS) -> PreparedFiles | None:
+        return self.table.prepare_key_compaction(now_ms=self.now_ms, tombstone_retention_ms=retention_ms)
+
+    def compact(self, retention_ms: int = DAY_MS) -> PreparedFiles:
+        prepared = self.prepare(retention_ms)
+        assert prepared is not None
+        outcome = self.table.swap_files(prepared, leader_epoch=0, now_ms=self.now_ms)
+        assert outcome == Committed(self.table.state.version, self.table.state.high_watermark)
+        return prepared
+
+    def reopen(self) -> DeltaPartitionTable:
+        self.table = self.storage.open_partition(NAME, topic_id="id")
+        return self.table
+
+    def rows(self, offset: int = 0, max_bytes: int = 1 << 20) -> list[Row]:
+        """Read as a consumer does: from where the last batch ended."""
+        rows: list[Row] = []
+        end_offset = self.table.state.high_watermark
+        while offset < end_offset:
+            for batch in self.table.read(offset, end_offset=end_offset, max_bytes=max_bytes):
+                assert batch.next_offset > offset
+                rows += [row for row in rows_of(batch) if row[0] >= offset]
+                offset = batch.next_offset
+        return rows
+
+    def breaches(self) -> Sequence[object]:
+        return verify_partition(self.store, NAME, topic_id="id").breaches
+
+    def data_files(self) -> set[str]:
+        return {entry.name for entry in self.store.list("topics/prices/0").files}
+
+
+def rows_of(batch: LogBatch) -> list[Row]:
+    names = batch.columns.schema.names
+    dense = list(range(batch.base_offset, batch.base_offset + batch.record_count))
+    offsets = batch.columns.column("offset").to_pylist() if "offset" in names else dense
+    keys = batch.columns.column("key").to_pylist() if "key" in names else [None] * batch.record_count
+    return list(zip(offsets, keys, batch.columns.column("value").to_pylist(), strict=True))
+
+
+def test_the_last_record_of_each_key_stays_at_its_offset_and_records_without_a_key_stay() -> None:
+    bench = Bench()
+    bench.append((b"a", b"1"), (b"b", b"1"), (None, b"x"))
+    bench.append((b"a", b"2"), (None, b"y"), (b"c", None))
+    before = bench.table.state
+    prepared = bench.compact()
+    kept = [(1, b"b", b"1"), (2, None, b"x"), (3, b"a", b"2"), (4, None, b"y"), (5, b"c", None)]
+    after = bench.table.state
+    assert (after.version, after.log_start, after.high_watermark) == (before.version + 1, 0, 6)
+    assert (after.file_count, len(prepared.removes), prepared.added_count) == (1, 2, 1)
+    assert after.size_bytes == prepared.rewritten_bytes
+    for table in (bench.table, bench.reopen()):
+        assert table.state == after
+        assert bench.rows() == kept
+        assert bench.rows(max_bytes=1) == kept
+    assert bench.breaches() == []
+
+
+@pytest.mark.parametrize("offset", range(9))
+def test_a_read_inside_a_hole_goes_on_behind_it(offset: int) -> None:
+    bench = Bench()
+    for _ in range(4):
+        bench.append((b"a", b"1"), (b"b", b"2"))
+    bench.compact()
+    bench.append((b"c", b"3"))
+    expected = [row for row in [(6, b"a", b"1"), (7, b"b", b"2"), (8, b"c", b"3")] if row[0] >= offset]
+    assert bench.rows(offset) == bench.rows(offset, max_bytes=1) == expected
+    assert all(batch.next_offset <= 8 for batch in bench.table.read(min(offset, 7), end_offset=8, max_bytes=1 << 20))
+
+
+def test_timestamps_find_what_is_left() -> None:
+    bench = Bench()
+    for base, time_ms in ((0, 5_000), (1, 9_000), (2, 7_000), (3, 6_000)):
+        key = b"b" if base == 2 else b"a"
+        batch = log_batch(base, [b"v"], keys=[key], timestamp_ms=time_ms)
+        assert isinstance(bench.table.append([batch], leader_epoch=0, now_ms=1), Committed)
+    bench.compact()
+    found = {time_ms: bench.table.find_timestamp(time_ms) for time_ms in (0, 6_500, 7_000, 7_001)}
+    assert {time_ms: result and result.offset for time_ms, result in found.items()} == {
+        0: 2,
+        6_500: 2,
+        7_000: 2,
+        7_001: None,
+    }
+    largest = bench.table.find_max_timestamp()
+    assert largest is not None
+    assert (largest.offset, largest.timestamp_ms) == (2, 7_000)
+
+
+def test_a_tombstone_goes_once_it_was_there_for_its_retention_however_often_it_was_compacted() -> None:
+    bench = Bench()
+    bench.append((b"a", b"1"), (b"a", None))
+    bench.append((b"b", b"1"), (b"z", b"1"))
+    for step in range(1, 9):
+        bench.now_ms = 1_000_000 + step * 10_000
+        bench.append((b"z", str(step).encode()))
+        bench.compact(retention_ms=80_000)
+        is_there = (1, b"a", None) in bench.rows()
+        assert is_there == (step < 8), f"{step * 10} s after it was appended"
+    assert bench.rows() == [(2, b"b", b"1"), (11, b"z", b"8")]
+    assert bench.reopen().state.log_start == 0
+    assert bench.breaches() == []
+
+
+def test_of_a_log_of_nothing_but_expired_tombstones_the_last_record_stays() -> None:
+    bench = Bench()
+    bench.append((b"a", None), (b"b", None))
+    bench.append((b"c", None))
+    bench.compact(retention_ms=0)
+    assert bench.rows() == [(2, b"c", None)]
+    assert bench.prepare(retention_ms=0) is None
+    assert (bench.reopen().state.log_start, bench.table.state.high_watermark) == (0, 3)
+    bench.append((b"c", b"1"))
+    bench.compact(retention_ms=0)
+    assert bench.rows() == [(3, b"c", b"1")]
+    assert bench.breaches() == []
+
+
+def test_nothing_to_gain_writes_nothing_and_counts_as_seen() -> None:
+    bench = Bench()
+    bench.append((b"a", b"1"), (b"b", b"1"))
+    assert bench.table.key_compaction_backlog == 1
+    before = bench.data_files()
+    assert bench.prepare() is None
+    assert bench.data_files() == before
+    assert (bench.table.key_compaction_backlog, bench.table.key_compaction_backlog_bytes) == (0, 0)
+    bench.append((b"c", b"1"))
+    assert bench.table.key_compaction_backlog == 1
+    assert bench.reopen().key_compaction_backlog == 2
+
+
+def test_what_is_appended_between_preparing_and_swapping_stays() -> None:
+    bench = Bench()
+    bench.append((b"a", b"1"))
+    bench.append((b"a", b"2"))
+    prepared = bench.prepare()
+    assert prepared is not None
+    bench.append((b"a", b"3"))
+    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=bench.now_ms), Committed)
+    assert bench.table.key_compaction_backlog == 1
+    assert bench.table.key_compaction_backlog_bytes > 0
+    for _ in range(2):
+        assert bench.rows() == [(1, b"a", b"2"), (2, b"a", b"3")]
+        bench.reopen()
+    assert bench.breaches() == []
+
+
+def test_files_are_cut_at_their_size_and_cover_all_offsets_between_them() -> None:
+    bench = Bench()
+    chance = random.Random(5)
+    size = ROW_GROUP_BYTES // 4
+    for number in range(12):
+        bench.append((f"{number % 9}".encode(), chance.randbytes(size)), (b"hole", b"x"))
+    expected = [(row[0], row[1]) for row in bench.rows(max_bytes=1 << 30) if row[1] != b"hole" or row[0] == 23][3:]
+    view = bench.table._reader.view
+    compaction = KeyCompaction(
+        bench.store, "topics/prices/0", bench.table._reader.data, bench.table._schema, file_bytes_max=3 * size
+    )
+    prepared = compaction.prepare(view.live_files, now_ms=1, tombstone_retention_ms=DAY_MS)
+    assert prepared is not None
+    assert prepared.added_count > 2
+    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=1), Committed)
+    assert bench.reopen().state.file_count == prepared.added_count
+    assert [(row[0], row[1]) for row in bench.rows()] == expected
+    assert bench.breaches() == []
+
+
+def test_the_producers_of_the_rows_that_stay_are_found_again() -> None:
+    bench = Bench()
+    bench.append((b"a", b"1"), (b"b", b"1"), producer=(7, 0, 0))
+    bench.append((b"a", b"2"), producer=(8, 0, 0))
+    bench.append((b"c", b"2"), (b"a", b"3"), producer=(7, 0, 2))
+    bench.compact()
+    assert bench.reopen().producer_progress[8].last_sequence == 0
+    assert bench.table.find_last_sequence(7) == ProducerProgress(7, 0, 3)
+    assert bench.table.find_last_sequence(8) is None  # its only record fell
+    assert bench.breaches() == []
+
+
+def test_a_conflict_removes_the_new_files_and_the_log_is_read_again() -> None:
+    bench = Bench()
+    bench.append((b"a", b"1"), (b"a", b"2"))
+    prepared = bench.prepare()
+    assert prepared is not None
+    rival = bench.storage.open_partition(NAME, topic_id="id")
+    assert isinstance(rival.append([log_batch(2, [b"3"], keys=[b"b"])], leader_epoch=1, now_ms=1), Committed)
+    outcome = bench.table.swap_files(prepared, leader_epoch=0, now_ms=1)
+    assert isinstance(outcome, Conflicted)
+    assert (outcome.version, outcome.leader_epoch) == (2, 1)
+    bench.table.reload()
+    assert bench.table.unreferenced_files == []
+    assert [row[0] for row in bench.rows()] == [0, 1, 2]
+
+
+def test_files_that_were_replaced_meanwhile_are_not_replaced_again() -> None:
+    bench = Bench()
+    bench.append((b"a", b"1"), (b"a", b"2"))
+    late = bench.prepare()
+    assert late is not None
+    bench.compact()
+    version = bench.table.state.version
+    assert isinstance(bench.table.swap_files(late, leader_epoch=0, now_ms=1), Conflicted)
+    assert bench.table.reload().version == version
+    assert bench.table.unreferenced_files == []
+    assert bench.rows() == [(1, b"a", b"2")]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_unknown_outcome_is_settled_by_reading_the_log(is_there: bool) -> None:
+    store = ScriptedStore(MemoryStore())
+    bench = Bench(store)
+    bench.append((b"a", b"1"), (b"a", b"2"))
+    prepared = bench.prepare()
+    assert prepared is not None
+    store.fail_next("create", OutcomeUnknown("the folder was not synced"), after_doing_it=is_there)
+    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=1), Unknown)
+    bench.table.reload()
+    assert bench.table.state.version == (2 if is_there else 1)
+    assert bench.rows() == [(0, b"a", b"1"), (1, b"a", b"2")][1 if is_there else 0 :]
+    assert len(bench.table.unreferenced_files) == (0 if is_there else 1)
+    bench.append((b"b", b"1"))
+    assert bench.breaches() == []
+
+
+@pytest.mark.parametrize("operation", ["write_unique", "get_range"])
+def test_a_fault_while_preparing_leaves_nothing_and_the_next_try_succeeds(operation: str) -> None:
+    store = ScriptedStore(MemoryStore())
+    bench = Bench(store)
+    bench.append((b"a", b"1"), (b"a", b"2"))
+    bench.reopen()
+    before = bench.data_files()
+    store.fail_next(operation, StorageFault("no room"))
+    with pytest.raises(StorageFault):
+        bench.prepare()
+    assert bench.data_files() == before
+    bench.compact()
+    assert bench.rows() == [(1, b"a", b"2")]
+
+
+def test_a_fault_of_the_swap_leaves_the_table_as_it_was() -> None:
+    store = ScriptedStore(MemoryStore())
+    bench = Bench(store)
+    bench.append((b"a", b"1"), (b"a", b"2"))
+    prepared, before = bench.prepare(), bench.table.state
+    assert prepared is not None
+    store.fail_next("create", StorageFault("no room"))
+    with pytest.raises(StorageFault):
+        bench.table.swap_files(prepared, leader_epoch=0, now_ms=1)
+    assert bench.table.state == before
+    assert bench.rows() == [(0, b"a", b"1"), (1, b"a", b"2")]
+    assert len(bench.data_files()) == 1
+    bench.append((b"b", b"1"))
+
+
+def test_a_crash_before_the_swap_leaves_a_table_that_opens_clean() -> None:
+    bench = Bench()
+    bench.append((b"a", b"1"), (b"a", b"2"))
+    bench.prepare()
+    bench.reopen()
+    assert len(bench.table.unreferenced_files) == 1
+    bench.compact()
+    assert bench.rows() == [(1, b"a", b"2")]
+    assert bench.breaches() == []
+
+
+KEYS = st.sampled_from([None, b"a", b"b", b"c", b"d", b""])
+VALUES = st.none() | st.binary(max_size=3)
+APPEND = st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(APPEND | st.sampled_from(["compact", "reopen", "wait", "swap late"]), max_size=25))
+def test_whatever_is_done_the_table_has_the_last_value_of_each_key(steps: list[object]) -> None:
+    bench = Bench()
+    model: list[Row] = []
+    late: PreparedFiles | None = None
+    for step in steps:
+        match step:
+            case "compact":
+                prepared, late = bench.prepare(retention_ms=100), None
+                if prepared is not None:
+                    bench.table.swap_files(prepared, leader_epoch=0, now_ms=bench.now_ms)
+            case "swap late":
+                if late is not None:
+                    bench.table.swap_files(late, leader_epoch=0, now_ms=bench.now_ms)
+                late = bench.prepare(retention_ms=100)
+            case "reopen":
+                bench.reopen()
+                late = None
+            case "wait":
+                bench.now_ms += 60
+            case list():
+                model += [(len(model) + number, *record) for number, record in enumerate(step)]
+                bench.append(*step)
+    found = bench.rows()
+    assert set(found) <= set(model)
+    assert [row for row in found if row[1] is None] == [row for row in model if row[1] is None]
+    last = {row[1]: row[2] for row in model if row[1] is not None}
+    values = {row[1]: row[2] for row in found if row[1] is not None}
+    assert {key: value for key, value in values.items() if value is not None} == {
+        key: value for key, value in last.items() if value is not None
+    }
+    assert [row[0] for row in found] == sorted({row[0] for row in found})
+    assert not model or found[-1] == model[-1]
+    bench.reopen()
+    assert bench.rows() == found
+    assert bench.breaches() == []
+
+
+def test_a_typed_table_is_compacted_too() -> None:
+    storage = open_storage_on(MemoryStore(), exclusive=False)
+    name = TopicPartition("__consumer_offsets", 0)
+    table = storage.create_partition(name, topic_id="id")
+    for base in range(0, 40, 2):
+        values = pa.array([{"group_id": "g", "committed_offset": base}, None], table._schema.field("value").type)
+        columns = pa.RecordBatch.from_arrays([pa.array([b"k", b"gone"]), values], names=["key", "value"])
+        batch = LogBatch(base, base + 2, 2, columns.nbytes, 0, TimestampType.CREATE_TIME, 1_000, 1_000, columns)
+        assert isinstance(table.append([batch], leader_epoch=0, now_ms=1_000), Committed)
+    prepared = table.prepare_key_compaction(now_ms=1_000, tombstone_retention_ms=DAY_MS)
+    assert prepared is not None
+    assert isinstance(table.swap_files(prepared, leader_epoch=0, now_ms=1_000), Committed)
+    (batch,) = storage.open_partition(name, topic_id="id").read(0, end_offset=40, max_bytes=1 << 20)
+    found = list(storage.keyed_rows("__consumer_offsets").decode(batch))
+    assert [(row.key, row.value and row.value["committed_offset"]) for row in found] == [(b"k", 38), (b"gone", None)]
