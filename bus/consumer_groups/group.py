@@ -34,8 +34,8 @@ TRANSITIONS: Mapping[GroupState, Mapping[GroupState, str]] = {
     },
     GroupState.PREPARING_REBALANCE: {
         GroupState.EMPTY: "a first member joins",
-        GroupState.COMPLETING_REBALANCE: "a member joins, leaves, changes, or does not sync in time",
-        GroupState.STABLE: "a member joins, leaves, changes or is lost, or the leader joins again",
+        GroupState.COMPLETING_REBALANCE: "a member joins, leaves, changes, is lost or does not sync in time",
+        GroupState.STABLE: "the same, or the leader joins again",
     },
     GroupState.COMPLETING_REBALANCE: {
         GroupState.PREPARING_REBALANCE: "all have joined, or the time for it is over",
