@@ -190,11 +190,11 @@ class LogCheck:
         for entry in added:
             if entry.path in self.table.files:
                 self._breach("commits follow the protocol", file, version, "a new path", f"{entry.path}, already live")
-        for entry in sorted(appended, key=lambda one: one.base_offset):
-            if entry.base_offset != self.high_watermark:
+        for entry in sorted(appended, key=lambda one: one.first_row):
+            if entry.first_row != self.high_watermark:
                 expected = f"{entry.path} to begin at offset {self.high_watermark}"
-                self._breach("offsets are dense", file, version, expected, str(entry.base_offset))
-            self.high_watermark = max(self.high_watermark, entry.last_offset + 1)
+                self._breach("offsets are dense", file, version, expected, str(entry.first_row))
+            self.high_watermark = max(self.high_watermark, entry.last_row + 1)
         removed = self._removed(version, actions)
         if rewritten and not _keeps_offsets(removed, rewritten, self.table.compacted_to):
             expected = f"offsets {_text(_ranges(removed))}"
