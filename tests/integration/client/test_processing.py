@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import bus
 from bus import Admin, BusError, Consumer, ConsumerRecord, NewTopic, Producer, RecordFailed, TopicPartition
 from bus.client import listeners
+from bus.config import BrokerConfig
 from tests.support.broker_thread import running_broker
 
 GROUP: dict[str, Any] = {"group_id": "billing", "auto_offset_reset": "earliest"}
@@ -22,7 +25,8 @@ GROUP: dict[str, Any] = {"group_id": "billing", "auto_offset_reset": "earliest"}
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
-    with running_broker(tmp_path / "root") as broker:
+    config = BrokerConfig(group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=3)
+    with running_broker(tmp_path / "root", config=config) as broker:
         at = f"127.0.0.1:{broker.port}"
         with Admin(at) as admin:
             admin.create_topics([NewTopic("orders", partitions=3)])
@@ -176,20 +180,12 @@ def test_a_failure_is_raised_and_the_next_run_begins_with_its_record(address: st
 def test_two_runs_share_a_topic_and_nothing_is_handled_twice_when_one_leaves(address: str) -> None:
     together = Until(600)
     first_stop, both_read = threading.Event(), threading.Barrier(2, timeout=30)
-    owners: dict[str, set[int]] = {"a": set(), "b": set()}
     has_met: set[str] = set()
-
-    def handling(name: str) -> Callable[[ConsumerRecord], None]:
-        def handler(record: ConsumerRecord) -> None:
-            owners[name].add(record.partition)
-            together((record.partition, record.offset))
-
-        return handler
 
     def work(name: str, stop: threading.Event) -> None:
         with Consumer(address, **GROUP, partition_assignment_strategy="cooperative-sticky") as consumer:
             consumer.subscribe(["orders"], on_assigned=lambda partitions: meet(name) if partitions else None)
-            consumer.run(handling(name), stop=stop)
+            consumer.run(lambda record: together((record.partition, record.offset)), stop=stop)
 
     def meet(name: str) -> None:
         if name not in has_met:
@@ -256,3 +252,16 @@ def test_a_listener_that_fails_ends_the_others_and_its_error_is_raised(address: 
 def test_a_consumer_without_a_group_cannot_run(address: str) -> None:
     with Consumer(address) as consumer, pytest.raises(BusError, match="INVALID_GROUP_ID"):
         consumer.run(lambda record: None)
+
+
+def test_the_program_of_the_guide_bills_what_it_can_and_puts_the_rest_aside(address: str) -> None:
+    with Producer(address) as producer:
+        for number in range(12):
+            producer.send("orders", b'{"amount": %d}' % (number - 1), b"customer %d" % (number % 3))
+    program = Path(__file__).parents[3] / "docs" / "examples" / "process_orders.py"
+    command = [sys.executable, str(program), address, "10"]
+    done = subprocess.run(command, cwd=program.parents[2], capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
+    *bills, summary = done.stdout.splitlines()
+    assert summary == "10 billed, 2 in orders.dlq"
+    assert [bill for bill in bills if bill.startswith("customer 2")] == [f"customer 2 pays {n}" for n in (1, 4, 7, 10)]
