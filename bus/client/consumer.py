@@ -288,6 +288,10 @@ class Consumer(OneThread):
         if wanted:
             group.commit_and_wait(wanted, self._deadline(timeout_ms))
 
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What `commit()` would commit: the positions, where there are any."""
+        return self._needed_group("consumed").consumed()
+
     @exclusive
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
@@ -348,6 +352,15 @@ class Consumer(OneThread):
         """End the poll that waits, or else the next one, with what it has; end the iteration. From any thread. Raises
         nothing, in this thread or the other one."""
         self._reader.wakeup()
+
+    @property
+    def was_awoken(self) -> bool:
+        """The last poll was ended by `wakeup`."""
+        return self._reader.was_awoken
+
+    @property
+    def max_poll_records(self) -> int:
+        return self._config.max_poll_records
 
     def _take(self, timeout_ms: int, max_records: int) -> Runs:
         return self._reader.take(timeout_ms / 1000, max_records)

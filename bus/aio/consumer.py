@@ -1,0 +1,256 @@
+"""The consumer for programs of asyncio.
+
+It is the blocking consumer on one thread of its own. Guards two promises: the event loop never waits; and a record
+counts as read when the program has it: what a cancelled `poll` had taken, or iteration has read ahead, is given by the
+next call, and neither `position` nor `commit` nor `close` goes past it before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from bus.aio.consumer_thread import ConsumerThread
+from bus.client.consumer import Consumer as BlockingConsumer
+from bus.client.consumer import ToCommit
+from bus.client.offset_commits import CommitCallback
+from bus.client.subscriptions import RebalanceCallback
+from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from bus.model import TopicPartition
+
+ResultT = TypeVar("ResultT")
+
+_ITERATION_POLL_MS = 500  # other calls wait for so long behind an iteration that was cancelled
+
+
+class Consumer:
+    """`bus.Consumer` for one event loop: the same configs, calls and guarantees.
+
+        async with Consumer("127.0.0.1:9094", group_id="billing") as consumer:
+            await consumer.subscribe(["orders"])
+            async for record in consumer:
+                ...
+
+    Tasks of the loop may share it: their calls take turns. Rebalance callbacks may be coroutines; they run while a
+    `poll` waits for them, and may await calls of this consumer. Raises `BusError` INVALID_CONFIG. No connection is made
+    before the first call.
+    """
+
+    def __init__(self, address: str | list[str], **configs: Any) -> None:
+        self._blocking = BlockingConsumer(address, **configs)
+        self._thread = ConsumerThread("bus-aio-consumer")
+        self._lock = threading.Lock()
+        self._ahead: deque[ConsumerRecord] = deque()  # taken from the blocking consumer, not yet given to anybody
+        self._closing: asyncio.Future[None] | None = None
+
+    async def _run(self, function: Callable[[], ResultT]) -> ResultT:
+        return await self._thread.call(function)
+
+    # ------------------------------------------------------------ what to read
+
+    async def subscribe(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assigned: RebalanceCallback | None = None,
+        on_revoked: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+    ) -> None:
+        """As `bus.Consumer.subscribe`. Functions among the callbacks run on the consumer's thread, coroutines on the
+        loop."""
+        callbacks = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}
+        bridged: Any = {name: self._bridge(callback) for name, callback in callbacks.items()}
+        await self._run(partial(self._blocking.subscribe, topics, pattern=pattern, **bridged))
+
+    def _bridge(self, callback: Any) -> Any:
+        if not inspect.iscoroutinefunction(callback):
+            return callback
+        return lambda partitions: self._thread.await_here(lambda: callback(partitions))
+
+    async def unsubscribe(self) -> None:
+        await self._run(partial(self._after_giving_back, self._blocking.unsubscribe))
+
+    def subscription(self) -> set[str]:
+        return self._blocking.subscription()
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        await self._run(partial(self._after_giving_back, self._blocking.assign, list(partitions)))
+
+    def assignment(self) -> set[TopicPartition]:
+        return self._blocking.assignment()
+
+    async def enforce_rebalance(self, reason: str = "enforce_rebalance() was called") -> None:
+        await self._run(partial(self._blocking.enforce_rebalance, reason))
+
+    def group_metadata(self) -> GroupMetadata:
+        return self._blocking.group_metadata()
+
+    # ------------------------------------------------------------ records
+
+    async def poll(self, timeout_ms: int = 500, max_records: int | None = None) -> list[ConsumerRecord]:
+        """As `bus.Consumer.poll`."""
+        await self._run(partial(self._read_ahead, timeout_ms, max_records))
+        with self._lock:
+            count = min(len(self._ahead), max_records or self._blocking.max_poll_records)
+            return [self._ahead.popleft() for _ in range(count)]
+
+    async def poll_arrow(self, timeout_ms: int = 500, max_records: int | None = None) -> pa.Table:
+        """As `bus.Consumer.poll_arrow`; what a cancelled one has taken is gone, unless `seek` goes back to it."""
+        return await self._run(partial(self._poll_arrow, timeout_ms, max_records))
+
+    def __aiter__(self) -> Consumer:
+        """Records for ever, waiting for new ones; ends after `wakeup` or `close`. Rebalances and automatic commits take
+        place when a batch that was read ahead is used up, as with `poll`."""
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        while True:
+            with self._lock:
+                if self._ahead:
+                    return self._ahead.popleft()
+            if self._closing is not None or await self._run(partial(self._read_ahead, _ITERATION_POLL_MS, None)):
+                raise StopAsyncIteration
+
+    def _read_ahead(self, timeout_ms: int, max_records: int | None) -> bool:
+        """On the thread: True after a wake-up that came before any record."""
+        if self._ahead:
+            return False
+        records = self._blocking.poll(timeout_ms, max_records)
+        with self._lock:
+            self._ahead += records
+        return not records and self._blocking.was_awoken
+
+    def _poll_arrow(self, timeout_ms: int, max_records: int | None) -> pa.Table:
+        self._give_back()
+        return self._blocking.poll_arrow(timeout_ms, max_records)
+
+    def _give_back(self) -> None:
+        """On the thread: nothing is read ahead any more."""
+        for partition, offset in self._first_ahead().items():
+            if partition in self._blocking.assignment():
+                self._blocking.seek(partition, offset)
+        with self._lock:
+            self._ahead.clear()
+
+    def _first_ahead(self) -> dict[TopicPartition, int]:
+        """On the thread: what nobody has been given yet begins here."""
+        with self._lock:
+            return {TopicPartition(record.topic, record.partition): record.offset for record in reversed(self._ahead)}
+
+    def _after_giving_back(self, function: Callable[..., ResultT], *arguments: Any) -> ResultT:
+        self._give_back()
+        return function(*arguments)
+
+    def wakeup(self) -> None:
+        """As `bus.Consumer.wakeup`."""
+        self._blocking.wakeup()
+
+    # ------------------------------------------------------------ positions and offsets
+
+    async def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        await self._run(partial(self._after_giving_back, self._blocking.seek, partition, offset))
+
+    async def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        await self._run(partial(self._after_giving_back, self._blocking.seek_to_beginning, list(partitions)))
+
+    async def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        await self._run(partial(self._after_giving_back, self._blocking.seek_to_end, list(partitions)))
+
+    async def position(self, partition: TopicPartition) -> int:
+        return await self._run(partial(self._position, partition))
+
+    def _position(self, partition: TopicPartition) -> int:
+        position = self._blocking.position(partition)
+        return self._first_ahead().get(partition, position)
+
+    async def lag(self, partition: TopicPartition) -> int:
+        return await self._run(partial(self._lag, partition))
+
+    def _lag(self, partition: TopicPartition) -> int:
+        return self._blocking.lag(partition) + self._blocking.position(partition) - self._position(partition)
+
+    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        await self._run(partial(self._after_giving_back, self._blocking.pause, list(partitions)))
+
+    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        await self._run(partial(self._blocking.resume, list(partitions)))
+
+    def paused(self) -> set[TopicPartition]:
+        return self._blocking.paused()
+
+    async def commit(
+        self,
+        offsets: ToCommit | None = None,
+        *,
+        asynchronous: bool = False,
+        callback: CommitCallback | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """As `bus.Consumer.commit`; `callback` runs on the consumer's thread."""
+        how = {"asynchronous": asynchronous, "callback": callback, "timeout_ms": timeout_ms}
+        await self._run(partial(self._commit, offsets, how))
+
+    def _commit(self, offsets: ToCommit | None, how: Mapping[str, Any]) -> None:
+        if offsets is None:
+            first_ahead = self._first_ahead()
+            offsets = {
+                partition: OffsetAndMetadata(first_ahead.get(partition, consumed.offset), "", consumed.leader_epoch)
+                for partition, consumed in self._blocking.consumed().items()
+            }
+        self._blocking.commit(offsets, **how)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        return await self._run(partial(self._blocking.committed, list(partitions), timeout_ms))
+
+    # ------------------------------------------------------------ questions
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self._run(partial(self._blocking.beginning_offsets, list(partitions)))
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self._run(partial(self._blocking.end_offsets, list(partitions)))
+
+    async def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        return await self._run(partial(self._blocking.offsets_for_times, timestamps_ms))
+
+    async def partitions_for(self, topic: str) -> set[TopicPartition]:
+        return await self._run(partial(self._blocking.partitions_for, topic))
+
+    async def topics(self) -> set[str]:
+        return await self._run(self._blocking.topics)
+
+    def metrics(self) -> Mapping[str, float]:
+        return self._blocking.metrics()
+
+    # ------------------------------------------------------------ the end
+
+    async def close(self, timeout: float = 30.0) -> None:
+        """As `bus.Consumer.close`, after the calls before it; a poll that waits is ended. Safe to repeat; goes on if
+        who awaits it is cancelled."""
+        if self._closing is None:
+            self._blocking.wakeup()
+            self._closing = self._thread.call(partial(self._after_giving_back, self._blocking.close, timeout))
+            self._thread.end()
+        await asyncio.shield(self._closing)
+
+    async def __aenter__(self) -> Consumer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
