@@ -49,6 +49,11 @@ class Sizes:
     batch_bytes: tuple[int, ...] = tuple(2**power for power in range(10, 21, 2))
     load_percents: tuple[int, ...] = (1, 10, 25, 50, 75, 90)
     load_seconds: float = 8.0
+    group_members: int = 10_000
+    heartbeat_seconds: float = 20.0
+    commit_seconds: float = 8.0
+    offset_commits: int = 1_000_000
+    consumed_records: int = 5_000_000
     timers: int = 100_000
     timers_life_ms: int = 180_000
 
@@ -70,6 +75,11 @@ QUICK = Sizes(
     idempotence_rounds=2,
     idempotence_seconds=1.0,
     producers=500,
+    group_members=500,
+    heartbeat_seconds=3.0,
+    commit_seconds=1.0,
+    offset_commits=20_000,
+    consumed_records=500_000,
     timers=20_000,
     sweep_seconds=0.5,
     peer_sweep_seconds=1.0,

@@ -33,6 +33,7 @@ class BrokerProcess:
 
     def __init__(self, root: Path, *settings: str) -> None:
         """Starts it and waits for the line that says clients may come; `settings` are `--set KEY=VALUE` each."""
+        self.root = root
         self._command = [sys.executable, "-m", "bus", "serve", "--root", str(root), "--listen", "127.0.0.1:0"]
         self._command += ["--log-level", "WARNING"]
         for setting in settings:

@@ -21,7 +21,9 @@ from benchmarks.kafka_jars import PeerMissing, resolve_jars
 from benchmarks.themes.batch_sizes import measure_batch_sizes
 from benchmarks.themes.batches import measure_batches
 from benchmarks.themes.commits import measure_many_commits
+from benchmarks.themes.consumption import measure_consumption
 from benchmarks.themes.fetches import measure_fetch
+from benchmarks.themes.groups import measure_groups, measure_offsets
 from benchmarks.themes.idempotence import measure_idempotence
 from benchmarks.themes.latencies import measure_delivery, measure_produce_latency
 from benchmarks.themes.load_latencies import measure_load_latencies
@@ -43,6 +45,9 @@ _THEMES: dict[str, Theme] = {
     "producers": measure_many_producers,
     "batch-size": measure_batch_sizes,
     "load": measure_load_latencies,
+    "consume": measure_consumption,
+    "groups": measure_groups,
+    "offsets": measure_offsets,
     "timers": measure_timers,
     "partitions": measure_many_partitions,
     "commits": measure_many_commits,  # last: it leaves the most files behind

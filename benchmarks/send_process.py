@@ -1,4 +1,4 @@
-"""Runs `benchmarks.sends` and `benchmarks.paced_sends` as processes and reads what they print."""
+"""Runs the clients of either side that are processes of their own, and reads what they print."""
 
 from __future__ import annotations
 
@@ -49,6 +49,12 @@ def run_paced(address: str, topic: str, *, rate: float, seconds: float, warm_up_
         "paced_sends", address=address, topic=topic, rate=rate, seconds=seconds, warm_up_seconds=warm_up_seconds
     )
     return LoadLatency(**printed)
+
+
+def run_consumption(peer: str, address: str, topic: str, *, partitions: int, records: int) -> float:
+    """Records a second as Python objects, from the first one on."""
+    printed = _run("consumes", peer=peer, address=address, topic=topic, partitions=partitions, records=records)
+    return float(printed["records_per_second"])
 
 
 def _run(module: str, **options: object) -> dict[str, Any]:
