@@ -118,9 +118,13 @@ def test_what_a_deserializer_or_a_handler_rejects_is_in_the_dead_letter_topic_as
 
     done = threading.Event()
     letters: dict[int, tuple[Any, dict[str, bytes | None]]] = {}
-    thread = threading.Thread(
-        target=lambda: letters.update(read_letters(address, 3, done)), name="reads the dead letters"
-    )
+
+    def read_letters_and_end() -> None:
+        letters.update(read_letters(address, 3))
+        until.stop.wait(30)
+        done.set()
+
+    thread = threading.Thread(target=read_letters_and_end, name="reads the dead letters")
     thread.start()
     with Consumer(address, **GROUP, value_deserializer=json.loads) as consumer:
         consumer.subscribe(["orders"])
@@ -146,8 +150,8 @@ def test_what_a_deserializer_or_a_handler_rejects_is_in_the_dead_letter_topic_as
     assert (original.value, b"%d" % original.timestamp_ms) == (record.value, headers["bus.dlq.timestamp"])
 
 
-def read_letters(address: str, count: int, done: threading.Event) -> dict[int, tuple[Any, dict[str, bytes | None]]]:
-    """By the header of the original; sets `done` when all are there."""
+def read_letters(address: str, count: int) -> dict[int, tuple[Any, dict[str, bytes | None]]]:
+    """By the header `trace` of the original."""
     found: dict[int, tuple[Any, dict[str, bytes | None]]] = {}
     with Consumer(address, group_id="letters", auto_offset_reset="earliest", metadata_max_age_ms=100) as consumer:
         consumer.subscribe(pattern=r"orders\.dlq")
@@ -155,7 +159,6 @@ def read_letters(address: str, count: int, done: threading.Event) -> dict[int, t
             for record in consumer.poll(200):
                 headers = dict(record.headers)
                 found[int(headers["trace"] or b"")] = (record, headers)
-    done.set()
     return found
 
 
