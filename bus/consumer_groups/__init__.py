@@ -1,1 +1,1 @@
-"""Rules of consumer groups: the place for the group state machine, assignors and offset expiry."""
+"""Rules of consumer groups: membership, generations, committed offsets and their expiry. `decisions` is the door."""

@@ -205,6 +205,20 @@ def test_static_member_that_does_not_join_again_stays_while_its_session_lasts() 
     assert [m.group_instance_id for m in answer.members] == [None, "desk"]
 
 
+def test_static_leader_that_does_not_join_again_stays_a_member_and_leads_no_more() -> None:
+    bench = GroupBench()
+    for name in ("desk", "till"):
+        bench.ask(join(group_instance_id=name, session_timeout_ms=1_800_000))
+    bench.wait(6_000)
+    for name, member_id in (("desk", "m-1"), ("till", "m-2")):
+        bench.ask(SyncGroup(GROUP_ID, 1, member_id, name, None, None))
+    changed = (GroupProtocol("range", b"of audit", ("audit",)),)
+    waiting = bench.ask(join("m-2", group_instance_id="till", session_timeout_ms=1_800_000, protocols=changed))
+    bench.wait(60_000)
+    assert isinstance(answer := bench.answers[waiting], Joined)
+    assert (answer.leader_id, [m.member_id for m in answer.members]) == ("m-2", ["m-1", "m-2"])
+
+
 def test_static_members_alone_that_do_not_join_again_are_waited_for() -> None:
     bench = GroupBench()
     for name in ("desk", "till"):
