@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
-from bus.model import LogBatch, RecordBatch, TopicPartition
+from bus.model import LATEST_TIMESTAMP, LogBatch, RecordBatch, TopicPartition
 from bus.partition_log.appends import ACKS_NONE, AppendRules
 from bus.partition_log.pacing import Pacing, decide_delay_ms, refill, spend, start_pacing
 from bus.partition_log.reads import ListedOffset, Readable, SearchTimestamp, decide_fetch, decide_list_offsets
@@ -403,6 +403,14 @@ class Partition:
         if found is None:
             return ListedOffset(-1, -1, self._state.leader_epoch)
         return ListedOffset(found.offset, found.timestamp_ms, found.leader_epoch)
+
+    async def list_offset_at(self, version: int, current_leader_epoch: int | None) -> ListedOffset | Refused:
+        """The high watermark that `version` left; offset -1 if it is not there, or not there any more."""
+        bound = await self.list_offset(LATEST_TIMESTAMP, current_leader_epoch)
+        if isinstance(bound, Refused):
+            return bound
+        found = await self._calls.read(functools.partial(self._table.high_watermark_at, version))
+        return ListedOffset(-1 if found is None else found, -1, bound.leader_epoch)
 
     def add_reader(self, event: asyncio.Event) -> None:
         """Have `event` set at every commit, until `remove_reader`."""

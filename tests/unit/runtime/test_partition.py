@@ -244,3 +244,15 @@ def test_file_that_cannot_be_read_refuses_this_fetch_only() -> None:
         assert base_offset(await bench.append()) == 3
 
     run(scenario)
+
+
+def test_offset_at_a_version_is_the_high_watermark_that_it_left() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.append(2)
+        await bench.append(3)
+        listed = [await bench.partition.list_offset_at(version, None) for version in (0, 1, 2, 3, -1)]
+        assert [one.offset for one in listed if not isinstance(one, Refused)] == [0, 2, 5, -1, -1]
+        fenced = await bench.partition.list_offset_at(1, bench.partition.state.leader_epoch + 1)
+        assert isinstance(fenced, Refused)
+
+    run(scenario)
