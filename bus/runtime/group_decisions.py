@@ -50,7 +50,6 @@ class GroupDecisions:
     groups: Mapping[str, Group]
     timers: Container[GroupTimer]  # that are set
     rules: GroupRules
-    now_ms: int
     steps: list[tuple[str, GroupStep]] = field(default_factory=list)
     records: list[GroupRecord] = field(default_factory=list)
     request_ids: set[int] = field(default_factory=set)  # that asked for these decisions
@@ -58,7 +57,7 @@ class GroupDecisions:
     _staged: dict[str, Group | None] = field(default_factory=dict)
     _touched_timers: set[GroupTimer] = field(default_factory=set)
 
-    def take(self, waiting: Waiting) -> None:
+    def take(self, waiting: Waiting, *, now_ms: int) -> None:
         match waiting:
             case WaitingCommand(command, request_id, new_member_id):
                 self.request_ids.add(request_id)
@@ -69,13 +68,13 @@ class GroupDecisions:
                     request_id=request_id,
                     new_member_id=new_member_id,
                     rules=self.rules,
-                    now_ms=self.now_ms,
+                    now_ms=now_ms,
                 )
                 self._add(command.group_id, step)
             case WaitingTimeout(timer):
                 group = self._find(timer.group_id)
                 if group is not None and timer not in self._touched_timers and timer not in self.timers:
-                    self._add(timer.group_id, decide_timeout(group, timer, rules=self.rules, now_ms=self.now_ms))
+                    self._add(timer.group_id, decide_timeout(group, timer, rules=self.rules, now_ms=now_ms))
             case WaitingSweep(request_id, group_ids, decide_for):
                 self.request_ids.add(request_id)
                 self.sweeps.append(request_id)

@@ -1,9 +1,10 @@
 """The groups of one partition of `__consumer_offsets` that this broker leads, and the one order in which they change.
 
 Theory of operation. Commands, timers that expired and sweeps wait in one queue. A turn takes all that waits, decides it
-one after another and appends all records as one batch; while that is in flight the next turn's work gathers. Only when
-the batch is committed are the groups replaced, timers set, requests answered and members told. What needs no record is
-carried out at once. Heartbeats, the frequent call, pass the queue by: they are checked against the groups as they are.
+one after another and appends all records as one batch, when it is this shard's turn to commit; while that is in flight
+the next turn's work gathers. Only when the batch is committed are the groups replaced, timers set, requests answered
+and members told. What needs no record is carried out at once. Heartbeats, the frequent call, pass the queue by: they
+are checked against the groups as they are.
 
 If an append is refused nobody can tell what the log holds: nothing of that turn happens, everybody who waits is refused
 (retriable), and the groups are loaded anew. A request whose client has gone is answered into nothing.
@@ -71,15 +72,24 @@ _TRANSLATED = {
 
 
 class GroupShard:
-    """`on_notice` is called with the group's id and what one of its members is to be told."""
+    """`commit_slots` is shared by all shards: so many commit at a time. `on_notice` is called with the group's id and
+    what one of its members is to be told."""
 
     def __init__(
-        self, log: GroupLog, *, rules: GroupRules, clock: Clock, tasks: TaskScope, on_notice: OnNotice
+        self,
+        log: GroupLog,
+        *,
+        rules: GroupRules,
+        clock: Clock,
+        tasks: TaskScope,
+        commit_slots: asyncio.Semaphore,
+        on_notice: OnNotice,
     ) -> None:
         self._groups_log = log
         self._rules = rules
         self._clock = clock
         self._tasks = tasks
+        self._commit_slots = commit_slots
         self._on_notice = on_notice
         self._loop = asyncio.get_running_loop()
         self._groups: dict[str, Group] = {}
@@ -173,7 +183,8 @@ class GroupShard:
                     self._waiting.clear()
                     self._refuse_all(refused)
                     return
-                decisions = self._decide()
+                decisions = GroupDecisions(self._groups, self._timers, self._rules)
+                self._decide(decisions)
                 if decisions.records:
                     self._committing = decisions
                     self._tasks.start(self._commit(decisions), f"groups/{self._groups_log.name}")
@@ -183,20 +194,21 @@ class GroupShard:
             _log.exception("a decision about the groups of %s failed", self._groups_log.name)
             self._fail(Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"a decision about the group failed: {error!r}"))
 
-    def _decide(self) -> GroupDecisions:
-        decisions = GroupDecisions(self._groups, self._timers, self._rules, self._clock.now_ms())
+    def _decide(self, decisions: GroupDecisions) -> None:
+        now_ms = self._clock.now_ms()
         while self._waiting and len(decisions.records) < _TURN_RECORDS_MAX:
             waiting = self._waiting.popleft()
             if isinstance(waiting, WaitingTimeout) or waiting.request_id in self._answers:
-                decisions.take(waiting)
-        return decisions
+                decisions.take(waiting, now_ms=now_ms)
 
     async def _commit(self, decisions: GroupDecisions) -> None:
         refused: Refused | None = Refused(
             ErrorCode.UNKNOWN_SERVER_ERROR, f"{self._groups_log.name}: the commit was interrupted"
         )
         try:
-            refused = await self._groups_log.append(decisions.records)
+            async with self._commit_slots:
+                self._decide(decisions)  # what has come while it waited for its turn
+                refused = await self._groups_log.append(decisions.records)
         finally:
             self._committing = None
             if refused is not None:

@@ -372,6 +372,17 @@ def test_many_first_calls_create_the_offsets_topic_once(stub: Any) -> None:
     assert [committed(stub, f"g{number}") for number in range(20)] == [{("t", 0): number} for number in range(20)]
 
 
+def test_offset_of_a_delta_version_is_where_the_log_ended_then(stub: Any) -> None:
+    create_topic(stub)
+    data = pb.PartitionProduceData(topic="t", partition=0, records=pb.RecordList(records=[pb.Record(value=b"v")] * 3))
+    for _ in range(2):
+        stub.ProduceOnce(pb.ProduceRequest(partitions=[data]), timeout=30)
+    asked = [pb.ListOffsetsPartition(topic="t", partition=0, version=version) for version in (0, 1, 2, 3)]
+    answers = stub.ListOffsets(pb.ListOffsetsRequest(partitions=asked), timeout=30).partitions
+    assert [answer.offset for answer in answers] == [0, 3, 6, -1]
+    assert [answer.error_code for answer in answers] == [NONE] * 4
+
+
 # ---------------------------------------------------------------- sessions
 
 
