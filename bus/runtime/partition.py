@@ -26,6 +26,7 @@ from typing import TypeVar
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import LATEST_TIMESTAMP, LogBatch, RecordBatch, TopicPartition
 from bus.partition_log.appends import ACKS_NONE, AppendRules
+from bus.partition_log.cleaning import CleaningRules
 from bus.partition_log.pacing import Pacing, decide_delay_ms, refill, spend, start_pacing
 from bus.partition_log.reads import ListedOffset, Readable, SearchTimestamp, decide_fetch, decide_list_offsets
 from bus.partition_log.state import (
@@ -35,7 +36,7 @@ from bus.partition_log.state import (
     PartitionState,
     apply,
 )
-from bus.ports import Clock, CommitOutcome, Committed, Conflicted, PartitionTable, Unknown
+from bus.ports import Clock, CommitOutcome, Committed, Conflicted, PartitionTable, PreparedFiles, Unknown
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partition_producers import PartitionProducers
 from bus.runtime.partition_queue import Appended as Appended
@@ -43,6 +44,7 @@ from bus.runtime.partition_queue import AppendResult as AppendResult
 from bus.runtime.partition_queue import PartitionQueue, WaitingBatch, WaitingResume, refuse
 from bus.runtime.partition_queue import ProducerResumed as ProducerResumed
 from bus.runtime.partition_queue import ResumeResult as ResumeResult
+from bus.runtime.partition_upkeep import PartitionUpkeep
 from bus.runtime.placing import Placement, Placing
 from bus.runtime.tail_cache import Tail, TailCache
 from bus.runtime.tasks import TaskScope
@@ -64,6 +66,7 @@ class PartitionSettings:
     commit_interval_ms: int
     commit_burst: int
     producer_expiration_ms: int = 86_400_000  # producer.id.expiration.ms of the broker
+    cleaning: CleaningRules | None = None  # None: the log is not compacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,9 @@ class Partition:
         self._readers: set[asyncio.Event] = set()
         self._stopped: Refused | None = None
         self._is_rebuild_due = False  # memory may be wrong, and the log could not be read yet
-        self._checkpoint: asyncio.Task[None] | None = None
+        self._upkeep = PartitionUpkeep(
+            name, table, clock=clock, calls=calls, tasks=tasks, on_prepared=self._wake_writer
+        )
         self.configure(settings)
         self._producers.load(now_ms=clock.now_ms(), expiration_ms=settings.producer_expiration_ms)
 
@@ -116,6 +121,7 @@ class Partition:
         """Take new topic configs; they count from the next batch on."""
         self._settings = settings
         self._pacing: Pacing = start_pacing(settings.commit_interval_ms, settings.commit_burst, _monotonic_ms())
+        self._upkeep.configure(settings.cleaning)
 
     @property
     def state(self) -> PartitionState:
@@ -162,7 +168,11 @@ class Partition:
     async def _write(self) -> None:
         """The writer loop; ends when nothing waits."""
         try:
-            while self._queue and self._stopped is None:
+            while (self._queue or self._upkeep.has_prepared) and self._stopped is None:
+                prepared = self._upkeep.take_prepared()
+                if prepared is not None:
+                    await self._swap(prepared)
+                    continue
                 resume = self._queue.take_resume()
                 if resume is not None:
                     await self._resume(resume)
@@ -177,7 +187,7 @@ class Partition:
             self._writer = None
             if self._stopped is not None:
                 self._queue.refuse_all(self._stopped)
-            elif self._queue:
+            elif self._queue or self._upkeep.has_prepared:
                 self._writer = self._tasks.start(self._write(), str(self.name))
 
     async def _wait_for_pacing(self) -> None:
@@ -238,10 +248,7 @@ class Partition:
                         extra=self._fields(),
                     )
                     group = [*placement.waiting, *placement.rest]
-                    if leader_epoch is not None and leader_epoch > self._state.leader_epoch:
-                        self._step_down(leader_epoch)
-                    else:
-                        await self._rebuild()
+                    await self._lose(leader_epoch)
         refuse(group, Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: lost {CONFLICTS_MAX} races for a version"))
         return ()
 
@@ -285,8 +292,43 @@ class Partition:
                 extra=self._fields(requests=",".join(waiting.request_id for waiting in placement.waiting)),
             )
         self._producers.forget_idle(now_ms=self._clock.now_ms(), expiration_ms=self._settings.producer_expiration_ms)
-        if self._table.is_checkpoint_due and self._checkpoint is None:
-            self._checkpoint = self._tasks.start(self._write_checkpoint(), f"{self.name}/checkpoint")
+        self._upkeep.look_after_commit()
+
+    async def _swap(self, prepared: PreparedFiles) -> None:
+        """Compacted files in place of those that they were made from: a commit like any other, but nobody waits for it.
+        What fails is tried again from the beginning."""
+        if self._is_rebuild_due:
+            await self._rebuild()
+        if self._is_rebuild_due or self._stopped is not None:
+            return
+        call = functools.partial(
+            self._table.swap_files, prepared, leader_epoch=self._state.leader_epoch, now_ms=self._clock.now_ms()
+        )
+        try:
+            outcome = await self._calls.commit(call)
+        except StorageFault as fault:
+            self._upkeep.compaction_failed()
+            _log.warning("compacted files could not be committed: %s", fault, extra=self._fields())
+            return
+        match outcome:
+            case Committed(version, high_watermark):
+                self._state = apply(self._state, CommitSucceeded(version, high_watermark))
+                self._upkeep.look_after_commit()
+            case Unknown(version, reason):
+                _log.error("version %d is unknown after a compaction: %s", version, reason, extra=self._fields())
+                await self._rebuild()
+                self._upkeep.compaction_failed()
+            case Conflicted(version, leader_epoch, operation):
+                _log.warning("version %d is no compaction of ours: %s", version, operation, extra=self._fields())
+                await self._lose(leader_epoch)
+                self._upkeep.compaction_failed()
+
+    async def _lose(self, leader_epoch: int | None) -> None:
+        """Another writer has the version: one with a higher epoch ends this leader, any other is read and followed."""
+        if leader_epoch is not None and leader_epoch > self._state.leader_epoch:
+            self._step_down(leader_epoch)
+        else:
+            await self._rebuild()
 
     async def _resume(self, waiting: WaitingResume) -> None:
         """Nothing is in flight here: what was queued before is in the log or failed."""
@@ -309,24 +351,12 @@ class Partition:
             if not waiting.answer.done():
                 waiting.answer.set_result(result)
 
-    async def _write_checkpoint(self) -> None:
-        started = time.monotonic()
-        try:
-            await self._calls.maintain(self._table.write_checkpoint)
-            _log.debug("checkpoint written in %.0f ms", (time.monotonic() - started) * 1000, extra=self._fields())
-        except StorageFault as fault:
-            # The log is whole without it; the next commit makes it due again.
-            _log.warning("checkpoint failed: %s", fault, extra=self._fields())
-        finally:
-            self._checkpoint = None
-
     async def _rebuild(self) -> None:
         """Drop what memory knows and read the log again. A damaged log stops the partition; one that cannot be read
         for now is tried again before the next commit."""
         self._cache.clear(self._tail)
         self._is_rebuild_due = True
-        if self._checkpoint is not None:
-            await asyncio.wait([self._checkpoint])  # the table does not reload beside it
+        await self._upkeep.wait_for_checkpoint()
         try:
             log = await self._calls.commit(self._table.reload)
             self._state = apply(self._state, LogReloaded(log.log_start, log.high_watermark, log.version))
@@ -354,6 +384,7 @@ class Partition:
     def stop(self, code: ErrorCode, reason: str) -> None:
         """Serve nobody from now on; every request gets `code` and the reason."""
         self._stopped = Refused(code, f"{self.name}: {reason}")
+        self._upkeep.stop()
         _log.error("partition stopped: %s", reason, extra=self._fields())
         self._cache.clear(self._tail)
         if self._writer is None:
@@ -385,9 +416,12 @@ class Partition:
                     self._table.read, readable.offset, end_offset=readable.end_offset, max_bytes=max_bytes
                 )
                 batches = await self._calls.read(call)
-            assert batches, f"{self.name}: nothing at {readable.offset}, though readable to {readable.end_offset}"
-            found = batches[0].base_offset
-            assert found <= readable.offset, f"{self.name}: asked for offset {readable.offset}, found {found}"
+            # Where compaction took records, those up to the next one that is left are nowhere, or none is left before
+            # the end that was readable when the fetch was decided.
+            if self._settings.cleaning is None:
+                assert batches, f"{self.name}: nothing at {readable.offset}, though readable to {readable.end_offset}"
+                found = batches[0].base_offset
+                assert found <= readable.offset, f"{self.name}: asked for offset {readable.offset}, found {found}"
         return ReadResult(batches, state.high_watermark, state.log_start, state.version)
 
     async def list_offset(self, timestamp_ms: int, current_leader_epoch: int | None) -> ListedOffset | Refused:
@@ -426,6 +460,7 @@ class Partition:
     async def retire(self) -> None:
         """The topic is deleted: refuse all that comes and all that waits, and return when no commit is in flight."""
         self._stopped = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {self.name.topic} was deleted")
+        self._upkeep.stop()
         if self._writer is None:
             self._queue.refuse_all(self._stopped)
         else:
