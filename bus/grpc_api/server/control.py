@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from bus.config_keys import ConfigEntry
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.model import LATEST_TIMESTAMP, TopicPartition
+from bus.model import TopicPartition
 from bus.partition_log.reads import ListedOffset
 from bus.runtime.cluster import Cluster, TopicAnswer
-from bus.runtime.partition import Partition
 from bus.topics.cluster import Topic
 from bus.topics.cluster_decisions import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
 from bus.topics.configs import AlterOperation, ConfigOperation
@@ -50,17 +49,6 @@ class ControlHandler:
             answer.offset, answer.timestamp_ms = listed.offset, listed.timestamp_ms
             answer.leader_epoch = listed.leader_epoch
         return answer
-
-    async def _at_version(self, partition: Partition, version: int, epoch: int | None) -> ListedOffset | Refused:
-        latest = await partition.list_offset(LATEST_TIMESTAMP, epoch)
-        if isinstance(latest, Refused):
-            return latest
-        if version < 0:
-            return Refused(
-                ErrorCode.INVALID_REQUEST, f"{partition.name}: expected a version from 0 on, found {version}"
-            )
-        found = await self._cluster.high_watermark_at(partition.name, version)
-        return ListedOffset(-1 if found is None else found, -1, latest.leader_epoch)
 
     async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
         state = self._cluster.state
