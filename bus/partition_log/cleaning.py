@@ -16,6 +16,10 @@ FILES_MIN = 20
 FILES_MAX = 200
 
 
+# The bus's own topics get a version for every few records, which say more of the past than anybody asks for.
+INTERNAL_VERSION_COUNT_MAX = 1_000
+
+
 @dataclass(frozen=True, slots=True)
 class CleaningRules:
     """Of a compacted topic."""

@@ -18,6 +18,7 @@ from bus.config_keys import ConfigEntry
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import BrokerEndpoint, ProducerStamp, Step, TopicPartition
 from bus.partition_log.appends import AppendRules
+from bus.partition_log.cleaning import INTERNAL_VERSION_COUNT_MAX, CleaningRules
 from bus.ports import Clock, Committed, PartitionTable, Storage, TypedLog
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partition import Partition, PartitionSettings
@@ -40,7 +41,7 @@ from bus.topics.cluster_decisions import (
     decide_topic_files_deleted,
 )
 from bus.topics.cluster_records import ClusterRecord, encode_record
-from bus.topics.configs import describe_topic_configs, resolve_topic_config
+from bus.topics.configs import TopicConfig, describe_topic_configs, resolve_topic_config
 from bus.topics.names import is_internal_topic
 from bus.topics.producer_decisions import (
     InitProducer,
@@ -428,6 +429,7 @@ class Cluster:
             commit_interval_ms=config.commit_interval_ms,
             commit_burst=config.commit_burst,
             producer_expiration_ms=self.config.producer_id_expiration_ms,
+            cleaning=_cleaning_rules(topic.name, config),
         )
 
     def _partitions_of(self, topic: str, count: int) -> Iterable[Partition]:
@@ -453,6 +455,18 @@ class Cluster:
         finally:
             removed.set()
         await self._change([functools.partial(decide_topic_files_deleted, topic_id=topic_id)])
+
+
+def _cleaning_rules(topic: str, config: TopicConfig) -> CleaningRules | None:
+    """None: the topic is not compacted."""
+    if not is_internal_topic(topic) or "compact" not in config.cleanup_policy:
+        return None
+    return CleaningRules(
+        tombstone_retention_ms=config.delete_retention_ms,
+        file_delete_delay_ms=config.file_delete_delay_ms,
+        version_retention_ms=config.delta_log_retention_ms,
+        version_count_max=INTERNAL_VERSION_COUNT_MAX,
+    )
 
 
 def _apply_all(state: ClusterState, records: Iterable[ClusterRecord]) -> ClusterState:

@@ -19,6 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version as distribution_version
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -163,7 +164,14 @@ def parse_checkpoint_name(name: str) -> int | None:
 
 
 def encode_create(
-    partition: TopicPartition, *, topic_id: str, table_id: str, txn_id: str, schema: pa.Schema, now_ms: int
+    partition: TopicPartition,
+    *,
+    topic_id: str,
+    table_id: str,
+    txn_id: str,
+    schema: pa.Schema,
+    now_ms: int,
+    extra_configuration: Mapping[str, str] = MappingProxyType({}),
 ) -> bytes:
     """Version 0: protocol and metadata of an empty table."""
     configuration = {
@@ -174,6 +182,7 @@ def encode_create(
         "bus.partition": str(partition.partition),
         "bus.topic_id": topic_id,
         "bus.format_version": str(FORMAT_VERSION),
+        **extra_configuration,
     }
     commit_info = {
         "timestamp": now_ms,

@@ -62,6 +62,8 @@ class FakeTable:
         self.swap_script: list[CommitOutcome | Exception] = []
         self.swaps: list[PreparedFiles] = []
         self.cleaned: list[tuple[str, int]] = []
+        self.prepare_count = 0
+        self.prepare_fault: Exception | None = None
         self._prepared_backlog = 0
         self._high_watermarks = {0: 0}
         self._txns: dict[int, ProducerProgress] = {}
@@ -186,7 +188,10 @@ class FakeTable:
         return self._high_watermarks[max(done for done in self._high_watermarks if done <= version)]
 
     def prepare_key_compaction(self, *, now_ms: int, tombstone_retention_ms: int) -> PreparedFiles | None:
-        """As a rule there is something to gain; it replaces what was not compacted before."""
+        """There is something to gain if there is a backlog."""
+        self.prepare_count += 1
+        if self.prepare_fault is not None:
+            raise self.prepare_fault
         backlog, self._prepared_backlog = self.key_compaction_backlog, self.key_compaction_backlog
         return PreparedFiles(["old"] * backlog, 1, 100, None) if backlog else None
 
