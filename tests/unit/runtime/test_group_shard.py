@@ -1,0 +1,322 @@
+"""A shard of groups: nothing is said before it is committed, and memory is what the log says."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bus.consumer_groups import requests as rq
+from bus.consumer_groups.decisions import decide_topic_deleted
+from bus.consumer_groups.steps import GroupTimer, TimerKind
+from bus.errors import ErrorCode, Refused, StorageFault, StorageFull
+from bus.ports import Conflicted, Unknown
+from bus.runtime import group_shard
+from tests.support.fake_table import Scripted, wait_until
+from tests.support.group_bench import RULES, GroupBench, commit_of, join_of, run, sync_of
+
+TAKEN = rq.OffsetsCommitted((None,))
+
+
+def code(answer: object) -> ErrorCode:
+    refused = answer.refused if isinstance(answer, rq.JoinRefused) else answer
+    assert isinstance(refused, Refused), answer
+    return refused.code
+
+
+def test_nothing_is_answered_or_visible_before_its_commit() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        bench.table.gate.clear()
+        commit = bench.commit("g", 5)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not commit.done()
+        assert "g" not in bench.shard.groups
+        bench.table.gate.set()
+        assert await commit == TAKEN
+        assert await bench.offset("g") == 5
+
+    run(scenario)
+
+
+def test_commands_that_come_while_a_commit_is_in_flight_share_the_next_one() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        bench.table.gate.clear()
+        answers = [bench.commit("first", 1)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        answers += [bench.commit(f"g{number}", number) for number in range(20)]
+        bench.table.gate.set()
+        assert await asyncio.gather(*answers) == [TAKEN] * 21
+        assert [sum(batch.record_count for batch in commit) for commit in bench.table.commits] == [1, 20]
+
+    run(scenario)
+
+
+def test_decisions_of_one_commit_see_one_another() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        bench.table.gate.clear()
+        first = bench.commit("g", 1)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        delete, commit, fetch = (
+            bench.submit(rq.DeleteGroup("g")),
+            bench.commit("g", 9, generation=3, member_id="zombie"),
+            bench.submit(rq.OffsetFetch("g", None)),
+        )
+        bench.table.gate.set()
+        assert await first == TAKEN
+        assert await delete == rq.GroupDeleted()
+        refused = await commit
+        assert isinstance(refused, Refused)
+        assert await fetch == rq.OffsetsFetched(())
+
+    run(scenario)
+
+
+def test_what_needs_no_record_is_answered_at_once() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        answer = bench.submit(rq.DescribeGroup("nobody"))
+        assert answer.done()
+        assert code(answer.result()) is ErrorCode.GROUP_ID_NOT_FOUND
+        assert bench.table.commits == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (StorageFull("no room"), ErrorCode.NOT_COORDINATOR),
+        (StorageFault("broken"), ErrorCode.NOT_COORDINATOR),
+        (Unknown(1, "the sync failed"), ErrorCode.NOT_COORDINATOR),
+        (Conflicted(1, 99, "STREAMING UPDATE"), ErrorCode.NOT_COORDINATOR),
+    ],
+)
+def test_refused_append_happens_not_at_all_and_is_retriable(fault: object, expected: ErrorCode) -> None:
+    async def scenario(bench: GroupBench) -> None:
+        assert await bench.commit("g", 1) == TAKEN
+        bench.table.script = [fault]  # type: ignore[list-item]
+        refused = code(await bench.commit("g", 2))
+        assert refused is expected
+        assert refused.is_retriable
+        await bench.loaded()
+        if bench.partition.stopped is None:
+            assert await bench.offset("g") == 1
+            assert await bench.commit("g", 3) == TAKEN
+
+    run(scenario)
+
+
+def test_commit_whose_reply_was_lost_is_there_after_the_load() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        bench.table.script = [Scripted.LOST_REPLY]
+        assert code(await bench.commit("g", 2)) is ErrorCode.NOT_COORDINATOR
+        await bench.loaded()
+        await wait_until(lambda: bench.partition.state.high_watermark == 1)
+        answer = await bench.commit("other", 1)
+        if answer != TAKEN:  # the load was faster than the partition's own, and the append found it out
+            assert code(answer) is ErrorCode.NOT_COORDINATOR
+            await bench.loaded()
+        assert await bench.offset("g") == 2
+
+    run(scenario)
+
+
+def test_refused_append_answers_joins_that_wait_and_sets_no_timer() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        await bench.member("g", "a")
+        waiting = bench.submit(join_of("g", "b"), "b-1")
+        assert not waiting.done()
+        bench.table.script = [StorageFault("broken")]
+        assert code(await bench.commit("other", 1)) is ErrorCode.NOT_COORDINATOR
+        assert code(await waiting) is ErrorCode.NOT_COORDINATOR
+        await bench.loaded()
+        assert [member.group_instance_id for member in bench.shard.groups["g"].members.values()] == ["a"]
+        assert "other" not in bench.shard.groups
+
+    run(scenario)
+
+
+def test_next_coordinator_has_group_generation_assignment_and_offsets() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        joined = await bench.member("g", "a")
+        taken = await bench.commit("g", 7, generation=joined.generation, member_id=joined.member_id)
+        assert taken == TAKEN
+        successor = await bench.reopened().loaded()
+        group = successor.shard.groups["g"]
+        assert (group.generation, group.leader_id, group.state.value) == (1, "a-1", "Stable")
+        assert await successor.offset("g") == 7
+        alive = rq.Heartbeat("g", joined.generation, joined.member_id, "a")
+        assert successor.shard.heartbeat(alive) == rq.HeartbeatTaken()
+        assert GroupTimer(TimerKind.SESSION, "g", "a-1") in successor.shard._timers
+        zombie = await successor.commit("g", 1, generation=joined.generation - 1, member_id=joined.member_id)
+        assert code(zombie) is ErrorCode.ILLEGAL_GENERATION
+        await successor.close()
+
+    run(scenario)
+
+
+def test_while_loading_commands_are_refused_and_heartbeats_taken() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        assert await bench.commit("g", 1) == TAKEN
+        successor = bench.reopened()
+        assert code(await successor.commit("g", 2)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert successor.shard.heartbeat(rq.Heartbeat("g", 1, "m")) == rq.HeartbeatTaken()
+        await successor.loaded()
+        assert await successor.commit("g", 2) == TAKEN
+        await successor.close()
+
+    run(scenario)
+
+
+def test_records_of_another_writer_are_found_out_and_loaded() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        rival = bench.reopened()
+        assert await rival.commit("theirs", 4) == TAKEN
+        await bench.partition._rebuild()  # as after a conflict
+        assert code(await bench.commit("ours", 1)) is ErrorCode.NOT_COORDINATOR
+        await bench.loaded()
+        assert await bench.offset("theirs") == 4
+        assert await bench.offset("ours") == 1, "it was committed, and only its answer was refused"
+        await rival.close()
+
+    run(scenario)
+
+
+def test_stopped_partition_is_no_coordinator_also_for_joins_that_wait() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        joined = await bench.member("g", "a")
+        waiting = bench.submit(join_of("g", "b"), "b-1")
+        bench.partition.stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, "fenced")
+        assert code(await bench.commit("g", 1)) is ErrorCode.NOT_COORDINATOR
+        alive = rq.Heartbeat("g", joined.generation, joined.member_id, "a")
+        assert code(bench.shard.heartbeat(alive)) is ErrorCode.NOT_COORDINATOR
+        bench.shard._on_timer(GroupTimer(TimerKind.SESSION, "g", "a-1"))
+        assert code(await waiting) is ErrorCode.NOT_COORDINATOR
+
+    run(scenario)
+
+
+def test_close_refuses_joins_that_wait_and_lets_the_commit_in_flight_be_answered() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        await bench.member("g", "a")
+        waiting = bench.submit(join_of("g", "b"), "b-1")
+        bench.table.gate.clear()
+        in_flight = bench.commit("other", 1)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        gathered = bench.commit("other", 2)
+        bench.shard.close()
+        assert code(waiting.result()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert code(gathered.result()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert code(await bench.commit("other", 3)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        bench.table.gate.set()
+        assert await in_flight == TAKEN
+
+    run(scenario)
+
+
+def test_cancelled_join_leaves_nothing_behind() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        await bench.member("g", "a")
+        waiting = bench.submit(join_of("g", "b"), "b-1")
+        waiting.cancel()
+        await asyncio.sleep(0)
+        assert bench.shard._answers == {}
+        bench.table.gate.clear()
+        blocker, withdrawn = bench.commit("other", 1), bench.commit("other", 2)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        withdrawn.cancel()
+        bench.table.gate.set()
+        assert await blocker == TAKEN
+
+    run(scenario)
+
+
+def test_heartbeat_moves_the_session_and_a_stale_expiry_ends_nobody() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        joined = await bench.member("g", "a")
+        session = GroupTimer(TimerKind.SESSION, "g", joined.member_id)
+        bench.table.gate.clear()
+        commit = bench.commit("other", 1)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        bench.shard._timers.cancel(session)
+        bench.shard._on_timer(session)  # it expired, and waits for the commit in flight
+        assert bench.shard.heartbeat(rq.Heartbeat("g", 1, joined.member_id, "a")) == rq.HeartbeatTaken()
+        assert session in bench.shard._timers
+        bench.table.gate.set()
+        await commit
+        assert list(bench.shard.groups["g"].members) == [joined.member_id]
+
+    run(scenario)
+
+
+def test_expired_session_ends_the_member_and_tells_the_others() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        first = await bench.member("g", "a")
+        join_b = bench.submit(join_of("g", "b"), "b-1")
+        join_a = bench.submit(join_of("g", "a", first.member_id))
+        second = await join_b
+        again = await join_a
+        assert isinstance(second, rq.Joined)
+        assert isinstance(again, rq.Joined)
+        assigned = {one.member_id: rq.Assignment(b"a") for one in again.members}
+        syncs = [bench.submit(sync_of("g", second, "b")), bench.submit(sync_of("g", again, "a", assigned))]
+        await asyncio.gather(*syncs)
+        assert [(group, notice.member_id) for group, notice in bench.notices] == [("g", "a-1")]
+        bench.shard._timers.cancel(GroupTimer(TimerKind.SESSION, "g", "b-1"))
+        bench.shard._on_timer(GroupTimer(TimerKind.SESSION, "g", "b-1"))
+        group_id, notice = bench.notices[-1]
+        assert (group_id, notice.member_id, notice.refused.code) == ("g", "a-1", ErrorCode.REBALANCE_IN_PROGRESS)
+        assert list(bench.shard.groups["g"].members) == ["a-1"]
+
+    run(scenario)
+
+
+def test_sweep_removes_the_offsets_of_a_deleted_topic_for_good() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        await asyncio.gather(*[bench.commit(f"g{number}", 1) for number in range(250)])
+        await bench.shard.sweep(
+            lambda group: decide_topic_deleted(group, "t", "id", rules=RULES, now_ms=bench.below.clock.now_ms())
+        )
+        assert await bench.offset("g0") == await bench.offset("g249") == -1
+        successor = await bench.reopened().loaded()
+        assert await successor.offset("g249") == -1
+        await successor.close()
+
+    run(scenario)
+
+
+def test_decision_that_breaks_an_invariant_refuses_everybody_and_loads_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(bench: GroupBench) -> None:
+        assert await bench.commit("g", 1) == TAKEN
+        with monkeypatch.context() as patched:
+            patched.setattr(group_shard.GroupDecisions, "take", _break)
+            assert code(await bench.commit("g", 2)) is ErrorCode.UNKNOWN_SERVER_ERROR
+        await bench.loaded()
+        assert await bench.offset("g") == 1
+
+    run(scenario)
+
+
+def _break(*_: object, **__: object) -> None:
+    raise AssertionError("broken")
+
+
+def test_commands_beyond_the_bound_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_shard, "WAITING_MAX", 2)
+
+    async def scenario(bench: GroupBench) -> None:
+        bench.table.gate.clear()
+        taken = [bench.commit("g", 1)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        taken += [bench.commit("g", 2), bench.commit("g", 3)]
+        assert code(await bench.submit(commit_of("g", 4))) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        bench.table.gate.set()
+        assert await asyncio.gather(*taken) == [TAKEN] * 3
+
+    run(scenario)
