@@ -22,7 +22,18 @@ ResultT = TypeVar("ResultT")
 
 _Calls = queue.SimpleQueue["_Call | None"]
 
-_inner: ContextVar[_Calls | None] = ContextVar("bus_consumer_calls", default=None)  # of the callback we are inside of
+
+class _Inner:
+    """The calls of one callback, and of the tasks that it starts, until it is over."""
+
+    __slots__ = ("calls", "is_over")
+
+    def __init__(self) -> None:
+        self.calls: _Calls = queue.SimpleQueue()
+        self.is_over = False
+
+
+_inside: ContextVar[_Inner | None] = ContextVar("bus_consumer_callback", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +77,12 @@ class ConsumerThread:
             self._thread.start()
         if self._loop is not loop:
             raise RuntimeError("expected the event loop of this consumer's first call, found another one")
-        inner = _inner.get()
-        if self._is_ending and inner is None:
+        inner = _inside.get()
+        is_inside = inner is not None and not inner.is_over
+        if self._is_ending and not is_inside:
             raise BusError(ErrorCode.INVALID_REQUEST, "this consumer is closed")
         future: asyncio.Future[ResultT] = loop.create_future()
-        (self._calls if inner is None else inner).put(_Call(function, future))
+        (inner.calls if inner is not None and is_inside else self._calls).put(_Call(function, future))
         return future
 
     def end(self) -> None:
@@ -87,13 +99,16 @@ class ConsumerThread:
     def await_here(self, start: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Run a coroutine on the loop and wait for it; its own calls are served meanwhile."""
         assert self._loop is not None, "the thread began with a loop"
-        inner: _Calls = queue.SimpleQueue()
+        inner = _Inner()
 
         async def marked() -> Any:
-            _inner.set(inner)
-            return await start()
+            _inside.set(inner)
+            try:
+                return await start()
+            finally:
+                inner.is_over = True
 
         done = asyncio.run_coroutine_threadsafe(marked(), self._loop)
-        done.add_done_callback(lambda _: inner.put(None))
-        self._serve(inner)
+        done.add_done_callback(lambda _: inner.calls.put(None))
+        self._serve(inner.calls)
         return done.result()

@@ -1,0 +1,121 @@
+"""The guide of the consumer and its examples run as they stand there, and keep their promises."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from bus import Admin, Consumer, ConsumerRecord, NewTopic, Producer, TopicPartition
+from bus.config import BrokerConfig
+from tests.support.broker_thread import running_broker
+
+DOCS = Path(__file__).parents[2] / "docs"
+DEFAULT_ADDRESS = "127.0.0.1:9094"
+IDLE_MS = 1_000
+CONFIG = BrokerConfig(group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=3)
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    with running_broker(tmp_path / "root", config=CONFIG) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        with Admin(address) as admin, Producer(address) as producer:
+            admin.create_topics([NewTopic("orders", partitions=2)])
+            for number in range(20):
+                producer.send("orders", b"%d" % (number % 4), partition=number % 2)
+        yield address
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Crash(Exception):
+    pass
+
+
+class Handler:
+    """Crashes at one record, the first time."""
+
+    def __init__(self, crash_at: int) -> None:
+        self.crash_at = crash_at
+        self.seen: list[tuple[int, int]] = []
+
+    def __call__(self, record: ConsumerRecord) -> None:
+        if len(self.seen) == self.crash_at:
+            self.crash_at = -1
+            raise Crash
+        self.seen.append((record.partition, record.offset))
+
+
+ALL = [(partition, offset) for partition in range(2) for offset in range(10)]
+
+
+def test_at_most_once_loses_what_was_in_hand_and_does_nothing_twice(address: str) -> None:
+    handler = Handler(crash_at=3)
+    consume = example("at_most_once").consume
+    with pytest.raises(Crash):
+        consume(address, "orders", handler, IDLE_MS)
+    consume(address, "orders", handler, IDLE_MS)
+    assert len(set(handler.seen)) == len(handler.seen) < 20
+
+
+def test_at_least_once_does_everything_again_that_may_not_be_done(address: str) -> None:
+    handler = Handler(crash_at=3)
+    consume = example("at_least_once").consume
+    with pytest.raises(Crash):
+        consume(address, "orders", handler, IDLE_MS)
+    consume(address, "orders", handler, IDLE_MS)
+    assert sorted(set(handler.seen)) == ALL
+    assert len(handler.seen) == 23
+    assert consume(address, "orders", handler, IDLE_MS) == 0
+
+
+def test_offset_stored_with_the_result_counts_every_record_once(address: str, tmp_path: Path) -> None:
+    module, path = example("exactly_once_by_stored_offset"), str(tmp_path / "counts.db")
+    store, calls = module.store, []
+
+    def disturbed_store(database: sqlite3.Connection, partition: TopicPartition, records: list[ConsumerRecord]) -> int:
+        calls.append(partition)
+        if len(calls) == 1:
+            assert store(database, partition, records[:3]) == 3, "another member that has the partition, too"
+        if len(calls) == 2:
+            raise Crash
+        return int(store(database, partition, records))
+
+    module.store = disturbed_store
+    with pytest.raises(Crash):
+        module.count(address, "orders", path, IDLE_MS)
+    module.count(address, "orders", path, IDLE_MS)
+    assert module.count(address, "orders", path, IDLE_MS) == 0
+    with Consumer(address) as consumer:
+        ends = consumer.end_offsets([TopicPartition("orders", 0), TopicPartition("orders", 1)])
+    database = sqlite3.connect(path)
+    assert dict(database.execute("select word, count from counts")) == {"0": 5, "1": 5, "2": 5, "3": 5}
+    assert sum(ends.values()) == 20
+    database.close()
+
+
+def test_programs_of_the_consumers_guide_run(address: str) -> None:
+    programs = re.findall(
+        r"^```python\n(.*?)^```$", (DOCS / "consumer.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    assert programs, "the guide shows programs"
+    for program in programs:
+        command = [sys.executable, "-c", program.replace(DEFAULT_ADDRESS, address)]
+        done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        assert done.stdout == "20 records\n"
