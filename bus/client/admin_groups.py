@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from bus.client.cluster import Cluster, error_of
 from bus.client.failures import raise_failures
 from bus.client.group_calls import GroupAnswer, GroupCalls
+from bus.client.group_protocol import PROTOCOL_TYPE, flat, topic_partitions
 from bus.client.group_values import CommittedOffset, GroupDescription, GroupListing, MemberDescription
 from bus.client.values import BrokerInfo, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
@@ -21,7 +22,6 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 
 _NO_GENERATION = -1
-_CONSUMER = "consumer"  # the protocol type whose bytes are known
 
 
 class GroupAdmin:
@@ -123,13 +123,6 @@ class GroupAdmin:
         return answers[group_id]
 
 
-def topic_partitions(partitions: Iterable[TopicPartition]) -> list[pb.TopicPartitions]:
-    by_topic: dict[str, list[int]] = {}
-    for partition in partitions:
-        by_topic.setdefault(partition.topic, []).append(partition.partition)
-    return [pb.TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in by_topic.items()]
-
-
 def _answers_of_groups(response: Any) -> Iterator[GroupAnswer]:
     for group in response.groups:
         yield GroupAnswer(group.group_id, group.error_code, group.error_message, group)
@@ -171,7 +164,7 @@ def _committed(group: pb.OffsetFetchGroupResponse) -> Iterator[tuple[TopicPartit
 
 
 def _description(group: pb.DescribedGroup) -> GroupDescription:
-    is_consumer = group.protocol_type == _CONSUMER
+    is_consumer = group.protocol_type == PROTOCOL_TYPE
     coordinator = group.coordinator
     return GroupDescription(
         group_id=group.group_id,
@@ -198,9 +191,7 @@ def _member(member: pb.DescribedMember, *, is_consumer: bool) -> MemberDescripti
         session_timeout_ms=member.session_timeout_ms,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         topics=tuple(subscription.topics),
-        partitions=tuple(
-            sorted(TopicPartition(one.topic, number) for one in assignment.partitions for number in one.partitions)
-        ),
+        partitions=tuple(sorted(flat(assignment.partitions))),
     )
 
 
