@@ -147,9 +147,9 @@ def test_next_coordinator_has_group_generation_assignment_and_offsets() -> None:
         group = successor.shard.groups["g"]
         assert (group.generation, group.leader_id, group.state.value) == (1, "a-1", "Stable")
         assert await successor.offset("g") == 7
+        assert GroupTimer(TimerKind.SESSION, "g", "a-1") in successor.shard._timers
         alive = rq.Heartbeat("g", joined.generation, joined.member_id, "a")
         assert successor.shard.heartbeat(alive) == rq.HeartbeatTaken()
-        assert GroupTimer(TimerKind.SESSION, "g", "a-1") in successor.shard._timers
         zombie = await successor.commit("g", 1, generation=joined.generation - 1, member_id=joined.member_id)
         assert code(zombie) is ErrorCode.ILLEGAL_GENERATION
         await successor.close()
@@ -231,6 +231,8 @@ def test_cancelled_join_leaves_nothing_behind() -> None:
         withdrawn.cancel()
         bench.table.gate.set()
         assert await blocker == TAKEN
+        await bench.commit("third", 3)
+        assert await bench.offset("other") == 1
 
     run(scenario)
 
@@ -249,6 +251,7 @@ def test_heartbeat_moves_the_session_and_a_stale_expiry_ends_nobody() -> None:
         assert session in bench.shard._timers
         bench.table.gate.set()
         await commit
+        await bench.commit("other", 2)  # behind all that the expiry may have led to
         assert list(bench.shard.groups["g"].members) == [joined.member_id]
 
     run(scenario)
