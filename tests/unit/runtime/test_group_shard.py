@@ -225,10 +225,10 @@ def test_cancelled_join_leaves_nothing_behind() -> None:
         await asyncio.sleep(0)
         assert bench.shard._answers == {}
         bench.table.gate.clear()
-        blocker, withdrawn = bench.commit("other", 1), bench.commit("other", 2)
+        blocker = bench.commit("other", 1)
         for _ in range(10):
             await asyncio.sleep(0)
-        withdrawn.cancel()
+        bench.commit("other", 2).cancel()
         bench.table.gate.set()
         assert await blocker == TAKEN
         await bench.commit("third", 3)
