@@ -366,20 +366,22 @@ class Consumer(OneThread):
         return self._reader.take(timeout_ms / 1000, max_records)
 
     def _deserialized(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
-        """Those that can be; the error of another one is for the next poll, unless it is the first."""
+        """Those that can be, of all partitions; another one's error is for the next poll, unless there are none."""
         taken: list[ConsumerRecord] = []
         left = records
+        first: RecordDeserializationError | None = None
         while (rejected := take_good(self._deserializers.apply(left), taken)) is not None:
             with self._fetcher.lock:
                 assigned = self._fetcher.assigned.get(rejected.partition)
                 if assigned is not None:
                     assigned.seek(rejected.offset)
                     self._fetcher.fetch_anew(rejected.partition)
-            if not taken:
-                raise rejected
-            self._rejected = rejected
+            first = first or rejected  # the others are found again
             at = left.index(rejected.record)
             left = [record for record in left[at:] if (record.topic, record.partition) != rejected.place]
+        if first is not None and not taken:
+            raise first
+        self._rejected = first
         return taken
 
     def _raise_rejected(self) -> None:

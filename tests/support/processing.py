@@ -53,6 +53,10 @@ class FakeConsumer:
             step = step()
         return list(step or ())
 
+    def wait_for_wakeup(self) -> None:
+        """A step: a poll that nothing ends but a wake-up."""
+        assert self._awoken.wait(10), "nobody woke the poll"
+
     def revoke(self, *partitions: TopicPartition) -> None:
         self.on_revoked(list(partitions))
         self.assigned -= set(partitions)

@@ -17,6 +17,7 @@ import pytest
 import bus
 from bus import Admin, BusError, Consumer, ConsumerRecord, NewTopic, Producer, RecordFailed, TopicPartition
 from bus.client import listeners
+from bus.client.deserialization import RecordDeserializationError
 from bus.config import BrokerConfig
 from tests.support.broker_thread import running_broker
 
@@ -160,6 +161,25 @@ def read_letters(address: str, count: int) -> dict[int, tuple[Any, dict[str, byt
                 headers = dict(record.headers)
                 found[int(headers["trace"] or b"")] = (record, headers)
     return found
+
+
+def test_one_partitions_poison_costs_the_others_nothing(address: str) -> None:
+    with Producer(address) as producer:
+        for number in range(30):
+            value = b"{poison" if number == 0 else b"%d" % number
+            producer.send("orders", value, partition=0 if number < 3 else 1 + number % 2)
+    seen: list[Any] = []
+    rejected: list[TopicPartition] = []
+    with Consumer(address, auto_offset_reset="earliest", value_deserializer=json.loads) as consumer:
+        consumer.assign(sorted(consumer.partitions_for("orders")))
+        while len(seen) < 29:
+            try:
+                seen += [record.value for record in consumer.poll(5_000)]
+            except RecordDeserializationError as error:
+                rejected.append(error.partition)
+                consumer.seek(error.partition, error.offset + 1)
+    assert sorted(seen) == list(range(1, 30))
+    assert rejected == [TopicPartition("orders", 0)]
 
 
 def test_a_failure_is_raised_and_the_next_run_begins_with_its_record(address: str) -> None:
