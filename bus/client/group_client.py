@@ -1,30 +1,26 @@
-"""What makes a consumer a member of its group: threads and gRPC around `coordinator`, `membership`, `offset_commits`.
+"""What makes a consumer a member of its group: `coordinator`, `membership` and `offset_commits` put to work.
 
-Joining, callbacks and the leader's assignment happen in the thread that polls, in `work`; one thread of its own sends
-heartbeats while the application does other things, and notices that it does so for too long. Guards two promises: the
-lock, which is the fetcher's, is never held while a user's code runs or a call is waited for; and what a callback raises
-reaches the user, after the rebalance that it interrupted has gone its way.
+Joining, callbacks and the leader's assignment happen in the thread that polls, in `work`; heartbeats go on beside it,
+by `group_link`. Guards two promises: the lock, which is the fetcher's, is never held while a user's code runs or a call
+is waited for; and what a callback raises reaches the user, after the rebalance that it interrupted has gone its way.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
-from bus.client.assignors import Assignment, RebalanceProtocol, assignors_of
+from bus.client.assignors import assignors_of
 from bus.client.cluster import Cluster, error_of
 from bus.client.consumer_config import ConsumerConfig
 from bus.client.consumer_metrics import ConsumerMetrics
 from bus.client.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.fetcher import Fetcher
+from bus.client.group_link import GroupLink
 from bus.client.group_protocol import topic_partitions
-from bus.client.group_session import GroupSession
+from bus.client.group_topics import GroupTopics
 from bus.client.membership import Assign, Generation, Lead, Lose, Membership, Revoke, Work
 from bus.client.offset_commits import Commit, CommitCallback, OffsetCommits, Offsets
 from bus.client.subscriptions import RebalanceCallback, Subscription
@@ -34,9 +30,6 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
-
-_END_S = 2.0  # for threads to end
-_ON_SESSION = ("Heartbeat", "OffsetCommit")
 
 
 class GroupClient:
@@ -61,35 +54,28 @@ class GroupClient:
         self._on_commit = on_commit
         self._lock = fetcher.lock
         self._changed = fetcher.changed
-        self._keeper_due = threading.Condition(self._lock)
-        self._keeper: threading.Thread | None = None
-        self._has_news = False  # for the keeper
-        self._is_closed = False
-        self._outbox: deque[GroupRequest] = deque()
-        self._session: GroupSession | None = None
+        self._link = GroupLink(cluster, fetcher.changed, fetcher.lock, self)
         self._last_left: GroupRequest | None = None
-        self._candidate = 0
         self.group_id = config.group_id
         self.subscription: Subscription | None = None
-        self._watch_at = -math.inf  # when to look for new topics and partitions
-        self._watch_failures = 0
         self._raised: BaseException | None = None  # by a callback
         backoff_s = cluster.backoff.seconds
         self.coordinator = CoordinatorFinder(
             config.group_id,
             config.request_timeout_ms,
-            send=self._send,
+            send=self._link.send,
             backoff_s=backoff_s,
             may_retry=cluster.may_retry,
-            on_lost=self._cut_session,
+            on_lost=self._link.cut_session,
         )
         assignors = assignors_of(config.partition_assignment_strategy)
-        self.membership = Membership(config, assignors, self.coordinator, send=self._send, backoff_s=backoff_s)
+        self.membership = Membership(config, assignors, self.coordinator, send=self._link.send, backoff_s=backoff_s)
+        self._topics = GroupTopics(cluster, self.membership, fetcher.lock, config.metadata_max_age_ms)
         self.commits = OffsetCommits(
             config,
             self.coordinator,
             self,
-            send=self._send,
+            send=self._link.send,
             backoff_s=backoff_s,
             on_latency=metrics.record_commit,
         )
@@ -108,13 +94,37 @@ class GroupClient:
         if self.subscription is not None:
             self.membership.note_refusal(error, generation)
 
+    # ------------------------------------------------------------ as the machines behind the link; the lock is held
+
+    def take_answer(self, request: GroupRequest, answer: Any, now: float) -> None:
+        match request.method:
+            case "FindCoordinator":
+                self.coordinator.on_answer(request, answer, now)
+            case "OffsetCommit":
+                self.commits.on_answer(request, answer, now)
+            case "LeaveGroup":
+                self._last_left = request
+            case _:
+                self.membership.on_answer(request, answer, now)
+        self.commits.advance(now)
+
+    def take_notice(self) -> None:
+        self.membership.heartbeat_now()
+
+    def tick(self, now: float) -> float:
+        self.commits.advance(now)
+        due = min(self.membership.tick(now), self.commits.next_event(now))
+        if self.membership.has_news():
+            self._changed.notify_all()  # who waits in poll has to rejoin
+        return due
+
     # ------------------------------------------------------------ subscribing
 
     def subscribe(self, subscription: Subscription) -> None:
         """The next poll joins. What is assigned stays so until the group has rebalanced."""
         with self._lock:
             self.subscription = subscription
-            self._watch_at = -math.inf
+            self._topics.look_anew()
             if subscription.pattern is None:
                 self.membership.subscribe(subscription.topics)
 
@@ -137,7 +147,7 @@ class GroupClient:
             self._do(Revoke(owned) if is_member else Lose(owned), until=deadline)
         with self._lock:
             request = self.membership.leave(reason, time.monotonic())
-        self._deliver()
+        self._link.deliver()
         with self._lock:
             if request is not None:
                 self._changed.wait_for(lambda: self._last_left is request, max(0.0, deadline - time.monotonic()))
@@ -159,7 +169,7 @@ class GroupClient:
     def is_pressed(self) -> bool:
         """`work` has something to do that came after its last call. The lock is held."""
         return self.subscription is not None and (
-            self.membership.has_work() or bool(self._outbox) or self.commits.has_done()
+            self.membership.has_work() or self._link.has_outgoing or self.commits.has_done()
         )
 
     def work(self) -> None:
@@ -168,12 +178,12 @@ class GroupClient:
         now = time.monotonic()
         self.membership.note_poll(now)
         if self.subscription is not None:
-            self._watch_topics(self.subscription, now)
-            self._start_keeper()
+            self._topics.watch(self.subscription, now)
+            self._link.start_keeper(f"bus-heartbeat-{self.group_id}")
             while True:
                 with self._lock:
                     work = self.membership.next_work(time.monotonic())
-                self._deliver()
+                self._link.deliver()
                 if work is None:
                     break
                 self._do(work, until=time.monotonic() + self._commit_timeout_s())
@@ -186,9 +196,8 @@ class GroupClient:
         found = min(self.commits.next_event(now), self.commits.auto_at)
         if self.subscription is not None:
             often = self._config.max_poll_interval_ms / 3000  # who waits in poll, polls
-            found = min(found, self.membership.next_event(now), now + often)
-            if self.subscription.pattern is not None or self.membership.led_topics():
-                found = min(found, self._watch_at)
+            looks_at = self._topics.next_look(self.subscription)
+            found = min(found, self.membership.next_event(now), now + often, looks_at)
         return found
 
     def _do(self, work: Work, *, until: float) -> None:
@@ -202,7 +211,7 @@ class GroupClient:
                 listener = self.subscription
                 self._give_up(work, (listener.on_lost or listener.on_revoked) if listener else None)
             case Lead():
-                self._lead(work)
+                self._topics.lead(work)
             case Assign():
                 self._assign(work)
 
@@ -242,69 +251,6 @@ class GroupClient:
             raised, self._raised = self._raised, None
             raise raised
 
-    # ------------------------------------------------------------ leading, and watching topics
-
-    def _lead(self, work: Lead) -> None:
-        try:
-            counts = self._count_partitions(work.topics)
-            assignment = {} if work.is_kept else work.assignor.assign(counts, work.members)
-            if not work.is_kept:
-                self._check_assignment(work, assignment)
-        except BaseException as error:
-            with self._lock:
-                self.membership.fail_lead(work, time.monotonic())
-            if isinstance(error, BusError) and self._cluster.may_retry(error):
-                return
-            raise
-        now = time.monotonic()
-        self._watch_at = now + self._config.metadata_max_age_ms / 1000
-        with self._lock:
-            self.membership.lead(work, counts, assignment, now)
-
-    def _check_assignment(self, work: Lead, assignment: Assignment) -> None:
-        """Kafka's check on assignors of users: a cooperative one must not give away what another member still owns."""
-        strangers = sorted(assignment.keys() - work.members.keys())
-        if strangers:
-            raise _bad_assignor(work, f"members of the group to assign to, found {strangers}")
-        if self.membership.protocol is not RebalanceProtocol.COOPERATIVE or work.assignor.name == "cooperative-sticky":
-            return
-        owners = {partition: owner for owner, member in work.members.items() for partition in member.owned}
-        for member_id, partitions in assignment.items():
-            for partition in partitions:
-                if owners.get(partition, member_id) != member_id:
-                    raise _bad_assignor(work, f"{partition} to be left out while {owners[partition]} owns it")
-
-    def _watch_topics(self, subscription: Subscription, now: float) -> None:
-        """New topics of a pattern, and new partitions of what this leader assigned (metadata.max.age.ms)."""
-        led = self.membership.led_topics()
-        if now < self._watch_at or (subscription.pattern is None and not led):
-            return
-        try:
-            counts = self._count_partitions(None if subscription.pattern is not None else led)
-        except BusError as error:
-            if not self._cluster.may_retry(error):
-                raise
-            self._watch_at = now + self._cluster.backoff.seconds(self._watch_failures)
-            self._watch_failures += 1
-            return
-        self._watch_at, self._watch_failures = now + self._config.metadata_max_age_ms / 1000, 0
-        with self._lock:
-            if subscription.pattern is not None:
-                self.membership.subscribe(subscription.matching(counts))
-            self.membership.note_partitions(counts)
-
-    def _count_partitions(self, topics: Iterable[str] | None) -> dict[str, int]:
-        """None: of all topics but the bus's own. A topic that does not exist has none."""
-        wanted = None if topics is None else frozenset(topics)
-        if wanted is not None and not wanted:
-            return {}
-        found = self._cluster.describe(sorted(wanted or ())).topics
-        return {
-            topic.name: len(topic.partitions)
-            for topic in found
-            if not topic.error_code and not (wanted is None and topic.is_internal)
-        }
-
     # ------------------------------------------------------------ committing
 
     def consumed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -330,7 +276,7 @@ class GroupClient:
         )
         with self._lock:
             self.commits.add(commit, now)
-        self._deliver()
+        self._link.deliver()
 
     def commit_and_wait(self, offsets: Offsets, deadline: float) -> None:
         """After all commits before it. Raises `BusError`."""
@@ -457,117 +403,10 @@ class GroupClient:
                 self.commits.advance(now)
                 if is_settled() or now >= deadline:
                     return
-                if not self._outbox:
+                if not self._link.has_outgoing:
                     due = min(deadline, self.commits.next_event(now), max(now, self.coordinator.next_event()))
                     self._changed.wait(max(0.0, due - now))
-            self._deliver()
-
-    # ------------------------------------------------------------ requests and answers
-
-    def _send(self, request: GroupRequest) -> None:
-        """The lock is held."""
-        if request.method not in _ON_SESSION:
-            self._outbox.append(request)
-            return
-        assert request.address is not None, "a coordinator has an address"
-        if self._session is None or self._session.is_over or self._session.address != request.address:
-            self._cut_session()
-            self._session = GroupSession(self._cluster, request.address, self._on_answers)
-        self._session.send(request)
-
-    def _cut_session(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.cut()
-
-    def _deliver(self) -> None:
-        """Send what waits; the lock is not held, since an answer may be there at once."""
-        while self._outbox:
-            try:
-                request = self._outbox.popleft()
-            except IndexError:  # another thread was faster
-                return
-            address = request.address or self._next_candidate()
-            try:
-                self._cluster.start_call(
-                    request.method,
-                    request.message,
-                    address=address,
-                    timeout_s=request.timeout_ms / 1000,
-                    on_done=partial(self._on_answer, request),
-                )
-            except BusError as error:
-                self._on_answer(request, error)
-
-    def _next_candidate(self) -> str:
-        candidates = self._cluster.candidates()
-        self._candidate += 1
-        return candidates[(self._candidate - 1) % len(candidates)]
-
-    def _on_answer(self, request: GroupRequest, answer: Any) -> None:
-        if isinstance(answer, BusError) and request.method == "FindCoordinator":
-            answer = self._after_all_candidates(answer)
-        self._on_answers([(request, answer)], False)
-
-    def _after_all_candidates(self, error: BusError) -> BusError:
-        """A first contact that fails is final only when every address has failed."""
-        is_last = self._candidate % len(self._cluster.candidates()) == 0
-        if is_last or self._cluster.was_reached or error.code is not ErrorCode.NETWORK_EXCEPTION:
-            return error
-        return BusError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
-
-    def _on_answers(self, answers: list[tuple[GroupRequest, Any]], is_notice: bool) -> None:
-        now = time.monotonic()
-        with self._lock:
-            if self._is_closed:
-                return
-            if is_notice:
-                self.membership.heartbeat_now()
-            for request, answer in answers:
-                self._take(request, answer, now)
-            self.commits.advance(now)
-            self._wake_keeper()
-            self._changed.notify_all()
-        self._deliver()
-
-    def _take(self, request: GroupRequest, answer: Any, now: float) -> None:
-        match request.method:
-            case "FindCoordinator":
-                self.coordinator.on_answer(request, answer, now)
-            case "OffsetCommit":
-                self.commits.on_answer(request, answer, now)
-            case "LeaveGroup":
-                self._last_left = request
-            case _:
-                self.membership.on_answer(request, answer, now)
-
-    # ------------------------------------------------------------ the keeper
-
-    def _start_keeper(self) -> None:
-        if self._keeper is None:
-            name = f"bus-heartbeat-{self.group_id}"
-            self._keeper = threading.Thread(target=self._keep, name=name, daemon=True)
-            self._keeper.start()
-
-    def _wake_keeper(self) -> None:
-        self._has_news = True
-        self._keeper_due.notify_all()
-
-    def _keep(self) -> None:
-        while True:
-            with self._lock:
-                if self._is_closed:
-                    return
-                self._has_news = False
-                now = time.monotonic()
-                self.commits.advance(now)
-                due = min(self.membership.tick(now), self.commits.next_event(now), now + 60.0)
-                if self.membership.has_news():
-                    self._changed.notify_all()  # who waits in poll has to rejoin
-            self._deliver()
-            with self._lock:
-                if not self._has_news and not self._is_closed:
-                    self._keeper_due.wait(max(0.0, due - time.monotonic()))
+            self._link.deliver()
 
     # ------------------------------------------------------------ the end
 
@@ -579,28 +418,12 @@ class GroupClient:
             else:
                 self._commit_before(frozenset(self._fetcher.assigned), deadline)
         finally:
-            self.stop()
+            self._link.close()
         with self._lock:
             self.commits.abandon(BusError(ErrorCode.REQUEST_TIMED_OUT, "the consumer was closed"))
         self.tell_outcomes()
         self._raise_what_callbacks_raised()
 
-    def stop(self) -> None:
-        """End the thread and the stream, without a word to the group. Safe to repeat."""
-        with self._lock:
-            self._is_closed = True
-            session = self._session
-            self._cut_session()
-            self._wake_keeper()
-        if session is not None:
-            session.join(_END_S)
-        if self._keeper is not None and threading.current_thread() is not self._keeper:
-            self._keeper.join(_END_S)
-
 
 def _names(partitions: Iterable[TopicPartition]) -> str:
     return ", ".join(map(str, sorted(partitions))) or "nothing"
-
-
-def _bad_assignor(work: Lead, expected: str) -> BusError:
-    return BusError(ErrorCode.INVALID_REQUEST, f"assignor {work.assignor.name!r}: expected {expected}")

@@ -1,0 +1,168 @@
+"""Threads and gRPC for the machines of a group: carries their requests and answers, and has them told of the time.
+
+Guards one promise: machines are called with the lock held, calls are made without it. Heartbeats and commits go over
+one GroupSession stream, all else is a call of its own; one thread, the keeper, tells that time has passed while the
+application does other things.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from functools import partial
+from typing import Any, Protocol
+
+from bus.client.cluster import Cluster
+from bus.client.coordinator import GroupRequest
+from bus.client.group_session import GroupSession
+from bus.errors import BusError, ErrorCode
+
+logger = logging.getLogger(__name__)
+
+_END_S = 2.0  # for threads to end
+_ON_SESSION = ("Heartbeat", "OffsetCommit")
+
+
+class Machines(Protocol):
+    """What is carried for; called with the lock held."""
+
+    def take_answer(self, request: GroupRequest, answer: Any, now: float) -> None: ...
+
+    def take_notice(self) -> None: ...
+
+    def tick(self, now: float) -> float:
+        """Time has passed; gives when to be called again."""
+        ...
+
+
+class GroupLink:
+    """`changed` is notified after answers, for the thread that waits in poll."""
+
+    def __init__(
+        self, cluster: Cluster, changed: threading.Condition, lock: threading.Lock, machines: Machines
+    ) -> None:
+        self._cluster = cluster
+        self._changed = changed
+        self._lock = lock
+        self._machines = machines
+        self._outbox: deque[GroupRequest] = deque()
+        self._session: GroupSession | None = None
+        self._candidate = 0
+        self._keeper: threading.Thread | None = None
+        self._keeper_due = threading.Condition(lock)
+        self._has_news = False  # for the keeper
+        self._is_closed = False
+
+    # ------------------------------------------------------------ requests
+
+    def send(self, request: GroupRequest) -> None:
+        """For the machines, with the lock held; who holds it calls `deliver` afterwards."""
+        if request.method not in _ON_SESSION:
+            self._outbox.append(request)
+            return
+        assert request.address is not None, "a coordinator has an address"
+        if self._session is None or self._session.is_over or self._session.address != request.address:
+            self.cut_session()
+            self._session = GroupSession(self._cluster, request.address, self._on_answers)
+        self._session.send(request)
+
+    @property
+    def has_outgoing(self) -> bool:
+        return bool(self._outbox)
+
+    def cut_session(self) -> None:
+        """What it has not answered yet fails. The lock is held."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.cut()
+
+    def deliver(self) -> None:
+        """Send what waits; the lock is not held, since an answer may be there at once."""
+        while self._outbox:
+            try:
+                request = self._outbox.popleft()
+            except IndexError:  # another thread was faster
+                return
+            address = request.address or self._next_candidate()
+            try:
+                self._cluster.start_call(
+                    request.method,
+                    request.message,
+                    address=address,
+                    timeout_s=request.timeout_ms / 1000,
+                    on_done=partial(self._on_answer, request),
+                )
+            except BusError as error:
+                self._on_answer(request, error)
+
+    def _next_candidate(self) -> str:
+        candidates = self._cluster.candidates()
+        self._candidate += 1
+        return candidates[(self._candidate - 1) % len(candidates)]
+
+    # ------------------------------------------------------------ answers, on gRPC's threads
+
+    def _on_answer(self, request: GroupRequest, answer: Any) -> None:
+        if isinstance(answer, BusError) and request.method == "FindCoordinator":
+            answer = self._unless_all_failed(answer)
+        self._on_answers([(request, answer)], False)
+
+    def _unless_all_failed(self, error: BusError) -> BusError:
+        """A first contact that fails is final only when every address has failed."""
+        is_last = self._candidate % len(self._cluster.candidates()) == 0
+        if is_last or self._cluster.was_reached or error.code is not ErrorCode.NETWORK_EXCEPTION:
+            return error
+        return BusError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
+
+    def _on_answers(self, answers: list[tuple[GroupRequest, Any]], is_notice: bool) -> None:
+        now = time.monotonic()
+        with self._lock:
+            if self._is_closed:
+                return
+            if is_notice:
+                self._machines.take_notice()
+            for request, answer in answers:
+                self._machines.take_answer(request, answer, now)
+            self._wake_keeper()
+            self._changed.notify_all()
+        self.deliver()
+
+    # ------------------------------------------------------------ the keeper
+
+    def start_keeper(self, name: str) -> None:
+        """Safe to repeat."""
+        if self._keeper is None:
+            self._keeper = threading.Thread(target=self._keep, name=name, daemon=True)
+            self._keeper.start()
+
+    def _wake_keeper(self) -> None:
+        self._has_news = True
+        self._keeper_due.notify_all()
+
+    def _keep(self) -> None:
+        while True:
+            with self._lock:
+                if self._is_closed:
+                    return
+                self._has_news = False
+                due = self._machines.tick(time.monotonic())
+            self.deliver()
+            with self._lock:
+                if not self._has_news and not self._is_closed:
+                    self._keeper_due.wait(max(0.0, min(60.0, due - time.monotonic())))
+
+    # ------------------------------------------------------------ the end
+
+    def close(self) -> None:
+        """End the thread and the stream, without a word to the group. Safe to repeat."""
+        with self._lock:
+            self._is_closed = True
+            session = self._session
+            self.cut_session()
+            self._wake_keeper()
+        if session is not None:
+            session.join(_END_S)
+        if self._keeper is not None and threading.current_thread() is not self._keeper:
+            self._keeper.join(_END_S)
