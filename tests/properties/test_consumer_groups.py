@@ -40,7 +40,7 @@ from bus.consumer_groups.requests import (
 from bus.consumer_groups.steps import GroupAnswer
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
-from tests.support.group_bench import GROUP_ID, GroupBench
+from tests.support.group_rules_bench import GROUP_ID, GroupBench
 
 SESSION_MS = 10_000
 REBALANCE_MS = 30_000
@@ -175,17 +175,17 @@ class GroupMachine(RuleBasedStateMachine):
         if client.waiting is None and not client.is_out:
             self.speak(client)
 
-    @rule(numbers=st.sets(st.sampled_from(CLIENTS), min_size=1), rounds=st.integers(1, 4))
-    def go_on(self, numbers: set[int], rounds: int) -> None:
+    @rule(numbers=st.sets(st.sampled_from(CLIENTS), min_size=1), rounds=st.integers(1, 4), calls=st.integers(1, 3))
+    def go_on(self, numbers: set[int], rounds: int, calls: int) -> None:
         """Some clients behave for a while, and so come far."""
         for _ in range(rounds):
-            self.speak_all(client for client in self.clients if client.number in numbers)
+            self.speak_all([client for client in self.clients if client.number in numbers], calls)
             self.bench.wait(3_000)
             self.hear_all()
 
-    def speak_all(self, clients: Iterable[Client]) -> None:
+    def speak_all(self, clients: Iterable[Client], calls: int = 3) -> None:
         for client in clients:
-            for _ in range(3):
+            for _ in range(calls):
                 if client.waiting is None and not client.is_out:
                     self.speak(client)
 

@@ -53,7 +53,7 @@ from bus.consumer_groups.requests import (
 from bus.consumer_groups.steps import GroupAnswer, GroupCommand
 from bus.errors import Refused
 from bus.model import TopicPartition
-from tests.support.group_bench import GROUP_ID, GroupBench
+from tests.support.group_rules_bench import GROUP_ID, GroupBench
 
 TOPIC_ID = "id-of-{topic}"
 _OPTIONS = re.compile(r"(?P<name>as|on|with) (?P<words>\S+)|(?P<key>\w+)=(?P<value>\S+)")

@@ -20,7 +20,7 @@ from bus.consumer_groups.requests import (
 )
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
-from tests.support.group_bench import GROUP_ID, GroupBench, join, stable_bench
+from tests.support.group_rules_bench import GROUP_ID, GroupBench, join, stable_bench
 
 ORDERS = TopicPartition("orders", 0)
 NOBODYS = OffsetCommit(GROUP_ID, -1, "", None, (OffsetToCommit(ORDERS, "id", 5),))

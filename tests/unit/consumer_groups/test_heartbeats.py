@@ -9,7 +9,7 @@ from bus.consumer_groups.group import GroupState
 from bus.consumer_groups.requests import Heartbeat, HeartbeatTaken, OffsetCommit, SyncGroup
 from bus.consumer_groups.steps import GroupStep, GroupTimer, TimerKind
 from bus.errors import ErrorCode, Refused
-from tests.support.group_bench import GROUP_ID, PROTOCOLS, GroupBench, join, stable_bench
+from tests.support.group_rules_bench import GROUP_ID, PROTOCOLS, GroupBench, join, stable_bench
 
 BEAT = Heartbeat(GROUP_ID, 1, "m-3")
 SESSION_M3 = GroupTimer(TimerKind.SESSION, GROUP_ID, "m-3")

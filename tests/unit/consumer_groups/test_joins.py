@@ -19,7 +19,7 @@ from bus.consumer_groups.requests import (
 )
 from bus.consumer_groups.steps import CancelTimer, GroupTimer, SetTimer, TimerKind
 from bus.errors import ErrorCode
-from tests.support.group_bench import GROUP_ID, PROTOCOLS, GroupBench, join, stable_bench
+from tests.support.group_rules_bench import GROUP_ID, PROTOCOLS, GroupBench, join, stable_bench
 
 SESSION_M1 = GroupTimer(TimerKind.SESSION, GROUP_ID, "m-1")
 PENDING_M1 = GroupTimer(TimerKind.PENDING_MEMBER, GROUP_ID, "m-1")

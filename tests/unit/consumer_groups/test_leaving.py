@@ -6,7 +6,7 @@ from bus.consumer_groups.group import GroupState
 from bus.consumer_groups.requests import JoinRefused, LeaveGroup, LeavingMember, Left, SyncGroup
 from bus.consumer_groups.steps import GroupTimer, TimerKind
 from bus.errors import ErrorCode, Refused
-from tests.support.group_bench import GROUP_ID, GroupBench, join, stable_bench
+from tests.support.group_rules_bench import GROUP_ID, GroupBench, join, stable_bench
 
 
 def leave(bench: GroupBench, *members: LeavingMember) -> list[ErrorCode | None]:

@@ -8,7 +8,7 @@ from bus.consumer_groups.records import GroupRecord, GroupStored, GroupTombstone
 from bus.consumer_groups.requests import Heartbeat, HeartbeatTaken
 from bus.consumer_groups.steps import GroupTimer, SetTimer, TimerKind
 from bus.model import TopicPartition
-from tests.support.group_bench import GROUP_ID, join, stable_bench
+from tests.support.group_rules_bench import GROUP_ID, join, stable_bench
 
 ORDERS = TopicPartition("orders", 0)
 COMMITTED = OffsetCommitted("other", ORDERS, "id", 5, -1, "", 99)

@@ -21,7 +21,7 @@ from bus.consumer_groups.requests import (
 )
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
-from tests.support.group_bench import GROUP_ID, GroupBench, join, stable_bench
+from tests.support.group_rules_bench import GROUP_ID, GroupBench, join, stable_bench
 
 ORDERS, AUDIT = TopicPartition("orders", 0), TopicPartition("audit", 0)
 COMMIT = OffsetCommit(GROUP_ID, 1, "m-3", None, (OffsetToCommit(ORDERS, "id", 5, 2, "why"),))

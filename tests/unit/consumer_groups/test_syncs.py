@@ -10,7 +10,7 @@ from bus.consumer_groups.requests import Assignment, Joined, Synced, SyncGroup
 from bus.consumer_groups.steps import GroupTimer, TimerKind
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
-from tests.support.group_bench import GROUP_ID, PROTOCOLS, GroupBench, join, stable_bench
+from tests.support.group_rules_bench import GROUP_ID, PROTOCOLS, GroupBench, join, stable_bench
 
 SYNC = GroupTimer(TimerKind.SYNC, GROUP_ID)
 LEADERS = SyncGroup(GROUP_ID, 2, "m-1", None, "consumer", "range", {"m-3": Assignment(b"x")})
