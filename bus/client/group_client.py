@@ -31,6 +31,8 @@ from bus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
+_AUTO_COMMIT_WAIT_S = 0.1  # at least, within one poll: an interval of 0 must not make it spin
+
 
 class GroupClient:
     """`on_change` is called whenever the assigned partitions become other ones; `on_commit` for offsets that were
@@ -193,7 +195,7 @@ class GroupClient:
 
     def next_event(self, now: float) -> float:
         """When `work` may have more to do without any answer. The lock is held."""
-        found = min(self.commits.next_event(now), self.commits.auto_at)
+        found = min(self.commits.next_event(now), max(self.commits.auto_at, now + _AUTO_COMMIT_WAIT_S))
         if self.subscription is not None:
             often = self._config.max_poll_interval_ms / 3000  # who waits in poll, polls
             looks_at = self._topics.next_look(self.subscription)
@@ -307,7 +309,8 @@ class GroupClient:
 
     def _auto_commit(self) -> None:
         with self._lock:
-            is_due = self.commits.take_auto_due(time.monotonic())
+            # One that is not answered yet may be of these very offsets.
+            is_due = self.commits.take_auto_due(time.monotonic()) and self.commits.is_idle()
         offsets = self._uncommitted(None) if is_due else {}
         if offsets:
             self.commit(offsets, self._note_auto_commit)

@@ -183,8 +183,7 @@ class Membership:
         if self._assignment is not None:
             self.request_rejoin("gave up partitions that another member is to have")
         else:
-            # Out of the group meanwhile: what is left is lost, that comes first.
-            self._is_prepared = self.generation.id >= 0
+            self._is_prepared = True
 
     def lead(self, work: Lead, partitions: Mapping[str, int], assignment: Assignment, now: float) -> None:
         """The leader's result for `work`; it is of no use if the group went on meanwhile."""

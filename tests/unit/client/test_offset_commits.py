@@ -122,6 +122,18 @@ def test_repeated_commit_is_tried_again_before_later_ones_and_the_other_kind_fai
     assert world.outcomes() == [None, None]
 
 
+def test_repeated_commit_does_not_overtake_what_was_asked_for_after_it() -> None:
+    world = World()
+    world.ask({P0: 1}, is_repeated=True)
+    first, _ = world.take()
+    world.ask({P0: 2})
+    world.answer(first, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    world.now += BACKOFF_S
+    world.commits.advance(world.now)
+    _, offsets = world.take()
+    assert offsets == {P0: 2}
+
+
 def test_partition_of_another_member_is_not_sent_even_if_it_was_ours_when_asked() -> None:
     world = World()
     world.ask({P0: 1})
