@@ -238,14 +238,16 @@ class Consumer(OneThread):
 
     def _set_paused(self, partitions: Iterable[TopicPartition], is_paused: bool) -> None:
         self._reader.stop_iterating()
+        wanted = list(partitions)  # a user's iterable may ask this consumer for something, which takes the lock
         with self._fetcher.lock:
-            for partition in partitions:
+            for partition in wanted:
                 self._assigned(partition).is_paused = is_paused
 
     def _unset(self, partitions: Iterable[TopicPartition], reset: str) -> None:
         self._reader.stop_iterating()
+        wanted = list(partitions)
         with self._fetcher.lock:
-            for partition in list(partitions) or list(self._fetcher.assigned):
+            for partition in wanted or list(self._fetcher.assigned):
                 self._assigned(partition).unset_position(reset)
                 self._fetcher.fetch_anew(partition)
 

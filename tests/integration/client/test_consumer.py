@@ -219,6 +219,18 @@ def test_paused_partition_gives_nothing_and_goes_on_where_it_was(broker: FakeBro
         assert values(take(consumer, 10)) == list(range(10, 20))
 
 
+def test_partitions_may_come_from_a_generator_that_asks_the_consumer(broker: FakeBroker) -> None:
+    broker.cluster.create("t", 2)
+    fill(broker, 0, range(5))
+    with Consumer(broker.address, **EARLIEST) as consumer:
+        consumer.assign([T0, T1])
+        consumer.pause(partition for partition in (T0, T1) if consumer.position(partition) == 0)
+        assert consumer.paused() == {T0, T1}
+        consumer.resume(partition for partition in (T0, T1) if consumer.position(partition) == 0)
+        consumer.seek_to_end(partition for partition in (T0, T1) if consumer.position(partition) == 0)
+        assert consumer.position(T0) == 5
+
+
 def test_paused_partition_without_a_position_costs_nothing(broker: FakeBroker) -> None:
     broker.cluster.create("t")
     with Consumer(broker.address, **EARLIEST) as consumer:
