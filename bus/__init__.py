@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bus.client.admin import Admin
     from bus.client.consumer import Consumer
+    from bus.client.consumer_interceptors import ConsumerInterceptor
+    from bus.client.deserialization import RecordDeserializationError
     from bus.client.interceptors import ProducerInterceptor, ProducerRecord
     from bus.client.listeners import listener, run_listeners
     from bus.client.processing import Acknowledgement, RecordFailed, RunSummary
     from bus.client.producer import Producer
-    from bus.client.values import BatchMetadata, ConsumerRecord, NewTopic, OffsetAndMetadata, RecordMetadata
+    from bus.client.values import (
+        BatchMetadata,
+        ConsumerRecord,
+        GroupMetadata,
+        NewTopic,
+        OffsetAndMetadata,
+        RecordMetadata,
+    )
     from bus.errors import BusError, ErrorCode
     from bus.model import TimestampType, TopicPartition
 
@@ -24,13 +33,16 @@ __all__ = [
     "BatchMetadata",
     "BusError",
     "Consumer",
+    "ConsumerInterceptor",
     "ConsumerRecord",
     "ErrorCode",
+    "GroupMetadata",
     "NewTopic",
     "OffsetAndMetadata",
     "Producer",
     "ProducerInterceptor",
     "ProducerRecord",
+    "RecordDeserializationError",
     "RecordFailed",
     "RecordMetadata",
     "RunSummary",
@@ -47,13 +59,16 @@ _HOMES = {
     "BatchMetadata": "bus.client.values",
     "BusError": "bus.errors",
     "Consumer": "bus.client.consumer",
+    "ConsumerInterceptor": "bus.client.consumer_interceptors",
     "ConsumerRecord": "bus.client.values",
     "ErrorCode": "bus.errors",
+    "GroupMetadata": "bus.client.values",
     "NewTopic": "bus.client.values",
     "OffsetAndMetadata": "bus.client.values",
     "Producer": "bus.client.producer",
     "ProducerInterceptor": "bus.client.interceptors",
     "ProducerRecord": "bus.client.interceptors",
+    "RecordDeserializationError": "bus.client.deserialization",
     "RecordFailed": "bus.client.processing",
     "RecordMetadata": "bus.client.values",
     "RunSummary": "bus.client.processing",
