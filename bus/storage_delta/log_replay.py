@@ -234,7 +234,7 @@ class ReplayedTable:
         return self.txns.get(COMPACTED_APP, 0)
 
     def may_have_holes(self, file: AddedFile) -> bool:
-        return file.last_offset < self.compacted_to
+        return file.base_offset < self.compacted_to
 
     @property
     def leader_epoch(self) -> int:

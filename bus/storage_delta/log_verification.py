@@ -331,7 +331,7 @@ def _keeps_offsets(removed: Sequence[AddedFile], added: Sequence[AddedFile], com
     before, after = _ranges(removed), _ranges(added)
     if before == after:
         return True
-    if any(file.last_offset >= compacted_to for file in (*removed, *added)):
+    if min(file.base_offset for file in (*removed, *added)) >= compacted_to:
         return False
     if any(file.tag is None for file in added):
         return _lie_within(after, before) and _count(removed) == _count(added)

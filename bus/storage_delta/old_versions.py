@@ -26,6 +26,11 @@ from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.store import KeyNotFound, ObjectStore
 
 
+# Readers that have begun with one of these may finish. Those between them and the oldest one only save time travel some
+# replaying, and each names what was removed lately.
+_NEWEST_CHECKPOINTS = 2
+
+
 def find_high_watermark(store: ObjectStore, log_folder: str, version: int, reader: DataReader) -> int | None:
     """The high watermark that `version` left; None if its file is gone. A version of another engine, which says
     nothing of it, has moved it by the rows that it appended, or not at all. Raises `StorageDamaged`."""
@@ -60,9 +65,10 @@ def drop_versions(
     committed_before_ms: int,
     count_max: int,
 ) -> int:
-    """Delete versions, and the checkpoints among them, that were committed before `committed_before_ms` or are beyond
-    the newest `count_max`, up to the newest whole checkpoint that allows it; none is newer than `checkpoint_version`.
-    Returns how many versions went. The oldest go first, so that a crash leaves no gap. Raises `StorageFault`."""
+    """Delete versions that were committed before `committed_before_ms` or are beyond the newest `count_max`, up to the
+    newest whole checkpoint that allows it, which is none newer than `checkpoint_version`; and the checkpoints that are
+    needed no more. Returns how many versions went. The oldest go first, so that a crash leaves no gap. Raises
+    `StorageFault`."""
     names = [entry.name for entry in store.list(log_folder, with_sizes=False).files]
     versions = sorted(version for name in names if (version := parse_version_name(name)) is not None)
     checkpoints = sorted(version for name in names if (version := parse_checkpoint_name(name)) is not None)
@@ -77,11 +83,11 @@ def drop_versions(
     if kept_from is None:
         return 0
     gone = [version for version in versions if version < kept_from]
-    old_checkpoints = {version for version in checkpoints if version < kept_from}
     for version in gone:
         store.delete(f"{log_folder}/{version_name(version)}")
-    for version in sorted(old_checkpoints):
-        store.delete(f"{log_folder}/{checkpoint_name(version)}")
+    for version in checkpoints[:-_NEWEST_CHECKPOINTS]:
+        if version != kept_from:
+            store.delete(f"{log_folder}/{checkpoint_name(version)}")
     return len(gone)
 
 

@@ -53,7 +53,7 @@ _METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 # What was removed so long ago a checkpoint leaves out: else compacting many small files would fill it with their names.
 # The broker has deleted the files themselves by then.
 _EXTRA_CONFIGURATION = {
-    CONSUMER_OFFSETS_TOPIC: {"delta.deletedFileRetentionDuration": "interval 5 minutes"},
+    CONSUMER_OFFSETS_TOPIC: {"delta.deletedFileRetentionDuration": "interval 2 minutes"},
 }
 # A file system of its own has this at its top.
 _IGNORED_IN_EMPTY_ROOT = frozenset({"lost+found", LOCK})

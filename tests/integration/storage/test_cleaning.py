@@ -160,15 +160,17 @@ def test_versions_behind_a_checkpoint_go_by_age_or_by_number_and_the_rest_stays_
     assert drop(committed_before_ms=0, count_max=1000) == 0
     assert drop(committed_before_ms=NOW_MS, count_max=29) == 0  # version 1 may go, but no checkpoint allows it
     assert drop(committed_before_ms=NOW_MS + 1, count_max=1000) == 5
-    assert (bench.versions()[0], bench.checkpoints()[0]) == (5, 5)
+    assert (bench.versions()[0], bench.checkpoints()) == (5, [5, 25, 30])
     bench.judge(expected)
     drop = bench.table.drop_old_versions
-    assert drop(committed_before_ms=NOW_MS, count_max=12) == 10
-    assert (bench.versions(), bench.checkpoints()) == (list(range(15, 31)), [15, 20, 25, 30])
+    assert drop(committed_before_ms=NOW_MS, count_max=7) == 0  # the checkpoints that would allow more are gone
+    assert drop(committed_before_ms=NOW_MS, count_max=6) == 20
+    assert (bench.versions(), bench.checkpoints()) == (list(range(25, 31)), [25, 30])
     bench.append(30, 31)
-    assert drop(committed_before_ms=NOW_MS * 2, count_max=1) == 15
-    assert (bench.versions(), bench.checkpoints()) == ([30, 31, 32], [30])
+    assert drop(committed_before_ms=NOW_MS * 2, count_max=1) == 5
+    assert (bench.versions(), bench.checkpoints()) == ([30, 31, 32], [25, 30])
     bench.judge({b"k0": 30, b"k1": 31, b"k2": 29})
+    assert bench.checkpoints() == [25, 30]
     assert bench.table.high_watermark_at(29) is None
     assert [bench.table.high_watermark_at(version) for version in (30, 31, 32)] == [30, 31, 32]
 
