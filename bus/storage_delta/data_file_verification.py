@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bus.log_schema import STATS_COLUMNS, delta_schema_string
+from bus.log_schema import STATS_COLUMNS, TIMESTAMP_TYPE, delta_schema_string
 from bus.model import TimestampType
 from bus.storage_delta.inspection import open_data_file
 from bus.storage_delta.log_replay import AddedFile, Unreadable, bare_type, first_line
@@ -70,7 +70,7 @@ def check_data_file(
         return check
     try:
         with open_data_file(store, folder, file.path) as parquet:
-            check.breaches += _check_columns(parquet.schema_arrow, schema_string)
+            check.breaches += _check_columns(_schema_of(parquet), schema_string)
             if not check.breaches:
                 for group in range(parquet.num_row_groups):
                     _read_group(check, parquet, group)
@@ -107,6 +107,15 @@ def _check_entry(file: AddedFile, may_have_holes: bool) -> Iterator[_Finding]:
         return
     if not name.isdigit() or int(name) != file.base_offset:
         yield "files are named by their first offset", f"{file.base_offset:020d}", name
+
+
+def _schema_of(parquet: pq.ParquetFile) -> pa.Schema:
+    """Spark writes INT96, which says no time zone: it means UTC (Delta protocol, "Data Files")."""
+    columns = (parquet.schema.column(index) for index in range(len(parquet.schema)))
+    utc = {column.path for column in columns if column.physical_type == "INT96"}
+    return pa.schema(
+        [field.with_type(TIMESTAMP_TYPE) if field.name in utc else field for field in parquet.schema_arrow]
+    )
 
 
 def _check_columns(found: pa.Schema, schema_string: str) -> Iterator[_Finding]:

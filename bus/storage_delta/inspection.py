@@ -82,7 +82,9 @@ def open_data_file(store: ObjectStore, folder: str, path: str) -> pq.ParquetFile
     """Raises `Unreadable` if it is no Parquet file, `KeyNotFound`."""
     try:
         return pq.ParquetFile(
-            pa.PythonFile(StoreFile(store, f"{folder}/{path}"), mode="r"), page_checksum_verification=True
+            pa.PythonFile(StoreFile(store, f"{folder}/{path}"), mode="r"),
+            coerce_int96_timestamp_unit="us",  # Delta allows for it, and Spark writes it
+            page_checksum_verification=True,
         )
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Unreadable(f"expected a Parquet file, found: {first_line(error)}") from None

@@ -25,7 +25,6 @@ from bus.storage_delta.checkpoint_files import MalformedCheckpoint, decode_check
 from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.store import KeyNotFound, ObjectStore
 
-
 # Readers that have begun with one of these may finish. Those between them and the oldest one only save time travel some
 # replaying, and each names what was removed lately.
 _NEWEST_CHECKPOINTS = 2

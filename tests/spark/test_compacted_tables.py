@@ -65,8 +65,8 @@ class Writer:
     def reopen(self) -> None:
         self.table = self.storage.open_partition(NAME, topic_id="id")
 
-    def breaches(self) -> object:
-        return verify_partition(self.storage._store, NAME, topic_id="id").breaches
+    def breaches(self) -> list[str]:
+        return [str(breach) for breach in verify_partition(self.storage._store, NAME, topic_id="id").breaches]
 
 
 @pytest.fixture
