@@ -351,8 +351,8 @@ class Consumer(OneThread):
         return self._extra.pop()
 
     def wakeup(self) -> None:
-        """End the poll that waits, or else the next one, with what it has; end the iteration. From any thread. Raises
-        nothing, in this thread or the other one."""
+        """End the poll that waits, or else the next one, with what it has; end the iteration. From any thread, and
+        from a signal handler. Raises nothing, in this thread or the other one."""
         self._reader.wakeup()
 
     @property

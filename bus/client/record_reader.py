@@ -6,6 +6,8 @@ was given up; and every partition with records has its turn. Waits in the thread
 
 from __future__ import annotations
 
+import _thread
+import threading
 import time
 from collections.abc import Iterator
 
@@ -55,10 +57,21 @@ class RecordReader:
             raise BusError(ErrorCode.INVALID_REQUEST, "this consumer is closed")
 
     def wakeup(self) -> None:
-        """End the wait that goes on, or else the next one. From any thread."""
-        with self._fetcher.lock:
-            self._is_awoken = True
-            self._fetcher.changed.notify_all()
+        """End the wait that goes on, or else the next one. From any thread, and from a signal handler: that runs in the
+        main thread, which may hold the lock itself, so there another thread waits for it."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if self._fetcher.lock.acquire(blocking=not is_main):
+            try:
+                self._awake()
+            finally:
+                self._fetcher.lock.release()
+        else:
+            # Not threading.Thread: what was interrupted may be starting one, with the lock of that module held.
+            _thread.start_new_thread(self.wakeup, ())
+
+    def _awake(self) -> None:
+        self._is_awoken = True
+        self._fetcher.changed.notify_all()
 
     def stop_iterating(self) -> None:
         """The position, or what is assigned, becomes another one: what iteration has read ahead counts no more."""
