@@ -161,6 +161,13 @@ def test_of_a_log_of_nothing_but_expired_tombstones_the_last_record_stays() -> N
     assert bench.breaches() == []
 
 
+def test_a_record_without_key_and_value_is_no_tombstone() -> None:
+    bench = Bench()
+    bench.append((None, None), (b"a", None), (b"a", b"1"), (b"b", None), (b"c", b"1"))
+    bench.compact(retention_ms=0)
+    assert bench.rows() == [(0, None, None), (2, b"a", b"1"), (4, b"c", b"1")]
+
+
 def test_nothing_to_gain_writes_nothing_and_counts_as_seen() -> None:
     bench = Bench()
     bench.append((b"a", b"1"), (b"b", b"1"))
