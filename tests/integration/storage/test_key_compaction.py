@@ -17,7 +17,7 @@ from bus.storage_delta.data_files import ROW_GROUP_BYTES
 from bus.storage_delta.key_compaction import KeyCompaction
 from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import DeltaStorage, open_storage_on
-from bus.storage_delta.store import ObjectStore, OutcomeUnknown
+from bus.storage_delta.store import Data, ObjectStore, OutcomeUnknown
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verification import verify_partition
 from tests.support.stores import ScriptedStore, log_batch
@@ -287,6 +287,27 @@ def test_a_fault_while_preparing_leaves_nothing_and_the_next_try_succeeds(operat
     assert bench.data_files() == before
     bench.compact()
     assert bench.rows() == [(1, b"a", b"2")]
+
+
+def test_a_fault_after_the_first_of_several_files_leaves_none() -> None:
+    class FullAfterOne(ScriptedStore):
+        def write_unique(self, key: str, data: Data) -> None:
+            if "write_unique" in self.calls:
+                raise StorageFault("no room")
+            self.calls.append("write_unique")
+            self._store.write_unique(key, data)
+
+    bench = Bench()
+    for number in range(4):
+        bench.append((b"%d" % number, random.Random(number).randbytes(1000)), (b"hole", b"x"))
+    before = bench.data_files()
+    table = bench.table
+    full = FullAfterOne(bench.store)
+    compaction = KeyCompaction(full, "topics/prices/0", table._reader.data, table._schema, file_bytes_max=1)
+    with pytest.raises(StorageFault):
+        compaction.prepare(table._reader.view.live_files, now_ms=1, tombstone_retention_ms=DAY_MS)
+    assert full.calls.count("delete") == 1
+    assert bench.data_files() == before
 
 
 def test_a_fault_of_the_swap_leaves_the_table_as_it_was() -> None:
