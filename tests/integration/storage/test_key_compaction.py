@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.errors import StorageFault
+from bus.errors import StorageDamaged, StorageFault
 from bus.model import LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed, Conflicted, PreparedFiles, ProducerProgress, Unknown
+from bus.storage_delta.actions import LiveFile, version_name
 from bus.storage_delta.data_files import ROW_GROUP_BYTES
 from bus.storage_delta.key_compaction import KeyCompaction
 from bus.storage_delta.memory_store import MemoryStore
@@ -23,6 +26,7 @@ from bus.storage_delta.verification import verify_partition
 from tests.support.stores import ScriptedStore, log_batch
 
 NAME = TopicPartition("prices", 0)
+FOLDER = "topics/prices/0"
 DAY_MS = 86_400_000
 Row = tuple[int, bytes | None, bytes | None]
 
@@ -72,7 +76,7 @@ class Bench:
         return verify_partition(self.store, NAME, topic_id="id").breaches
 
     def data_files(self) -> set[str]:
-        return {entry.name for entry in self.store.list("topics/prices/0").files}
+        return {entry.name for entry in self.store.list(FOLDER).files}
 
 
 def rows_of(batch: LogBatch) -> list[Row]:
@@ -115,8 +119,7 @@ def test_a_read_inside_a_hole_goes_on_behind_it(offset: int) -> None:
 
 def test_timestamps_find_what_is_left() -> None:
     bench = Bench()
-    for base, time_ms in ((0, 5_000), (1, 9_000), (2, 7_000), (3, 6_000)):
-        key = b"b" if base == 2 else b"a"
+    for base, (key, time_ms) in enumerate([(b"a", 5_000), (b"a", 9_000), (b"b", 7_000), (b"a", 6_000), (b"c", 6_400)]):
         batch = log_batch(base, [b"v"], keys=[key], timestamp_ms=time_ms)
         assert isinstance(bench.table.append([batch], leader_epoch=0, now_ms=1), Committed)
     bench.compact()
@@ -130,6 +133,7 @@ def test_timestamps_find_what_is_left() -> None:
     largest = bench.table.find_max_timestamp()
     assert largest is not None
     assert (largest.offset, largest.timestamp_ms) == (2, 7_000)
+    assert bench.breaches() == []
 
 
 def test_a_tombstone_goes_once_it_was_there_for_its_retention_however_often_it_was_compacted() -> None:
@@ -206,7 +210,7 @@ def test_files_are_cut_at_their_size_and_cover_all_offsets_between_them() -> Non
     expected = [(row[0], row[1]) for row in bench.rows(max_bytes=1 << 30) if row[1] != b"hole" or row[0] == 23][3:]
     view = bench.table._reader.view
     compaction = KeyCompaction(
-        bench.store, "topics/prices/0", bench.table._reader.data, bench.table._schema, file_bytes_max=3 * size
+        bench.store, FOLDER, bench.table._reader.data, bench.table._schema, file_bytes_max=3 * size
     )
     prepared = compaction.prepare(view.live_files, now_ms=1, tombstone_retention_ms=DAY_MS)
     assert prepared is not None
@@ -215,6 +219,78 @@ def test_files_are_cut_at_their_size_and_cover_all_offsets_between_them() -> Non
     assert bench.reopen().state.file_count == prepared.added_count
     assert [(row[0], row[1]) for row in bench.rows()] == expected
     assert bench.breaches() == []
+
+
+def three_files() -> Bench:
+    """Compacted to a file for each two offsets, of which the first one of each is missing; a dense one behind."""
+    bench = Bench()
+    for number in range(4):
+        bench.append((b"hole", b"x"), (b"%d" % number, b"y"))
+    table = bench.table
+    compaction = KeyCompaction(bench.store, FOLDER, table._reader.data, table._schema, file_bytes_max=1)
+    prepared = compaction.prepare(table._reader.view.live_files[:3], now_ms=1, tombstone_retention_ms=DAY_MS)
+    assert prepared is not None
+    assert isinstance(table.swap_files(prepared, leader_epoch=0, now_ms=1), Committed)
+    return bench
+
+
+def rewrite_as_another_engine(bench: Bench, file: LiveFile) -> None:
+    rows = pq.read_table(pa.BufferReader(bench.store.get(f"{FOLDER}/{file.path}")))
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink)
+    data = sink.getvalue().to_pybytes()
+    offsets = rows.column("offset").to_pylist()
+    times = [f"{rows.column('timestamp')[0].as_py():%Y-%m-%dT%H:%M:%S}.000Z"]
+    stats = {
+        "numRecords": rows.num_rows,
+        "minValues": {"offset": offsets[0], "timestamp": times[0]},
+        "maxValues": {"offset": offsets[-1], "timestamp": times[0]},
+        "nullCount": {"offset": 0, "timestamp": 0, "producer_id": rows.num_rows, "sequence": rows.num_rows},
+    }
+    add = {
+        "path": "part-0.parquet",
+        "partitionValues": {},
+        "size": len(data),
+        "modificationTime": 1,
+        "dataChange": False,
+        "stats": json.dumps(stats),
+    }
+    actions = [
+        {"commitInfo": {"operation": "OPTIMIZE", "engineInfo": "another"}},
+        {"remove": {"path": file.path, "deletionTimestamp": 1, "dataChange": False}},
+        {"add": add},
+    ]
+    bench.store.put(f"{FOLDER}/part-0.parquet", data)
+    version = version_name(bench.table.state.version + 1)
+    bench.store.create(f"{FOLDER}/_delta_log/{version}", "\n".join(map(json.dumps, actions)).encode())
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_a_compacted_file_that_another_engine_rewrote_is_adopted_with_the_holes_beside_it(index: int) -> None:
+    bench = three_files()
+    expected = bench.rows()
+    files = bench.table._reader.view.live_files
+    assert [(file.base_offset, file.next_offset) for file in files] == [(0, 2), (2, 4), (4, 6), (6, 8)]
+    rewrite_as_another_engine(bench, files[index])
+    bench.reopen()
+    assert bench.rows(bench.table.state.log_start) == expected
+    assert (bench.table.state.log_start, bench.table.state.high_watermark) == (1 if index == 0 else 0, 8)
+    assert bench.breaches() == []
+
+
+@pytest.mark.parametrize("index", [1, 2])
+def test_a_compacted_file_that_is_gone_from_the_log_is_damage_though_holes_are_none(index: int) -> None:
+    bench = three_files()
+    gone = bench.table._reader.view.live_files[index]
+    actions = [
+        {"commitInfo": {"operation": "OPTIMIZE", "engineInfo": "another"}},
+        {"remove": {"path": gone.path, "deletionTimestamp": 1, "dataChange": False}},
+    ]
+    version = version_name(bench.table.state.version + 1)
+    bench.store.create(f"{FOLDER}/_delta_log/{version}", "\n".join(map(json.dumps, actions)).encode())
+    with pytest.raises(StorageDamaged, match=f"expected offset {gone.base_offset} after"):
+        bench.reopen()
+    assert bench.breaches() != []
 
 
 def test_the_producers_of_the_rows_that_stay_are_found_again() -> None:
@@ -303,7 +379,7 @@ def test_a_fault_after_the_first_of_several_files_leaves_none() -> None:
     before = bench.data_files()
     table = bench.table
     full = FullAfterOne(bench.store)
-    compaction = KeyCompaction(full, "topics/prices/0", table._reader.data, table._schema, file_bytes_max=1)
+    compaction = KeyCompaction(full, FOLDER, table._reader.data, table._schema, file_bytes_max=1)
     with pytest.raises(StorageFault):
         compaction.prepare(table._reader.view.live_files, now_ms=1, tombstone_retention_ms=DAY_MS)
     assert full.calls.count("delete") == 1
