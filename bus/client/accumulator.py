@@ -55,10 +55,10 @@ class RecordAccumulator:
         return batch
 
     def grow(self, batch: RecordBatchBuilder) -> bool:
-        """Room for as much again, if there is memory and the batch is not large already. Not with batch.size=0, which
-        asks for a batch a record."""
+        """Room for as much again, if there is memory and the batch is not large already. Not for a batch that its one
+        record fills: large records, or batch.size=0, which asks for a batch a record."""
         more = min(batch.limit_bytes, self._bytes_max - batch.limit_bytes)
-        if not self._config.batch_size or more <= 0 or not self._pool.try_take(more):
+        if len(batch.values) <= 1 or more <= 0 or not self._pool.try_take(more):
             return False
         batch.limit_bytes += more
         return True

@@ -220,41 +220,46 @@ def test_batch_that_is_full_waits_for_no_company(size: int) -> None:
     assert len(bench.sent()) == 1
 
 
-def test_full_batch_grows_on_behind_what_is_under_way_and_leaves_with_the_answer() -> None:
-    bench = Bench(batch_size=100, linger_ms=1_000)
+def fill_while_busy(bench: Bench, count: int) -> None:
+    """One request of two records is under way; `count` more records come, two of which fill a batch."""
+    bench.send(bytes(90))
     bench.send(bytes(90))
     assert bench.sent() == [[(0, 0, 0)]]
-    for _ in range(5):
+    for _ in range(count):
         bench.send(bytes(90))
     assert len(bench.sent()) == 1, "it would only have waited behind the first"
+
+
+def test_full_batch_grows_on_behind_what_is_under_way_and_leaves_with_the_answer() -> None:
+    bench = Bench(batch_size=240, linger_ms=1_000)
+    fill_while_busy(bench, 5)
     bench.answer(OK)
-    assert bench.sent()[1:] == [[(0, 0, 1)]]
-    assert bench.streams[0].requests[1].parts[0].record_count == 5
+    assert bench.sent()[1:] == [[(0, 0, 2)]]
+    (part,) = bench.streams[0].requests[1].parts
+    assert [chunk.record_count for chunk in part.chunks] == [5], "one batch, not three"
 
 
 def test_full_batch_waits_for_no_answer_longer_than_it_lingers() -> None:
-    bench = Bench(batch_size=100, linger_ms=1_000)
-    for _ in range(3):
-        bench.send(bytes(90))
-    assert len(bench.sent()) == 1
+    bench = Bench(batch_size=240, linger_ms=1_000)
+    fill_while_busy(bench, 3)
     bench.now += 1.0
     bench.sender.tick()
-    assert bench.sent()[1:] == [[(0, 0, 1)]]
+    assert bench.sent()[1:] == [[(0, 0, 2)]]
 
 
 def test_batch_grows_to_a_bound_and_not_beyond_the_memory() -> None:
-    bench = Bench(batch_size=1_000, linger_ms=1_000, buffer_memory=80_000)
+    bench = Bench(batch_size=2_000, linger_ms=1_000, buffer_memory=80_000)
     for _ in range(30):
         bench.send(bytes(900))
     batch = bench.sender.accumulator.open["t"]
-    assert batch.limit_bytes <= 10_000
+    assert 2_000 < batch.limit_bytes <= 10_000, "an eighth of the memory"
     assert bench.sender.pool.available_bytes >= 80_000 - 30 * 924 - 10_000
 
 
-def test_batches_of_one_record_do_not_grow() -> None:
-    bench = Bench(batch_size=0, linger_ms=1_000)
+def test_batch_that_its_one_record_fills_does_not_grow() -> None:
+    bench = Bench(batch_size=100, linger_ms=1_000)
     for _ in range(3):
-        bench.send(b"v")
+        bench.send(bytes(90))
     assert not bench.sender.accumulator.open
 
 
