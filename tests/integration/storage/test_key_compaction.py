@@ -234,12 +234,18 @@ def three_files() -> Bench:
     return bench
 
 
-def rewrite_as_another_engine(bench: Bench, file: LiveFile) -> None:
+def rewritten(bench: Bench, file: LiveFile, *, is_reversed: bool) -> tuple[pa.Table, bytes]:
     rows = pq.read_table(pa.BufferReader(bench.store.get(f"{FOLDER}/{file.path}")))
+    if is_reversed:
+        rows = rows.take(list(reversed(range(rows.num_rows))))
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink)
-    data = sink.getvalue().to_pybytes()
-    offsets = rows.column("offset").to_pylist()
+    return rows, sink.getvalue().to_pybytes()
+
+
+def rewrite_as_another_engine(bench: Bench, file: LiveFile, *, is_reversed: bool = False) -> None:
+    rows, data = rewritten(bench, file, is_reversed=is_reversed)
+    offsets = sorted(rows.column("offset").to_pylist())
     times = [f"{rows.column('timestamp')[0].as_py():%Y-%m-%dT%H:%M:%S}.000Z"]
     stats = {
         "numRecords": rows.num_rows,
@@ -276,6 +282,31 @@ def test_a_compacted_file_that_another_engine_rewrote_is_adopted_with_the_holes_
     assert bench.rows(bench.table.state.log_start) == expected
     assert (bench.table.state.log_start, bench.table.state.high_watermark) == (1 if index == 0 else 0, 8)
     assert bench.breaches() == []
+
+
+def test_rows_that_another_engine_shuffled_are_compacted_in_the_order_of_their_offsets() -> None:
+    bench = Bench()
+    bench.append((b"a", b"1"), (b"a", b"2"), (b"b", b"1"), (b"c", b"1"), (b"b", b"2"), (b"d", b"1"))
+    rewrite_as_another_engine(bench, bench.table._reader.view.live_files[0], is_reversed=True)
+    bench.reopen()
+    bench.compact()
+    assert bench.rows() == [(1, b"a", b"2"), (3, b"c", b"1"), (4, b"b", b"2"), (5, b"d", b"1")]
+    assert bench.breaches() == []
+
+
+def test_rows_of_a_compacted_file_out_of_order_are_found() -> None:
+    bench = Bench()
+    bench.append((b"a", b"1"), (b"a", b"2"), (b"b", b"1"), (b"c", b"1"))
+    bench.compact()
+    (file,) = bench.table._reader.view.live_files
+    _, data = rewritten(bench, file, is_reversed=True)
+    version = f"{FOLDER}/_delta_log/{version_name(2)}"
+    told = bench.store.get(version).replace(b'"size":%d' % file.size_bytes, b'"size":%d' % len(data))
+    bench.store.put(f"{FOLDER}/{file.path}", data)
+    bench.store.put(version, told)
+    (breach,) = map(str, bench.breaches())
+    assert "offsets grow" in breach
+    assert "an offset above 3 after it, found 2" in breach
 
 
 @pytest.mark.parametrize("index", [1, 2])
