@@ -6,10 +6,12 @@ blocks, so the runtime makes it in a thread. Faults are `bus.errors.StorageFault
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
+from bus.errors import Refused
 from bus.model import LogBatch, RecordBatch, TopicPartition
 
 
@@ -110,21 +112,89 @@ class KeyedRows(Protocol):
         ...
 
 
+class LogFile(Protocol):
+    """A live data file, as the rules of maintenance look at it. Files follow each other in offset order."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def next_offset(self) -> int:
+        """One past the last offset that the file stands for."""
+        ...
+
+    @property
+    def record_count(self) -> int: ...
+
+    @property
+    def timestamp_max_ms(self) -> int:
+        """The largest timestamp of its records, which producers may have chosen."""
+        ...
+
+    @property
+    def appended_ms(self) -> int:
+        """When the newest of its records was committed, by the broker's clock, however often it was rewritten since."""
+        ...
+
+    @property
+    def level(self) -> int:
+        """How often its rows were rewritten: 0 for what an append wrote."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedFiles:
     """New data files, written and synced, that no version names yet, and what they are to replace."""
 
-    removes: Sequence[str]  # names of live data files
+    removes: Sequence[str]  # names of live data files that follow each other
     added_count: int
     rewritten_bytes: int
     plan: Any  # the adapter's own
 
 
+class SwapKind(Enum):
+    """What files that replace others may differ in."""
+
+    SAME_ROWS = "same rows"  # the same offsets, every one of them
+    LAST_OF_KEYS = "last of keys"  # some offsets are missing; the last one is not
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What cleaning has deleted."""
+
+    versions: int = 0
+    data_files: int = 0
+    data_bytes: int = 0
+
+
+# Called with a number of bytes after they were read or written: may sleep, so that maintenance keeps to its share of
+# the disk, and raises `MaintenanceStopped` if the work is not wanted any more.
+Pace = Callable[[int], None]
+
+
+class MaintenanceStopped(Exception):
+    """The partition is going away; what was half prepared has been removed again."""
+
+
+def no_pace(byte_count: int) -> None:
+    """As fast as it goes."""
+
+
+OFFSET_MAX = 2**63 - 1
+
+
 class PartitionTable(Protocol):
     """One partition's table, open for its single writer.
 
-    `append`, `reload` and `write_checkpoint` never overlap with one another, but for `write_checkpoint`, which may run
-    beside `append`. The reads may run beside anything, any number at once, and see the state of one version.
+    `append`, `swap_files`, `advance_log_start`, `reload` and `write_checkpoint` never overlap with one another, but
+    for `write_checkpoint`, which may run beside the three commits. The reads may run beside anything, any number at once, and see the state of one version.
     """
 
     @property
@@ -202,10 +272,44 @@ class PartitionTable(Protocol):
         """Their size."""
         ...
 
-    def prepare_key_compaction(self, *, now_ms: int, tombstone_retention_ms: int) -> PreparedFiles | None:
-        """Write files that keep of every key its last record, offsets and order as they are, in place of all live files
-        that there are at the time of the call; None if there is nothing to gain. A record without a key stays. A
-        tombstone goes when it was there for `tombstone_retention_ms`. Beside appends and reads, in another thread."""
+    @property
+    def files(self) -> Sequence[LogFile]:
+        """The live data files of the last committed version, in offset order."""
+        ...
+
+    @property
+    def compacted_to(self) -> int:
+        """Key compaction has seen all offsets below it, so some of them may be missing."""
+        ...
+
+    def prepare_key_compaction(
+        self, *, now_ms: int, tombstone_retention_ms: int, end_offset: int = OFFSET_MAX, pace: Pace = no_pace
+    ) -> PreparedFiles | None:
+        """Write files that keep of every key its last record, offsets and order as they are, in place of all live
+        files that there are at the time of the call and end at or below `end_offset`; None if there is nothing to gain.
+        A record without a key stays. A tombstone goes when it was there for `tombstone_retention_ms`. Beside appends
+        and reads, in another thread."""
+        ...
+
+    def prepare_roll(
+        self,
+        files: Sequence[LogFile],
+        *,
+        compression: str,
+        now_ms: int,
+        tombstone_retention_ms: int,
+        pace: Pace = no_pace,
+    ) -> PreparedFiles:
+        """Write the rows of `files`, live ones that follow each other, as one file in offset order, or several if they
+        are too many for one. No row goes, none moves. Since when the rows are in the log is kept as finely as
+        `tombstone_retention_ms` needs. Beside appends and reads, in another thread."""
+        ...
+
+    def check_swap(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> PreparedFiles | Refused:
+        """Files that somebody else wrote into the table's folder, as `swap_files` takes them, once they were read and
+        found to be what `kind` allows: rows of the log's columns in offset order that stand for the very offsets of
+        `removes`, live files that follow each other. INVALID_REQUEST says what was expected and found. Their statistics
+        are our own. Beside appends and reads."""
         ...
 
     def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
@@ -214,14 +318,31 @@ class PartitionTable(Protocol):
         stays. On any other outcome than Committed the new files are removed again, or left for the next opening."""
         ...
 
-    def delete_removed_files(self, *, removed_before_ms: int) -> int:
-        """Delete data files that a version before then replaced, and that no read under way needs; returns how many.
-        Only files that the log itself names as removed."""
+    def advance_log_start(self, offset: int, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        """Let go of all records below `offset`, which is above the log start and not above the high watermark: one
+        version that removes every file that ends at or below it, with `dataChange=true`, and adds none. A file that
+        has offsets on both sides stays; nothing below `offset` is read from it again. The log start outlives restarts
+        and checkpoints. In the writer's place, as `append`."""
         ...
 
-    def drop_old_versions(self, *, committed_before_ms: int, count_max: int) -> int:
+    def drop_old_versions(self, *, committed_before_ms: int, count_max: int, removed_before_ms: int) -> Dropped:
         """Delete versions that a validated checkpoint covers, those older than `committed_before_ms` and those beyond
-        the newest `count_max`; returns how many. A checkpoint and every version after it always stay."""
+        the newest `count_max`, but none committed after `removed_before_ms`; then the data files that only such
+        versions had and that no read under way needs. So every version that is kept can be read. A checkpoint and every
+        version after it always stay. Deletes only data files that the log itself names as removed."""
+        ...
+
+    def is_checkpoint_needed_to_drop(self, *, committed_before_ms: int) -> bool:
+        """Whether a version older than that has removed files, and stays only because no checkpoint covers it."""
+        ...
+
+    def find_orphans(self) -> frozenset[str]:
+        """Data files in the table's folder that no version which is kept names, and that are none of ours under way:
+        what a crash left between file and commit. One listing."""
+        ...
+
+    def delete_orphans(self, orphans: frozenset[str]) -> int:
+        """Delete those that are orphans still; returns how many. The caller has found them a grace ago."""
         ...
 
     def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:

@@ -50,7 +50,15 @@ class LogReloaded:
     version: int
 
 
-LogEvent = BatchPlaced | CommitSucceeded | CommitFailed | LogReloaded
+@dataclass(frozen=True, slots=True)
+class LogStartAdvanced:
+    """Records below `log_start` are gone, by `version`."""
+
+    version: int
+    log_start: int
+
+
+LogEvent = BatchPlaced | CommitSucceeded | CommitFailed | LogReloaded | LogStartAdvanced
 
 
 def apply(state: PartitionState, event: LogEvent) -> PartitionState:
@@ -67,6 +75,12 @@ def apply(state: PartitionState, event: LogEvent) -> PartitionState:
             return replace(state, version=version, high_watermark=high_watermark)
         case CommitFailed():
             return replace(state, log_end=state.high_watermark)
+        case LogStartAdvanced(version, log_start):
+            assert version > state.version, f"version went from {state.version} to {version}"
+            assert state.log_start < log_start <= state.high_watermark, (
+                f"log start {log_start} outside ({state.log_start}, {state.high_watermark}]"
+            )
+            return replace(state, version=version, log_start=log_start)
         case LogReloaded(log_start, high_watermark, version):
             assert high_watermark >= state.high_watermark, (
                 f"high watermark went back from {state.high_watermark} to {high_watermark}"

@@ -8,8 +8,9 @@ drops `commitInfo` and, once everything has been retired, has no file left to te
 survive both, and any Delta library can ask for them. Each of our files carries the tag `bus.file` with what opening
 needs to know about it, so that no statistics are parsed and no data file is opened then: the six numbers of `LiveFile`
 from `base_offset` to `leader_epoch`, then how many spans of producers it has (producer_spans.py), and these. Files from
-before there were producers have the six numbers alone. A file that key compaction wrote has the tag `bus.ages` too
-(tombstone_ages.py), and the version that named it first the `txn` `bus/compacted`: offsets below it may be missing.
+before there were producers have the six numbers alone. A file whose rows were rewritten says so in `bus.level` and
+has the tag `bus.ages` (tombstone_ages.py). Two more `txn` actions are there once they are needed: `bus/compacted`,
+offsets below it may be missing, and `bus/log_start`, offsets below it are gone for every reader of the log.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ ENGINE_INFO = f"{ENGINE}/{distribution_version('delta-bus')}"
 HIGH_WATERMARK_APP = "bus/high_watermark"
 LEADER_EPOCH_APP = "bus/leader_epoch"
 COMPACTED_APP = "bus/compacted"
+LOG_START_APP = "bus/log_start"
 _PRODUCER_APP = re.compile(r"bus/(\d+)")
 FILE_TAG = "bus.file"
 AGES_TAG = "bus.ages"
+LEVEL_TAG = "bus.level"
 _OLD_TAG_NUMBERS = 6
 _TAG_NUMBERS = 7
 
@@ -74,11 +77,17 @@ class LiveFile:
     is_ours: bool = True  # and not of another engine
     producers: str = NO_SPANS  # as producer_spans.py writes them: no other record of a producer is in the file
     committed_ms: int = 0  # when the version that added it was made
-    ages: str = ""  # as tombstone_ages.py writes them, if key compaction made the file
+    ages: str = ""  # as tombstone_ages.py writes them, if the rows were rewritten
+    level: int = 0  # how often they were
 
     @property
     def is_dense(self) -> bool:
         return self.record_count == self.next_offset - self.base_offset
+
+    @property
+    def appended_ms(self) -> int:
+        """When the newest of its rows was committed."""
+        return int(self.ages.rpartition(":")[2]) if self.ages else self.committed_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,40 +246,78 @@ def encode_append(
     return "".join(lines).encode()
 
 
-def encode_compaction(
+def encode_swap(
     adds: Sequence[tuple[LiveFile, str]],
     removes: Sequence[str],
     *,
+    operation: str,
     high_watermark: int,
-    compacted_to: int,
+    compacted_to: int | None,
     leader_epoch: int,
     now_ms: int,
     txn_id: str,
 ) -> bytes:
-    """Key compaction as a version file: `adds`, each with its statistics, in place of `removes`. Nothing in it is a
-    change of data, so that readers of changes pass over it."""
+    """A rewriting of rows as a version file: `adds`, each with its statistics, in place of `removes`. Nothing in it is
+    a change of data, so that readers of changes pass over it. `compacted_to` None: no row is missing."""
+    compacted = [] if compacted_to is None else [_encode_txn(COMPACTED_APP, compacted_to, now_ms)]
+    return _encode_maintenance(
+        operation,
+        [
+            *compacted,
+            *(_encode_remove(path, now_ms, is_data_change=False) for path in removes),
+            *(_encode_add(file, stats, now_ms, is_data_change=False) for file, stats in adds),
+        ],
+        high_watermark=high_watermark,
+        leader_epoch=leader_epoch,
+        now_ms=now_ms,
+        txn_id=txn_id,
+    )
+
+
+def encode_removal(
+    removes: Sequence[str], *, high_watermark: int, log_start: int, leader_epoch: int, now_ms: int, txn_id: str
+) -> bytes:
+    """The end of all records below `log_start` as a version file. It adds nothing: a reader of changes that ignores
+    deletions goes on."""
+    return _encode_maintenance(
+        "DELETE",
+        [
+            _encode_txn(LOG_START_APP, log_start, now_ms),
+            *(_encode_remove(path, now_ms, is_data_change=True) for path in removes),
+        ],
+        high_watermark=high_watermark,
+        leader_epoch=leader_epoch,
+        now_ms=now_ms,
+        txn_id=txn_id,
+    )
+
+
+def _encode_maintenance(
+    operation: str, lines: Sequence[str], *, high_watermark: int, leader_epoch: int, now_ms: int, txn_id: str
+) -> bytes:
     info = {
         "timestamp": now_ms,
-        "operation": "COMPACT",
+        "operation": operation,
         "operationParameters": {},
         "isBlindAppend": False,
         "engineInfo": ENGINE_INFO,
         "txnId": txn_id,
         "leaderEpoch": leader_epoch,
-        "actionCount": 4 + len(adds) + len(removes),
+        "actionCount": 3 + len(lines),
     }
-    lines = [
+    head = (
         json.dumps({"commitInfo": info}, separators=(",", ":")) + "\n",
         _encode_txn(HIGH_WATERMARK_APP, high_watermark, now_ms),
         _encode_txn(LEADER_EPOCH_APP, leader_epoch, now_ms),
-        _encode_txn(COMPACTED_APP, compacted_to, now_ms),
-    ]
-    lines += [
-        f'{{"remove":{{"path":{json.dumps(quote(path))},"deletionTimestamp":{now_ms},"dataChange":false}}}}\n'
-        for path in removes
-    ]
-    lines += [_encode_add(file, stats, now_ms, is_data_change=False) for file, stats in adds]
-    return "".join(lines).encode()
+    )
+    return "".join((*head, *lines)).encode()
+
+
+def _encode_remove(path: str, now_ms: int, *, is_data_change: bool) -> str:
+    return (
+        f'{{"remove":{{"path":{json.dumps(quote(path))},"deletionTimestamp":{now_ms},'
+        f'"dataChange":{"true" if is_data_change else "false"}}}}}\n'
+    )
 
 
 def _encode_add(file: LiveFile, stats: str, now_ms: int, *, is_data_change: bool) -> str:
@@ -280,10 +327,11 @@ def _encode_add(file: LiveFile, stats: str, now_ms: int, *, is_data_change: bool
         f"{count_spans(file.producers)}{' ' if file.producers else ''}{file.producers}"
     )
     ages = f',"{AGES_TAG}":"{file.ages}"' if file.ages else ""
+    level = f',"{LEVEL_TAG}":"{file.level}"' if file.level else ""
     return (
         f'{{"add":{{"path":"{file.path}","partitionValues":{{}},"size":{file.size_bytes},"modificationTime":{now_ms},'
         f'"dataChange":{"true" if is_data_change else "false"},"stats":{json.dumps(stats)},'
-        f'"tags":{{"{FILE_TAG}":"{tag}"{ages}}}}}}}\n'
+        f'"tags":{{"{FILE_TAG}":"{tag}"{ages}{level}}}}}}}\n'
     )
 
 
@@ -343,6 +391,7 @@ def decode_add(add: Mapping[str, Any]) -> Add:
         stats=add.get("stats"),
         committed_ms=int(add.get("modificationTime") or 0),
         ages=tags.get(AGES_TAG),
+        level=tags.get(LEVEL_TAG),
     )
 
 
@@ -355,6 +404,7 @@ def make_add(
     stats: str | None,
     committed_ms: int,
     ages: str | None,
+    level: str | None,
 ) -> Add:
     """`tag` is that of our files, None if the file is not of our making. `stats` counts if the tag tells nothing of
     producers (see `is_telling`)."""
@@ -379,6 +429,7 @@ def make_add(
         producers=spans,
         committed_ms=committed_ms,
         ages=check_ages(ages or ""),
+        level=int(level or 0),
     )
     return Add(path, size_bytes, is_data_change, live, spans, committed_ms)
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from bus.storage_delta.actions import (
     AGES_TAG,
     FILE_TAG,
+    LEVEL_TAG,
     Add,
     Protocol,
     TableMetadata,
@@ -107,10 +108,10 @@ def _adds(parquet: pq.ParquetFile, table: pa.Table) -> list[Add]:
     tags = _tags(adds, FILE_TAG)
     stats = [None] * len(adds) if all(map(is_telling, tags)) else _stats(parquet, len(adds))
     plain = (adds.field(name).to_pylist() for name in ("path", "size", "modificationTime"))
-    columns = zip(*plain, tags, stats, _tags(adds, AGES_TAG), strict=True)
+    columns = zip(*plain, tags, stats, _tags(adds, AGES_TAG), _tags(adds, LEVEL_TAG), strict=True)
     return [
-        make_add(path, size_bytes, False, tag, stats=stats, committed_ms=committed_ms or 0, ages=ages)
-        for path, size_bytes, committed_ms, tag, stats, ages in columns
+        make_add(path, size_bytes, False, tag, stats=stats, committed_ms=committed_ms or 0, ages=ages, level=level)
+        for path, size_bytes, committed_ms, tag, stats, ages, level in columns
     ]
 
 

@@ -9,35 +9,25 @@ and one encoded file. Commits nothing.
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from bus.errors import StorageFault
-from bus.ports import PreparedFiles
+from bus.ports import Pace, PreparedFiles, no_pace
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.compacted_file import CompactedFile
 from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.last_of_key import find_last_of_keys
 from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.swaps import SwapPlan, discard
 from bus.storage_delta.tombstone_ages import ages_of, encode_ages, end_of_old, thin
 
 FILE_BYTES_MAX = 128 << 20
 # A file's statistics need the producers of all its rows.
 _FILE_ROWS_MAX = 4_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionPlan:
-    """`adds`, each with its statistics, follow each other and cover what they replace: offsets below `compacted_to`."""
-
-    adds: Sequence[tuple[LiveFile, str]]
-    compacted_to: int
-    txn_id: str
 
 
 class KeyCompaction:
@@ -58,9 +48,11 @@ class KeyCompaction:
         self._schema = schema
         self._file_bytes_max = file_bytes_max
 
-    def prepare(self, files: Sequence[LiveFile], *, now_ms: int, tombstone_retention_ms: int) -> PreparedFiles | None:
-        """Write the files that are to replace `files`, all live ones in offset order. None, and nothing stays written,
-        if no record goes and the files would not become fewer. Raises `StorageFault`, likewise."""
+    def prepare(
+        self, files: Sequence[LiveFile], *, now_ms: int, tombstone_retention_ms: int, pace: Pace = no_pace
+    ) -> PreparedFiles | None:
+        """Write the files that are to replace `files`, the first live ones in offset order. None, and nothing stays
+        written, if no record goes and the files would not become fewer. Raises `StorageFault`, likewise."""
         if not files:
             return None
         ages = ages_of(files)
@@ -68,45 +60,45 @@ class KeyCompaction:
         txn_id = str(uuid.uuid4())
         written: list[tuple[LiveFile, str]] = []
         try:
-            for file_and_stats in self._write(files, self._kept_rows(files, old_end), txn_id):
+            for file_and_stats in self._write(files, self._kept_rows(files, old_end, pace), txn_id):
                 written.append(file_and_stats)  # what is written must be known if the next one fails
             removed_count = sum(file.record_count for file in files) - sum(file.record_count for file, _ in written)
             if not removed_count and len(written) >= len(files):
-                self.discard(written)
+                self._discard(written)
                 return None
         except BaseException:
-            self.discard(written)
+            self._discard(written)
             raise
         ages = thin(ages, now_ms=now_ms, retention_ms=tombstone_retention_ms)
-        adds = [(_with_ages(file, ages, now_ms), stats) for file, stats in written]
+        level = 1 + max(file.level for file in files)
+        adds = [(_with_ages(file, ages, level, now_ms), stats) for file, stats in written]
         return PreparedFiles(
             removes=[file.path for file in files],
             added_count=len(adds),
             rewritten_bytes=sum(file.size_bytes for file, _ in adds),
-            plan=CompactionPlan(adds, files[-1].next_offset, txn_id),
+            plan=SwapPlan(adds, "COMPACT", files[-1].next_offset, txn_id),
         )
 
-    def discard(self, written: Iterable[tuple[LiveFile, str]]) -> None:
-        """Files that no version will name. What cannot be deleted now, the next opening reports."""
-        for file, _ in written:
-            with contextlib.suppress(StorageFault):
-                self._store.delete(f"{self._folder}/{file.path}")
+    def _discard(self, written: Iterable[tuple[LiveFile, str]]) -> None:
+        discard(self._store, self._folder, (file.path for file, _ in written))
 
-    def _kept_rows(self, files: Sequence[LiveFile], old_end: int) -> Iterator[pa.Table]:
-        is_last = find_last_of_keys(lambda: self._keys(files), sum(file.record_count for file in files))
+    def _kept_rows(self, files: Sequence[LiveFile], old_end: int, pace: Pace) -> Iterator[pa.Table]:
+        is_last = find_last_of_keys(lambda: self._keys(files, pace), sum(file.record_count for file in files))
         last_offset = files[-1].next_offset - 1
         first = 0
         for file in files:
             for rows in self._reader.scan(file, self._schema.names):
+                pace(rows.nbytes)
                 is_kept = is_last.slice(first, rows.num_rows)
                 first += rows.num_rows
                 is_kept &= ~_is_expired(rows, old_end=old_end, last_offset=last_offset)
                 if is_kept.any():
                     yield rows.filter(pa.array(is_kept))
 
-    def _keys(self, files: Sequence[LiveFile]) -> Iterator[pa.ChunkedArray]:
+    def _keys(self, files: Sequence[LiveFile], pace: Pace) -> Iterator[pa.ChunkedArray]:
         for file in files:
             for rows in self._reader.scan(file, ["key"]):
+                pace(rows.nbytes)
                 yield rows.column("key")
 
     def _write(
@@ -137,9 +129,10 @@ def _is_expired(rows: pa.Table, *, old_end: int, last_offset: int) -> Any:
     return is_tombstone & (offsets < old_end) & (offsets != last_offset)
 
 
-def _with_ages(file: LiveFile, ages: Sequence[tuple[int, int]], now_ms: int) -> LiveFile:
+def _with_ages(file: LiveFile, ages: Sequence[tuple[int, int]], level: int, now_ms: int) -> LiveFile:
     return replace(
         file,
         committed_ms=now_ms,
+        level=level,
         ages=encode_ages(ages, base_offset=file.base_offset, next_offset=file.next_offset),
     )

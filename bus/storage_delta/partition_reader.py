@@ -64,17 +64,39 @@ class TableView:
         )
         return replace(self, state=state)
 
-    def compacted(
-        self, adds: Sequence[LiveFile], *, removed_count: int, compacted_to: int, leader_epoch: int
+    def find_run(self, paths: Sequence[str]) -> int | None:
+        """Where the files `paths` begin among the live ones; None unless they follow each other there."""
+        found = (index for index, file in enumerate(self.live_files) if paths and file.path == paths[0])
+        first = next(found, None)
+        if first is None or [file.path for file in self.live_files[first : first + len(paths)]] != list(paths):
+            return None
+        return first
+
+    def swapped(
+        self,
+        adds: Sequence[LiveFile],
+        *,
+        first: int,
+        removed_count: int,
+        compacted_to: int | None,
+        leader_epoch: int,
     ) -> TableView:
-        """The next version's: `adds` in place of the first `removed_count` files."""
-        files = [*adds, *self.live_files[removed_count:]]
-        state = replace(
+        """The next version's: `adds` in place of `removed_count` files from the one at `first` on."""
+        live = self.live_files
+        files = [*live[:first], *adds, *live[first + removed_count :]]
+        return _view_of(files, self._next_state(leader_epoch), max(self.compacted_to, compacted_to or 0))
+
+    def started_at(self, log_start: int, *, removed_count: int, leader_epoch: int) -> TableView:
+        """The next version's: without the first `removed_count` files, and nothing below `log_start` is to be read."""
+        state = replace(self._next_state(leader_epoch), log_start=log_start)
+        return _view_of(list(self.live_files[removed_count:]), state, self.compacted_to)
+
+    def _next_state(self, leader_epoch: int) -> LogState:
+        return replace(
             self.state,
             version=self.state.version + 1,
             leader_epoch=max(self.state.leader_epoch, leader_epoch),
         )
-        return _view_of(files, state, compacted_to)
 
 
 def view_of_snapshot(snapshot: Snapshot) -> TableView:

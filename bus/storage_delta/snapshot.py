@@ -22,6 +22,7 @@ from bus.storage_delta.actions import (
     LAST_CHECKPOINT,
     LEADER_EPOCH_APP,
     LOG_FOLDER,
+    LOG_START_APP,
     Add,
     Commit,
     LiveFile,
@@ -71,7 +72,8 @@ class Snapshot:
 
     @property
     def log_start(self) -> int:
-        return self.files[0].base_offset if self.files else self.high_watermark
+        first = self.files[0].base_offset if self.files else self.high_watermark
+        return max(first, self.txns[LOG_START_APP].version) if LOG_START_APP in self.txns else first
 
     @property
     def compacted_to(self) -> int:

@@ -11,7 +11,7 @@ import contextlib
 import time
 import uuid
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -20,15 +20,18 @@ from bus.errors import StorageFault
 from bus.log_schema import LOG_SCHEMA, log_schema
 from bus.model import LogBatch, RecordBatch
 from bus.ports import (
+    OFFSET_MAX,
     CommitOutcome,
     Committed,
     Conflicted,
     FoundOffset,
     LogState,
+    Pace,
     PreparedFiles,
     ProducerMatch,
     ProducerProgress,
     Unknown,
+    no_pace,
 )
 from bus.storage_delta import checkpoints
 from bus.storage_delta.actions import (
@@ -36,18 +39,20 @@ from bus.storage_delta.actions import (
     LiveFile,
     decode_producers,
     encode_append,
-    encode_compaction,
+    encode_removal,
+    encode_swap,
     version_name,
 )
 from bus.storage_delta.commit import commit_version
 from bus.storage_delta.data_files import encode_data_file
-from bus.storage_delta.key_compaction import CompactionPlan, KeyCompaction
+from bus.storage_delta.key_compaction import KeyCompaction
 from bus.storage_delta.old_versions import drop_versions
 from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.producer_spans import id_max_of
 from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.recovery import recover, remove_leftovers
 from bus.storage_delta.store import KeyNotFound, ObjectStore
+from bus.storage_delta.swaps import SwapPlan, discard
 
 
 def _unnamed_id_max(file: LiveFile) -> int:
@@ -155,12 +160,12 @@ class DeltaPartitionTable:
                 high_watermark=high_watermark,
             )
         except StorageFault:
-            self._delete_unreferenced(new_paths)
+            discard(self._store, self._folder, new_paths)
             raise
         match outcome:
             case Conflicted():
                 self._must_reload = True
-                self._delete_unreferenced(new_paths)
+                discard(self._store, self._folder, new_paths)
             case Unknown():
                 self._must_reload = True
                 self._doubtful = _Doubtful(f"{self._log_folder}/{version_name(version)}", data)
@@ -222,25 +227,39 @@ class DeltaPartitionTable:
         first = bisect_left(view.files, seen_to, hi=count, key=lambda file: file.base_offset)
         return view.files[first:count]
 
-    def prepare_key_compaction(self, *, now_ms: int, tombstone_retention_ms: int) -> PreparedFiles | None:
+    @property
+    def files(self) -> Sequence[LiveFile]:
+        return self._reader.view.live_files
+
+    @property
+    def compacted_to(self) -> int:
+        return self._reader.view.compacted_to
+
+    def prepare_key_compaction(
+        self, *, now_ms: int, tombstone_retention_ms: int, end_offset: int = OFFSET_MAX, pace: Pace = no_pace
+    ) -> PreparedFiles | None:
         with self._reader.reading() as view:
-            files = view.live_files
-            prepared = self._compaction.prepare(files, now_ms=now_ms, tombstone_retention_ms=tombstone_retention_ms)
-        if prepared is None:
-            self._nothing_to_gain_to = view.state.high_watermark
+            files = [file for file in view.live_files if file.next_offset <= end_offset]
+            prepared = self._compaction.prepare(
+                files, now_ms=now_ms, tombstone_retention_ms=tombstone_retention_ms, pace=pace
+            )
+        if prepared is None and files:
+            self._nothing_to_gain_to = files[-1].next_offset
         return prepared
 
     def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         assert not self._must_reload, f"{self._folder}: swap after an outcome that asked for a reload"
-        plan: CompactionPlan = prepared.plan
+        plan: SwapPlan = prepared.plan
         view, removes = self._reader.view, prepared.removes
-        if [file.path for file in view.live_files[: len(removes)]] != list(removes):
-            self._compaction.discard(plan.adds)
-            return Conflicted(view.state.version, None, "the files have changed since they were compacted")
+        first = view.find_run(removes)
+        if first is None:
+            discard(self._store, self._folder, (file.path for file, _ in plan.adds))
+            return Conflicted(view.state.version, None, "the files have changed since others were prepared for them")
         adds = [(replace(file, committed_ms=now_ms), stats) for file, stats in plan.adds]
-        data = encode_compaction(
+        data = encode_swap(
             adds,
             removes,
+            operation=plan.operation,
             high_watermark=view.state.high_watermark,
             compacted_to=plan.compacted_to,
             leader_epoch=leader_epoch,
@@ -256,9 +275,38 @@ class DeltaPartitionTable:
             new_paths=[file.path for file in new_files],
         )
         if isinstance(outcome, Committed):
-            self._reader.view = view.compacted(
-                new_files, removed_count=len(removes), compacted_to=plan.compacted_to, leader_epoch=leader_epoch
+            self._reader.view = view.swapped(
+                new_files,
+                first=first,
+                removed_count=len(removes),
+                compacted_to=plan.compacted_to,
+                leader_epoch=leader_epoch,
             )
+            self._removed.update(dict.fromkeys(removes, now_ms))
+        return outcome
+
+    def advance_log_start(self, offset: int, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        assert not self._must_reload, f"{self._folder}: removal after an outcome that asked for a reload"
+        view = self._reader.view
+        assert view.state.log_start < offset <= view.state.high_watermark, (
+            f"{self._folder}: expected a log start above {view.state.log_start} and up to "
+            f"{view.state.high_watermark}, found {offset}"
+        )
+        removes = [file.path for file in view.live_files if file.next_offset <= offset]
+        txn_id = str(uuid.uuid4())
+        data = encode_removal(
+            removes,
+            high_watermark=view.state.high_watermark,
+            log_start=offset,
+            leader_epoch=leader_epoch,
+            now_ms=now_ms,
+            txn_id=txn_id,
+        )
+        outcome = self._commit(
+            view.state.version + 1, data, txn_id, high_watermark=view.state.high_watermark, new_paths=()
+        )
+        if isinstance(outcome, Committed):
+            self._reader.view = view.started_at(offset, removed_count=len(removes), leader_epoch=leader_epoch)
             self._removed.update(dict.fromkeys(removes, now_ms))
         return outcome
 
@@ -318,9 +366,3 @@ class DeltaPartitionTable:
         with contextlib.suppress(KeyNotFound):
             if self._store.get(doubtful.key) == doubtful.data:
                 self._store.confirm(doubtful.key, doubtful.data)
-
-    def _delete_unreferenced(self, paths: Iterable[str]) -> None:
-        # The next opening reports what stays.
-        for path in paths:
-            with contextlib.suppress(StorageFault):
-                self._store.delete(f"{self._folder}/{path}")

@@ -76,6 +76,17 @@ class RecordFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RECORD_FORMAT_ARROW: _ClassVar[RecordFormat]
     RECORD_FORMAT_RECORDS: _ClassVar[RecordFormat]
 
+class MaintenanceAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MAINTENANCE_ACTION_ROLL: _ClassVar[MaintenanceAction]
+    MAINTENANCE_ACTION_COMPACT: _ClassVar[MaintenanceAction]
+    MAINTENANCE_ACTION_CLEAN: _ClassVar[MaintenanceAction]
+
+class SwapKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SWAP_KIND_SAME_ROWS: _ClassVar[SwapKind]
+    SWAP_KIND_LAST_OF_KEYS: _ClassVar[SwapKind]
+
 class ResourceType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     RESOURCE_TYPE_TOPIC: _ClassVar[ResourceType]
@@ -147,6 +158,11 @@ PAYLOAD_CODEC_GZIP: PayloadCodec
 PAYLOAD_CODEC_SNAPPY: PayloadCodec
 RECORD_FORMAT_ARROW: RecordFormat
 RECORD_FORMAT_RECORDS: RecordFormat
+MAINTENANCE_ACTION_ROLL: MaintenanceAction
+MAINTENANCE_ACTION_COMPACT: MaintenanceAction
+MAINTENANCE_ACTION_CLEAN: MaintenanceAction
+SWAP_KIND_SAME_ROWS: SwapKind
+SWAP_KIND_LAST_OF_KEYS: SwapKind
 RESOURCE_TYPE_TOPIC: ResourceType
 RESOURCE_TYPE_BROKER: ResourceType
 ALTER_OPERATION_SET: AlterOperation
@@ -1058,6 +1074,108 @@ class CreatePartitionsResponse(_message.Message):
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[TopicResult]
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ...) -> None: ...
+
+class DeleteRecordsRequest(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[DeleteRecordsPartition]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[DeleteRecordsPartition, _Mapping]]] = ...) -> None: ...
+
+class DeleteRecordsPartition(_message.Message):
+    __slots__ = ("topic", "partition", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    offset: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class DeleteRecordsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[DeleteRecordsPartitionResponse]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[DeleteRecordsPartitionResponse, _Mapping]]] = ...) -> None: ...
+
+class DeleteRecordsPartitionResponse(_message.Message):
+    __slots__ = ("topic", "partition", "error_code", "error_message", "low_watermark", "version")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    error_code: ErrorCode
+    error_message: str
+    low_watermark: int
+    version: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., low_watermark: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class MaintainLogRequest(_message.Message):
+    __slots__ = ("action", "topic", "partitions")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    action: MaintenanceAction
+    topic: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, action: _Optional[_Union[MaintenanceAction, str]] = ..., topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class MaintainLogResponse(_message.Message):
+    __slots__ = ("partition", "error_code", "error_message", "version", "files_before", "files_after", "bytes_before", "bytes_after", "rewritten_bytes", "log_start", "dropped_versions", "deleted_files", "deleted_bytes")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FILES_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    FILES_AFTER_FIELD_NUMBER: _ClassVar[int]
+    BYTES_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_AFTER_FIELD_NUMBER: _ClassVar[int]
+    REWRITTEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FILES_FIELD_NUMBER: _ClassVar[int]
+    DELETED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    error_code: ErrorCode
+    error_message: str
+    version: int
+    files_before: int
+    files_after: int
+    bytes_before: int
+    bytes_after: int
+    rewritten_bytes: int
+    log_start: int
+    dropped_versions: int
+    deleted_files: int
+    deleted_bytes: int
+    def __init__(self, partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., version: _Optional[int] = ..., files_before: _Optional[int] = ..., files_after: _Optional[int] = ..., bytes_before: _Optional[int] = ..., bytes_after: _Optional[int] = ..., rewritten_bytes: _Optional[int] = ..., log_start: _Optional[int] = ..., dropped_versions: _Optional[int] = ..., deleted_files: _Optional[int] = ..., deleted_bytes: _Optional[int] = ...) -> None: ...
+
+class SwapFilesRequest(_message.Message):
+    __slots__ = ("topic", "partition", "kind", "removes", "adds")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    REMOVES_FIELD_NUMBER: _ClassVar[int]
+    ADDS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    kind: SwapKind
+    removes: _containers.RepeatedScalarFieldContainer[str]
+    adds: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., kind: _Optional[_Union[SwapKind, str]] = ..., removes: _Optional[_Iterable[str]] = ..., adds: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SwapFilesResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "version")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    version: int
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class ConfigResource(_message.Message):
     __slots__ = ("type", "name")

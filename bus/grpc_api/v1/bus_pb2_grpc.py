@@ -159,6 +159,21 @@ class BusStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterConfigsRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterConfigsResponse.FromString,
                 _registered_method=True)
+        self.DeleteRecords = channel.unary_unary(
+                '/bus.v1.Bus/DeleteRecords',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteRecordsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteRecordsResponse.FromString,
+                _registered_method=True)
+        self.MaintainLog = channel.unary_stream(
+                '/bus.v1.Bus/MaintainLog',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.MaintainLogRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.MaintainLogResponse.FromString,
+                _registered_method=True)
+        self.SwapFiles = channel.unary_unary(
+                '/bus.v1.Bus/SwapFiles',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesResponse.FromString,
+                _registered_method=True)
 
 
 class BusServicer:
@@ -324,6 +339,28 @@ class BusServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteRecords(self, request, context):
+        """Moves the log start of partitions up: no reader of the log sees a record below it any more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MaintainLog(self, request, context):
+        """Maintenance by hand, beside what the broker does by itself: one response a partition, as soon as it is done.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SwapFiles(self, request, context):
+        """Puts data files that somebody else prepared in the table's folder in place of live ones, as one Delta version with
+        dataChange=false. The leader reads and checks them first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BusServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -451,6 +488,21 @@ def add_BusServicer_to_server(servicer, server):
                     servicer.AlterConfigs,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterConfigsRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterConfigsResponse.SerializeToString,
+            ),
+            'DeleteRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteRecords,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteRecordsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteRecordsResponse.SerializeToString,
+            ),
+            'MaintainLog': grpc.unary_stream_rpc_method_handler(
+                    servicer.MaintainLog,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.MaintainLogRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.MaintainLogResponse.SerializeToString,
+            ),
+            'SwapFiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.SwapFiles,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1128,6 +1180,87 @@ class Bus:
             '/bus.v1.Bus/AlterConfigs',
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterConfigsRequest.SerializeToString,
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterConfigsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/DeleteRecords',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteRecordsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteRecordsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MaintainLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/bus.v1.Bus/MaintainLog',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.MaintainLogRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.MaintainLogResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SwapFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/SwapFiles',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesResponse.FromString,
             options,
             channel_credentials,
             insecure,
