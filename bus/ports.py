@@ -187,14 +187,16 @@ def no_pace(byte_count: int) -> None:
     """As fast as it goes."""
 
 
+# Above every offset.
 OFFSET_MAX = 2**63 - 1
 
 
 class PartitionTable(Protocol):
     """One partition's table, open for its single writer.
 
-    `append`, `swap_files`, `advance_log_start`, `reload` and `write_checkpoint` never overlap with one another, but
-    for `write_checkpoint`, which may run beside the three commits. The reads may run beside anything, any number at once, and see the state of one version.
+    `append`, `swap_files`, `advance_log_start`, `reload` and `write_checkpoint` never overlap with one another, but for
+    `write_checkpoint`, which may run beside the three commits. The reads may run beside anything, any number at once,
+    and see the state of one version.
     """
 
     @property
