@@ -1,0 +1,199 @@
+"""Members of a group killed, paused and started again, and their broker once: what the consumer promises holds.
+
+Judged by what the members noted, by the tables, and by what the commands for operators say; the seed decides what
+happens to whom, nothing is judged by how long it took.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import bus.sql
+from bus import Admin, NewTopic
+from bus.cli.main import cli
+from tests.support.broker_process import BrokerProcess
+from tests.support.member_processes import MemberProcesses, wait_until
+from tests.support.steady_producer import SteadyProducer
+
+TOPIC = "ledger"
+GROUP = "clerks"
+PARTITIONS = 12
+SETTINGS = (
+    "group.min.session.timeout.ms=500",
+    "group.initial.rebalance.delay.ms=100",
+    "offsets.topic.num.partitions=3",
+)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    options = [word for setting in SETTINGS for word in ("--set", setting)]
+    with BrokerProcess(tmp_path / "root", *options) as process:
+        with Admin(process.address) as admin:
+            admin.create_topics([NewTopic(TOPIC, partitions=PARTITIONS)])
+        yield process
+
+
+def disturb(members: MemberProcesses, broker: BrokerProcess, chance: random.Random, steps: int) -> None:
+    """For `steps` steps of half a second or so; half way through the broker is killed as well."""
+    for step in range(steps):
+        threading.Event().wait(chance.uniform(0.2, 0.8))  # the moment is the input of this test
+        members.disturb(chance)
+        if step == steps // 2:
+            broker.kill()
+            broker.start()
+    members.heal()
+
+
+def query(broker: BrokerProcess, sql: str) -> list[tuple[Any, ...]]:
+    with bus.sql.connect(str(broker.root)) as connection:
+        return connection.sql(sql).fetchall()
+
+
+def committed(broker: BrokerProcess) -> dict[int, int]:
+    with Admin(broker.address) as admin:
+        return {key.partition: found.offset for key, found in admin.list_group_offsets(GROUP).items()}
+
+
+def command(broker: BrokerProcess, *arguments: str) -> Result:
+    return CliRunner().invoke(
+        cli, arguments, env={"BUS_ADDRESS": broker.address, "BUS_ROOT": str(broker.root)}, prog_name="bus"
+    )
+
+
+def rows(broker: BrokerProcess, *arguments: str) -> list[dict[str, Any]]:
+    result = command(broker, *arguments, "--format", "json")
+    assert result.exit_code == 0, result.output
+    listed: list[dict[str, Any]] = json.loads(result.stdout)
+    return listed
+
+
+# ------------------------------------------------------------ at least once
+
+
+@pytest.mark.timeout(180)
+def test_members_killed_and_paused_process_everything_at_least_once_and_in_order(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    def program(name: str, journal: Path) -> list[str]:
+        return ["-m", "tests.support.journal_member", broker.address, TOPIC, GROUP, name, str(journal)]
+
+    with (
+        MemberProcesses(8, tmp_path / "members", program) as members,
+        SteadyProducer(broker.address, TOPIC, PARTITIONS, records=5) as producer,
+    ):
+        disturb(members, broker, random.Random(11), steps=40)
+        end = producer.finish()
+
+        def is_done() -> bool:
+            members.check_alive()
+            return committed(broker) == dict.fromkeys(range(PARTITIONS), end)
+
+        wait_until(is_done, "all is committed")
+        check_commands_while_members_are_there(broker, members, end)
+        members.end_in_order()
+    processed = {place for journal in members.journals for place in check_journal(journal.read_text().splitlines())}
+    assert processed == {(partition, offset) for partition in range(PARTITIONS) for offset in range(end)}
+    check_tables(broker, end)
+    check_reset(broker, end)
+
+
+def check_journal(lines: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """What one process has processed: only what it was given, in order without a gap as long as it had it, and the very
+    records that were sent."""
+    owned: set[int] = set()
+    next_offset: dict[int, int] = {}
+    for line in lines:
+        match line.split():
+            case ["assigned", partition]:
+                assert int(partition) not in owned, f"partition {partition} was assigned twice"
+                owned.add(int(partition))
+                next_offset.pop(int(partition), None)
+            case ["revoked" | "lost", partition]:
+                owned.remove(int(partition))
+            case [partition, offset, value]:
+                number, found = int(partition), int(offset)
+                assert number in owned, f"record {found} of partition {number} came to a member that does not have it"
+                assert value == offset, f"expected the value {offset}, found {value}"
+                assert found == next_offset.get(number, found), f"{number}: expected {next_offset[number]}, got {found}"
+                next_offset[number] = found + 1
+                yield number, found
+            case _:
+                pytest.fail(f"not a line of a journal: {line!r}")
+
+
+def check_commands_while_members_are_there(broker: BrokerProcess, members: MemberProcesses, end: int) -> None:
+    """The group has settled before: it has committed all, and every member that is dead was put out."""
+    names = sorted(member.name for member in members.members)
+
+    def are_all_members() -> bool:
+        state = rows(broker, "groups", "describe", GROUP, "--state")[0]
+        listed = rows(broker, "groups", "describe", GROUP, "--members")
+        return state["state"] == "Stable" and sorted(row["client_id"] for row in listed) == names
+
+    wait_until(are_all_members, "the group is stable, and its members are those that run")
+    state = rows(broker, "groups", "describe", GROUP, "--state")
+    assert [(row["assignment_strategy"], row["members"]) for row in state] == [("cooperative-sticky", 8)]
+    listed = rows(broker, "groups", "describe", GROUP, "--members", "--verbose")
+    assignments = [number for row in listed for number in numbers_in(row["assignment"])]
+    assert sorted(assignments) == list(range(PARTITIONS)), "each partition has one owner"
+    offsets = rows(broker, "groups", "describe", GROUP, "--offsets")
+    found = sorted((row["partition"], row["current_offset"], row["log_end_offset"], row["lag"]) for row in offsets)
+    assert found == [(number, end, end, 0) for number in range(PARTITIONS)]
+    of_members = {(number, row["consumer_id"]) for row in listed for number in numbers_in(row["assignment"])}
+    assert {(row["partition"], row["consumer_id"]) for row in offsets} == of_members
+    assert set(query(broker, "SELECT partition, consumer_id FROM lag")) == of_members, "the tables say the same"
+    refused = command(broker, "groups", "reset-offsets", GROUP, "--topic", TOPIC, "--to-earliest", "--execute")
+    assert (refused.exit_code, "to be inactive" in refused.stderr) == (1, True), refused.output
+
+
+def numbers_in(assignment: str | None) -> list[int]:
+    return [int(number) for number in re.findall(r"[:,](\d+)", assignment or "")]
+
+
+def check_tables(broker: BrokerProcess, end: int) -> None:
+    everything = f'SELECT count(*), count(DISTINCT (partition, value)), bool_and(value::BIGINT = "offset") FROM {TOPIC}'
+    assert query(broker, everything) == [(PARTITIONS * end, PARTITIONS * end, True)]
+    assert query(broker, "SELECT DISTINCT topic, committed_offset, lag FROM lag ORDER BY 1") == [(TOPIC, end, 0)]
+    assert query(broker, "SELECT group_id, state, member_count FROM groups") == [(GROUP, "Empty", 0)]
+    assert query(broker, "SELECT * FROM group_members") == []
+    assert query(
+        broker,
+        """SELECT count(*) FROM (
+            SELECT value.committed_offset - lag(value.committed_offset) OVER (
+                PARTITION BY value.topic, value.partition ORDER BY "offset") AS moved
+            FROM "__consumer_offsets" WHERE value.type = 'OffsetCommitted'
+        ) WHERE moved < 0""",
+    ) == [(0,)], "a committed offset went back"
+    history = query(
+        broker,
+        """SELECT value.generation, value.members FROM "__consumer_offsets"
+           WHERE value.type = 'GroupStored' ORDER BY "offset" """,
+    )
+    generations = [generation for generation, _ in history]
+    assert generations == sorted(generations)
+    assert generations[-1] > 10, "that was hardly a disturbance"  # compaction may have taken the older ones
+    for generation, members in history:
+        owners: dict[int, list[str]] = defaultdict(list)
+        for member in members or ():
+            for place in member["partitions"]:
+                owners[place["partition"]].append(member["member_id"])
+        assert all(len(found) == 1 for found in owners.values()), f"generation {generation}: {dict(owners)}"
+
+
+def check_reset(broker: BrokerProcess, end: int) -> None:
+    """The members have gone: now the offsets may be set, and SQL shows the lag that makes."""
+    done = rows(broker, "groups", "reset-offsets", GROUP, "--topic", f"{TOPIC}:3", "--to-offset", "7", "--execute")
+    assert [(row["partition"], row["new_offset"]) for row in done] == [(3, 7)]
+    lags = rows(broker, "sql", "SELECT * FROM lag WHERE lag > 0")
+    assert [(row["partition"], row["committed_offset"], row["lag"]) for row in lags] == [(3, 7, end - 7)]
