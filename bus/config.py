@@ -17,6 +17,7 @@ from typing import Any
 from bus.config_keys import (
     INT_MAX,
     LONG_MAX,
+    AnyOf,
     Between,
     ConfigEntry,
     ConfigError,
@@ -37,6 +38,9 @@ else:
     import tomli as tomllib
 
 PARTITIONS_MAX = 10_000  # of one topic; every partition is a table, so a typing error must not create millions
+SEGMENT_BYTES_MIN = 1_048_576
+DAY_MS = 86_400_000
+CLEANUP_POLICIES = ("delete", "compact")
 COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
@@ -98,6 +102,22 @@ class BrokerConfig:
     log_message_timestamp_after_max_ms: int = 3_600_000
     commit_interval_ms: int = 10
     commit_burst: int = 10_000
+    log_cleanup_policy: tuple[str, ...] = ("delete",)
+    log_retention_ms: int = 7 * DAY_MS
+    log_retention_bytes: int = -1
+    log_segment_bytes: int = 1_073_741_824
+    log_roll_ms: int = 7 * DAY_MS
+    log_segment_delete_delay_ms: int = 60_000
+    log_cleaner_delete_retention_ms: int = DAY_MS
+    log_cleaner_min_cleanable_ratio: float = 0.5
+    log_cleaner_min_compaction_lag_ms: int = 0
+    log_cleaner_max_compaction_lag_ms: int = LONG_MAX
+    delta_log_retention_ms: int = DAY_MS
+    delta_log_versions_max: int = 50_000
+    log_retention_check_interval_ms: int = 300_000
+    log_cleaner_threads: int = 1
+    log_cleaner_backoff_ms: int = 15_000
+    log_cleaner_io_max_bytes_per_second: float = sys.float_info.max
     socket_request_max_bytes: int = 104_857_600
     fetch_max_bytes: int = 57_671_680
     request_timeout_ms: int = 30_000
@@ -181,6 +201,67 @@ _BROKER_KEYS = (
     ),
     _key("commit.interval.ms", ConfigType.INT, "Default of the topic config commit.interval.ms.", Between(0)),
     _key("commit.burst", ConfigType.INT, "Default of the topic config commit.burst.", Between(1)),
+    _key("log.cleanup.policy", ConfigType.LIST, "Default of the topic config cleanup.policy.", AnyOf(CLEANUP_POLICIES)),
+    _key("log.retention.ms", ConfigType.LONG, "Default of the topic config retention.ms.", Between(-1)),
+    _key("log.retention.bytes", ConfigType.LONG, "Default of the topic config retention.bytes.", Between(-1)),
+    _key("log.segment.bytes", ConfigType.INT, "Default of the topic config segment.bytes.", Between(SEGMENT_BYTES_MIN)),
+    _key("log.roll.ms", ConfigType.LONG, "Default of the topic config segment.ms.", Between(1)),
+    _key(
+        "log.segment.delete.delay.ms",
+        ConfigType.LONG,
+        "Default of the topic config file.delete.delay.ms.",
+        Between(0),
+    ),
+    _key(
+        "log.cleaner.delete.retention.ms",
+        ConfigType.LONG,
+        "Default of the topic config delete.retention.ms.",
+        Between(0),
+    ),
+    _key(
+        "log.cleaner.min.cleanable.ratio",
+        ConfigType.DOUBLE,
+        "Default of the topic config min.cleanable.dirty.ratio.",
+        Between(0, 1),
+    ),
+    _key(
+        "log.cleaner.min.compaction.lag.ms",
+        ConfigType.LONG,
+        "Default of the topic config min.compaction.lag.ms.",
+        Between(0),
+    ),
+    _key(
+        "log.cleaner.max.compaction.lag.ms",
+        ConfigType.LONG,
+        "Default of the topic config max.compaction.lag.ms.",
+        Between(1),
+    ),
+    _key("delta.log.retention.ms", ConfigType.LONG, "Default of the topic config delta.log.retention.ms.", Between(0)),
+    _key("delta.log.versions.max", ConfigType.INT, "Default of the topic config delta.log.versions.max.", Between(1)),
+    _key(
+        "log.retention.check.interval.ms",
+        ConfigType.LONG,
+        "How often every partition is looked at for what its age makes due: retention, rolling, compaction, cleaning.",
+        Between(1),
+    ),
+    _key(
+        "log.cleaner.threads",
+        ConfigType.INT,
+        "Threads that roll, compact and clean partitions; one partition never takes two.",
+        Between(1),
+    ),
+    _key(
+        "log.cleaner.backoff.ms",
+        ConfigType.LONG,
+        "How long maintenance of a partition rests after it failed.",
+        Between(0),
+    ),
+    _key(
+        "log.cleaner.io.max.bytes.per.second",
+        ConfigType.DOUBLE,
+        "Most bytes that maintenance of all partitions together reads and writes in a second.",
+        Between(1),
+    ),
     _key("socket.request.max.bytes", ConfigType.INT, "Largest request that the broker takes.", Between(1)),
     _key(
         "fetch.max.bytes",
@@ -293,6 +374,7 @@ def load_broker_config(path: str | Path | None = None, overrides: Mapping[str, o
     config = BrokerConfig(**settings)
     _check_reachable(config)
     _check_session_timeouts(config)
+    _check_compaction_lags(config)
     return config
 
 
@@ -333,6 +415,15 @@ def _check_session_timeouts(config: BrokerConfig) -> None:
     if shortest > longest:
         raise ConfigError(
             f"expected group.min.session.timeout.ms of at most group.max.session.timeout.ms, {longest}, "
+            f"found {shortest}"
+        )
+
+
+def _check_compaction_lags(config: BrokerConfig) -> None:
+    shortest, longest = config.log_cleaner_min_compaction_lag_ms, config.log_cleaner_max_compaction_lag_ms
+    if shortest > longest:
+        raise ConfigError(
+            f"expected log.cleaner.min.compaction.lag.ms of at most log.cleaner.max.compaction.lag.ms, {longest}, "
             f"found {shortest}"
         )
 

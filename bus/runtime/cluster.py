@@ -41,7 +41,7 @@ from bus.topics.cluster_decisions import (
     decide_topic_files_deleted,
 )
 from bus.topics.cluster_records import ClusterRecord, encode_record
-from bus.topics.configs import TopicConfig, describe_topic_configs, resolve_topic_config
+from bus.topics.configs import TopicConfig, describe_topic_configs, find_contradiction, resolve_topic_config
 from bus.topics.names import is_internal_topic
 from bus.topics.producer_decisions import (
     InitProducer,
@@ -177,10 +177,13 @@ class Cluster:
                 topic_id=self._new_topic_id(),
                 leader_id=self._endpoint.broker_id,
                 partitions_default=self.config.num_partitions,
+                broker=self.config,
             )
             for command in commands
         ]
-        return await self._change(decisions, prepare=self._create_tables)
+        answers = await self._change(decisions, prepare=self._create_tables)
+        self._warn_of_contradictions(answers)
+        return answers
 
     async def create_internal_topic(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> TopicAnswer:
         """The topic as it is, created if it was not there. Callers at once get one and the same."""
@@ -213,14 +216,22 @@ class Cluster:
 
     async def alter_topic_configs(self, commands: Sequence[AlterTopicConfigs]) -> list[TopicAnswer]:
         answers = await self._change(
-            [functools.partial(decide_alter_topic_configs, command=command) for command in commands]
+            [functools.partial(decide_alter_topic_configs, command=command, broker=self.config) for command in commands]
         )
+        self._warn_of_contradictions(answers)
         for answer in answers:
             if not isinstance(answer, Refused) and (topic := self._state.topics.get(answer.name)) is not None:
                 settings = self._settings(topic)
                 for partition in self._partitions_of(topic.name, len(topic.partitions)):
                     partition.configure(settings)
         return answers
+
+    def _warn_of_contradictions(self, answers: Sequence[TopicAnswer]) -> None:
+        for answer in answers:
+            if not isinstance(answer, Refused):
+                contradiction = find_contradiction(resolve_topic_config(answer.configs, self.config))
+                if contradiction is not None:
+                    _log.warning("%s", contradiction, extra={"topic": answer.name})
 
     # ------------------------------------------------------------------ producers
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bus.config import PARTITIONS_MAX
+from bus.config import PARTITIONS_MAX, BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, Step
 from bus.topics.cluster import ClusterState, Topic
@@ -80,10 +80,16 @@ TopicStep = Step[ClusterRecord, TopicResult | Refused]
 
 
 def decide_create_topic(
-    state: ClusterState, command: CreateTopic, *, topic_id: str, leader_id: int, partitions_default: int
+    state: ClusterState,
+    command: CreateTopic,
+    *,
+    topic_id: str,
+    leader_id: int,
+    partitions_default: int,
+    broker: BrokerConfig | None = None,
 ) -> TopicStep:
     """One TopicCreated and a TopicConfigChanged for each config. `topic_id` has never been used, `leader_id` is
-    registered.
+    registered. `broker` has the defaults of configs.
 
     Refused: INVALID_TOPIC_EXCEPTION (name illegal, internal or colliding), TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
     INVALID_CONFIG.
@@ -95,7 +101,7 @@ def decide_create_topic(
     partitions = partitions_default if command.partitions in DEFAULT_PARTITIONS else command.partitions
     if not 1 <= partitions <= PARTITIONS_MAX:
         return _invalid_partitions(f"expected 1 to {PARTITIONS_MAX} partitions of {name}, found {partitions}")
-    configs = normalize_topic_configs(command.configs)
+    configs = normalize_topic_configs(command.configs, broker)
     if isinstance(configs, Refused):
         return Step(configs)
     if command.validate_only:
@@ -161,14 +167,16 @@ def decide_create_partitions(state: ClusterState, command: CreatePartitions, *, 
     return Step(result, () if command.validate_only else (added,))
 
 
-def decide_alter_topic_configs(state: ClusterState, command: AlterTopicConfigs) -> TopicStep:
+def decide_alter_topic_configs(
+    state: ClusterState, command: AlterTopicConfigs, *, broker: BrokerConfig | None = None
+) -> TopicStep:
     """All operations or none; a record for each override that is another one afterwards. Refused:
     INVALID_TOPIC_EXCEPTION (internal), UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG, INVALID_REQUEST (a config named
     twice)."""
     topic = _changeable_topic(state, command.name)
     if isinstance(topic, Refused):
         return Step(topic)
-    configs = alter_topic_configs(topic.configs, command.operations)
+    configs = alter_topic_configs(topic.configs, command.operations, broker)
     if isinstance(configs, Refused):
         return Step(configs)
     result = TopicResult(topic.name, topic.topic_id, len(topic.partitions), configs)

@@ -2,7 +2,8 @@
 
 Guards two promises: a topic never has a config that is unknown or out of range, and what `describe` says of a key is
 true, also where nothing acts on the key yet. Names, types, defaults and ranges are Kafka's (org.apache.kafka.storage
-.internals.log.LogConfig); `commit.interval.ms`, `commit.burst` and `delta.log.retention.ms` are the bus's own.
+.internals.log.LogConfig); `commit.interval.ms`, `commit.burst`, `delta.log.retention.ms`
+and `delta.log.versions.max` are the bus's own.
 Overrides are what users have set: name -> canonical text. Decides only; never changes the mapping that it is given.
 """
 
@@ -14,7 +15,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
-from bus.config import COMPRESSION_TYPES, TIMESTAMP_TYPES, BrokerConfig
+from bus.config import CLEANUP_POLICIES, COMPRESSION_TYPES, DAY_MS, SEGMENT_BYTES_MIN, TIMESTAMP_TYPES, BrokerConfig
 from bus.config_keys import (
     LONG_MAX,
     AnyOf,
@@ -33,30 +34,29 @@ from bus.config_keys import (
 from bus.errors import ErrorCode, Refused
 from bus.model import TimestampType
 
-_DAY_MS = 86_400_000
-
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
     """The configs of one topic with all defaults filled in. Kafka's defaults stand here and nowhere else."""
 
     cleanup_policy: tuple[str, ...] = ("delete",)
-    retention_ms: int = 7 * _DAY_MS  # -1: for ever
+    retention_ms: int = 7 * DAY_MS  # -1: for ever
     retention_bytes: int = -1  # -1: without bound
     segment_bytes: int = 1_073_741_824
-    segment_ms: int = 7 * _DAY_MS
+    segment_ms: int = 7 * DAY_MS
     max_message_bytes: int = 1_048_588
     min_insync_replicas: int = 1
     compression_type: str = "producer"
     message_timestamp_type: str = "CreateTime"
     message_timestamp_before_max_ms: int = LONG_MAX
     message_timestamp_after_max_ms: int = 3_600_000
-    delete_retention_ms: int = _DAY_MS
+    delete_retention_ms: int = DAY_MS
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = LONG_MAX
     file_delete_delay_ms: int = 60_000
-    delta_log_retention_ms: int = 7 * _DAY_MS
+    delta_log_retention_ms: int = DAY_MS
+    delta_log_versions_max: int = 50_000
     commit_interval_ms: int = 10
     commit_burst: int = 10_000
 
@@ -83,6 +83,18 @@ _BROKER_DEFAULTS: Mapping[str, str] = {
     "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
     "commit.interval.ms": "commit.interval.ms",
     "commit.burst": "commit.burst",
+    "cleanup.policy": "log.cleanup.policy",
+    "retention.ms": "log.retention.ms",
+    "retention.bytes": "log.retention.bytes",
+    "segment.bytes": "log.segment.bytes",
+    "segment.ms": "log.roll.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "delta.log.retention.ms": "delta.log.retention.ms",
+    "delta.log.versions.max": "delta.log.versions.max",
 }
 
 
@@ -95,25 +107,21 @@ def _idle_key(name: str, config_type: ConfigType, validator: Validator, document
 
 
 _KEYS = (
-    _idle_key(
+    _key(
         "cleanup.policy",
         ConfigType.LIST,
-        AnyOf(("delete", "compact")),
+        AnyOf(CLEANUP_POLICIES),
         "What happens to old records: delete by age and size, compact to the last one of each key; empty: nothing.",
     ),
-    _idle_key(
-        "retention.ms", ConfigType.LONG, Between(-1), "Age in ms at which delete may remove a record; -1: never."
-    ),
-    _idle_key(
+    _key("retention.ms", ConfigType.LONG, Between(-1), "Age in ms at which delete may remove a record; -1: never."),
+    _key(
         "retention.bytes",
         ConfigType.LONG,
         Between(-1),
         "Size of a partition above which delete removes its oldest records; -1: no bound.",
     ),
-    _idle_key("segment.bytes", ConfigType.INT, Between(1_048_576), "Size that small data files are rolled up to."),
-    _idle_key(
-        "segment.ms", ConfigType.LONG, Between(1), "Age in ms at which small data files are rolled up, full or not."
-    ),
+    _key("segment.bytes", ConfigType.INT, Between(SEGMENT_BYTES_MIN), "Size that small data files are rolled up to."),
+    _key("segment.ms", ConfigType.LONG, Between(1), "Age in ms at which small data files are rolled up, full or not."),
     _key(
         "max.message.bytes",
         ConfigType.INT,
@@ -150,38 +158,44 @@ _KEYS = (
         Between(0),
         "With CreateTime: how many ms a timestamp may lie ahead of the broker's clock before its batch is refused.",
     ),
-    _idle_key(
+    _key(
         "delete.retention.ms",
         ConfigType.LONG,
         Between(0),
         "How many ms compaction keeps a tombstone for readers to see.",
     ),
-    _idle_key(
+    _key(
         "min.cleanable.dirty.ratio",
         ConfigType.DOUBLE,
         Between(0, 1),
         "Share of a partition that must be uncompacted before compaction takes it up.",
     ),
-    _idle_key(
+    _key(
         "min.compaction.lag.ms", ConfigType.LONG, Between(0), "Age in ms that a record reaches before it is compacted."
     ),
-    _idle_key(
+    _key(
         "max.compaction.lag.ms",
         ConfigType.LONG,
         Between(1),
         "Age in ms at which a record must take part in compaction.",
     ),
-    _idle_key(
+    _key(
         "file.delete.delay.ms",
         ConfigType.LONG,
         Between(0),
         "How many ms a data file stays after the table has let go of it, for readers that still use it.",
     ),
-    _idle_key(
+    _key(
         "delta.log.retention.ms",
         ConfigType.LONG,
         Between(0),
         "Age in ms at which versions behind a checkpoint leave the Delta log; a native stream idle longer starts anew.",
+    ),
+    _key(
+        "delta.log.versions.max",
+        ConfigType.INT,
+        Between(1),
+        "Versions that the Delta log keeps at most; older ones behind a checkpoint go before their time.",
     ),
     _key(
         "commit.interval.ms",
@@ -224,17 +238,20 @@ def resolve_topic_config(overrides: Mapping[str, str], broker: BrokerConfig | No
     return TopicConfig(**settings)
 
 
-def check_topic_configs(configs: Mapping[str, str]) -> Refused | None:
+def check_topic_configs(configs: Mapping[str, str], broker: BrokerConfig | None = None) -> Refused | None:
     """None if a topic may have these overrides; else INVALID_CONFIG with the key, what was expected and found."""
-    normal = normalize_topic_configs(configs)
+    normal = normalize_topic_configs(configs, broker)
     return normal if isinstance(normal, Refused) else None
 
 
-def normalize_topic_configs(configs: Mapping[str, str]) -> Mapping[str, str] | Refused:
-    """The overrides in canonical text, as they are stored, or the first reason to refuse them."""
+def normalize_topic_configs(
+    configs: Mapping[str, str], broker: BrokerConfig | None = None
+) -> Mapping[str, str] | Refused:
+    """The overrides in canonical text, as they are stored, or the first reason to refuse them: also one that only
+    appears beside the broker's defaults."""
     try:
         normal = {name: _normal_text(name, text) for name, text in configs.items()}
-        config = resolve_topic_config(normal)
+        config = resolve_topic_config(normal, broker)
     except ConfigError as error:
         return Refused(ErrorCode.INVALID_CONFIG, str(error))
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
@@ -246,6 +263,16 @@ def normalize_topic_configs(configs: Mapping[str, str]) -> Mapping[str, str] | R
     return normal
 
 
+def find_contradiction(config: TopicConfig) -> str | None:
+    """What is allowed, and yet hardly what somebody wanted."""
+    if 0 <= config.retention_bytes < config.segment_bytes:
+        return (
+            f"segment.bytes is {config.segment_bytes}, above retention.bytes, {config.retention_bytes}: a file may "
+            "grow beyond what is kept, and then goes as a whole"
+        )
+    return None
+
+
 def describe_topic_configs(overrides: Mapping[str, str], broker: BrokerConfig | None = None) -> list[ConfigEntry]:
     """Every config of a topic, set or not. A key that nothing acts on yet says so in its documentation."""
     broker_defaults = _broker_defaults(broker)
@@ -253,7 +280,7 @@ def describe_topic_configs(overrides: Mapping[str, str], broker: BrokerConfig | 
 
 
 def alter_topic_configs(
-    overrides: Mapping[str, str], operations: Sequence[ConfigOperation]
+    overrides: Mapping[str, str], operations: Sequence[ConfigOperation], broker: BrokerConfig | None = None
 ) -> Mapping[str, str] | Refused:
     """The overrides after all operations, in canonical text, or the reason why none is done.
 
@@ -266,19 +293,22 @@ def alter_topic_configs(
             ErrorCode.INVALID_REQUEST, f"expected one operation for each config, found several for {repeated}"
         )
     altered = dict(overrides)
+    broker_defaults = _broker_defaults(broker)
     for operation in operations:
         try:
-            text = _altered_text(altered, operation)
+            text = _altered_text(altered, operation, broker_defaults)
         except ConfigError as error:
             return Refused(ErrorCode.INVALID_CONFIG, str(error))
         if text is None:
             altered.pop(operation.name, None)
         else:
             altered[operation.name] = text
-    return normalize_topic_configs(altered)
+    return normalize_topic_configs(altered, broker)
 
 
-def _altered_text(overrides: Mapping[str, str], operation: ConfigOperation) -> str | None:
+def _altered_text(
+    overrides: Mapping[str, str], operation: ConfigOperation, broker_defaults: Mapping[str, ConfigValue]
+) -> str | None:
     key = _known_key(operation.name)
     match operation.operation:
         case AlterOperation.SET:
@@ -289,7 +319,7 @@ def _altered_text(overrides: Mapping[str, str], operation: ConfigOperation) -> s
             if key.type is not ConfigType.LIST:
                 raise ConfigError(f"{key.name}: expected a list to {operation.operation.name}, found {key.type.value}")
             given = key.parse(operation.value)
-            current = key.parse(overrides[key.name]) if key.name in overrides else key.default
+            current = key.parse(overrides[key.name]) if key.name in overrides else _default(key, broker_defaults)
             assert isinstance(given, tuple)
             assert isinstance(current, tuple)
             if operation.operation is AlterOperation.APPEND:

@@ -250,3 +250,10 @@ def test_shipped_logging_file_has_the_agreed_form() -> None:
     assert settings["format"] in ("text", "json")
     assert settings["level"] == "INFO"
     assert all(name.startswith("bus.") for name in settings["levels"])
+
+
+def test_compaction_lags_that_contradict_each_other_stop_the_start() -> None:
+    lags = {"log.cleaner.min.compaction.lag.ms": 6, "log.cleaner.max.compaction.lag.ms": 5}
+    with pytest.raises(ConfigError, match=r"of at most log\.cleaner\.max\.compaction\.lag\.ms, 5, found 6"):
+        load_broker_config(None, lags)
+    assert load_broker_config(None, {**lags, "log.cleaner.max.compaction.lag.ms": 6}).log_cleaner_threads == 1

@@ -16,6 +16,7 @@ from bus.topics.configs import (
     alter_topic_configs,
     check_topic_configs,
     describe_topic_configs,
+    find_contradiction,
     normalize_topic_configs,
     resolve_topic_config,
 )
@@ -30,7 +31,7 @@ def test_every_config_has_a_field_and_a_valid_default() -> None:
         assert key.parse(key.format(key.default)) == key.default
 
 
-# Kafka 4's documented defaults; delta.log.retention.ms, commit.interval.ms and commit.burst are the bus's own.
+# Kafka 4's documented defaults; delta.log.*, commit.interval.ms and commit.burst are the bus's own.
 @pytest.mark.parametrize(
     ("name", "default", "config_type", "valid_values"),
     [
@@ -50,7 +51,8 @@ def test_every_config_has_a_field_and_a_valid_default() -> None:
         ("min.compaction.lag.ms", "0", "long", "[0,...]"),
         ("max.compaction.lag.ms", "9223372036854775807", "long", "[1,...]"),
         ("file.delete.delay.ms", "60000", "long", "[0,...]"),
-        ("delta.log.retention.ms", "604800000", "long", "[0,...]"),
+        ("delta.log.retention.ms", "86400000", "long", "[0,...]"),
+        ("delta.log.versions.max", "50000", "int", "[1,...]"),
         ("commit.interval.ms", "10", "int", "[0,...]"),
         ("commit.burst", "10000", "int", "[1,...]"),
     ],
@@ -64,15 +66,7 @@ def test_described_defaults_types_and_ranges(name: str, default: str, config_typ
 def test_description_is_one_line_and_says_what_has_no_effect_yet() -> None:
     entries = describe_topic_configs({})
     assert all("\n" not in entry.documentation and entry.documentation.endswith(".") for entry in entries)
-    assert {entry.name for entry in entries if not entry.documentation.endswith(NO_EFFECT_YET)} == {
-        "max.message.bytes",
-        "compression.type",
-        "message.timestamp.type",
-        "message.timestamp.before.max.ms",
-        "message.timestamp.after.max.ms",
-        "commit.interval.ms",
-        "commit.burst",
-    }
+    assert [entry.name for entry in entries if entry.documentation.endswith(NO_EFFECT_YET)] == ["min.insync.replicas"]
 
 
 def test_override_wins_over_the_broker_and_the_broker_over_the_default() -> None:
@@ -97,6 +91,18 @@ def test_every_broker_default_of_a_topic_config_is_used() -> None:
         log_message_timestamp_after_max_ms=3,
         commit_interval_ms=4,
         commit_burst=5,
+        log_cleanup_policy=("compact",),
+        log_retention_ms=6,
+        log_retention_bytes=7,
+        log_segment_bytes=8,
+        log_roll_ms=9,
+        log_segment_delete_delay_ms=10,
+        log_cleaner_delete_retention_ms=11,
+        log_cleaner_min_cleanable_ratio=0.12,
+        log_cleaner_min_compaction_lag_ms=13,
+        log_cleaner_max_compaction_lag_ms=14,
+        delta_log_retention_ms=15,
+        delta_log_versions_max=16,
     )
     assert resolve_topic_config({}, broker) == TopicConfig(
         max_message_bytes=1,
@@ -106,6 +112,18 @@ def test_every_broker_default_of_a_topic_config_is_used() -> None:
         message_timestamp_after_max_ms=3,
         commit_interval_ms=4,
         commit_burst=5,
+        cleanup_policy=("compact",),
+        retention_ms=6,
+        retention_bytes=7,
+        segment_bytes=8,
+        segment_ms=9,
+        file_delete_delay_ms=10,
+        delete_retention_ms=11,
+        min_cleanable_dirty_ratio=0.12,
+        min_compaction_lag_ms=13,
+        max_compaction_lag_ms=14,
+        delta_log_retention_ms=15,
+        delta_log_versions_max=16,
     )
 
 
@@ -229,6 +247,36 @@ def test_operations_are_checked_together_and_none_is_done_if_one_is_wrong() -> N
     refused = alter_topic_configs(overrides, raised[:1])
     assert isinstance(refused, Refused)
     assert refused.code is ErrorCode.INVALID_CONFIG
+
+
+def test_override_that_contradicts_the_broker_default_is_refused() -> None:
+    broker = BrokerConfig(log_cleaner_max_compaction_lag_ms=5)
+    assert check_topic_configs({"min.compaction.lag.ms": "6"}) is None
+    refused = check_topic_configs({"min.compaction.lag.ms": "6"}, broker)
+    assert refused == Refused(
+        ErrorCode.INVALID_CONFIG, "expected min.compaction.lag.ms of at most max.compaction.lag.ms, 5, found 6"
+    )
+
+
+def test_appending_to_a_list_that_nobody_set_begins_from_the_broker_default() -> None:
+    broker = BrokerConfig(log_cleanup_policy=("compact",))
+    altered = alter_topic_configs({}, [ConfigOperation("cleanup.policy", APPEND, "delete")], broker)
+    assert altered == {"cleanup.policy": "compact,delete"}
+
+
+@pytest.mark.parametrize(
+    ("config", "is_told"),
+    [
+        (TopicConfig(retention_bytes=2_000_000, segment_bytes=2_000_001), True),
+        (TopicConfig(retention_bytes=0), True),
+        (TopicConfig(retention_bytes=2_000_000, segment_bytes=2_000_000), False),
+        (TopicConfig(retention_bytes=-1), False),
+    ],
+)
+def test_segments_above_what_is_retained_are_allowed_and_told(config: TopicConfig, is_told: bool) -> None:
+    told = find_contradiction(config)
+    assert (told is not None) is is_told
+    assert told is None or (str(config.segment_bytes) in told and str(config.retention_bytes) in told)
 
 
 def test_config_named_twice_in_one_request_is_refused() -> None:
