@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bus.cli.groups import BusCommand
+from bus.cli.interrupts import sigterm_as_interrupt
 from bus.cli.options import address_option, choose_partitions, complete_groups, count_of, topic_argument
 from bus.cli.positions import Place, Position, PositionType
 from bus.cli.record_format import FORMAT_HELP, Writer, compile_format
@@ -81,7 +82,7 @@ def consume(
     quiet: bool,
     address: str,
 ) -> None:
-    """Print the records of TOPIC; go on with new ones until Ctrl-C, unless --exit or --max says when to stop.
+    """Print the records of TOPIC; go on with new ones until Ctrl-C or SIGTERM, unless --exit or --max ends it before.
 
     With --group, --from is for partitions of which the group has no offset yet: beginning or end.
     """
@@ -98,7 +99,7 @@ def consume(
         counts = _read_as_member(address, names, group, reset, count_max, is_finite, write, tell)
     printed = 0
     try:
-        with contextlib.closing(counts):
+        with sigterm_as_interrupt(), contextlib.closing(counts):
             for count in counts:
                 printed = count
     except KeyboardInterrupt:

@@ -7,6 +7,7 @@ a traceback, and `--debug` shows one for everything. Exit status 1 for failures,
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +19,8 @@ from bus.config_keys import ConfigError
 from bus.errors import BusError, ErrorCode, StorageFault
 
 EXIT_FAILURE = 1
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+EXIT_SIGNAL = 128  # + the number of the signal, as a shell reports it
+EXIT_INTERRUPTED = EXIT_SIGNAL + signal.SIGINT
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 _DEBUG = "bus.cli.debug"
@@ -64,8 +66,9 @@ def translated_failures(ctx: click.Context) -> Iterator[None]:
     except BrokenPipeError:
         _close_stdout()
         ctx.exit(EXIT_BROKEN_PIPE)
-    except KeyboardInterrupt:
-        ctx.exit(EXIT_INTERRUPTED)
+    except KeyboardInterrupt as interrupt:
+        number = next(iter(interrupt.args), signal.SIGINT)
+        ctx.exit(EXIT_SIGNAL + number)
     except Exception as error:
         message = describe_failure(error)
         if message is None or is_debug(ctx):

@@ -103,7 +103,9 @@ def test_a_topic_that_is_not_there_is_refused_by_name(broker: BrokerProcess) -> 
     assert "nowhere" in refused.stderr
 
 
-def test_members_share_the_partitions_and_ctrl_c_leaves_at_once(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_members_share_the_partitions_and_leave_at_once_on_ctrl_c_and_sigterm(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
     fill(broker, "shared", {0: 1, 1: 1})
     logs = [tmp_path / name for name in ("first", "second")]
     members = []
@@ -129,6 +131,10 @@ def test_members_share_the_partitions_and_ctrl_c_leaves_at_once(broker: BrokerPr
         members[0].send_signal(signal.SIGINT)
         assert members[0].wait(timeout=30) == 0
         wait_for(lambda: logs[1].read_text().count("assigned: shared:0,1") == 1)
+        members[1].send_signal(signal.SIGTERM)
+        assert members[1].wait(timeout=30) == 0
+        state = json.loads(done(broker, "groups", "describe", "shared", "--state").stdout)
+        assert [(row["state"], row["members"]) for row in state] == [("Empty", 0)]
         assert "Traceback" not in logs[0].read_text() + logs[1].read_text()
     finally:
         for member in members:
