@@ -1,4 +1,4 @@
-"""The administrator's client: topics, their partitions and configs, offsets, consumer groups, the cluster.
+"""The administrator's client: topics, their partitions and configs, logs, offsets, consumer groups, the cluster.
 
 Guards one promise: a call that returns has done all that it was asked. Items are tried all, and if any failed, one
 `BusError` tells of every failure, with the code of the first.
@@ -7,19 +7,21 @@ Guards one promise: a call that returns has done all that it was asked. Items ar
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, overload
 
 from bus.client import offset_targets as targets
 from bus.client.admin_groups import GroupAdmin
+from bus.client.admin_logs import LogAdmin
 from bus.client.cluster import Cluster, error_of
 from bus.client.configs import AdminConfig, parse_addresses, parse_config
 from bus.client.failures import raise_failures
 from bus.client.group_calls import GroupCalls
 from bus.client.group_values import CommittedOffset, GroupDescription, GroupListing
 from bus.client.list_offsets import OffsetQuestion, list_offsets
+from bus.client.log_values import DeletedRecords, MaintainedLog
 from bus.client.values import (
     BrokerInfo,
     ClusterDescription,
@@ -56,6 +58,7 @@ class Admin:
         self._cluster = Cluster(parse_addresses(address), self._config)
         calls = GroupCalls(self._cluster, timeout_ms=self._config.default_api_timeout_ms, retries=self._config.retries)
         self._groups = GroupAdmin(self._cluster, calls)
+        self._logs = LogAdmin(self._cluster, self._config)
 
     # ------------------------------------------------------------ topics
 
@@ -140,6 +143,50 @@ class Admin:
         )
         response = self._on_controller("AlterConfigs", request)
         raise_failures([(r.resource.name, r.error_code, r.error_message) for r in response.resources])
+
+    # ------------------------------------------------------------ logs
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, DeletedRecords]:
+        """Delete the records of each partition below an offset, -1 for all that are committed; where the log starts
+        now, by partition. An offset below the log start changes nothing.
+
+        Raises OFFSET_OUT_OF_RANGE for an offset beyond the high watermark, POLICY_VIOLATION where `cleanup.policy` has
+        no delete, INVALID_TOPIC_EXCEPTION for the bus's own topics.
+        """
+        return self._logs.delete_records(offsets)
+
+    def maintain_log(
+        self, topic: str, action: str, partitions: Collection[int] | None = None
+    ) -> Iterator[MaintainedLog]:
+        """Have the leaders do now what they do by themselves in time, in these partitions, or in all: "roll" small data
+        files into large ones, "compact" by key, or "clean" what retention lets go, old versions and removed files.
+
+        Begins at once. The iterator gives the result of each partition as it is finished, in no order, and raises at
+        its end if any failed: POLICY_VIOLATION for "compact" where `cleanup.policy` has no compact. There is no
+        deadline. Who closes the iterator ends the call: partitions that were not begun stay as they are.
+        """
+        return self._logs.maintain(topic, action, partitions)
+
+    def swap_files(
+        self,
+        topic: str,
+        partition: int,
+        removes: Sequence[str],
+        adds: Sequence[str],
+        kind: str = "same_rows",
+        *,
+        timeout_ms: int = 3_600_000,
+    ) -> int:
+        """Put files that a job wrote into the partition's folder in place of live ones, by name, both in offset order;
+        the Delta version that has them. The leader reads `adds` first.
+
+        `kind` "same_rows": every offset of `removes`, and no other; "last_of_keys": some may be missing, but not the
+        last one. Raises INVALID_REQUEST if the files are not that, or if `removes` are not live any more: then nothing
+        has changed. Is not repeated: after REQUEST_TIMED_OUT, NETWORK_EXCEPTION or KAFKA_STORAGE_ERROR the table tells
+        whether the swap took place.
+        """
+        swapped = TopicPartition(topic, partition)
+        return self._logs.swap_files(swapped, removes, adds, kind, timeout_s=timeout_ms / 1000)
 
     # ------------------------------------------------------------ offsets and the cluster
 

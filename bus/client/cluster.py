@@ -11,7 +11,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -310,6 +310,17 @@ class Cluster:
         )
         return stream(iter(requests), metadata=self.headers)
 
+    def open_answers(self, method: str, request: Any, *, address: str) -> Generator[Any, None, None]:
+        """A call with many answers, made at once and without a deadline. The generator raises `BusError`; closing it,
+        or letting go of it, ends the call."""
+        descriptor = _SERVICE.methods_by_name[method]
+        stream = self.channel(address).unary_stream(
+            f"/{_SERVICE.full_name}/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=getattr(pb, descriptor.output_type.name).FromString,
+        )(request, metadata=self.headers)
+        return _answers(stream, address=address, method=method)
+
     def channel(self, address: str) -> grpc.Channel:
         with self._lock:
             if self._is_closed:
@@ -337,6 +348,15 @@ class Cluster:
             self._calls.clear()
         for channel in channels.values():
             channel.close()
+
+
+def _answers(stream: Any, *, address: str, method: str) -> Generator[Any, None, None]:
+    try:
+        yield from stream
+    except grpc.RpcError as failure:
+        raise translate_rpc_error(failure, address=address, what=method) from None
+    finally:
+        stream.cancel()
 
 
 def _topic_info(topic: Any) -> TopicInfo:

@@ -1,0 +1,192 @@
+"""The administrator's calls for the life of the log: records deleted, maintenance by hand, files swapped by a job.
+
+Guards one promise: each partition is asked of its leader. Deleting is repeated while that may help, since a second time
+changes nothing; a swap is sent once, for its second answer would say that the files are gone. Maintenance takes as long
+as it takes: it has no deadline, and closing its iterator ends it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from itertools import chain
+from typing import Any, Protocol
+
+from bus.client.cluster import Cluster, error_of
+from bus.client.failures import raise_failures
+from bus.client.list_offsets import leader_of
+from bus.client.log_values import DeletedRecords, MaintainedLog
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TopicPartition
+
+ACTIONS = {
+    "roll": pb.MAINTENANCE_ACTION_ROLL,
+    "compact": pb.MAINTENANCE_ACTION_COMPACT,
+    "clean": pb.MAINTENANCE_ACTION_CLEAN,
+}
+SWAP_KINDS = {"same_rows": pb.SWAP_KIND_SAME_ROWS, "last_of_keys": pb.SWAP_KIND_LAST_OF_KEYS}
+
+
+class CallTimes(Protocol):
+    """The settings of a client that say how long it tries."""
+
+    @property
+    def retries(self) -> int: ...
+    @property
+    def default_api_timeout_ms(self) -> int: ...
+
+
+class LogAdmin:
+    """Every method blocks until the leaders' answers and raises `BusError`."""
+
+    def __init__(self, cluster: Cluster, times: CallTimes) -> None:
+        self._cluster = cluster
+        self._retries = times.retries
+        self._timeout_s = times.default_api_timeout_ms / 1000
+
+    # ------------------------------------------------------------ deleting records
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, DeletedRecords]:
+        deadline = time.monotonic() + self._timeout_s
+        answers: dict[TopicPartition, DeletedRecords | BusError] = {}
+        waiting = list(offsets)
+        attempt = 0
+        while waiting:
+            self._ask_to_delete({one: offsets[one] for one in waiting}, answers, deadline)
+            waiting = [one for one in waiting if self._may_ask_again(answers[one])]
+            delay = self._cluster.backoff.seconds(attempt)
+            if attempt >= self._retries or time.monotonic() + delay >= deadline:
+                break
+            if waiting:
+                attempt += 1
+                time.sleep(delay)
+                self._cluster.forget({one.topic for one in waiting})
+        raise_failures(
+            [
+                (str(one), int(answer.code), answer.message) if isinstance(answer, BusError) else (str(one), 0, "")
+                for one, answer in answers.items()
+            ]
+        )
+        return {one: answer for one in offsets if isinstance(answer := answers[one], DeletedRecords)}
+
+    def _may_ask_again(self, answer: DeletedRecords | BusError) -> bool:
+        return isinstance(answer, BusError) and self._cluster.may_retry(answer)
+
+    def _ask_to_delete(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        answers: dict[TopicPartition, DeletedRecords | BusError],
+        deadline: float,
+    ) -> None:
+        """An answer for each of `offsets`, one call a leader."""
+        by_address: dict[str, list[TopicPartition]] = {}
+        for one in offsets:
+            try:
+                by_address.setdefault(self._leader(one, deadline), []).append(one)
+            except BusError as error:
+                answers[one] = error
+        for address, partitions in by_address.items():
+            request = pb.DeleteRecordsRequest(
+                partitions=[
+                    pb.DeleteRecordsPartition(topic=one.topic, partition=one.partition, offset=offsets[one])
+                    for one in partitions
+                ]
+            )
+            try:
+                response = self._cluster.call("DeleteRecords", request, address=address)
+            except BusError as error:
+                answers.update(dict.fromkeys(partitions, error))
+                continue
+            answers.update({TopicPartition(item.topic, item.partition): _deleted(item) for item in response.partitions})
+
+    def _leader(self, partition: TopicPartition, deadline: float) -> str:
+        address = leader_of(self._cluster, partition, timeout_s=deadline - time.monotonic())
+        if address is None:
+            raise BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
+        return address
+
+    # ------------------------------------------------------------ maintenance by hand
+
+    def maintain(self, topic: str, action: str, partitions: Collection[int] | None) -> Iterator[MaintainedLog]:
+        """Begins at once; the iterator tells."""
+        if action not in ACTIONS:
+            raise BusError(ErrorCode.INVALID_REQUEST, f"expected an action {_one_of(ACTIONS)}, found {action!r}")
+        deadline = time.monotonic() + self._timeout_s
+        info = self._cluster.wait_topic(topic, timeout_s=self._timeout_s)
+        wanted = range(len(info.partitions)) if partitions is None else sorted(set(partitions))
+        by_address: dict[str, list[int]] = {}
+        for number in wanted:
+            by_address.setdefault(self._leader(TopicPartition(topic, number), deadline), []).append(number)
+        streams = [
+            self._cluster.open_answers(
+                "MaintainLog",
+                pb.MaintainLogRequest(action=ACTIONS[action], topic=topic, partitions=numbers),
+                address=address,
+            )
+            for address, numbers in by_address.items()
+        ]
+        return _results(topic, streams)
+
+    # ------------------------------------------------------------ files of a job
+
+    def swap_files(
+        self, partition: TopicPartition, removes: Sequence[str], adds: Sequence[str], kind: str, *, timeout_s: float
+    ) -> int:
+        """Returns the version that has the new files."""
+        if kind not in SWAP_KINDS:
+            raise BusError(ErrorCode.INVALID_REQUEST, f"expected a kind {_one_of(SWAP_KINDS)}, found {kind!r}")
+        request = pb.SwapFilesRequest(
+            topic=partition.topic,
+            partition=partition.partition,
+            kind=SWAP_KINDS[kind],
+            removes=removes,
+            adds=adds,
+        )
+        address = self._leader(partition, time.monotonic() + self._timeout_s)
+        response = self._cluster.call("SwapFiles", request, address=address, timeout_s=timeout_s)
+        if response.error_code:
+            self._cluster.forget([partition.topic])
+            raise error_of(response.error_code, response.error_message)
+        return int(response.version)
+
+
+def _deleted(item: pb.DeleteRecordsPartitionResponse) -> DeletedRecords | BusError:
+    if item.error_code:
+        return error_of(item.error_code, item.error_message)
+    return DeletedRecords(item.low_watermark, item.version)
+
+
+def _results(topic: str, streams: Sequence[Generator[Any, None, None]]) -> Iterator[MaintainedLog]:
+    answers: list[tuple[str, int, str]] = []
+    with ExitStack() as stack:
+        for stream in streams:
+            stack.enter_context(closing(stream))
+        for answer in chain.from_iterable(streams):
+            name = str(TopicPartition(topic, answer.partition))
+            answers.append((name, answer.error_code, answer.error_message))
+            if not answer.error_code:
+                yield _maintained(answer)
+    raise_failures(answers)
+
+
+def _maintained(answer: pb.MaintainLogResponse) -> MaintainedLog:
+    return MaintainedLog(
+        partition=answer.partition,
+        version=answer.version,
+        files_before=answer.files_before,
+        files_after=answer.files_after,
+        bytes_before=answer.bytes_before,
+        bytes_after=answer.bytes_after,
+        rewritten_bytes=answer.rewritten_bytes,
+        log_start=answer.log_start,
+        dropped_versions=answer.dropped_versions,
+        deleted_files=answer.deleted_files,
+        deleted_bytes=answer.deleted_bytes,
+    )
+
+
+def _one_of(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
