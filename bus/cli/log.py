@@ -1,6 +1,7 @@
 """`bus log`: what the tables under a topic hold, and whether they keep what the log promises.
 
-Reads the storage, never a broker, and never writes: it may run at any time.
+What is here reads the storage, never a broker, and never writes: it may run at any time. The commands that change a
+log are in modules of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import click
 from bus.cli.failures import EXIT_FAILURE
 from bus.cli.groups import BusGroup
 from bus.cli.log_dump import dump
+from bus.cli.log_maintenance import clean, compact, roll
 from bus.cli.log_targets import Target, open_store, partitions_of
 from bus.cli.options import complete_topics, count_of, listing_format_option, root_option
 from bus.cli.output import Column, human_bytes, resolve_form, write_json, write_listing
@@ -70,10 +72,13 @@ _REPORT_COLUMNS = (
 
 @click.group(cls=BusGroup)
 def log() -> None:
-    """Inspect and verify the tables under a topic, with the broker up or down."""
+    """Inspect and verify the tables under a topic, with the broker up or down; have a broker tidy them up."""
 
 
 log.add_command(dump)
+log.add_command(roll)
+log.add_command(compact)
+log.add_command(clean)
 
 
 def _target_argument(*, is_required: bool = True) -> Callable[[Any], Any]:

@@ -8,7 +8,7 @@ from bus.cli.groups import LazyGroup
 
 _COMMANDS = {
     "serve": ("bus.cli.serve:serve", "Run a broker on a folder."),
-    "topics": ("bus.cli.topics:topics", "Create, list, describe, alter and delete topics."),
+    "topics": ("bus.cli.topics:topics", "Create, list, describe, alter and delete topics, and delete records."),
     "produce": ("bus.cli.produce:produce", "Send lines or JSON records to a topic."),
     "consume": ("bus.cli.consume:consume", "Read the records of topics, alone or in a group."),
     "groups": ("bus.cli.consumer_groups:groups", "List, describe, create, delete and reset consumer groups."),

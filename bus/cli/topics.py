@@ -1,4 +1,4 @@
-"""`bus topics`: create, list, describe, alter and delete topics."""
+"""`bus topics`: create, list, describe, alter and delete topics, and delete records of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bus.cli.delete_records import delete_records
 from bus.cli.failures import Failure
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, listing_format_option, parse_pairs, topic_argument
@@ -47,7 +48,10 @@ _CONFIG_COLUMNS = (
 
 @click.group(cls=BusGroup)
 def topics() -> None:
-    """Create, list, describe, alter and delete topics."""
+    """Create, list, describe, alter and delete topics, and delete records of them."""
+
+
+topics.add_command(delete_records)
 
 
 def open_admin(address: str) -> Admin:
