@@ -1,0 +1,91 @@
+"""The log by a broker: it says what is committed, and keeps the query's progress.
+
+The records themselves are read from its storage where that can be reached, as any Delta reader does, and fetched from
+the broker where it cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from bus.client.admin import Admin
+from bus.client.list_offsets import AtVersion, OffsetQuestion
+from bus.errors import RootNotUsable
+from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from bus.spark.source.access import Bounds, InputRange, TopicFacts
+from bus.spark.source.options import Location
+from bus.spark.source.planning import OffsetRange
+from bus.spark.source.storage_access import StorageAccess
+
+_ADMIN_SETTINGS = ("client_id", "request_timeout_ms", "retry_backoff_ms", "retry_backoff_max_ms")
+
+
+class BrokerAccess:
+    """Implements `LogAccess`."""
+
+    def __init__(self, location: Location) -> None:
+        assert location.address is not None, f"{location} is no broker"
+        settings = {name: value for name, value in location.settings.items() if name in _ADMIN_SETTINGS}
+        self._location = location
+        self._admin = Admin([address.strip() for address in location.address.split(",")], **settings)
+        try:
+            self._storage = self._find_storage()
+        except BaseException:
+            self._admin.close()
+            raise
+
+    @property
+    def location(self) -> Location:
+        root = None if self._storage is None else self._storage.location.root
+        return Location(self._location.address, root, self._location.settings)
+
+    @property
+    def admin(self) -> Admin:
+        """For what else there is to ask and to tell."""
+        return self._admin
+
+    def topics(self) -> Mapping[str, TopicFacts]:
+        return {
+            topic.name: TopicFacts(topic.topic_id, len(topic.partitions), topic.is_internal)
+            for topic in self._admin.describe_topics().values()
+        }
+
+    def bounds(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
+        # The earliest first: what retention takes in between leaves a range that is smaller, never one upside down.
+        begins = self._offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP))
+        ends = self._offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP))
+        return {partition: Bounds(begins[partition], ends[partition]) for partition in partitions}
+
+    def offsets_at_times(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        return _or_none(self._offsets(times_ms))
+
+    def offsets_at_versions(self, versions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        return _or_none(self._offsets({partition: AtVersion(version) for partition, version in versions.items()}))
+
+    def committed(self, group_id: str) -> Mapping[TopicPartition, int]:
+        offsets = self._admin.list_group_offsets(group_id)
+        return {partition: committed.offset for partition, committed in offsets.items()}
+
+    def plan(self, ranges: Collection[OffsetRange]) -> list[InputRange]:
+        if self._storage is None:
+            return [InputRange(wanted, None) for wanted in ranges]
+        return self._storage.plan(ranges)
+
+    def close(self) -> None:
+        self._admin.close()
+
+    def _offsets(self, questions: Mapping[TopicPartition, OffsetQuestion]) -> dict[TopicPartition, int]:
+        return {partition: found.offset for partition, found in self._admin.list_offsets(questions).items()}
+
+    def _find_storage(self) -> StorageAccess | None:
+        """The broker's own storage, if it is here too: a folder of that name may be another cluster's."""
+        cluster = self._admin.describe_cluster()
+        try:
+            storage = StorageAccess(cluster.root_url)
+        except RootNotUsable:
+            return None
+        return storage if storage.cluster_id == cluster.cluster_id else None
+
+
+def _or_none(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+    return {partition: offset if offset >= 0 else None for partition, offset in offsets.items()}

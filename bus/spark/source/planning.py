@@ -1,0 +1,77 @@
+"""Which offsets a query reads next, and how its tasks share them.
+
+Guards two promises: ranges never overlap and leave nothing out, whatever they are cut into; and a limit is shared by
+the partitions in proportion to what waits in them, so that none of them starves. Decides only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bus.model import TopicPartition
+
+# An input partition costs Spark tens of milliseconds, as much as reading so many records: smaller ones are not cut.
+_PIECE_RECORDS_MIN = 50_000
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """Offsets from `begin` up to, but without, `end`."""
+
+    partition: TopicPartition
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
+
+
+def ranges_between(begin: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[OffsetRange]:
+    """Those that are not empty; partitions of `end` that `begin` has not are left out."""
+    ranges = (OffsetRange(partition, begin[partition], end[partition]) for partition in sorted(end.keys() & begin))
+    return [found for found in ranges if found.size > 0]
+
+
+def limit_offsets(
+    begin: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int
+) -> dict[TopicPartition, int]:
+    """Ends that are about `limit` offsets beyond `begin` in all, each partition with its share of what waits, and at
+    least one offset where there is any: so it may be more by one for each partition."""
+    waiting = {partition: end[partition] - begin[partition] for partition in end}
+    total = sum(waiting.values())
+    if total <= limit:
+        return dict(end)
+    return {
+        partition: begin[partition] + min(size, max(limit * size // total, 1)) for partition, size in waiting.items()
+    }
+
+
+def pack(
+    ranges: Sequence[OffsetRange], *, cores: int, min_partitions: int | None, max_records: int | None
+) -> list[tuple[OffsetRange, ...]]:
+    """What each input partition reads: as few as keep all cores busy, unless `min_partitions` or `max_records` (of one
+    input partition) ask for more. None is empty."""
+    total = sum(found.size for found in ranges)
+    if not total:
+        return []
+    wanted = max(min_partitions or 0, min(cores, -(-total // _PIECE_RECORDS_MIN)), 1)
+    most = max(-(-total // wanted), 1)
+    if max_records is not None:
+        most = min(most, max_records)
+    packed: list[tuple[OffsetRange, ...]] = []
+    taken: list[OffsetRange] = []
+    room = most
+    for found in ranges:
+        begin = found.begin
+        while begin < found.end:
+            piece = OffsetRange(found.partition, begin, min(found.end, begin + room))
+            taken.append(piece)
+            begin, room = piece.end, room - piece.size
+            if not room:
+                packed.append(tuple(taken))
+                taken, room = [], most
+    if taken:
+        packed.append(tuple(taken))
+    return packed

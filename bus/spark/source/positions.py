@@ -1,0 +1,145 @@
+"""Where a query begins or ends in its partitions, as its options say it, and offsets as JSON.
+
+The JSON of a query's offsets is Kafka's, `{"orders":{"0":23,"1":5}}`, and under the empty name, which no topic has, the
+ids of the topics: a topic that was deleted and made again is noticed. Guards one promise: what was not written by us,
+or not for these topics, is never taken for an offset of ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from bus.model import TopicPartition
+
+LATEST_OFFSET = -1
+EARLIEST_OFFSET = -2
+
+
+class Edge(Enum):
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """An offset for each partition; `LATEST_OFFSET` and `EARLIEST_OFFSET` stand for the edges."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record at or after a time, in all partitions."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimes:
+    timestamps_ms: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AtGroup:
+    """What that consumer group has committed; where it has not, the earliest."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AtVersions:
+    """The high watermark that a Delta version of the partition's table left: one number for all, or one for each."""
+
+    versions: int | Mapping[TopicPartition, int]
+
+
+Position = Edge | AtOffsets | AtTime | AtTimes | AtGroup | AtVersions
+
+
+class NotOffsets(ValueError):
+    """This text is no JSON of offsets; the message says what was expected and found."""
+
+
+class KafkaOffsets(NotOffsets):
+    """Offsets that Spark's Kafka source wrote: they have no topic ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOffsets:
+    """How far a query has come."""
+
+    offsets: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, str]
+
+    def encode(self) -> dict[str, Any]:
+        """As JSON data, sorted: equal offsets give equal texts."""
+        return {**encode_partitions(self.offsets), "": dict(sorted(self.topic_ids.items()))}
+
+
+def decode_query_offsets(data: Any) -> QueryOffsets:
+    """Raises `NotOffsets`, and `KafkaOffsets` for those of a Kafka query."""
+    if not isinstance(data, dict):
+        raise NotOffsets(f"expected a JSON object of offsets, found {data!r}")
+    offsets = decode_partitions({name: partitions for name, partitions in data.items() if name}, "an offset")
+    topic_ids = data.get("")
+    if topic_ids is None:
+        raise KafkaOffsets(f"expected offsets with topic ids, found those of a Kafka source: {json.dumps(data)}")
+    topics = {partition.topic for partition in offsets}
+    if not isinstance(topic_ids, dict) or not topics <= topic_ids.keys():
+        raise NotOffsets(f"expected the ids of the topics {', '.join(sorted(topics))}, found {topic_ids!r}")
+    return QueryOffsets(offsets, topic_ids)
+
+
+def encode_partitions(numbers: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """`{"orders":{"0":23}}` as data, sorted."""
+    encoded: dict[str, dict[str, int]] = {}
+    for partition in sorted(numbers):
+        encoded.setdefault(partition.topic, {})[str(partition.partition)] = numbers[partition]
+    return encoded
+
+
+def parse_partitions(text: str, what: str) -> dict[TopicPartition, int]:
+    """`{"orders":{"0":23}}` as numbers; `what` they are is for the message. Raises `NotOffsets`."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise NotOffsets(f'expected JSON like {{"orders":{{"0":23}}}}, found {text!r}: {error}') from None
+    return decode_partitions(data, what)
+
+
+def decode_partitions(data: Any, what: str) -> dict[TopicPartition, int]:
+    if not isinstance(data, dict) or not all(isinstance(partitions, dict) for partitions in data.values()):
+        raise NotOffsets(f'expected JSON like {{"orders":{{"0":23}}}}, found {json.dumps(data)}')
+    found: dict[TopicPartition, int] = {}
+    for topic, partitions in data.items():
+        for number, value in partitions.items():
+            if not number.isascii() or not number.isdecimal():
+                raise NotOffsets(f"expected a partition of {topic}, a number from 0 on, found {number!r}")
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise NotOffsets(f"expected {what} for partition {number} of {topic}, found {value!r}")
+            found[TopicPartition(topic, int(number))] = value
+    return found
+
+
+def parse_assignment(text: str) -> tuple[TopicPartition, ...]:
+    """`{"orders":[0,1]}`. Raises `NotOffsets`."""
+    expected = 'expected JSON like {"orders":[0,1]}'
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise NotOffsets(f"{expected}, found {text!r}: {error}") from None
+    if not isinstance(data, dict) or not all(isinstance(numbers, list) for numbers in data.values()):
+        raise NotOffsets(f"{expected}, found {text!r}")
+    partitions = set()
+    for topic, numbers in data.items():
+        for number in numbers:
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise NotOffsets(f"{expected}, found partition {number!r} of {topic}")
+            partitions.add(TopicPartition(topic, number))
+    if not partitions:
+        raise NotOffsets(f"{expected} with at least one partition, found {text!r}")
+    return tuple(sorted(partitions))

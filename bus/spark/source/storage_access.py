@@ -1,0 +1,123 @@
+"""The log by its storage alone: no broker is asked, none has to be there.
+
+Guards one promise: what is planned is there. Offsets come from committed versions, and a data file stays as long as a
+version that has it is kept; if it is gone all the same when a task opens it, file_ranges.py looks the offsets up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from bus.errors import BusError, ErrorCode
+from bus.log_schema import INTERNAL_VALUE_TYPES, log_schema
+from bus.model import TopicPartition
+from bus.spark.source.access import Bounds, FileRange, InputRange, TopicFacts
+from bus.spark.source.options import Location
+from bus.spark.source.planning import OffsetRange
+from bus.storage_delta.following_reader import FollowingReader
+from bus.storage_delta.partition_reader import TableView
+from bus.storage_delta.read_cache import ReadCache
+from bus.storage_delta.root import folder_of, open_reader
+from bus.storage_delta.schema_evolution import find_value_type
+from bus.topic_tables import TopicTables
+
+
+class StorageAccess:
+    """Implements `LogAccess`."""
+
+    def __init__(self, root: str) -> None:
+        """Raises `RootNotUsable`."""
+        self._tables = TopicTables(root)
+        self._root = open_reader(str(self._tables.root))
+        self._cache = ReadCache()
+        self._readers: dict[TopicPartition, tuple[str, FollowingReader]] = {}  # and the topic id they were opened with
+
+    @property
+    def location(self) -> Location:
+        return Location(root=str(self._tables.root))
+
+    @property
+    def cluster_id(self) -> str:
+        return self._root.cluster_id
+
+    def topics(self) -> Mapping[str, TopicFacts]:
+        topics = self._tables.cluster().topics
+        return {
+            name: TopicFacts(topic.topic_id, len(topic.partitions), name in INTERNAL_VALUE_TYPES)
+            for name, topic in topics.items()
+        }
+
+    def bounds(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
+        states = {partition: self._view(partition).state for partition in partitions}
+        return {partition: Bounds(state.log_start, state.high_watermark) for partition, state in states.items()}
+
+    def offsets_at_times(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        found = {partition: self._reader(partition).reader.find_timestamp(at) for partition, at in times_ms.items()}
+        return {partition: None if offset is None else offset.offset for partition, offset in found.items()}
+
+    def offsets_at_versions(self, versions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        return {
+            partition: self._reader(partition).reader.high_watermark_at(version)
+            for partition, version in versions.items()
+        }
+
+    def committed(self, group_id: str) -> Mapping[TopicPartition, int]:
+        raise BusError(
+            ErrorCode.INVALID_REQUEST,
+            f"expected bus.bootstrap.servers to ask for the offsets of group {group_id!r}, found bus.root alone",
+        )
+
+    def plan(self, ranges: Collection[OffsetRange]) -> list[InputRange]:
+        return [
+            InputRange(wanted, files_of(self._view(wanted.partition), self._folder(wanted), wanted))
+            for wanted in ranges
+        ]
+
+    def close(self) -> None:
+        self._readers.clear()
+
+    def _folder(self, wanted: OffsetRange) -> Path:
+        return self._tables.path(wanted.partition)
+
+    def _view(self, partition: TopicPartition) -> TableView:
+        return self._reader(partition).refresh()
+
+    def _reader(self, partition: TopicPartition) -> FollowingReader:
+        topic = self._tables.cluster().topics.get(partition.topic)
+        if topic is None or partition.partition >= len(topic.partitions):
+            self._tables.partitions(partition.topic)  # says which topics there are, if it is none of them
+            raise BusError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"expected a partition of {partition.topic} below {len(topic.partitions) if topic else 0}, "
+                f"found {partition.partition}",
+            )
+        known = self._readers.get(partition)
+        if known is None or known[0] != topic.topic_id:
+            known = topic.topic_id, self._open(partition, topic.topic_id)
+            self._readers[partition] = known
+        return known[1]
+
+    def _open(self, partition: TopicPartition, topic_id: str) -> FollowingReader:
+        folder, value_type = folder_of(partition), INTERNAL_VALUE_TYPES.get(partition.topic)
+        if value_type is not None:
+            value_type = find_value_type(self._root.store, folder, value_type, self._cache)
+        return FollowingReader(self._root.store, folder, log_schema(value_type), self._cache, topic_id=topic_id)
+
+
+def files_of(view: TableView, folder: Path, wanted: OffsetRange) -> tuple[FileRange, ...]:
+    """The live files that have offsets of the range, in offset order."""
+    ranges = []
+    for file in view.files_from(wanted.begin):
+        if file.base_offset >= wanted.end:
+            break
+        ranges.append(
+            FileRange(
+                path=str(folder / file.path),
+                begin=max(file.base_offset, wanted.begin),
+                end=min(file.next_offset, wanted.end),
+                is_ordered=file.is_ordered,
+                is_dense=file.is_dense,
+            )
+        )
+    return tuple(ranges)
