@@ -481,16 +481,17 @@ def table_schema_string(schema: pa.Schema) -> str:
 
 
 def _nullable(column: pa.Field) -> pa.Field:
-    return pa.field(column.name, _nullable_type(column.type))
+    return pa.field(column.name, nullable_type(column.type))
 
 
-def _nullable_type(arrow_type: pa.DataType) -> pa.DataType:
+def nullable_type(arrow_type: pa.DataType) -> pa.DataType:
+    """The type with nulls allowed everywhere, as Delta tables of the bus have it."""
     if pa.types.is_struct(arrow_type):
         return pa.struct([_nullable(inner) for inner in arrow_type])
     if pa.types.is_list(arrow_type):
         return pa.list_(_nullable(arrow_type.value_field))
     if pa.types.is_map(arrow_type):
-        return pa.map_(_nullable_type(arrow_type.key_type), _nullable(arrow_type.item_field))
+        return pa.map_(nullable_type(arrow_type.key_type), _nullable(arrow_type.item_field))
     return arrow_type
 
 

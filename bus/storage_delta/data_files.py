@@ -96,9 +96,14 @@ def encode_data_file(
 
 
 def open_parquet_writer(
-    sink: Any, schema: pa.Schema, *, compression: str, dictionaries: Sequence[str] = _DICTIONARIES
+    sink: Any,
+    schema: pa.Schema,
+    *,
+    compression: str,
+    dictionaries: Sequence[str] = _DICTIONARIES,
+    has_page_index: bool = False,
 ) -> pq.ParquetWriter:
-    """A data file of the log as the bus writes it. The caller decides where a row group ends."""
+    """A data file of the log as the bus writes it, rows in offset order. The caller decides where a row group ends."""
     return pq.ParquetWriter(
         sink,
         schema,
@@ -108,6 +113,7 @@ def open_parquet_writer(
         column_encoding=_ENCODINGS,
         write_statistics=_STATISTICS,
         write_page_checksum=True,
+        write_page_index=has_page_index,
     )
 
 

@@ -97,6 +97,13 @@ class DataReader:
                 table = _conform(parquet.read_row_group(index, columns=present, use_threads=False), schema)
             yield table
 
+    def open_unnamed(self, path: str) -> tuple[pq.ParquetFile, int]:
+        """A file of the table's folder that no version names, and its size in bytes. Raises what Arrow raises, and
+        `KeyNotFound`."""
+        size_bytes = self._store.size(f"{self._folder}/{path}")
+        source = self._source(LiveFile(path, size_bytes, 0, 1, 1, 0, 0, 0))
+        return pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True), size_bytes
+
     def check_foreign(self, file_path: str, size_bytes: int) -> LiveFile:
         """The entry of a file that another engine wrote, from its rows. Raises `StorageDamaged` if offsets repeat."""
         parts = []

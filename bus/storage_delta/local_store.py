@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from bus.errors import StorageFault, StorageFull
 from bus.storage_delta.store import Data, Entry, KeyExists, KeyLocked, KeyNotFound, Listing, OutcomeUnknown
@@ -54,7 +54,7 @@ class LocalStore:
         temporary = f"{folder}/{_TEMPORARY_PREFIX}{uuid.uuid4().hex}"
         with _translated(key):
             try:
-                self._write_synced(temporary, data)
+                self._write_synced(temporary, (data,))
                 self._fs.link(temporary, path)
             except FileExistsError:
                 raise KeyExists(f"{key} exists") from None
@@ -70,14 +70,17 @@ class LocalStore:
         self.put(key, data)
 
     def write_unique(self, key: str, data: Data) -> None:
+        self.write_parts(key, (data,))
+
+    def write_parts(self, key: str, parts: Iterable[Data]) -> None:
         path, folder = self._path(key), self._make_folder_of(key)
         with _translated(key):
             try:
-                self._write_synced(path, data)
+                self._write_synced(path, parts)
                 self._sync_folder(folder)
             except FileExistsError:
                 raise KeyExists(f"{key} exists, expected a name never used before") from None
-            except OSError:
+            except BaseException:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
                 raise
@@ -87,7 +90,7 @@ class LocalStore:
         temporary = f"{folder}/{_TEMPORARY_PREFIX}{uuid.uuid4().hex}"
         with _translated(key):
             try:
-                self._write_synced(temporary, data)
+                self._write_synced(temporary, (data,))
                 os.rename(temporary, path)
             except OSError:
                 with contextlib.suppress(OSError):
@@ -179,13 +182,14 @@ class LocalStore:
     def _path(self, key: str) -> str:
         return f"{self._folder}/{key}" if key else self._folder
 
-    def _write_synced(self, path: str, data: Data) -> None:
+    def _write_synced(self, path: str, parts: Iterable[Data]) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
-            view = memoryview(data).cast("B") if len(data) else memoryview(b"")
-            while view:
-                view = view[self._fs.write(fd, view) :]
-            self._fs.fsync(fd)
+            for data in parts:
+                view = memoryview(data).cast("B") if len(data) else memoryview(b"")
+                while view:
+                    view = view[self._fs.write(fd, view) :]
+                self._fs.fsync(fd)
         finally:
             os.close(fd)
 

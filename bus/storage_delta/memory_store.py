@@ -7,7 +7,7 @@ is in the dictionary.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bus.storage_delta.store import Data, Entry, KeyExists, KeyLocked, KeyNotFound, Listing
 
@@ -38,6 +38,9 @@ class MemoryStore:
 
     def write_unique(self, key: str, data: Data) -> None:
         self.create(key, data)
+
+    def write_parts(self, key: str, parts: Iterable[Data]) -> None:
+        self.create(key, b"".join(map(bytes, parts)))
 
     def put(self, key: str, data: Data) -> None:
         with self._mutex:

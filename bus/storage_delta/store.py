@@ -6,7 +6,7 @@ means what. Keys are relative, '/'-separated and never begin or end with '/'. No
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -84,6 +84,11 @@ class ObjectStore(Protocol):
 
     def write_unique(self, key: str, data: Data) -> None:
         """Write under a name that nobody has used or knows yet. Durable, but a crash may leave a part of it."""
+        ...
+
+    def write_parts(self, key: str, parts: Iterable[Data]) -> None:
+        """As `write_unique`, what `parts` gives, one after the other, each durable before the next is asked for: so a
+        large file never holds up the syncs of others. If `parts` raises, nothing stays."""
         ...
 
     def put(self, key: str, data: Data) -> None:

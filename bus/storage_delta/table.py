@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from bus.errors import StorageFault
+from bus.errors import Refused, StorageFault
 from bus.log_schema import LOG_SCHEMA, log_schema
 from bus.model import LogBatch, RecordBatch
 from bus.ports import (
@@ -25,11 +25,13 @@ from bus.ports import (
     Committed,
     Conflicted,
     FoundOffset,
+    LogFile,
     LogState,
     Pace,
     PreparedFiles,
     ProducerMatch,
     ProducerProgress,
+    SwapKind,
     Unknown,
     no_pace,
 )
@@ -51,7 +53,9 @@ from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.producer_spans import id_max_of
 from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.recovery import recover, remove_leftovers
+from bus.storage_delta.rolling import Rolling
 from bus.storage_delta.store import KeyNotFound, ObjectStore
+from bus.storage_delta.swap_checks import check_swap
 from bus.storage_delta.swaps import SwapPlan, discard
 
 
@@ -92,6 +96,7 @@ class DeltaPartitionTable:
         self._must_reload = False
         self._forgotten_id_max = -1
         self._compaction = KeyCompaction(store, folder, self._reader.data, self._schema)
+        self._rolling = Rolling(store, folder, self._reader.data, self._schema)
         self._nothing_to_gain_to = 0  # offsets below it were seen by a compaction that changed nothing
         self._checkpoint_tried_version = -1
         self._checkpoint_ended_s = self._checkpoint_duration_s = 0.0
@@ -246,6 +251,33 @@ class DeltaPartitionTable:
         if prepared is None and files:
             self._nothing_to_gain_to = files[-1].next_offset
         return prepared
+
+    def prepare_roll(
+        self,
+        files: Sequence[LogFile],
+        *,
+        compression: str,
+        now_ms: int,
+        tombstone_retention_ms: int,
+        pace: Pace = no_pace,
+    ) -> PreparedFiles:
+        with self._reader.reading() as view:
+            first = view.find_run([file.path for file in files])
+            if first is None:
+                raise StorageFault(f"{self._folder}: the files to be rolled have changed since they were chosen")
+            return self._rolling.prepare(
+                view.live_files[first : first + len(files)],
+                compression=compression,
+                now_ms=now_ms,
+                tombstone_retention_ms=tombstone_retention_ms,
+                pace=pace,
+            )
+
+    def check_swap(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> PreparedFiles | Refused:
+        with self._reader.reading() as view:
+            return check_swap(
+                self._reader.data, self._schema, view, self._removed, removes=removes, adds=adds, kind=kind
+            )
 
     def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         assert not self._must_reload, f"{self._folder}: swap after an outcome that asked for a reload"

@@ -7,6 +7,7 @@ commit appended is as old as that commit. One that key compaction wrote carries 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -19,6 +20,9 @@ Ages = Sequence[tuple[int, int]]
 
 # What is not old enough yet is told apart so finely: a tombstone goes up to a sixteenth of the retention too late.
 _STEPS = 16
+# As finely, of ages that are to be told apart by their ratio; shorter ones hardly matter.
+_STEPS_PER_DOUBLING = 8
+_STEP_MIN_MS = 60_000
 _PAIRS = re.compile(r"(\d+:\d+)( \d+:\d+)*")
 
 
@@ -44,6 +48,17 @@ def thin(ages: Ages, *, now_ms: int, retention_ms: int) -> list[tuple[int, int]]
     for next_offset, since_ms in ages:
         is_old = since_ms <= now_ms - retention_ms
         thinned[-1 if is_old else since_ms // step_ms] = (next_offset, since_ms)
+    return list(thinned.values())
+
+
+def thin_by_ratio(ages: Ages) -> list[tuple[int, int]]:
+    """The same where nobody knows the retention: what is as old as it is to within a tenth is told apart no more. A
+    hundred pairs or so, whatever the times."""
+    newest_ms = max((since_ms for _, since_ms in ages), default=0)
+    thinned: dict[int, tuple[int, int]] = {}
+    for next_offset, since_ms in ages:
+        step = round(_STEPS_PER_DOUBLING * math.log2(1 + (newest_ms - since_ms) / _STEP_MIN_MS))
+        thinned[step] = (next_offset, since_ms)
     return list(thinned.values())
 
 

@@ -381,7 +381,7 @@ def test_an_unknown_outcome_is_settled_by_reading_the_log(is_there: bool) -> Non
     assert bench.breaches() == []
 
 
-@pytest.mark.parametrize("operation", ["write_unique", "get_range"])
+@pytest.mark.parametrize("operation", ["write_parts", "get_range"])
 def test_a_fault_while_preparing_leaves_nothing_and_the_next_try_succeeds(operation: str) -> None:
     store = ScriptedStore(MemoryStore())
     bench = Bench(store)

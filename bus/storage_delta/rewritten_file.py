@@ -1,0 +1,163 @@
+"""Rows that are in data files already, written anew as other files: what rolling and key compaction have in common.
+
+Guards two promises: what the entry of a new file says is true of its rows, and of files that are written for nothing
+none stays. Rows are gathered to row groups of a size that a fetch likes; a few of these are in memory at a time,
+whatever the size of the files. Commits nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import pyarrow as pa
+
+from bus.errors import StorageDamaged
+from bus.ports import Pace
+from bus.storage_delta.actions import LiveFile
+from bus.storage_delta.data_files import ROW_GROUP_BYTES, open_parquet_writer
+from bus.storage_delta.row_statistics import RowStatistics
+from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.swaps import discard, with_history
+from bus.storage_delta.tombstone_ages import Ages
+
+# Of rows with next to no bytes.
+_ROW_GROUP_ROWS_MAX = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """What the new files are to be. They stand for offsets `base_offset` up to, but not including, `next_offset`."""
+
+    base_offset: int
+    next_offset: int
+    ages: Ages
+    level: int
+    compression: str
+    file_bytes_max: int  # about: the last row group of a file may go beyond
+    txn_id: str
+
+
+class FileRewriter:
+    """Writes into the table in `folder`."""
+
+    def __init__(self, store: ObjectStore, folder: str, schema: pa.Schema) -> None:
+        self._store = store
+        self._folder = folder
+        self._schema = schema
+
+    def write(self, rows: Iterable[pa.Table], rewriting: Rewriting, pace: Pace) -> list[tuple[LiveFile, str]]:
+        """`rows`, at least one, in offset order and with all columns, as files in the store, each with its statistics.
+        Raises what `rows` raises, and `StorageFault`; then nothing stays written."""
+        written: list[tuple[LiveFile, str]] = []
+        parts = iter(rows)
+        base_offset, following = rewriting.base_offset, next(parts, None)
+        try:
+            while following is not None:
+                file = _RewrittenFile(self._folder, f"{base_offset:020d}-{rewriting.txn_id}.parquet", self._schema)
+                contents = file.encode(chain([following], parts), rewriting, pace)
+                self._store.write_parts(f"{self._folder}/{file.name}", contents)
+                following = next(parts, None)
+                next_offset = rewriting.next_offset if following is None else file.statistics.next_offset
+                written.append(file.describe(rewriting, base_offset=base_offset, next_offset=next_offset))
+                base_offset = next_offset
+        except BaseException:
+            self.discard(written)
+            raise
+        if not written:
+            raise StorageDamaged(f"{self._folder}: expected rows from offset {base_offset} on, found none")
+        return written
+
+    def discard(self, written: Iterable[tuple[LiveFile, str]]) -> None:
+        discard(self._store, self._folder, (file.path for file, _ in written))
+
+
+class _RewrittenFile:
+    def __init__(self, folder: str, name: str, schema: pa.Schema) -> None:
+        self.name = name
+        self.statistics = RowStatistics(f"{folder}/{name}")
+        self._schema = schema
+        self._size_bytes = 0
+
+    def encode(self, rows: Iterable[pa.Table], rewriting: Rewriting, pace: Pace) -> Iterator[bytes]:
+        """The file's bytes, a part for each row group. Takes no more rows than it has room for."""
+        sink = _Sink()
+        writer = open_parquet_writer(
+            pa.PythonFile(sink, mode="w"),
+            self._schema,
+            compression=rewriting.compression,
+            dictionaries=_dictionaries(self._schema),
+            has_page_index=True,
+        )
+        for group in self._groups(rows, rewriting.file_bytes_max):
+            self.statistics.add(group)
+            writer.write_table(group, row_group_size=group.num_rows)
+            yield self._paced(sink.take(), pace)
+        writer.close()
+        yield self._paced(sink.take(), pace)
+
+    def _paced(self, part: bytes, pace: Pace) -> bytes:
+        self._size_bytes += len(part)
+        pace(len(part))
+        return part
+
+    def _groups(self, rows: Iterable[pa.Table], file_bytes_max: int) -> Iterator[pa.Table]:
+        waiting: list[pa.Table] = []
+        waiting_bytes = waiting_rows = 0
+        for table in rows:
+            waiting.append(table)
+            waiting_bytes += table.nbytes
+            waiting_rows += table.num_rows
+            is_full = self._size_bytes + waiting_bytes >= file_bytes_max
+            if is_full or waiting_bytes >= ROW_GROUP_BYTES or waiting_rows >= _ROW_GROUP_ROWS_MAX:
+                yield pa.concat_tables(waiting).combine_chunks()
+                waiting, waiting_bytes, waiting_rows = [], 0, 0
+            if is_full:
+                return
+        if waiting:
+            yield pa.concat_tables(waiting).combine_chunks()
+
+    def describe(self, rewriting: Rewriting, *, base_offset: int, next_offset: int) -> tuple[LiveFile, str]:
+        file, stats = self.statistics.describe(
+            self.name, self._size_bytes, base_offset=base_offset, next_offset=next_offset
+        )
+        return with_history(file, rewriting.ages, level=rewriting.level), stats
+
+
+class _Sink:
+    """What Arrow writes, until it is taken."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._position = 0
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        self._parts.append(data)
+        self._position += len(data)
+        return len(data)
+
+    def take(self) -> bytes:
+        taken, self._parts = b"".join(self._parts), []
+        return taken
+
+    def tell(self) -> int:
+        return self._position
+
+    def flush(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _dictionaries(schema: pa.Schema) -> Sequence[str]:
+    """Texts of the bus's own records are names, which repeat."""
+    value_type = schema.field("value").type
+    texts = (
+        [f"value.{field.name}" for field in value_type if field.type == pa.string()]
+        if pa.types.is_struct(value_type)
+        else []
+    )
+    return ["timestamp_type", "leader_epoch", "timestamp", *texts]

@@ -1,0 +1,77 @@
+"""Rolling: many small data files written anew as one large one, every row as it was.
+
+Guards one promise: no row goes, none changes, none moves; a file that reads out of order, as another engine may have
+left it, is in offset order afterwards. Commits nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from bus.errors import StorageDamaged
+from bus.ports import Pace, PreparedFiles
+from bus.storage_delta.actions import LiveFile
+from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.rewritten_file import FileRewriter, Rewriting
+from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.swaps import SwapPlan
+from bus.storage_delta.tombstone_ages import ages_of, thin
+
+# A Delta reader takes larger files in pieces anyway, and an object store wants them in at most 10,000 parts.
+FILE_BYTES_MAX = 16 << 30
+
+
+class Rolling:
+    """Of the table in `folder`; each call of `prepare` is one."""
+
+    def __init__(self, store: ObjectStore, folder: str, reader: DataReader, schema: pa.Schema) -> None:
+        self._store = store
+        self._folder = folder
+        self._rewriter = FileRewriter(store, folder, schema)
+        self._reader = reader
+        self._schema = schema
+
+    def prepare(
+        self,
+        files: Sequence[LiveFile],
+        *,
+        compression: str,
+        now_ms: int,
+        tombstone_retention_ms: int,
+        pace: Pace,
+        file_bytes_max: int = FILE_BYTES_MAX,
+    ) -> PreparedFiles:
+        """Write the file that is to replace `files`, live ones that follow each other. Raises `StorageFault`; then
+        nothing stays written."""
+        assert files, f"{self._folder}: nothing to roll"
+        rewriting = Rewriting(
+            base_offset=files[0].base_offset,
+            next_offset=files[-1].next_offset,
+            ages=thin(ages_of(files), now_ms=now_ms, retention_ms=tombstone_retention_ms),
+            level=1 + max(file.level for file in files),
+            compression=compression,
+            file_bytes_max=file_bytes_max,
+            txn_id=str(uuid.uuid4()),
+        )
+        written = self._rewriter.write(self._rows(files, pace), rewriting, pace)
+        expected, found = (sum(file.record_count for file in some) for some in (files, [file for file, _ in written]))
+        if found != expected:
+            self._rewriter.discard(written)
+            raise StorageDamaged(
+                f"{self._folder}: expected {expected} rows in {len(files)} files from {files[0].path} on, found {found}"
+            )
+        return PreparedFiles(
+            removes=[file.path for file in files],
+            added_count=len(written),
+            rewritten_bytes=sum(file.size_bytes for file, _ in written),
+            plan=SwapPlan(written, "OPTIMIZE", None, rewriting.txn_id),
+        )
+
+    def _rows(self, files: Sequence[LiveFile], pace: Pace) -> Iterator[pa.Table]:
+        for file in files:
+            for rows in self._reader.scan(file, self._schema.names):
+                pace(file.size_bytes * rows.num_rows // file.record_count)
+                yield rows

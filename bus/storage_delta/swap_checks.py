@@ -1,0 +1,239 @@
+"""Are files that somebody else wrote fit to take the place of live ones? Judged by all of their rows.
+
+Guards two promises: a swap neither loses nor moves nor invents an offset, but for those that key compaction may drop;
+and what is swapped in can be decoded, every page of it. What the log will say of the files is gathered here, never taken
+from whoever wrote them. A row group is in memory at a time. Changes nothing, neither in the table nor in the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bus.errors import ErrorCode, Refused, StorageDamaged
+from bus.ports import PreparedFiles, SwapKind
+from bus.storage_delta.actions import LiveFile, nullable_type
+from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.partition_reader import TableView
+from bus.storage_delta.row_statistics import COLUMNS as STATISTICS_COLUMNS
+from bus.storage_delta.row_statistics import RowStatistics
+from bus.storage_delta.store import KeyNotFound
+from bus.storage_delta.swaps import SwapPlan, with_history
+from bus.storage_delta.tombstone_ages import ages_of, thin_by_ratio
+
+# What a Delta log holds as it is, without escapes; the number is checked when the rows are known.
+_FILE_NAME = re.compile(r"\d{20}-[A-Za-z0-9._-]{1,200}\.parquet")
+_NEVER_NULL = ("offset", "timestamp", "timestamp_type", "leader_epoch")
+# A reader decodes a row group as a whole, however little of it is wanted. One of a few large records cannot be smaller.
+_ROW_GROUP_BYTES_MAX = 64 << 20
+_ROWS_OF_A_LARGE_GROUP = 128
+
+
+class _Unfit(Exception):
+    """What was expected, and what was found."""
+
+
+def check_swap(
+    reader: DataReader,
+    schema: pa.Schema,
+    view: TableView,
+    removed: Collection[str],
+    *,
+    removes: Sequence[str],
+    adds: Sequence[str],
+    kind: SwapKind,
+) -> PreparedFiles | Refused:
+    """As `PartitionTable.check_swap`; `removed` are data files that older versions name. Raises `StorageFault` where
+    the store, or the files to be replaced, fail."""
+    try:
+        files = _find_removes(view, removes, kind)
+        _check_names(adds, {*removed, *(file.path for file in view.live_files)})
+        described = _check_files(reader, schema, files, adds, kind)
+    except _Unfit as unfit:
+        return Refused(ErrorCode.INVALID_REQUEST, str(unfit))
+    ages = thin_by_ratio(ages_of(files))
+    level = 1 + max(file.level for file in files)
+    is_same = kind is SwapKind.SAME_ROWS
+    return PreparedFiles(
+        removes=list(removes),
+        added_count=len(adds),
+        rewritten_bytes=sum(file.size_bytes for file, _ in described),
+        plan=SwapPlan(
+            adds=[(with_history(file, ages, level=level), stats) for file, stats in described],
+            operation="OPTIMIZE" if is_same else "COMPACT",
+            compacted_to=None if is_same else files[-1].next_offset,
+            txn_id=str(uuid.uuid4()),
+        ),
+    )
+
+
+def _find_removes(view: TableView, removes: Sequence[str], kind: SwapKind) -> Sequence[LiveFile]:
+    if not removes:
+        raise _Unfit("expected at least one file to remove, found none")
+    live = {file.path: index for index, file in enumerate(view.live_files)}
+    for name in removes:
+        if name not in live:
+            raise _Unfit(f"{name}: expected a live file of version {view.state.version}, found it is none")
+    first = live[removes[0]]
+    for place, name in enumerate(removes):
+        if live[name] != first + place:
+            before = removes[place - 1]
+            raise _Unfit(f"{name}: expected the live file that follows {before} in the order of offsets, found another")
+    if kind is SwapKind.LAST_OF_KEYS and first:
+        # What is below would count as compacted, with records whose keys come again in these files.
+        found = f"{removes[0]} from offset {view.live_files[first].base_offset} on"
+        raise _Unfit(
+            f"expected key compaction to begin with the first live file, {view.live_files[0].path}, found {found}"
+        )
+    return view.live_files[first : first + len(removes)]
+
+
+def _check_names(names: Sequence[str], taken: Collection[str]) -> None:
+    """`taken`: data files that some version names."""
+    if not names:
+        raise _Unfit("expected at least one file to add, found none")
+    for index, name in enumerate(names):
+        if not _FILE_NAME.fullmatch(name):
+            raise _Unfit(
+                f"expected the name of a file in the table's folder, 20 digits of its first offset, '-', letters, "
+                f"digits, '.', '_' or '-', and '.parquet', found {name!r}"
+            )
+        if name in taken:
+            raise _Unfit(f"{name}: expected a file that no version names, found it in the log")
+        if name in names[:index]:
+            raise _Unfit(f"{name}: expected every file once, found it twice")
+
+
+def _check_files(
+    reader: DataReader, schema: pa.Schema, removes: Sequence[LiveFile], adds: Sequence[str], kind: SwapKind
+) -> list[tuple[LiveFile, str]]:
+    """The entries of `adds`, each with its statistics as JSON."""
+    offsets = _OffsetsToStay(reader, removes, kind)
+    described: list[tuple[LiveFile, str]] = []
+    base_offset = removes[0].base_offset
+    for name in adds:
+        if int(name[:20]) != base_offset:
+            raise _Unfit(
+                f"{name}: expected a name that begins with the offset where the file has to begin, "
+                f"{base_offset:020d}, found {name[:20]}"
+            )
+        statistics, size_bytes = _check_rows(reader, name, schema, offsets)
+        next_offset = removes[-1].next_offset if name == adds[-1] else statistics.next_offset
+        described.append(statistics.describe(name, size_bytes, base_offset=base_offset, next_offset=next_offset))
+        base_offset = statistics.next_offset
+    offsets.check_end(adds[-1], base_offset - 1)
+    return described
+
+
+def _check_rows(reader: DataReader, name: str, schema: pa.Schema, offsets: _OffsetsToStay) -> tuple[RowStatistics, int]:
+    """What the rows of `name` tell, and its size in bytes. Raises `_Unfit`."""
+    with _unfit_named(name):
+        parquet, size_bytes = reader.open_unnamed(name)
+    statistics = RowStatistics(name)
+    for rows in _rows_of(parquet, name, schema):
+        try:
+            statistics.add(rows)
+        except StorageDamaged as disorder:
+            raise _Unfit(str(disorder)) from None
+        offsets.check(name, rows.column("offset").chunk(0).to_numpy())
+    if not statistics.row_count:
+        raise _Unfit(f"{name}: expected at least one row, found none")
+    return statistics, size_bytes
+
+
+def _rows_of(parquet: pq.ParquetFile, name: str, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The columns that statistics need, of all rows; the others are decoded too."""
+    _check_columns(name, parquet.schema_arrow, schema)
+    names = list(STATISTICS_COLUMNS)
+    wanted = pa.schema([schema.field(column) for column in names])
+    for group in range(parquet.num_row_groups):
+        _check_group_size(name, group, parquet.metadata.row_group(group))
+        with _unfit_named(name):
+            rows = parquet.read_row_group(group, use_threads=False)
+        for column in _NEVER_NULL:
+            if nulls := rows.column(column).null_count:
+                raise _Unfit(f"{name}: expected a value in every {column}, found {nulls} nulls")
+        if rows.num_rows:
+            yield rows.select(names).cast(wanted).combine_chunks()
+
+
+@contextlib.contextmanager
+def _unfit_named(name: str) -> Iterator[None]:
+    """What a file that is no sound Parquet file makes Arrow raise. Faults of the store itself pass."""
+    try:
+        yield
+    except KeyNotFound:
+        raise _Unfit(f"{name}: expected a file in the table's folder, found none") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _Unfit(f"{name}: expected a Parquet file that can be decoded, found: {error}") from error
+
+
+def _check_columns(name: str, found: pa.Schema, expected: pa.Schema) -> None:
+    if found.names != expected.names:
+        raise _Unfit(f"{name}: expected the columns {', '.join(expected.names)}, found {', '.join(found.names)}")
+    for field in expected:
+        actual = found.field(field.name).type
+        if nullable_type(actual) != nullable_type(field.type):
+            raise _Unfit(f"{name}: expected {field.name} of type {field.type}, found {actual}")
+
+
+def _check_group_size(name: str, group: int, metadata: Any) -> None:
+    if metadata.total_byte_size > _ROW_GROUP_BYTES_MAX and metadata.num_rows > _ROWS_OF_A_LARGE_GROUP:
+        raise _Unfit(
+            f"{name}: expected row groups of at most {_ROW_GROUP_BYTES_MAX} bytes, found {metadata.total_byte_size} in "
+            f"row group {group}"
+        )
+
+
+class _OffsetsToStay:
+    """The offsets of the rows that are to be replaced, beside those of the rows that come for them."""
+
+    def __init__(self, reader: DataReader, removes: Sequence[LiveFile], kind: SwapKind) -> None:
+        self._parts = self._read(reader, removes)
+        self._ahead = np.empty(0, np.int64)
+        self._may_miss = kind is SwapKind.LAST_OF_KEYS
+
+    def check(self, name: str, found: Any) -> None:
+        """`found`: offsets of `name` that grow, and go on where the last call ended. Raises `_Unfit`."""
+        expected = self._up_to(int(found[-1]))
+        if not self._may_miss and len(expected) == len(found) and np.array_equal(expected, found):
+            return
+        is_known = np.isin(found, expected, assume_unique=True)
+        if not np.all(is_known):
+            alien = int(found[np.argmin(is_known)])
+            raise _Unfit(f"{name}: expected offsets of the files to be removed, found {alien}, which is not in them")
+        if not self._may_miss:
+            missing = int(np.setdiff1d(expected, found, assume_unique=True)[0])
+            raise _Unfit(f"{name}: expected offset {missing}, which is in the files to be removed, found it missing")
+
+    def check_end(self, name: str, last_offset: int) -> None:
+        """`last_offset` of `name` was the last one of all."""
+        behind = np.concatenate([self._ahead, *self._parts])
+        if len(behind):
+            missing = int(behind[-1] if self._may_miss else behind[0])
+            raise _Unfit(f"{name}: expected offset {missing} at its end, found {last_offset} to be the last one")
+
+    def _up_to(self, offset: int) -> Any:
+        parts = [self._ahead]
+        while parts[-1].size == 0 or parts[-1][-1] <= offset:
+            following = next(self._parts, None)
+            if following is None:
+                break
+            parts.append(following)
+        ahead = np.concatenate(parts)
+        count = int(np.searchsorted(ahead, offset, side="right"))
+        self._ahead = ahead[count:]
+        return ahead[:count]
+
+    @staticmethod
+    def _read(reader: DataReader, files: Sequence[LiveFile]) -> Iterator[Any]:
+        for file in files:
+            for rows in reader.scan(file, ["offset"]):
+                yield rows.column("offset").to_numpy()
