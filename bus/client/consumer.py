@@ -394,18 +394,28 @@ class Consumer(OneThread):
                 raise rejected
 
     @exclusive
-    def run(self, /, handler: Callable[..., Any], *, stop: threading.Event | None = None, **options: Any) -> RunSummary:
+    def run(
+        self,
+        /,
+        handler: Callable[..., Any],
+        *,
+        stop: threading.Event | None = None,
+        hurry: threading.Event | None = None,
+        **options: Any,
+    ) -> RunSummary:
         """Call `handler` with each record, by `workers` threads, or tasks if it is a coroutine, in the order that
         `order` asks for; commit as `ack` says, and never before everything below is done; `on_error` says what becomes
         of a record that fails. The options are those of `ProcessingSettings`; docs/processing.md has the promises.
 
         Ends with SIGTERM or SIGINT (in the main thread), when `stop` is set, or by an error: then workers are waited
-        for up to `drain_timeout_ms`, what is done is committed, and this consumer is closed. Auto-commit is off. Raises
-        `RecordFailed`, and `BusError` as `poll` and `commit` do.
+        for up to `drain_timeout_ms`, what is done is committed, and this consumer is closed. A second signal, or
+        `hurry`, set beside `stop`, waits for no worker. Auto-commit is off. Raises `RecordFailed`, and `BusError` as
+        `poll` and `commit` do.
         """
         from bus.client.processing.consumer_run import run_consumer  # it uses consumers itself
 
-        return run_consumer(self, self._needed_group("run"), self._addresses, self._config, handler, stop, options)
+        member = self._needed_group("run")
+        return run_consumer(self, member, self._addresses, self._config, handler, stop, hurry, options)
 
     # ------------------------------------------------------------ questions
 

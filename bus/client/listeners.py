@@ -6,7 +6,8 @@
     bus.run_listeners("127.0.0.1:9094")
 
 Each listener has a consumer and a thread of its own. Guards one promise: they end together. When one ends by an error,
-or a signal comes, all of them drain, commit and leave their groups before `run_listeners` returns.
+or a signal comes, all of them drain, commit and leave their groups before `run_listeners` returns; with a second signal
+none of them waits for its workers any more.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from bus.client.processing.settings import SETTING_NAMES
 from bus.client.processing.stop_signals import StopSignals
 
 logger = logging.getLogger(__name__)
+
+# How late a signal is seen: the kernel may give it to any thread, and that does not end a wait of the main thread.
+_JOIN_S = 0.2
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
@@ -93,6 +97,8 @@ class _Listening:
         self, address: str | list[str], listeners: list[Listener], configs: Mapping[str, Any], stop: threading.Event
     ) -> None:
         self._stop = stop
+        self._hurry = threading.Event()
+        self._signals = 0
         self._summaries: dict[str, RunSummary] = {}
         self._errors: list[BaseException] = []
         self._runs: list[tuple[str, Listener, Consumer]] = []
@@ -111,7 +117,8 @@ class _Listening:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join()
+                while thread.is_alive():
+                    thread.join(_JOIN_S)
         if self._errors:
             raise self._errors[0]
         return self._summaries
@@ -122,15 +129,20 @@ class _Listening:
 
     def _run(self, name: str, each: Listener, consumer: Consumer) -> None:
         try:
-            self._summaries[name] = consumer.run(each.handler, stop=self._stop, **each.options)
+            self._summaries[name] = consumer.run(each.handler, stop=self._stop, hurry=self._hurry, **each.options)
         except BaseException as error:
             logger.error("listener %s ended, so all end: %s", name, error)
             self._errors.append(error)
             self._stop.set()
 
     def _on_signal(self, name: str) -> None:
-        logger.info("%s: all listeners end", name)
-        self._stop.set()
+        self._signals += 1
+        if self._signals == 1:
+            logger.info("%s: all listeners end", name)
+            self._stop.set()
+        else:
+            logger.warning("%s: all listeners end at once, nobody waits for records with workers", name)
+            self._hurry.set()
 
     def _close_all(self) -> None:
         for _, _, consumer in self._runs:

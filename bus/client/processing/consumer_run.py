@@ -21,6 +21,7 @@ def run_consumer(
     config: ConsumerConfig,
     handler: Callable[..., Any],
     stop: threading.Event | None,
+    hurry: threading.Event | None,
     options: Mapping[str, Any],
 ) -> RunSummary:
     """`config`: the consumer's. Raises as `Consumer.run` does."""
@@ -33,6 +34,6 @@ def run_consumer(
         is_deserialized=config.key_deserializer is not None or config.value_deserializer is not None,
     )
     try:
-        return ProcessingRun(consumer, member, handler, settings, dead_letters.send, stop).run()
+        return ProcessingRun(consumer, member, handler, settings, dead_letters.send, stop, hurry).run()
     finally:
         dead_letters.close()

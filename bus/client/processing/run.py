@@ -44,16 +44,19 @@ class ProcessingRun:
         settings: ProcessingSettings,
         dead_letters: DeadLetterSink,
         stop: threading.Event | None = None,
+        hurry: threading.Event | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        """Raises `BusError` INVALID_CONFIG for a handler that does not fit."""
+        """`stop` ends the run in order; with `hurry` the end waits for no worker. Raises `BusError` INVALID_CONFIG for
+        a handler that does not fit."""
         check_handler(handler, settings)
         self._consumer = consumer
         self._member = member
         self._settings = settings
         self._stop = stop or threading.Event()
         self._ended_by: str | None = None
-        self._is_hurried = False
+        self._hurry = hurry or threading.Event()
+        self._is_hurried = False  # by a second signal
         self._clock = clock
         self._started_ms = clock()
         self._commit_again_ms = self._started_ms
@@ -181,14 +184,15 @@ class ProcessingRun:
         logger.warning("lost, nothing is committed any more: %s", _names(lost))
 
     def _drain(self, partitions: Iterable[TopicPartition] | None) -> int:
-        left = self._board.wait_until_left(partitions, self._settings.drain_timeout_ms, lambda: self._is_hurried)
+        left = self._board.wait_until_left(partitions, self._settings.drain_timeout_ms, self._waits_for_nobody)
         if left:
-            logger.warning(
-                "%d records were still with workers after %d ms; they will come again",
-                left,
-                self._settings.drain_timeout_ms,
-            )
+            over = f"{self._settings.drain_timeout_ms} ms are over"
+            reason = "nobody waits for them" if self._waits_for_nobody() else over
+            logger.warning("%d records are still with workers, %s; they will come again", left, reason)
         return left
+
+    def _waits_for_nobody(self) -> bool:
+        return self._is_hurried or self._hurry.is_set()
 
     # ------------------------------------------------------------ the end
 
@@ -198,6 +202,7 @@ class ProcessingRun:
             self._ended_by = name
             self._consumer.wakeup()
         else:
+            logger.warning("%s: ending at once, nobody waits for records with workers", name)
             self._is_hurried = True
 
     def _end(self) -> RunSummary:

@@ -256,6 +256,33 @@ def test_listeners_run_together_and_end_together_on_a_signal(address: str) -> No
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_second_signal_ends_listeners_that_hang(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    produce(address, range(3))
+    have_begun = threading.Barrier(2, timeout=30)
+    may_end = threading.Event()
+
+    def hang() -> None:
+        if have_begun.wait() == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)  # another one: two of a kind that wait are one
+        may_end.wait(50)
+
+    @bus.listener("orders", group_id="billing", workers=1)
+    def bill(record: ConsumerRecord) -> None:
+        hang()
+
+    @bus.listener("orders", group_id="audit", workers=1)
+    def audit(record: ConsumerRecord) -> None:
+        hang()
+
+    summaries = bus.run_listeners(address, [bill, audit], auto_offset_reset="earliest")
+    may_end.set()
+    assert [(summary.handled, summary.abandoned) for summary in summaries.values()] == [(0, 1), (0, 1)]
+    assert all(summary.duration_ms < 20_000 for summary in summaries.values()), "it waits for 30 s otherwise"
+    assert ": all listeners end at once" in caplog.text
+    assert committed_sum(address) == 0
+
+
 def test_a_listener_that_fails_ends_the_others_and_its_error_is_raised(address: str) -> None:
     produce(address, range(3))
 

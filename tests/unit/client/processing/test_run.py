@@ -360,7 +360,7 @@ def test_a_signal_drains_commits_leaves_and_puts_the_handlers_back(number: signa
     assert {each: signal.getsignal(each) for each in before} == before
 
 
-def test_a_second_signal_waits_for_nobody() -> None:
+def test_a_second_signal_waits_for_nobody_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     consumer = FakeConsumer([[record(0)]])
     began, may_end = threading.Event(), threading.Event()
 
@@ -379,6 +379,29 @@ def test_a_second_signal_waits_for_nobody() -> None:
     assert (summary.handled, summary.abandoned) == (0, 1)
     assert summary.duration_ms < 10_000
     assert consumer.committed == {}
+    assert ": ending at once" in caplog.text
+    assert "1 records are still with workers, nobody waits for them" in caplog.text
+
+
+def test_hurry_beside_stop_waits_for_nobody() -> None:
+    consumer = FakeConsumer([[record(0)]])
+    began, may_end, stop, hurry = (threading.Event() for _ in range(4))
+
+    def handler(record: ConsumerRecord) -> None:
+        began.set()
+        may_end.wait(30)
+
+    def end_at_once() -> None:
+        assert began.wait(10)
+        stop.set()
+        hurry.set()
+
+    consumer.script += [end_at_once, never(consumer)]
+    settings = parse_settings({"drain_timeout_ms": 30_000})
+    summary = ProcessingRun(consumer, consumer, handler, settings, DeadLetterBox().send, stop, hurry).run()
+    may_end.set()
+    assert (summary.abandoned, summary.ended_by, consumer.committed) == (1, "stop", {})
+    assert summary.duration_ms < 10_000
 
 
 @pytest.mark.parametrize(
