@@ -24,6 +24,7 @@ from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged, Stora
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import LogState
 from bus.storage_delta.root import FORMAT_VERSION, MARKER, open_reader
+from bus.storage_delta.store import ObjectStore
 from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, replay_cluster
 
 _METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
@@ -67,6 +68,11 @@ class TopicTables:
                 f"expected a topic of {self.root}, found {topic!r}; topics there: {known}",
             )
         return [TopicPartition(topic, number) for number in range(topics[topic])]
+
+    @property
+    def store(self) -> ObjectStore:
+        """Where the tables lie, for those who look at the log itself."""
+        return self._reader.store
 
     def cluster(self) -> ClusterState:
         """Topics with their ids and configs, leaders and brokers, as of now."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bus.cli.failures import Failure
+from bus.cli.options import complete_topics
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
@@ -21,6 +23,10 @@ class Target:
         if not self.topic or (slash and not number.isdecimal()):
             raise click.BadParameter(f"expected TOPIC or TOPIC/PARTITION, found {text!r}")
         self.partition = int(number) if slash else None
+
+
+def target_argument(*, is_required: bool = True) -> Callable[[Any], Any]:
+    return click.argument("target", metavar="TOPIC[/PARTITION]", required=is_required, shell_complete=complete_topics)
 
 
 def open_store(root: str) -> ObjectStore:

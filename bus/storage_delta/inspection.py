@@ -1,4 +1,4 @@
-"""What lies in the storage of a partition, for people: its versions, its data files, its records.
+"""What lies in the storage of a bus root, opened for looking: records of data files, topics of the cluster.
 
 Guards one promise: looking changes nothing (see log_replay.py, which reads the log).
 """
@@ -6,8 +6,7 @@ Guards one promise: looking changes nothing (see log_replay.py, which reads the 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,19 +15,7 @@ import pyarrow.parquet as pq
 
 from bus.errors import StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
-from bus.storage_delta.log_replay import (
-    Action,
-    AddedFile,
-    Unreadable,
-    decode_add,
-    first_line,
-    list_log,
-    load_last_checkpoint,
-    load_version,
-    partition_folder,
-    replay_table,
-    version_file,
-)
+from bus.storage_delta.log_replay import Unreadable, first_line, list_log, partition_folder, replay_table
 from bus.storage_delta.store import KeyNotFound, ObjectStore
 from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, replay_cluster
 
@@ -129,107 +116,3 @@ def load_cluster(store: ObjectStore) -> ClusterState:
         return replay_cluster(rows)
     except ValueError as error:
         raise StorageDamaged(f"{folder}: {error}") from None
-
-
-# ------------------------------------------------------------------ for people
-
-
-@dataclass(frozen=True, slots=True)
-class VersionSummary:
-    """What one version did. Offsets are -1 if it added no records."""
-
-    version: int
-    timestamp_ms: int
-    operation: str
-    leader_epoch: int
-    files_added: int
-    files_removed: int
-    record_count: int
-    base_offset: int
-    last_offset: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionSummary:
-    """A partition's table at one version, and what lies around it."""
-
-    partition: TopicPartition
-    topic_id: str
-    path: str
-    version: int
-    first_version: int  # the oldest whose file is still there
-    log_start: int
-    high_watermark: int
-    leader_epoch: int
-    files: Sequence[AddedFile]  # live, in offset order
-    checkpoints: Sequence[int]
-    last_checkpoint: int | None
-    log_file_count: int
-    log_bytes: int
-    unnamed_files: Sequence[str]  # data files that the current version does not name
-
-    @property
-    def record_count(self) -> int:
-        return sum(file.record_count for file in self.files)
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(file.size_bytes for file in self.files)
-
-
-def describe_partition(store: ObjectStore, partition: TopicPartition) -> PartitionSummary:
-    """Raises `StorageDamaged` if there is no table that can be replayed."""
-    folder = partition_folder(partition)
-    listing = list_log(store, folder)
-    table = replay_table(store, folder, listing)
-    try:
-        last_checkpoint = load_last_checkpoint(store, folder)
-    except Unreadable:
-        last_checkpoint = None
-    return PartitionSummary(
-        partition=partition,
-        topic_id=table.configuration.get("bus.topic_id", ""),
-        path=store.table_url(folder) or f"{store.url}/{folder}",
-        version=table.version,
-        first_version=min([*listing.versions, table.version]),
-        log_start=table.log_start,
-        high_watermark=table.high_watermark,
-        leader_epoch=table.leader_epoch,
-        files=table.files_by_offset,
-        checkpoints=list(listing.checkpoints),
-        last_checkpoint=last_checkpoint,
-        log_file_count=len(listing.versions) + len(listing.checkpoints),
-        log_bytes=sum(listing.versions.values()) + sum(listing.checkpoints.values()),
-        unnamed_files=[path for path in listing.data_files if path not in table.files],
-    )
-
-
-def describe_versions(store: ObjectStore, partition: TopicPartition, *, count_max: int) -> list[VersionSummary]:
-    """The newest versions whose files are there, oldest first, at most `count_max`."""
-    folder = partition_folder(partition)
-    newest = sorted(list_log(store, folder).versions)[-count_max:]
-    summaries = []
-    for version in newest:
-        try:
-            summaries.append(_summary(version, load_version(store, folder, version)))
-        except Unreadable as error:
-            raise StorageDamaged(f"{folder}/{version_file(version)}: {error}") from None
-    return summaries
-
-
-def _summary(version: int, actions: Sequence[Action]) -> VersionSummary:
-    info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    added = [decode_add(action["add"], version) for action in actions if "add" in action]
-    return VersionSummary(
-        version=version,
-        timestamp_ms=int(info.get("timestamp", -1)),
-        operation=str(info.get("operation", "unknown")),
-        leader_epoch=int(info.get("leaderEpoch", -1)),
-        files_added=len(added),
-        files_removed=sum("remove" in action for action in actions),
-        record_count=sum(file.record_count for file in added),
-        base_offset=min((file.base_offset for file in added), default=-1),
-        last_offset=max((file.last_offset for file in added), default=-1),
-        size_bytes=sum(file.size_bytes for file in added),
-    )

@@ -27,8 +27,11 @@ LAST_CHECKPOINT = "_last_checkpoint"
 HIGH_WATERMARK_APP = "bus/high_watermark"
 LEADER_EPOCH_APP = "bus/leader_epoch"
 COMPACTED_APP = "bus/compacted"
+LOG_START_APP = "bus/log_start"
 FILE_TAG = "bus.file"
+LEVEL_TAG = "bus.level"
 PRODUCER_APPS = "bus/"  # and the producer's id
+LOST_APPS = "bus/lost/"  # and an offset: from it up to the `txn`'s version, no record is left
 
 _VERSION_NAME = re.compile(r"(\d{20})\.json")
 _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -146,6 +149,7 @@ class AddedFile:
     version: int | None
     stats: Mapping[str, Any]
     tag: str | None  # the bus's own summary of a file that it wrote
+    level: int = 0  # how often its rows were rewritten
 
     @property
     def record_count(self) -> int:
@@ -174,8 +178,9 @@ def decode_add(body: Mapping[str, Any], version: int | None) -> AddedFile:
     """Raises `Unreadable` for an entry without a path, a size or the statistics of its offsets."""
     try:
         stats = json.loads(body["stats"])
-        tag = (body.get("tags") or {}).get(FILE_TAG)
-        added = AddedFile(unquote(body["path"]), int(body["size"]), version, stats, tag)
+        tags = body.get("tags") or {}
+        level = int(tags.get(LEVEL_TAG) or 0)
+        added = AddedFile(unquote(body["path"]), int(body["size"]), version, stats, tags.get(FILE_TAG), level)
         _ = added.record_count, added.first_row, added.last_row, added.base_offset, added.last_offset
     except (KeyError, TypeError, ValueError, IndexError) as error:
         problem = f"{type(error).__name__} {error}"
@@ -192,6 +197,7 @@ class ReplayedTable:
 
     version: int = -1
     files: dict[str, AddedFile] = field(default_factory=dict)
+    removed: dict[str, int] = field(default_factory=dict)  # path -> when, as far as the log still tells
     txns: dict[str, int] = field(default_factory=dict)
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
@@ -200,12 +206,15 @@ class ReplayedTable:
         """Raises `Unreadable` for an `add` or `txn` that says too little."""
         for action in actions:
             if (body := action.get("remove")) is not None:
-                self.files.pop(unquote(str(body.get("path"))), None)
+                path = unquote(str(body.get("path")))
+                self.files.pop(path, None)
+                self.removed[path] = int(body.get("deletionTimestamp") or 0)
         for action in actions:
             match action:
                 case {"add": body}:
                     added = decode_add(body, None if is_checkpoint else version)
                     self.files[added.path] = added
+                    self.removed.pop(added.path, None)
                 case {"txn": {"appId": str(app_id), "version": int(done)}}:
                     self.txns[app_id] = done
                 case {"metaData": body}:
@@ -226,15 +235,32 @@ class ReplayedTable:
 
     @property
     def log_start(self) -> int:
-        return min((file.base_offset for file in self.files.values()), default=self.high_watermark)
+        first = min((file.base_offset for file in self.files.values()), default=self.high_watermark)
+        return max(first, self.txns.get(LOG_START_APP, 0))
 
     @property
     def compacted_to(self) -> int:
         """Key compaction has been over the offsets below: any of them may be missing."""
         return self.txns.get(COMPACTED_APP, 0)
 
+    @property
+    def lost_ranges(self) -> list[tuple[int, int]]:
+        """Offsets whose records were lost and given up, each as (first, one past the last), in order."""
+        firsts = {app_id: app_id.removeprefix(LOST_APPS) for app_id in self.txns if app_id.startswith(LOST_APPS)}
+        return sorted((int(first), self.txns[app_id]) for app_id, first in firsts.items() if first.isdigit())
+
+    def is_lost(self, first: int, following: int) -> bool:
+        """Whether all offsets from `first` up to, but not including, `following` are."""
+        for lost_first, lost_following in self.lost_ranges:
+            if lost_first <= first < lost_following:
+                first = lost_following
+        return first >= following
+
     def may_have_holes(self, file: AddedFile) -> bool:
-        return file.base_offset < self.compacted_to
+        is_lossy = any(
+            first <= file.last_offset and file.base_offset < following for first, following in self.lost_ranges
+        )
+        return is_lossy or file.base_offset < self.compacted_to
 
     @property
     def leader_epoch(self) -> int:

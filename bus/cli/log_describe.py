@@ -1,0 +1,219 @@
+"""`bus log describe`: the tables of a topic, and of one partition its newest versions and data files.
+
+Reads the storage, never a broker, and never writes: it may run at any time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bus.cli.groups import BusCommand
+from bus.cli.log_targets import Target, open_store, partitions_of, target_argument
+from bus.cli.options import count_of, listing_format_option, root_option
+from bus.cli.output import Column, human_bytes, resolve_form, write_json, write_listing
+
+if TYPE_CHECKING:
+    from bus.storage_delta.log_replay import AddedFile
+    from bus.storage_delta.table_history import VersionSummary
+    from bus.storage_delta.table_summary import PartitionSummary
+
+_PARTITION_COLUMNS = (
+    Column("topic"),
+    Column("partition", is_number=True),
+    Column("version", is_number=True),
+    Column("log_start", is_number=True),
+    Column("high_watermark", "HW", is_number=True),
+    Column("leader_epoch", "EPOCH", is_number=True),
+    Column("records", is_number=True),
+    Column("files", is_number=True),
+    Column("size", is_bytes=True),
+    Column("levels"),  # level:files, of what was never rewritten first
+    Column("dirty_ratio", "DIRTY", is_number=True),
+    Column("reclaimable", is_bytes=True),
+    Column("orphans", is_number=True),
+    Column("log_files", is_number=True),
+    Column("log_size", is_bytes=True),
+    Column("checkpoint", is_number=True),
+    Column("checkpoint_lag", "BEHIND", is_number=True),
+)
+_VERSION_COLUMNS = (
+    Column("version", is_number=True),
+    Column("time", is_time_ms=True),
+    Column("operation"),
+    Column("epoch", is_number=True),
+    Column("offsets"),
+    Column("records", is_number=True),
+    Column("added", is_number=True),
+    Column("removed", is_number=True),
+    Column("size", is_bytes=True),
+)
+_FILE_COLUMNS = (
+    Column("version", is_number=True),
+    Column("level", is_number=True),
+    Column("offsets"),
+    Column("records", is_number=True),
+    Column("size", is_bytes=True),
+    Column("file"),
+)
+
+
+@click.command(
+    cls=BusCommand,
+    examples="""
+    bus log describe orders
+    bus log describe orders/0
+    bus log describe orders/0 --versions 100
+    bus log describe __cluster_metadata
+    """,
+)
+@target_argument()
+@click.option("--versions", "version_count", type=click.IntRange(min=0), default=10, help="How many of the newest.")
+@click.option("--files", "file_count", type=click.IntRange(min=0), default=10, help="How many of the newest.")
+@listing_format_option()
+@root_option()
+def describe(target: str, version_count: int, file_count: int, form: str | None, root: str) -> None:
+    """Describe the tables of a topic; of one partition, its newest versions and data files, too."""
+    from bus.storage_delta.table_history import describe_versions
+    from bus.storage_delta.table_summary import describe_partition
+
+    chosen = Target(target)
+    store = open_store(root)
+    summaries = [describe_partition(store, partition) for partition in partitions_of(store, chosen)]
+    if chosen.partition is None or resolve_form(form) == "csv":
+        _write_partitions(chosen.topic, summaries, form)
+        return
+    summary = summaries[0]
+    versions = describe_versions(store, summary.partition, count_max=version_count) if version_count else []
+    files = summary.files[-file_count:] if file_count else []
+    if resolve_form(form) == "json":
+        write_json([_as_object(summary, versions, files)])
+    else:
+        _write_partition(summary, versions, files)
+
+
+def _write_partitions(topic: str, summaries: Sequence[PartitionSummary], form: str | None) -> None:
+    rows = [_partition_row(summary) for summary in summaries]
+    if resolve_form(form) == "table":
+        click.echo(f"Topic: {topic}\tTopicId: {summaries[0].topic_id}")
+        write_listing(_PARTITION_COLUMNS[1:], [row[1:] for row in rows], "table")
+    else:
+        write_listing(_PARTITION_COLUMNS, rows, form)
+
+
+def _partition_row(summary: PartitionSummary) -> tuple[Any, ...]:
+    return (
+        summary.partition.topic,
+        summary.partition.partition,
+        summary.version,
+        summary.log_start,
+        summary.high_watermark,
+        summary.leader_epoch,
+        summary.record_count,
+        len(summary.files),
+        summary.size_bytes,
+        " ".join(f"{level.level}:{level.file_count}" for level in summary.levels) or None,
+        round(summary.dirty_ratio, 3),
+        summary.reclaimable_bytes,
+        len(summary.orphans),
+        summary.log_file_count,
+        summary.log_bytes,
+        summary.last_checkpoint,
+        summary.checkpoint_lag,
+    )
+
+
+def _as_object(
+    summary: PartitionSummary, versions: Sequence[VersionSummary], files: Sequence[AddedFile]
+) -> dict[str, Any]:
+    names = [column.name for column in _PARTITION_COLUMNS]
+    return {
+        **dict(zip(names, _partition_row(summary), strict=True)),
+        "topic_id": summary.topic_id,
+        "path": summary.path,
+        "first_version": summary.first_version,
+        "compacted_to": summary.compacted_to,
+        "dirty_files": summary.dirty_file_count,
+        "dirty_bytes": summary.dirty_bytes,
+        "files_by_level": [asdict(level) for level in summary.levels],
+        "lost_offsets": [[first, following - 1] for first, following in summary.lost_ranges],
+        "checkpoints": list(summary.checkpoints),
+        "checkpoint_ms": summary.checkpoint_ms,
+        "kept_files": dict(summary.kept_files),
+        "orphan_files": dict(summary.orphans),
+        "newest_versions": [asdict(version) for version in versions],
+        "newest_files": [asdict(file) for file in files],
+    }
+
+
+def _write_partition(summary: PartitionSummary, versions: Sequence[VersionSummary], files: Sequence[AddedFile]) -> None:
+    for name, fact in _facts(summary, now_ms=time.time_ns() // 1_000_000):
+        click.echo(f"{name + ':':<14}{fact}")
+    if versions:
+        click.echo(f"\nVersions, the newest {len(versions)}:")
+        write_listing(_VERSION_COLUMNS, map(_version_row, versions), "table")
+    if files:
+        click.echo(f"\nData files, the newest {len(files)} of {len(summary.files):,}:")
+        write_listing(_FILE_COLUMNS, map(_file_row, files), "table")
+
+
+def _facts(summary: PartitionSummary, *, now_ms: int) -> Iterator[tuple[str, str]]:
+    yield "Partition", f"{summary.partition.topic}/{summary.partition.partition}"
+    yield "TopicId", summary.topic_id
+    yield "Table", summary.path
+    yield "Version", f"{summary.version} (files from version {summary.first_version} on)"
+    yield "Offsets", f"log start {summary.log_start}, high watermark {summary.high_watermark}"
+    if summary.lost_ranges:
+        lost = ", ".join(f"{first} to {following - 1}" for first, following in summary.lost_ranges)
+        yield "Lost", f"offsets {lost}: their records were given up by a repair"
+    yield "LeaderEpoch", str(summary.leader_epoch)
+    files = f"{count_of(len(summary.files), 'file')}, {human_bytes(summary.size_bytes)}"
+    yield "Data", f"{count_of(summary.record_count, 'record')} in {files}"
+    for level in summary.levels:
+        yield f"  level {level.level}", f"{count_of(level.file_count, 'file')}, {human_bytes(level.size_bytes)}"
+    yield "Compacted", f"up to offset {summary.compacted_to}"
+    yield (
+        "Dirty",
+        f"{summary.dirty_ratio:.1%}: {count_of(summary.dirty_file_count, 'file')}, {human_bytes(summary.dirty_bytes)}",
+    )
+    kept = f"{count_of(len(summary.kept_files), 'file')}, {human_bytes(summary.reclaimable_bytes)}"
+    yield "Reclaimable", f"{kept} that only older versions have"
+    yield "Log", f"{count_of(summary.log_file_count, 'file')}, {human_bytes(summary.log_bytes)}"
+    yield "Checkpoints", ", ".join(map(str, summary.checkpoints)) or "none yet"
+    if summary.last_checkpoint is not None:
+        yield "Checkpoint", _checkpoint_age(summary, now_ms)
+    if summary.orphans:
+        size = human_bytes(sum(summary.orphans.values()))
+        yield "Orphans", f"{count_of(len(summary.orphans), 'data file')}, {size} that no version names"
+
+
+def _checkpoint_age(summary: PartitionSummary, now_ms: int) -> str:
+    behind = f"of version {summary.last_checkpoint}, {count_of(summary.checkpoint_lag, 'version')} behind"
+    if summary.checkpoint_ms is None:
+        return behind
+    return f"{behind}, {max(0, now_ms - summary.checkpoint_ms) // 1000:,} s old"
+
+
+def _version_row(version: VersionSummary) -> tuple[Any, ...]:
+    added = version.added
+    has_records = added.base_offset >= 0
+    return (
+        version.version,
+        version.timestamp_ms,
+        version.operation,
+        version.leader_epoch if version.leader_epoch >= 0 else None,
+        f"{added.base_offset}..{added.last_offset}" if has_records else None,
+        added.record_count if has_records else None,
+        added.file_count,
+        version.removed.file_count,
+        added.size_bytes if has_records else None,
+    )
+
+
+def _file_row(file: AddedFile) -> tuple[Any, ...]:
+    offsets = f"{file.base_offset}..{file.last_offset}"
+    return (file.version, file.level, offsets, file.record_count, file.size_bytes, file.path)
