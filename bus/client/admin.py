@@ -7,7 +7,7 @@ Guards one promise: a call that returns has done all that it was asked. Items ar
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, overload
@@ -157,7 +157,7 @@ class Admin:
 
     def maintain_log(
         self, topic: str, action: str, partitions: Collection[int] | None = None
-    ) -> Iterator[MaintainedLog]:
+    ) -> Generator[MaintainedLog, None, None]:
         """Have the leaders do now what they do by themselves in time, in these partitions, or in all: "roll" small data
         files into large ones, "compact" by key, or "clean" what retention lets go, old versions and removed files.
 

@@ -8,7 +8,7 @@ as it takes: it has no deadline, and closing its iterator ends it.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from itertools import chain
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ ACTIONS = {
     "compact": pb.MAINTENANCE_ACTION_COMPACT,
     "clean": pb.MAINTENANCE_ACTION_CLEAN,
 }
+Results = Generator[MaintainedLog, None, None]
 SWAP_KINDS = {"same_rows": pb.SWAP_KIND_SAME_ROWS, "last_of_keys": pb.SWAP_KIND_LAST_OF_KEYS}
 
 
@@ -109,7 +110,7 @@ class LogAdmin:
 
     # ------------------------------------------------------------ maintenance by hand
 
-    def maintain(self, topic: str, action: str, partitions: Collection[int] | None) -> Iterator[MaintainedLog]:
+    def maintain(self, topic: str, action: str, partitions: Collection[int] | None) -> Results:
         """Begins at once; the iterator tells."""
         if action not in ACTIONS:
             raise BusError(ErrorCode.INVALID_REQUEST, f"expected an action {_one_of(ACTIONS)}, found {action!r}")
@@ -158,7 +159,7 @@ def _deleted(item: pb.DeleteRecordsPartitionResponse) -> DeletedRecords | BusErr
     return DeletedRecords(item.low_watermark, item.version)
 
 
-def _results(topic: str, streams: Sequence[Generator[Any, None, None]]) -> Iterator[MaintainedLog]:
+def _results(topic: str, streams: Sequence[Generator[Any, None, None]]) -> Results:
     answers: list[tuple[str, int, str]] = []
     with ExitStack() as stack:
         for stream in streams:
