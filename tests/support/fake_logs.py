@@ -25,10 +25,11 @@ class FakeLogBroker(FakeBroker):
         self.maintenance_ended = threading.Event()
         super().__init__(cluster, broker_id)
 
-    def append_offsets(self, topic: str, partition: int, count: int) -> None:
+    def append_offsets(self, topic: str, partition: int, count: int, timestamp_ms: int = 0) -> None:
         """So many records, in no batch that can be read."""
         log = self.cluster.topics[topic].partitions[partition]
-        log.batches.append(pb.LogBatch(base_offset=log.high_watermark, next_offset=log.high_watermark + count))
+        base = log.high_watermark
+        log.batches.append(pb.LogBatch(base_offset=base, next_offset=base + count, timestamp_ms=timestamp_ms))
 
     # ------------------------------------------------------------ calls
 
