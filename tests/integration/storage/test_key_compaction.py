@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,76 +19,14 @@ from bus.storage_delta.actions import LiveFile, version_name
 from bus.storage_delta.data_files import ROW_GROUP_BYTES
 from bus.storage_delta.key_compaction import KeyCompaction
 from bus.storage_delta.memory_store import MemoryStore
-from bus.storage_delta.root import DeltaStorage, open_storage_on
-from bus.storage_delta.store import Data, ObjectStore, OutcomeUnknown
-from bus.storage_delta.table import DeltaPartitionTable
-from bus.storage_delta.verification import verify_partition
+from bus.storage_delta.root import open_storage_on
+from bus.storage_delta.store import Data, OutcomeUnknown
 from tests.support.stores import ScriptedStore, log_batch
-
-NAME = TopicPartition("prices", 0)
-FOLDER = "topics/prices/0"
-DAY_MS = 86_400_000
-Row = tuple[int, bytes | None, bytes | None]
-
-
-class Bench:
-    """A table with keys, and what its rows are."""
-
-    def __init__(self, store: ObjectStore | None = None) -> None:
-        self.store = store or MemoryStore()
-        self.storage: DeltaStorage = open_storage_on(self.store, exclusive=False)
-        self.table = self.storage.create_partition(NAME, topic_id="id")
-        self.now_ms = 1_000_000
-
-    def append(self, *records: tuple[bytes | None, bytes | None], producer: tuple[int, int, int] | None = None) -> None:
-        keys, values = [key for key, _ in records], [value for _, value in records]
-        batch = log_batch(self.table.state.high_watermark, values, keys=keys, producer=producer)
-        progress = [] if producer is None else [ProducerProgress(producer[0], producer[1], producer[2] + len(keys) - 1)]
-        outcome = self.table.append([batch], leader_epoch=0, now_ms=self.now_ms, producers=progress)
-        assert isinstance(outcome, Committed)
-
-    def prepare(self, retention_ms: int = DAY_MS) -> PreparedFiles | None:
-        return self.table.prepare_key_compaction(now_ms=self.now_ms, tombstone_retention_ms=retention_ms)
-
-    def compact(self, retention_ms: int = DAY_MS) -> PreparedFiles:
-        prepared = self.prepare(retention_ms)
-        assert prepared is not None
-        outcome = self.table.swap_files(prepared, leader_epoch=0, now_ms=self.now_ms)
-        assert outcome == Committed(self.table.state.version, self.table.state.high_watermark)
-        return prepared
-
-    def reopen(self) -> DeltaPartitionTable:
-        self.table = self.storage.open_partition(NAME, topic_id="id")
-        return self.table
-
-    def rows(self, offset: int = 0, max_bytes: int = 1 << 20) -> list[Row]:
-        """Read as a consumer does: from where the last batch ended."""
-        rows: list[Row] = []
-        end_offset = self.table.state.high_watermark
-        while offset < end_offset:
-            for batch in self.table.read(offset, end_offset=end_offset, max_bytes=max_bytes):
-                assert batch.next_offset > offset
-                rows += [row for row in rows_of(batch) if row[0] >= offset]
-                offset = batch.next_offset
-        return rows
-
-    def breaches(self) -> Sequence[object]:
-        return verify_partition(self.store, NAME, topic_id="id").breaches
-
-    def data_files(self) -> set[str]:
-        return {entry.name for entry in self.store.list(FOLDER).files}
-
-
-def rows_of(batch: LogBatch) -> list[Row]:
-    names = batch.columns.schema.names
-    dense = list(range(batch.base_offset, batch.base_offset + batch.record_count))
-    offsets = batch.columns.column("offset").to_pylist() if "offset" in names else dense
-    keys = batch.columns.column("key").to_pylist() if "key" in names else [None] * batch.record_count
-    return list(zip(offsets, keys, batch.columns.column("value").to_pylist(), strict=True))
+from tests.support.table_bench import DAY_MS, FOLDER, NAME, Row, TableBench
 
 
 def test_the_last_record_of_each_key_stays_at_its_offset_and_records_without_a_key_stay() -> None:
-    bench = Bench()
+    bench = TableBench()
     bench.append((b"a", b"1"), (b"b", b"1"), (None, b"x"))
     bench.append((b"a", b"2"), (None, b"y"), (b"c", None))
     before = bench.table.state
@@ -107,7 +45,7 @@ def test_the_last_record_of_each_key_stays_at_its_offset_and_records_without_a_k
 
 @pytest.mark.parametrize("offset", range(9))
 def test_a_read_inside_a_hole_goes_on_behind_it(offset: int) -> None:
-    bench = Bench()
+    bench = TableBench()
     for _ in range(4):
         bench.append((b"a", b"1"), (b"b", b"2"))
     bench.compact()
@@ -118,7 +56,7 @@ def test_a_read_inside_a_hole_goes_on_behind_it(offset: int) -> None:
 
 
 def test_timestamps_find_what_is_left() -> None:
-    bench = Bench()
+    bench = TableBench()
     for base, (key, time_ms) in enumerate([(b"a", 5_000), (b"a", 9_000), (b"b", 7_000), (b"a", 6_000), (b"c", 6_400)]):
         batch = log_batch(base, [b"v"], keys=[key], timestamp_ms=time_ms)
         assert isinstance(bench.table.append([batch], leader_epoch=0, now_ms=1), Committed)
@@ -137,7 +75,7 @@ def test_timestamps_find_what_is_left() -> None:
 
 
 def test_a_tombstone_goes_once_it_was_there_for_its_retention_however_often_it_was_compacted() -> None:
-    bench = Bench()
+    bench = TableBench()
     bench.append((b"a", b"1"), (b"a", None))
     bench.append((b"b", b"1"), (b"z", b"1"))
     for step in range(1, 9):
@@ -152,7 +90,7 @@ def test_a_tombstone_goes_once_it_was_there_for_its_retention_however_often_it_w
 
 
 def test_of_a_log_of_nothing_but_expired_tombstones_the_last_record_stays() -> None:
-    bench = Bench()
+    bench = TableBench()
     bench.append((b"a", None), (b"b", None))
     bench.append((b"c", None))
     bench.compact(retention_ms=0)
@@ -166,14 +104,14 @@ def test_of_a_log_of_nothing_but_expired_tombstones_the_last_record_stays() -> N
 
 
 def test_a_record_without_key_and_value_is_no_tombstone() -> None:
-    bench = Bench()
+    bench = TableBench()
     bench.append((None, None), (b"a", None), (b"a", b"1"), (b"b", None), (b"c", b"1"))
     bench.compact(retention_ms=0)
     assert bench.rows() == [(0, None, None), (2, b"a", b"1"), (4, b"c", b"1")]
 
 
 def test_nothing_to_gain_writes_nothing_and_counts_as_seen() -> None:
-    bench = Bench()
+    bench = TableBench()
     bench.append((b"a", b"1"), (b"b", b"1"))
     assert bench.table.key_compaction_backlog == 1
     before = bench.data_files()
@@ -186,7 +124,7 @@ def test_nothing_to_gain_writes_nothing_and_counts_as_seen() -> None:
 
 
 def test_what_is_appended_between_preparing_and_swapping_stays() -> None:
-    bench = Bench()
+    bench = TableBench()
     bench.append((b"a", b"1"))
     bench.append((b"a", b"2"))
     prepared = bench.prepare()
@@ -202,7 +140,7 @@ def test_what_is_appended_between_preparing_and_swapping_stays() -> None:
 
 
 def test_files_are_cut_at_their_size_and_cover_all_offsets_between_them() -> None:
-    bench = Bench()
+    bench = TableBench()
     chance = random.Random(5)
     size = ROW_GROUP_BYTES // 4
     for number in range(12):
@@ -221,9 +159,9 @@ def test_files_are_cut_at_their_size_and_cover_all_offsets_between_them() -> Non
     assert bench.breaches() == []
 
 
-def three_files() -> Bench:
+def three_files() -> TableBench:
     """Compacted to a file for each two offsets, of which the first one of each is missing; a dense one behind."""
-    bench = Bench()
+    bench = TableBench()
     for number in range(4):
         bench.append((b"hole", b"x"), (b"%d" % number, b"y"))
     table = bench.table
@@ -234,7 +172,7 @@ def three_files() -> Bench:
     return bench
 
 
-def rewritten(bench: Bench, file: LiveFile, *, is_reversed: bool) -> tuple[pa.Table, bytes]:
+def rewritten(bench: TableBench, file: LiveFile, *, is_reversed: bool) -> tuple[pa.Table, bytes]:
     rows = pq.read_table(pa.BufferReader(bench.store.get(f"{FOLDER}/{file.path}")))
     if is_reversed:
         rows = rows.take(list(reversed(range(rows.num_rows))))
@@ -243,7 +181,7 @@ def rewritten(bench: Bench, file: LiveFile, *, is_reversed: bool) -> tuple[pa.Ta
     return rows, sink.getvalue().to_pybytes()
 
 
-def rewrite_as_another_engine(bench: Bench, file: LiveFile, *, is_reversed: bool = False) -> None:
+def rewrite_as_another_engine(bench: TableBench, file: LiveFile, *, is_reversed: bool = False) -> None:
     rows, data = rewritten(bench, file, is_reversed=is_reversed)
     offsets = sorted(rows.column("offset").to_pylist())
     times = [f"{rows.column('timestamp')[0].as_py():%Y-%m-%dT%H:%M:%S}.000Z"]
@@ -285,7 +223,7 @@ def test_a_compacted_file_that_another_engine_rewrote_is_adopted_with_the_holes_
 
 
 def test_rows_that_another_engine_shuffled_are_compacted_in_the_order_of_their_offsets() -> None:
-    bench = Bench()
+    bench = TableBench()
     bench.append((b"a", b"1"), (b"a", b"2"), (b"b", b"1"), (b"c", b"1"), (b"b", b"2"), (b"d", b"1"))
     rewrite_as_another_engine(bench, bench.table._reader.view.live_files[0], is_reversed=True)
     bench.reopen()
@@ -295,7 +233,7 @@ def test_rows_that_another_engine_shuffled_are_compacted_in_the_order_of_their_o
 
 
 def test_rows_of_a_compacted_file_out_of_order_are_found() -> None:
-    bench = Bench()
+    bench = TableBench()
     bench.append((b"a", b"1"), (b"a", b"2"), (b"b", b"1"), (b"c", b"1"))
     bench.compact()
     (file,) = bench.table._reader.view.live_files
@@ -325,7 +263,7 @@ def test_a_compacted_file_that_is_gone_from_the_log_is_damage_though_holes_are_n
 
 
 def test_the_producers_of_the_rows_that_stay_are_found_again() -> None:
-    bench = Bench()
+    bench = TableBench()
     bench.append((b"a", b"1"), (b"b", b"1"), producer=(7, 0, 0))
     bench.append((b"a", b"2"), producer=(8, 0, 0))
     bench.append((b"c", b"2"), (b"a", b"3"), producer=(7, 0, 2))
@@ -337,7 +275,7 @@ def test_the_producers_of_the_rows_that_stay_are_found_again() -> None:
 
 
 def test_a_conflict_removes_the_new_files_and_the_log_is_read_again() -> None:
-    bench = Bench()
+    bench = TableBench()
     bench.append((b"a", b"1"), (b"a", b"2"))
     prepared = bench.prepare()
     assert prepared is not None
@@ -352,7 +290,7 @@ def test_a_conflict_removes_the_new_files_and_the_log_is_read_again() -> None:
 
 
 def test_files_that_were_replaced_meanwhile_are_not_replaced_again() -> None:
-    bench = Bench()
+    bench = TableBench()
     bench.append((b"a", b"1"), (b"a", b"2"))
     late = bench.prepare()
     assert late is not None
@@ -367,7 +305,7 @@ def test_files_that_were_replaced_meanwhile_are_not_replaced_again() -> None:
 @pytest.mark.parametrize("is_there", [True, False])
 def test_an_unknown_outcome_is_settled_by_reading_the_log(is_there: bool) -> None:
     store = ScriptedStore(MemoryStore())
-    bench = Bench(store)
+    bench = TableBench(store)
     bench.append((b"a", b"1"), (b"a", b"2"))
     prepared = bench.prepare()
     assert prepared is not None
@@ -384,7 +322,7 @@ def test_an_unknown_outcome_is_settled_by_reading_the_log(is_there: bool) -> Non
 @pytest.mark.parametrize("operation", ["write_parts", "get_range"])
 def test_a_fault_while_preparing_leaves_nothing_and_the_next_try_succeeds(operation: str) -> None:
     store = ScriptedStore(MemoryStore())
-    bench = Bench(store)
+    bench = TableBench(store)
     bench.append((b"a", b"1"), (b"a", b"2"))
     bench.reopen()
     before = bench.data_files()
@@ -398,13 +336,13 @@ def test_a_fault_while_preparing_leaves_nothing_and_the_next_try_succeeds(operat
 
 def test_a_fault_after_the_first_of_several_files_leaves_none() -> None:
     class FullAfterOne(ScriptedStore):
-        def write_unique(self, key: str, data: Data) -> None:
-            if "write_unique" in self.calls:
+        def write_parts(self, key: str, parts: Iterable[Data]) -> None:
+            if "write_parts" in self.calls:
                 raise StorageFault("no room")
-            self.calls.append("write_unique")
-            self._store.write_unique(key, data)
+            self.calls.append("write_parts")
+            self._store.write_parts(key, parts)
 
-    bench = Bench()
+    bench = TableBench()
     for number in range(4):
         bench.append((b"%d" % number, random.Random(number).randbytes(1000)), (b"hole", b"x"))
     before = bench.data_files()
@@ -419,7 +357,7 @@ def test_a_fault_after_the_first_of_several_files_leaves_none() -> None:
 
 def test_a_fault_of_the_swap_leaves_the_table_as_it_was() -> None:
     store = ScriptedStore(MemoryStore())
-    bench = Bench(store)
+    bench = TableBench(store)
     bench.append((b"a", b"1"), (b"a", b"2"))
     prepared, before = bench.prepare(), bench.table.state
     assert prepared is not None
@@ -433,7 +371,7 @@ def test_a_fault_of_the_swap_leaves_the_table_as_it_was() -> None:
 
 
 def test_a_crash_before_the_swap_leaves_a_table_that_opens_clean() -> None:
-    bench = Bench()
+    bench = TableBench()
     bench.append((b"a", b"1"), (b"a", b"2"))
     bench.prepare()
     bench.reopen()
@@ -451,7 +389,7 @@ APPEND = st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=5)
 @settings(max_examples=60, deadline=None)
 @given(st.lists(APPEND | st.sampled_from(["compact", "reopen", "wait", "swap late"]), max_size=25))
 def test_whatever_is_done_the_table_has_the_last_value_of_each_key(steps: list[object]) -> None:
-    bench = Bench()
+    bench = TableBench()
     model: list[Row] = []
     late: PreparedFiles | None = None
     for step in steps:
