@@ -20,7 +20,7 @@ from bus.errors import StorageFault, StorageFull
 from bus.storage_delta.store import Data, Entry, KeyExists, KeyLocked, KeyNotFound, Listing, OutcomeUnknown
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_TEMPORARY_PREFIX = ".writing-"
+TEMPORARY_PREFIX = ".writing-"
 # Ours, and what delta-rs leaves when it is killed while it writes: `<name>#<number>`.
 _LEFTOVER_OF_DELTA_RS = re.compile(r".*#\d+")
 
@@ -51,7 +51,7 @@ class LocalStore:
 
     def create(self, key: str, data: Data) -> None:
         path, folder = self._path(key), self._make_folder_of(key)
-        temporary = f"{folder}/{_TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        temporary = f"{folder}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
         with _translated(key):
             try:
                 self._write_synced(temporary, (data,))
@@ -87,7 +87,7 @@ class LocalStore:
 
     def put(self, key: str, data: Data) -> None:
         path, folder = self._path(key), self._make_folder_of(key)
-        temporary = f"{folder}/{_TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        temporary = f"{folder}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
         with _translated(key):
             try:
                 self._write_synced(temporary, (data,))
@@ -237,7 +237,7 @@ class FileLock:
 
 
 def _is_leftover(name: str) -> bool:
-    return name.startswith(_TEMPORARY_PREFIX) or ("#" in name and _LEFTOVER_OF_DELTA_RS.fullmatch(name) is not None)
+    return name.startswith(TEMPORARY_PREFIX) or ("#" in name and _LEFTOVER_OF_DELTA_RS.fullmatch(name) is not None)
 
 
 @contextlib.contextmanager
