@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from typing import Any
 
 from bus import Consumer, ConsumerRecord, TopicPartition
 
@@ -42,12 +43,14 @@ def store(database: sqlite3.Connection, partition: TopicPartition, records: list
     return len(records)
 
 
-def count(address: str, topic: str, path: str, idle_ms: int = 60_000) -> int:
-    """Returns how many records this run has counted, when none has come for `idle_ms`. Raises `BusError`."""
+def count(address: str, topic: str, path: str, idle_ms: int = 60_000, **configs: Any) -> int:
+    """Returns how many records this run has counted, when none has come for `idle_ms`. `configs` are the consumer's.
+    Raises `BusError`."""
     counted = 0
     database = sqlite3.connect(path, isolation_level=None, timeout=60)
     database.executescript(_TABLES)
-    with Consumer(address, group_id=f"{topic}-counter", enable_auto_commit=False, auto_offset_reset="earliest") as c:
+    wanted = {"group_id": f"{topic}-counter", "auto_offset_reset": "earliest", "enable_auto_commit": False, **configs}
+    with Consumer(address, **wanted) as c:
 
         def begin_where_the_database_is(partitions: list[TopicPartition]) -> None:
             for partition in partitions:

@@ -6,9 +6,11 @@ happens to whom, nothing is judged by how long it took.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
+import sqlite3
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -19,10 +21,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 import bus.sql
-from bus import Admin, NewTopic
+from bus import Admin, NewTopic, Producer
 from bus.cli.main import cli
 from tests.support.broker_process import BrokerProcess
-from tests.support.member_processes import MemberProcesses, wait_until
+from tests.support.member_processes import MemberProcess, MemberProcesses, wait_until
+from tests.support.processing_member import WORKERS
 from tests.support.steady_producer import SteadyProducer
 
 TOPIC = "ledger"
@@ -197,3 +200,99 @@ def check_reset(broker: BrokerProcess, end: int) -> None:
     assert [(row["partition"], row["new_offset"]) for row in done] == [(3, 7)]
     lags = rows(broker, "sql", "SELECT * FROM lag WHERE lag > 0")
     assert [(row["partition"], row["committed_offset"], row["lag"]) for row in lags] == [(3, 7, end - 7)]
+
+
+# ------------------------------------------------------------ exactly once
+
+
+@pytest.mark.timeout(120)
+def test_members_killed_and_paused_count_every_record_once_where_the_offset_is_stored_with_the_count(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    path = tmp_path / "counts.db"
+
+    def program(name: str, journal: Path) -> list[str]:
+        return ["-m", "tests.support.counting_member", broker.address, TOPIC, str(path), name]
+
+    def select(sql: str) -> dict[Any, int]:
+        with contextlib.closing(sqlite3.connect(path, timeout=60)) as database:
+            return dict(database.execute(sql))
+
+    harms = (MemberProcess.kill, MemberProcess.pause, MemberProcess.pause)
+    with (
+        MemberProcesses(4, tmp_path / "members", program, harms) as members,
+        SteadyProducer(broker.address, TOPIC, PARTITIONS, records=5) as producer,
+    ):
+        disturb(members, broker, random.Random(5), steps=20)
+        end = producer.finish()
+        ends = dict.fromkeys(range(PARTITIONS), end)
+
+        def is_done() -> bool:
+            members.check_alive()
+            return select("select partition, next_offset from progress") == ends
+
+        wait_until(is_done, "all is counted")
+    assert select("select word, count from counts") == {str(number): PARTITIONS for number in range(end)}
+
+
+# ------------------------------------------------------------ the processing loop
+
+
+def journal_of(member: MemberProcess, event: str) -> list[str]:
+    path = member.journals[-1]
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line.removeprefix(f"{event} ") for line in lines if line.startswith(f"{event} ")]
+
+
+def is_empty(broker: BrokerProcess) -> bool:
+    state = rows(broker, "groups", "describe", GROUP, "--state")
+    return [(row["state"], row["members"]) for row in state] == [("Empty", 0)]
+
+
+@pytest.mark.timeout(120)
+def test_sigterm_drains_commits_and_leaves_and_a_second_one_waits_for_nobody(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    gate, count = tmp_path / "gate", 5
+
+    def program(name: str, journal: Path) -> list[str]:
+        return ["-m", "tests.support.processing_member", broker.address, TOPIC, GROUP, name, str(journal), str(gate)]
+
+    def wait_workers_are_busy() -> None:
+        wait_until(lambda: len(journal_of(member, "begun")) == WORKERS, "each worker has a record")
+
+    def ask_to_end() -> None:
+        member.ask_to_end()
+        wait_until(lambda: "SIGTERM: ending, records" in member.said.read_text(), "it has seen the signal")
+
+    with Producer(broker.address) as producer:
+        for number in range(PARTITIONS * count):
+            producer.send(TOPIC, b"%d" % number, partition=number % PARTITIONS)
+    with MemberProcesses(1, tmp_path / "members", program) as members:
+        (member,) = members.members
+        wait_workers_are_busy()
+        ask_to_end()
+        member.end_in_order()
+        assert "SIGTERM: ending at once" in member.said.read_text()
+        assert journal_of(member, "ended_by") == [f"SIGTERM 0 {WORKERS}"]
+        assert committed(broker) == {}
+        assert is_empty(broker)
+
+        member.said.unlink()
+        member.start()
+        wait_workers_are_busy()
+        ask_to_end()
+        gate.touch()
+        member.wait_end()
+        assert journal_of(member, "ended_by") == [f"SIGTERM {WORKERS} 0"], "those that workers had, and no other one"
+        drained = journal_of(member, "done")
+        assert sorted(drained) == sorted(journal_of(member, "begun"))
+        assert committed(broker) == {int(place.split()[0]): 1 for place in drained}
+        assert is_empty(broker)
+
+        member.start()
+        wait_until(lambda: committed(broker) == dict.fromkeys(range(PARTITIONS), count), "all is committed")
+        member.end_in_order()
+        everything = {f"{partition} {offset}" for partition in range(PARTITIONS) for offset in range(count)}
+        assert sorted(journal_of(member, "done")) == sorted(everything - set(drained)), "nothing twice"
+        assert is_empty(broker)

@@ -1,0 +1,30 @@
+"""A program: the example that counts words exactly once, as a member that is soon given up when it is silent.
+
+python -m tests.support.counting_member ADDRESS TOPIC DATABASE CLIENT_ID
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "exactly_once_by_stored_offset.py"
+
+
+def main(address: str, topic: str, database: str, client_id: str) -> None:
+    count = runpy.run_path(str(EXAMPLE))["count"]
+    count(
+        address,
+        topic,
+        database,
+        idle_ms=300_000,
+        client_id=client_id,
+        session_timeout_ms=1_000,
+        heartbeat_interval_ms=200,
+        max_poll_records=100,
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
