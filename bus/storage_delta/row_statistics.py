@@ -1,8 +1,8 @@
 """What the log's entry says of a data file, gathered from its rows a part at a time.
 
 Guards one promise: offsets, timestamps, counts and epochs are those of the rows that were added, and the spans of
-producers leave none of them out. Rows whose offsets do not grow are `StorageDamaged`: nothing is rewritten out of order.
-Memory is bounded whatever the number of rows: of producers, only runs of sequences are kept. Does no I/O.
+producers leave none of them out. Rows whose offsets do not grow are refused: nothing is rewritten out of order. Memory
+is bounded whatever the number of rows: of producers, only runs of sequences are kept. Does no I/O.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class RowStatistics:
         return self._last_offset + 1
 
     def add(self, rows: pa.Table) -> None:
+        """Raises `StorageDamaged` if the offsets do not grow."""
         offsets = _values(rows, "offset")
         if offsets[0] <= self._last_offset or np.any(offsets[1:] <= offsets[:-1]):
-            raise StorageDamaged(
-                f"{self._origin}: expected offsets that grow from {self.next_offset} on, "
-                f"found {_first_that_falls(offsets, self._last_offset)}"
-            )
+            before = np.append(self._last_offset, offsets[:-1])
+            at = int(np.argmax(offsets <= before))
+            raise StorageDamaged(f"{self._origin}: expected an offset above {before[at]} after it, found {offsets[at]}")
         micros = rows.column("timestamp").chunk(0).view(pa.int64()).to_numpy()
         time_min_us, time_max_us = int(micros.min()), int(micros.max())
         if not self.row_count:
@@ -137,8 +137,3 @@ def _close_holes(ids: Any, epochs: Any, firsts: Any, lasts: Any) -> tuple[Any, .
 
 def _values(rows: pa.Table, name: str) -> Any:
     return rows.column(name).chunk(0).to_numpy()
-
-
-def _first_that_falls(offsets: Any, last_offset: int) -> int:
-    before = np.append(last_offset, offsets[:-1])
-    return int(offsets[np.argmax(offsets <= before)])

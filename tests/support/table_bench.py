@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bus.model import LogBatch, TopicPartition
-from bus.ports import Committed, PreparedFiles, ProducerProgress
+from bus.ports import Committed, Pace, PreparedFiles, ProducerProgress, no_pace
 from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import DeltaStorage, open_storage_on
 from bus.storage_delta.store import ObjectStore
@@ -45,14 +45,22 @@ class TableBench:
         assert outcome == Committed(self.table.state.version, self.table.state.high_watermark)
         return prepared
 
-    def prepare_roll(self, first: int = 0, count: int | None = None, *, compression: str = "zstd") -> PreparedFiles:
+    def prepare_roll(
+        self,
+        first: int = 0,
+        count: int | None = None,
+        *,
+        compression: str = "zstd",
+        retention_ms: int = DAY_MS,
+        pace: Pace = no_pace,
+    ) -> PreparedFiles:
         files = self.table.files[first:] if count is None else self.table.files[first : first + count]
         return self.table.prepare_roll(
-            files, compression=compression, now_ms=self.now_ms, tombstone_retention_ms=DAY_MS
+            files, compression=compression, now_ms=self.now_ms, tombstone_retention_ms=retention_ms, pace=pace
         )
 
-    def roll(self, first: int = 0, count: int | None = None) -> PreparedFiles:
-        prepared = self.prepare_roll(first, count)
+    def roll(self, first: int = 0, count: int | None = None, *, retention_ms: int = DAY_MS) -> PreparedFiles:
+        prepared = self.prepare_roll(first, count, retention_ms=retention_ms)
         outcome = self.table.swap_files(prepared, leader_epoch=0, now_ms=self.now_ms)
         assert outcome == Committed(self.table.state.version, self.table.state.high_watermark)
         return prepared
