@@ -1,0 +1,40 @@
+"""`format("bus")`: what Spark makes of the name, and where it asks for readers and writers.
+
+Guards one promise: options are checked before anything else, so a wrong one fails at load() or start() and says why.
+"""
+
+from __future__ import annotations
+
+import os
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from bus.spark.source.batch import BusBatchReader, batch_reader
+from bus.spark.source.options import SourceOptions, parse_source_options
+from bus.spark.source.rows import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS, columns_of
+
+
+class BusDataSource(DataSource):
+    """Topics of a bus: see docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bus"
+
+    def schema(self) -> StructType:
+        headers = str(self.options.get("includeHeaders", "false")).strip().lower()
+        return SOURCE_SCHEMA_WITH_HEADERS if headers == "true" else SOURCE_SCHEMA
+
+    def reader(self, schema: StructType) -> BusBatchReader:
+        options = self._source_options(is_stream=False)
+        columns = columns_of(schema, include_headers=options.include_headers)
+        return batch_reader(options, columns, cores=_cores())
+
+    def _source_options(self, *, is_stream: bool) -> SourceOptions:
+        return parse_source_options(self.options, is_stream=is_stream)
+
+
+def _cores() -> int:
+    """How many tasks run at once. The driver's planner does not know the cluster: minPartitions asks for more."""
+    return os.cpu_count() or 1

@@ -1,0 +1,109 @@
+"""Files that a job has written take the place of live ones: named, put into the table's folder, handed to the leader.
+
+Guards two promises: nothing is in the log that the leader has not checked and committed itself; and a file goes again
+only if it is certain that no version will name it. Where that cannot be told (the answer was lost), the table is asked;
+what it does not name then stays for the leader to find as an orphan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bus.errors import BusError, ErrorCode
+from bus.model import TopicPartition
+from bus.ports import SwapKind
+from bus.spark.file_writer import WrittenFile
+from bus.spark.jobs import JobFailed
+from bus.storage_delta.actions import LiveFile
+
+# After these nobody can say from the answer alone whether the swap was committed.
+_DOUBTFUL = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FileSwap:
+    """`written` take the place of `removes`, live files that follow each other; both in offset order."""
+
+    partition: TopicPartition
+    folder: str
+    removes: Sequence[LiveFile]
+    written: Sequence[WrittenFile]
+    kind: SwapKind
+
+
+# The leader's part: partition, removes and adds by name, kind -> the version. Raises `BusError`.
+Commit = Callable[[TopicPartition, Sequence[str], Sequence[str], SwapKind], int]
+# The names of the live files of a partition, as of now.
+ListLive = Callable[[TopicPartition], frozenset[str]]
+
+
+def swap(change: FileSwap, commit: Commit, list_live: ListLive) -> int | None:
+    """The version that has the new files; None if the table has them, but the answer that names it was lost. Raises
+    `JobFailed` if the swap was refused, and then nothing stays of it, or if it cannot be told."""
+    adds = _place(change)
+    removes = [file.path for file in change.removes]
+    try:
+        return commit(change.partition, removes, adds, change.kind)
+    except BusError as error:
+        if error.code not in _DOUBTFUL:
+            _remove(change.folder, adds)
+            raise JobFailed(f"{change.partition}: the swap was refused, nothing has changed: {error}") from error
+        if list_live(change.partition).issuperset(adds):
+            return None
+        raise JobFailed(
+            f"{change.partition}: {error}; the table does not have the new files so far: {', '.join(adds)}. If it does "
+            "not take them up, the leader removes them as orphans"
+        ) from error
+
+
+def discard(files: Sequence[WrittenFile]) -> None:
+    """Files that will not be handed over."""
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(file.path)
+
+
+def _place(change: FileSwap) -> list[str]:
+    """Give the files their names: the first offset that each stands for, as the bus names its own. Synced."""
+    names: list[str] = []
+    base_offset = change.removes[0].base_offset
+    try:
+        for file in change.written:
+            name = f"{base_offset:020d}-{uuid.uuid4()}.parquet"
+            os.rename(file.path, f"{change.folder}/{name}")
+            names.append(name)
+            base_offset = file.last_offset + 1
+        _sync_folder(change.folder)
+    except OSError as error:
+        _remove(change.folder, names)
+        discard(change.written)
+        raise JobFailed(
+            f"{change.partition}: a prepared file could not be put into its place: {error}; a broker that opens the "
+            "partition meanwhile takes it for a leftover: run the job again"
+        ) from error
+    return names
+
+
+def _remove(folder: str, names: Sequence[str]) -> None:
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{folder}/{name}")
+
+
+def _sync_folder(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,97 @@
+"""What the PySpark programs in `jobs/` share: a session, the partitions that are meant, and how a job ends.
+
+Guards one promise: a job ends with 0 if it has done what it was asked, with 1 and one line on standard error if it
+could not, and with 2 if it was typed wrong. Progress goes to standard error, results to standard output.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from bus.config_keys import ConfigError
+from bus.errors import BusError, ErrorCode, StorageFault
+from bus.model import TopicPartition
+from bus.spark.jars import JarsMissing
+from bus.spark.sessions import SparkUnavailable, session
+from bus.topic_tables import TopicTables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EXIT_DONE = 0
+EXIT_FAILURE = 1
+
+
+class JobFailed(Exception):
+    """The job cannot do what it was asked; the message says what was expected and found."""
+
+
+def run_job(name: str, body: Callable[[SparkSession], int], conf: Mapping[str, str] | None = None) -> int:
+    """The exit code. A session that was active before goes on; one that was started for the job is stopped."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it comes with pyspark, without types
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    was_active = SparkSession.getActiveSession() is not None
+    try:
+        spark = session(name, conf=conf)
+        try:
+            return body(spark)
+        finally:
+            if not was_active:
+                spark.stop()
+    except (JobFailed, BusError, StorageFault, ConfigError, SparkUnavailable, JarsMissing, OSError) as error:
+        message = str(error)
+    except (PySparkException, Py4JError) as error:
+        message = first_line(error)
+    tell(f"error: {message}")
+    return EXIT_FAILURE
+
+
+def first_line(error: BaseException) -> str:
+    """Behind it are Spark's query plan and Java's stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith("An error occurred while calling")]
+    return told[0].removeprefix(": ").removesuffix(";") if told else type(error).__name__
+
+
+def tell(text: str) -> None:
+    """A line for whoever watches the job."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def partitions_named(tables: TopicTables, names: Iterable[str]) -> list[TopicPartition]:
+    """`TOPIC` stands for all its partitions, `TOPIC/PARTITION` for one; each is there once. Raises `BusError`
+    UNKNOWN_TOPIC_OR_PARTITION."""
+    found: dict[TopicPartition, None] = {}
+    for name in names:
+        topic, slash, number = name.partition("/")
+        partitions = tables.partitions(topic)
+        if slash:
+            if not number.isdecimal() or int(number) >= len(partitions):
+                raise BusError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"expected a partition of {topic} from 0 to {len(partitions) - 1}, found {number!r}",
+                )
+            partitions = [partitions[int(number)]]
+        found.update(dict.fromkeys(partitions))
+    return list(found)
+
+
+def print_rows(frame: DataFrame, *, csv: bool) -> int:
+    """All rows of a small frame on standard output; how many there were."""
+    rows = frame.collect()
+    if csv:
+        import csv as csv_format
+
+        writer = csv_format.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(frame.columns)
+        writer.writerows(["" if value is None else value for value in row] for row in rows)
+        return len(rows)
+    texts = [["-" if value is None else str(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(frame.columns, *texts, strict=True)]
+    for cells in (frame.columns, *texts):
+        print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+    return len(rows)

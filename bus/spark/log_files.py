@@ -1,0 +1,89 @@
+"""The live data files of partitions, and the rows in them, as DataFrames: what jobs that rewrite or judge a log read.
+
+Guards one promise: what is read is what one version of each table names, file by file. Reads nothing through the
+broker and changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bus.model import TopicPartition
+from bus.storage_delta.actions import LiveFile
+from bus.storage_delta.root import RootReader
+from bus.topic_tables import TopicTables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FILES_SCHEMA = (
+    "topic string, partition int, file string, base_offset long, next_offset long, records long, size_bytes long, "
+    "level int, is_compacted boolean"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFiles:
+    """One version of a partition. `files` are in offset order."""
+
+    partition: TopicPartition
+    folder: str
+    version: int
+    high_watermark: int
+    compacted_to: int  # offsets below it may be missing
+    files: Sequence[LiveFile]
+    schema_string: str  # of the table, JSON
+
+
+def load_files(tables: TopicTables, reader: RootReader, partition: TopicPartition) -> PartitionFiles:
+    """The partition at its last version. Raises `StorageDamaged`."""
+    topic = tables.cluster().topics.get(partition.topic)
+    opened = reader.open_partition(partition)
+    snapshot = opened.load(topic_id=topic.topic_id if topic else None)
+    return PartitionFiles(
+        partition=partition,
+        folder=str(tables.path(partition)),
+        version=snapshot.version,
+        high_watermark=snapshot.high_watermark,
+        compacted_to=snapshot.compacted_to,
+        files=list(snapshot.files),
+        schema_string=snapshot.metadata.schema_string,
+    )
+
+
+def files_frame(spark: SparkSession, partitions: Iterable[PartitionFiles]) -> DataFrame:
+    """A row for each live file, with the columns of `FILES_SCHEMA`; `is_compacted`: key compaction has seen it."""
+    rows = [
+        (
+            found.partition.topic,
+            found.partition.partition,
+            file.path,
+            file.base_offset,
+            file.next_offset,
+            file.record_count,
+            file.size_bytes,
+            file.level,
+            file.base_offset < found.compacted_to,
+        )
+        for found in partitions
+        for file in found.files
+    ]
+    return spark.createDataFrame(rows, FILES_SCHEMA)
+
+
+def read_rows(spark: SparkSession, found: PartitionFiles, names: Sequence[str]) -> DataFrame:
+    """The rows of the live files `names`: the columns of the log, and `file`. A page whose checksum is wrong fails the
+    query: what rewrites a file must not carry its damage on."""
+    from pyspark.sql import functions as sql
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromJson(json.loads(found.schema_string))
+    frame = (
+        spark.read.schema(schema)
+        .option("parquet.page.verify-checksum.enabled", "true")
+        .parquet(*(f"file:{found.folder}/{name}" for name in names))
+    )
+    return frame.select("*", sql.col("_metadata.file_name").alias("file"))
