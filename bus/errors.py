@@ -138,6 +138,13 @@ class StorageDamaged(StorageFault):
     """
 
 
+class RecordsDamaged(StorageDamaged):
+    """A data file cannot be read, or a part of it; what else the table holds is as good as before.
+
+    The message names the file and its offsets. The partition serves the rest.
+    """
+
+
 class RootInUse(StorageFault):
     """Another living broker holds this root."""
 

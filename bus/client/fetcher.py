@@ -199,6 +199,9 @@ class Fetcher:
     def _note_error(self, partition: AssignedPartition, error: BusError, now: float) -> None:
         if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._note_out_of_range(partition, error)
+        elif error.code is ErrorCode.CORRUPT_MESSAGE:
+            # What the disk lost does not come back by asking again. Its owner may seek past it.
+            self._note_unreadable(partition, error, now)
         elif error.retriable:
             level = logging.DEBUG if partition.failures else logging.WARNING
             logger.log(level, "fetching %s is tried again: %s", partition.partition, error)
@@ -206,6 +209,17 @@ class Fetcher:
             partition.is_leader_doubtful = True
         else:
             partition.error = error
+
+    def _note_unreadable(self, partition: AssignedPartition, error: BusError, now: float) -> None:
+        if partition.buffer:
+            # What was fetched before is still good: find out again when it is used up.
+            partition.retry_at = now + self._cluster.backoff.seconds(0)
+        else:
+            partition.error = BusError(
+                error.code,
+                f"{partition.partition}: the record at offset {partition.fetch_offset} cannot be read; seek past it "
+                f"to go on: {error.message}",
+            )
 
     def put_off(self, partition: AssignedPartition, now: float) -> None:
         partition.retry_at = now + self._cluster.backoff.seconds(partition.failures)

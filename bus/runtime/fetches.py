@@ -1,7 +1,8 @@
 """Long-poll fetches over several partitions: wait until there is enough, then read, then answer.
 
 Guards two bounds: a response holds about `max_bytes`, and at least one batch even if it is larger; a fetch that waits
-costs one event and no thread.
+costs one event and no thread. Where compaction took records or a repair gave them up, there may be nothing at all up to
+the high watermark: then a fetch waits for more as if that were lower.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
+from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault
 from bus.model import TopicPartition
 from bus.partition_log.reads import Readable
 from bus.runtime.partition import Partition, ReadResult
@@ -56,21 +57,24 @@ async def fetch(
             wake.clear()
             decisions = [_decide(position, find_partition) for position in wish.positions]
             is_refused = any(isinstance(decision, Refused) for decision in decisions)
-            if is_refused or draining.is_set() or _has_enough(decisions, wish.bytes_min):
-                break
             remaining = deadline - loop.time()
-            if remaining <= 0:
-                break
+            is_over = is_refused or draining.is_set() or remaining <= 0 or wish.bytes_min <= 0
+            has_enough = _has_enough(decisions, wish.bytes_min)
+            if is_over or has_enough:
+                results = await _read(wish, decisions)
+                if is_over or any(isinstance(result, Refused) or result.batches for _, result in results):
+                    return results
             if not waited_on:
                 waited_on = [decision[0] for decision in decisions if not isinstance(decision, Refused)]
                 for partition in waited_on:
                     partition.add_reader(wake)
+                if has_enough:
+                    continue  # what was committed while the files were read woke nobody
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(wake.wait(), remaining)
     finally:
         for partition in waited_on:
             partition.remove_reader(wake)
-    return await _read(wish, decisions)
 
 
 Decision = tuple[Partition, Readable]
@@ -111,15 +115,19 @@ async def _read(wish: FetchWish, decisions: Sequence[Decision | Refused]) -> lis
         try:
             result = await partition.read(readable, bytes_max)
             bytes_left -= sum(batch.size_bytes for batch in result.batches)
+        except RecordsDamaged as damage:
+            # Kafka's word for it: a consumer does not wait for these records to come back, but tells its user.
+            _log.error("records cannot be read: %s", damage, extra=_fields(position.partition))
+            result = Refused(ErrorCode.CORRUPT_MESSAGE, f"{position.partition}: {damage}")
         except StorageDamaged as damage:
             partition.stop(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
             result = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{position.partition}: {damage}")
         except StorageFault as fault:
-            _log.error(
-                "read failed: %s",
-                fault,
-                extra={"topic": position.partition.topic, "partition": position.partition.partition},
-            )
+            _log.error("read failed: %s", fault, extra=_fields(position.partition))
             result = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{position.partition}: {fault}")
         results.append((position.partition, result))
     return results
+
+
+def _fields(partition: TopicPartition) -> dict[str, object]:
+    return {"topic": partition.topic, "partition": partition.partition}

@@ -406,7 +406,8 @@ class Partition:
         return self._tail.bytes_from(readable.offset, enough)
 
     async def read(self, readable: Readable, max_bytes: int) -> ReadResult:
-        """At least one batch, if there is a record. Raises `StorageFault` if a file cannot be read."""
+        """Where records are missing, those of the next one that is left, or none if none is left before the end that
+        was readable when the fetch was decided. Raises `StorageFault` if a file cannot be read."""
         state = self._state
         batches: Sequence[LogBatch] = ()
         if readable.offset < readable.end_offset:
@@ -416,12 +417,6 @@ class Partition:
                     self._table.read, readable.offset, end_offset=readable.end_offset, max_bytes=max_bytes
                 )
                 batches = await self._calls.read(call)
-            # Where compaction took records, those up to the next one that is left are nowhere, or none is left before
-            # the end that was readable when the fetch was decided.
-            if self._settings.cleaning is None:
-                assert batches, f"{self.name}: nothing at {readable.offset}, though readable to {readable.end_offset}"
-                found = batches[0].base_offset
-                assert found <= readable.offset, f"{self.name}: asked for offset {readable.offset}, found {found}"
         return ReadResult(batches, state.high_watermark, state.log_start, state.version)
 
     async def list_offset(self, timestamp_ms: int, current_leader_epoch: int | None) -> ListedOffset | Refused:
@@ -430,10 +425,13 @@ class Partition:
         decision = decide_list_offsets(self._state, timestamp_ms, current_leader_epoch)
         if not isinstance(decision, SearchTimestamp):
             return decision
-        if decision.timestamp_ms is None:
-            found = await self._calls.read(self._table.find_max_timestamp)
-        else:
-            found = await self._calls.read(functools.partial(self._table.find_timestamp, decision.timestamp_ms))
+        search = self._table.find_max_timestamp
+        if decision.timestamp_ms is not None:
+            search = functools.partial(self._table.find_timestamp, decision.timestamp_ms)
+        try:
+            found = await self._calls.read(search)
+        except StorageFault as fault:
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {fault}")
         if found is None:
             return ListedOffset(-1, -1, self._state.leader_epoch)
         return ListedOffset(found.offset, found.timestamp_ms, found.leader_epoch)

@@ -1,7 +1,7 @@
 """Data files of one partition as batches of the log, row group by row group, without the columns that say nothing.
 
 Guards one promise: a reader gets exactly the rows that the log's entry promises. A file that is not there, has another
-size or cannot be decoded is `StorageDamaged`, never an empty answer. What was decoded last stays in a bounded cache
+size or cannot be decoded is `RecordsDamaged`, never an empty answer. What was decoded last stays in a bounded cache
 that all partitions share, so that a reader in small steps decodes each row group once. Never writes.
 """
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bus.arrow_batches import dense_sequences
-from bus.errors import StorageDamaged
+from bus.errors import RecordsDamaged
 from bus.log_schema import LOG_COLUMNS
 from bus.model import LogBatch, ProducerStamp, TimestampType
 from bus.ports import FoundOffset
@@ -148,7 +148,7 @@ class DataReader:
         return key, footer
 
     def _decode(self, file: LiveFile, footer: Footer, group: RowGroup) -> LogBatch:
-        with self._damage_named(file):
+        with self._damage_named(file, group):
             parquet = self._open(file, footer)
             table = parquet.read_row_group(group.index, columns=list(group.columns), use_threads=False)
             return self._to_batch(table, group.base_offset, group.next_offset, group.constants, file)
@@ -204,16 +204,19 @@ class DataReader:
             producer=producer,
         )
 
-    def _damage_named(self, file: LiveFile) -> _DamageNamed:
-        return _DamageNamed(
+    def _damage_named(self, file: LiveFile, group: RowGroup | None = None) -> _DamageNamed:
+        expected = (
             f"data file {self._folder}/{file.path}: expected {file.size_bytes} bytes "
             f"with offsets {file.base_offset} to {file.next_offset - 1}"
         )
+        if group is not None:
+            expected += f", of which {group.base_offset} to {group.next_offset - 1} cannot be read"
+        return _DamageNamed(expected)
 
 
 @dataclass(frozen=True, slots=True)
 class _DamageNamed:
-    """Turns what a bad file makes Arrow raise into `StorageDamaged`. Faults of the store itself pass."""
+    """Turns what a bad file makes Arrow raise into `RecordsDamaged`. Faults of the store itself pass."""
 
     expectation: str
 
@@ -222,9 +225,9 @@ class _DamageNamed:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, KeyNotFound):
-            raise StorageDamaged(f"{self.expectation}, found no such file") from error
+            raise RecordsDamaged(f"{self.expectation}, found no such file") from error
         if isinstance(error, (pa.ArrowException, OSError, ValueError, KeyError, OverflowError)):
-            raise StorageDamaged(f"{self.expectation}: {error}") from error
+            raise RecordsDamaged(f"{self.expectation}: {error}") from error
 
 
 class _RangeFile(io.RawIOBase):

@@ -14,7 +14,7 @@ from itertools import accumulate, islice
 
 import pyarrow as pa
 
-from bus.errors import StorageDamaged
+from bus.errors import RecordsDamaged, StorageDamaged
 from bus.model import LogBatch, RecordBatch
 from bus.ports import FoundOffset, LogState, ProducerMatch, ProducerProgress
 from bus.storage_delta.actions import LOG_FOLDER, LiveFile, is_same_schema
@@ -166,23 +166,32 @@ class PartitionReader:
             return self._read(view, offset, end_offset, max_bytes)
 
     def _read(self, view: TableView, offset: int, end_offset: int, max_bytes: int) -> list[LogBatch]:
-        end_offset = min(end_offset, view.state.high_watermark)
         batches: list[LogBatch] = []
+        try:
+            for batch in self._slices(view, offset, min(end_offset, view.state.high_watermark)):
+                taken = count_within(batch, max_bytes) or (0 if batches else 1)
+                if taken:
+                    batches.append(slice_batch(batch, start=0, stop=taken))
+                    max_bytes -= batches[-1].size_bytes
+                if taken < batch.record_count or max_bytes <= 0:
+                    break
+        except RecordsDamaged:
+            # What lies before is good. The next read begins with what is not, and says so.
+            if not batches:
+                raise
+        return batches
+
+    def _slices(self, view: TableView, offset: int, end_offset: int) -> Iterator[LogBatch]:
+        """Row groups from `offset` up to `end_offset`, those at the two ends cut to it."""
+        has_any = False
         for opened, file in enumerate(view.files_from(offset)):
-            if file.base_offset >= end_offset or (batches and opened >= _FILES_PER_READ_MAX):
-                break
+            if file.base_offset >= end_offset or (has_any and opened >= _FILES_PER_READ_MAX):
+                return
             for batch in self.data.batches_from(file, offset):
                 start, stop = position_of(batch, offset), position_of(batch, end_offset)
-                if start >= stop:
-                    continue
-                wanted = slice_batch(batch, start=start, stop=stop)
-                taken = count_within(wanted, max_bytes) or (0 if batches else 1)
-                if taken:
-                    batches.append(slice_batch(wanted, start=0, stop=taken))
-                    max_bytes -= batches[-1].size_bytes
-                if taken < wanted.record_count or max_bytes <= 0:
-                    return batches
-        return batches
+                if start < stop:
+                    has_any = True
+                    yield slice_batch(batch, start=start, stop=stop)
 
     def find_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
         with self.reading() as view:

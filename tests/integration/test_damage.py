@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from bus import Admin, BusError, Consumer, NewTopic, Producer, TopicPartition
+from bus.config import BrokerConfig
 from bus.errors import StorageDamaged
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
@@ -71,6 +72,67 @@ def test_flipped_bit_inside_a_record_is_found_and_not_served(tmp_path: Path) -> 
         asked = pb.FetchRequest(partitions=[pb.FetchPartition(topic="t", partition=0)])
         for _ in range(2):
             answer = bus_pb2_grpc.BusStub(channel).FetchOnce(asked).partitions[0]
-            assert answer.error_code == pb.ERROR_CODE_KAFKA_STORAGE_ERROR
+            assert answer.error_code == pb.ERROR_CODE_CORRUPT_MESSAGE
             assert data_file.name in answer.error_message
             assert not answer.batches
+
+
+def rot(root: Path, offset: int) -> str:
+    """Damage the file of the one record at `offset`, size kept; its name."""
+    (data_file,) = (root / "topics/t/0").glob(f"{offset:020d}-*.parquet")
+    damaged = bytearray(data_file.read_bytes())
+    damaged[damaged.index(b"record %d" % offset)] ^= 1
+    data_file.write_bytes(damaged)
+    return data_file.name
+
+
+def test_a_file_that_rots_while_the_broker_runs_is_told_to_consumers_and_the_rest_is_served(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    config = BrokerConfig(log_cache_bytes=0)  # everything is read from files
+    with running_broker(root, config=config) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        with Admin(address) as admin:
+            admin.create_topics([NewTopic("t", partitions=1)])
+        with Producer(address) as producer:
+            for offset in range(4):
+                producer.send("t", b"record %d" % offset, partition=0).result(10)
+        name = rot(root, 2)
+        with Consumer(address, auto_offset_reset="earliest") as consumer:
+            place = TopicPartition("t", 0)
+            consumer.assign([place])
+            found = []
+            while len(found) < 2:
+                found += consumer.poll(timeout_ms=5_000)
+            assert [record.offset for record in found] == [0, 1]
+            for _ in range(2):  # until it seeks, and however often it asks
+                with pytest.raises(BusError, match="offsets 2 to 2") as caught:
+                    consumer.poll(timeout_ms=5_000)
+                assert caught.value.name == "CORRUPT_MESSAGE"
+                assert name in caught.value.message
+                assert "record at offset 2 cannot be read; seek past it" in caught.value.message
+            assert consumer.position(place) == 2
+            consumer.seek(place, 3)
+            assert [record.value for record in consumer.poll(timeout_ms=5_000)] == [b"record 3"]
+            with Producer(address) as producer:
+                assert producer.send("t", b"record 4", partition=0).result(10).offset == 4
+            assert [record.value for record in consumer.poll(timeout_ms=5_000)] == [b"record 4"]
+
+
+def test_looking_for_a_time_in_a_file_that_rotted_is_a_storage_error_of_that_call_alone(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with running_broker(root) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        with Admin(address) as admin:
+            admin.create_topics([NewTopic("t", partitions=1)])
+        with Producer(address) as producer:
+            producer.send("t", b"record 0", partition=0, timestamp_ms=1_000).result(10)
+            producer.send("t", b"record 1", partition=0, timestamp_ms=2_000).result(10)
+        (data_file,) = (root / "topics/t/0").glob(f"{1:020d}-*.parquet")
+        data_file.write_bytes(bytes(data_file.stat().st_size))
+        with grpc.insecure_channel(address) as channel:
+            stub = bus_pb2_grpc.BusStub(channel)
+            asked = [pb.ListOffsetsPartition(topic="t", partition=0, timestamp_ms=at) for at in (1_500, 500)]
+            bad, good = stub.ListOffsets(pb.ListOffsetsRequest(partitions=asked)).partitions
+        assert bad.error_code == pb.ERROR_CODE_KAFKA_STORAGE_ERROR
+        assert data_file.name in bad.error_message
+        assert (good.error_code, good.offset) == (0, 0)

@@ -306,7 +306,10 @@ def test_answer_for_a_position_that_was_left_is_not_used(broker: FakeBroker) -> 
 
 @pytest.mark.parametrize(
     "step",
-    [*(Refuse(code) for code in ErrorCode if code.is_retriable), BreakStream(is_appended=False)],
+    [
+        *(Refuse(code) for code in ErrorCode if code.is_retriable and code is not ErrorCode.CORRUPT_MESSAGE),
+        BreakStream(is_appended=False),
+    ],
     ids=lambda step: step.code.name if isinstance(step, Refuse) else "broken stream",
 )
 def test_trouble_that_passes_loses_no_record(broker: FakeBroker, step: Any) -> None:
@@ -321,10 +324,11 @@ def test_trouble_that_passes_loses_no_record(broker: FakeBroker, step: Any) -> N
         assert values(take(consumer, 10)) == list(range(10, 20))
 
 
-def test_final_error_is_raised_and_the_position_stays(broker: FakeBroker) -> None:
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_REQUEST, ErrorCode.CORRUPT_MESSAGE])
+def test_final_error_is_raised_and_the_position_stays(broker: FakeBroker, code: ErrorCode) -> None:
     broker.cluster.create("t")
     fill(broker, 0, range(10))
-    broker.fetch_script.append(Refuse(ErrorCode.INVALID_REQUEST, "no such column"))
+    broker.fetch_script.append(Refuse(code, "no such column"))
     with Consumer(broker.address, **EARLIEST) as consumer:
         consumer.assign([T0])
         with pytest.raises(BusError, match="no such column"):

@@ -1,0 +1,107 @@
+"""When a fetch that found nothing in files goes on waiting, and when it answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault
+from bus.model import TopicPartition
+from bus.partition_log.reads import Readable
+from bus.runtime.fetches import FetchPosition, FetchResult, FetchWish, fetch
+from bus.runtime.partition import Partition, ReadResult
+from tests.support.stores import log_batch
+
+PLACE = TopicPartition("t", 0)
+EMPTY = ReadResult((), 10, 0, 1)
+FULL = ReadResult((log_batch(10, [b"v"]),), 11, 0, 2)
+
+
+class LogWithHoles:
+    """Offsets that are there for the rules, and whatever a test says for the files."""
+
+    def __init__(self, *reads: ReadResult | Exception) -> None:
+        self._reads = list(reads)
+        self._readers: set[asyncio.Event] = set()
+        self.on_read: Callable[[], None] = lambda: None
+        self.read_count = 0
+        self.stopped_with: str | None = None
+
+    def decide_fetch(self, offset: int, epoch: int | None) -> Readable | Refused:
+        return Readable(offset, 10)
+
+    def bytes_available(self, readable: Readable, enough: int) -> int:
+        return enough
+
+    async def read(self, readable: Readable, max_bytes: int) -> ReadResult:
+        self.read_count += 1
+        self.on_read()
+        found = self._reads.pop(0) if len(self._reads) > 1 else self._reads[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def add_reader(self, event: asyncio.Event) -> None:
+        self._readers.add(event)
+
+    def remove_reader(self, event: asyncio.Event) -> None:
+        self._readers.discard(event)
+
+    def wake(self) -> None:
+        for event in self._readers:
+            event.set()
+
+    def stop(self, code: ErrorCode, reason: str) -> None:
+        self.stopped_with = reason
+
+
+def answer_of(log: LogWithHoles, *, wait_ms: int = 60_000, bytes_min: int = 1) -> FetchResult:
+    wish = FetchWish([FetchPosition(PLACE, "", 3, 1_000, None)], wait_ms, bytes_min, 1_000)
+
+    async def run() -> FetchResult:
+        ((_, result),) = await fetch(wish, lambda place, topic_id: cast("Partition", log), asyncio.Event())
+        return result
+
+    return asyncio.run(asyncio.wait_for(run(), 10))
+
+
+def test_a_fetch_that_finds_nothing_below_the_high_watermark_waits_for_the_next_commit() -> None:
+    log = LogWithHoles(EMPTY, EMPTY, FULL)
+
+    def commit_behind_the_second_read() -> None:
+        if log.read_count == 2:
+            asyncio.get_running_loop().call_soon(log.wake)
+
+    log.on_read = commit_behind_the_second_read
+    assert answer_of(log) is FULL
+    assert log.read_count == 3
+
+
+def test_a_commit_while_the_first_read_was_under_way_is_not_missed() -> None:
+    log = LogWithHoles(EMPTY, FULL)
+    log.on_read = log.wake  # nobody listens yet
+    assert answer_of(log) is FULL
+
+
+@pytest.mark.parametrize(("wait_ms", "bytes_min"), [(0, 1), (60_000, 0)])
+def test_a_fetch_that_may_not_wait_answers_with_nothing(wait_ms: int, bytes_min: int) -> None:
+    log = LogWithHoles(EMPTY)
+    assert answer_of(log, wait_ms=wait_ms, bytes_min=bytes_min) is EMPTY
+    assert log.read_count == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "is_stopped"),
+    [
+        (RecordsDamaged("file x"), ErrorCode.CORRUPT_MESSAGE, False),
+        (StorageDamaged("version x"), ErrorCode.KAFKA_STORAGE_ERROR, True),
+        (StorageFault("disk x"), ErrorCode.KAFKA_STORAGE_ERROR, False),
+    ],
+)
+def test_only_a_damaged_log_stops_the_partition(fault: StorageFault, code: ErrorCode, is_stopped: bool) -> None:
+    log = LogWithHoles(fault)
+    assert answer_of(log) == Refused(code, f"{PLACE}: {fault}")
+    assert (log.stopped_with == str(fault)) is is_stopped
