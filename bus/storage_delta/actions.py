@@ -20,7 +20,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version as distribution_version
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -55,6 +54,9 @@ _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
 # Delta accepts any positive integer here. Only the broker checkpoints: two writers of one checkpoint, or a Hadoop
 # writer that leaves its own checksum files beside it, can make it unreadable for the others.
 _CHECKPOINT_INTERVAL_NEVER = 2_000_000_000
+# The broker knows when a removed data file may go, and no VACUUM does. Until then every checkpoint names it as removed:
+# so this is longer than anybody keeps versions, and than a clock is wrong.
+_REMOVED_FILES_STAY = "interval 10000 days"
 
 
 class MalformedCommit(ValueError):
@@ -180,18 +182,17 @@ def encode_create(
     txn_id: str,
     schema: pa.Schema,
     now_ms: int,
-    extra_configuration: Mapping[str, str] = MappingProxyType({}),
 ) -> bytes:
     """Version 0: protocol and metadata of an empty table."""
     configuration = {
         "delta.dataSkippingStatsColumns": ",".join(STATS_COLUMNS),
         "delta.enableExpiredLogCleanup": "false",
+        "delta.deletedFileRetentionDuration": _REMOVED_FILES_STAY,
         "delta.checkpointInterval": str(_CHECKPOINT_INTERVAL_NEVER),
         "bus.topic": partition.topic,
         "bus.partition": str(partition.partition),
         "bus.topic_id": topic_id,
         "bus.format_version": str(FORMAT_VERSION),
-        **extra_configuration,
     }
     commit_info = {
         "timestamp": now_ms,

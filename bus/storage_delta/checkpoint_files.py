@@ -1,15 +1,16 @@
 """Checkpoint files (classic, version 1) as what they say about a table.
 
 Guards one promise: a checkpoint that was cut short or is not what the Delta protocol describes is never taken for a
-smaller table. Only decodes; `bus.storage_delta.checkpoints` has them written.
+smaller table. `bus.storage_delta.checkpoints` has them written; here they only lose what they need not say. Opening
+does not ask which files were removed, for that may be many times what is live: whoever cleans up does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +26,6 @@ from bus.storage_delta.actions import (
     Txn,
     decode_metadata,
     decode_protocol,
-    decode_remove,
     decode_txn,
     is_telling,
     make_add,
@@ -36,8 +36,6 @@ _COLUMNS = [
     "add.size",
     "add.modificationTime",
     "add.tags",
-    "remove.path",
-    "remove.deletionTimestamp",
     "txn",
     "protocol",
     "metaData",
@@ -54,7 +52,6 @@ class CheckpointContent:
     size_bytes: int
     action_count: int
     adds: Sequence[Add]
-    removed: Mapping[str, int]  # path -> when, in milliseconds
     txns: Mapping[str, Txn]
     metadata: TableMetadata
     protocol: Protocol
@@ -71,7 +68,6 @@ def decode_checkpoint(version: int, data: bytes) -> CheckpointContent:
             size_bytes=len(data),
             action_count=table.num_rows,
             adds=_adds(parquet, table),
-            removed={remove.path: remove.removed_ms for remove in map(decode_remove, _rows(table, "remove"))},
             txns={txn["appId"]: decode_txn(txn) for txn in _rows(table, "txn")},
             metadata=decode_metadata({**metadata, "configuration": dict(metadata["configuration"] or ())}),
             protocol=decode_protocol(protocol),
@@ -98,6 +94,37 @@ def summarize_checkpoint(data: bytes) -> CheckpointSummary:
             action_count=table.num_rows,
             paths=frozenset(map(unquote, _rows_of(table, "add").field("path").to_pylist())),
         )
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
+
+
+def decode_removed(data: bytes) -> dict[str, int]:
+    """Data files that the checkpoint names as removed -> when, in milliseconds. Raises `MalformedCheckpoint`."""
+    try:
+        columns = ["remove.path", "remove.deletionTimestamp"]
+        removes = _rows_of(pq.ParquetFile(pa.BufferReader(data)).read(columns=columns, use_threads=False), "remove")
+        if not len(removes):
+            return {}
+        times = removes.field("deletionTimestamp").fill_null(0).to_pylist()
+        return dict(zip(map(unquote, removes.field("path").to_pylist()), times, strict=True))
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
+
+
+def without_removed(data: bytes, is_there: Callable[[str], bool]) -> bytes:
+    """The checkpoint without its `remove` actions for files that are not there any more; the very same bytes if there
+    are none. Raises `MalformedCheckpoint`."""
+    gone = [path for path in decode_removed(data) if not is_there(path)]
+    if not gone:
+        return data
+    try:
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+        paths = pc.struct_field(table.column("remove"), "path")  # null where the action is another
+        encoded = pa.array([*gone, *map(quote, gone)], pa.string())
+        kept = table.filter(pc.invert(pc.is_in(paths, value_set=encoded)))
+        sink = pa.BufferOutputStream()
+        pq.write_table(kept, sink, use_dictionary=False, store_schema=False)
+        return bytes(sink.getvalue())
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
 

@@ -1,18 +1,26 @@
 """When a checkpoint is due, and having one written by `deltalake`.
 
-Guards one promise: `_last_checkpoint` never names a checkpoint that is not whole and on the disk. Never touches a
-version. The work is done by a fresh handle, which costs less than keeping one in step, outside the interpreter's lock.
+Guards two promises: `_last_checkpoint` never names a checkpoint that is not whole and on the disk; and a checkpoint
+names a removed data file for as long as that is there. Never touches a version. The work is done by a fresh handle on a
+copy of the log's end, which costs less than keeping one in step, outside the interpreter's lock.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable
+from pathlib import Path
 
 import deltalake
 
 from bus.errors import StorageFault
-from bus.storage_delta.actions import LAST_CHECKPOINT, LOG_FOLDER, checkpoint_name
-from bus.storage_delta.checkpoint_files import CheckpointSummary, MalformedCheckpoint, summarize_checkpoint
+from bus.storage_delta.actions import LAST_CHECKPOINT, LOG_FOLDER, checkpoint_name, version_name
+from bus.storage_delta.checkpoint_files import (
+    CheckpointSummary,
+    MalformedCheckpoint,
+    summarize_checkpoint,
+    without_removed,
+)
 from bus.storage_delta.recovery import encode_hint
 from bus.storage_delta.store import ObjectStore
 
@@ -36,19 +44,20 @@ def is_due(*, commits: int, file_count: int, elapsed_s: float, last_duration_s: 
     return is_paid_for or commits >= max(_COMMITS_IN_HASTE_MIN, file_count // _FILES_PER_COMMIT_IN_HASTE)
 
 
-def write_checkpoint(store: ObjectStore, folder: str, *, version: int, paths: Iterable[str]) -> None:
-    """Checkpoint `version`, whose live files are `paths`. Raises `StorageFault`; then the table is as before."""
-    url = store.table_url(folder)
-    assert url is not None, f"{store.url} has no tables that another library reaches"
+def write_checkpoint(store: ObjectStore, folder: str, *, version: int, base_version: int, paths: Iterable[str]) -> None:
+    """Checkpoint `version`, whose live files are `paths`; `base_version` is that of a whole checkpoint before it, -1 if
+    there is none. Raises `StorageFault`; then the table is as before."""
     log_folder, name = f"{folder}/{LOG_FOLDER}", checkpoint_name(version)
+    data = _encode_checkpoint(store, log_folder, version, base_version)
+    # A removal is told for as long as its file is there, and no longer: so nobody takes the file for an orphan.
+    present = {entry.name for entry in store.list(folder, with_sizes=False).files}
+    key = f"{log_folder}/{name}"
     try:
-        deltalake.DeltaTable(url, version=version).create_checkpoint()
-    except (deltalake.exceptions.DeltaError, OSError, ValueError) as error:
-        raise StorageFault(f"{log_folder}: no checkpoint of version {version}: {error}") from error
-    # The library names it in the hint before it is on the disk. A crash until then leaves a hint that the next opening
-    # puts right; nothing of ours relies on it.
-    store.sync(log_folder, [name])
-    summary = _check(store, log_folder, name, frozenset(paths))
+        store.put(key, without_removed(data, present.__contains__))
+        summary = _check(store.get(key), frozenset(paths))
+    except MalformedCheckpoint as malformed:
+        store.delete(key)
+        raise StorageFault(f"{key}: {malformed}") from None
     store.delete(f"{log_folder}/.{LAST_CHECKPOINT}.crc")
     store.put(
         f"{log_folder}/{LAST_CHECKPOINT}",
@@ -56,14 +65,27 @@ def write_checkpoint(store: ObjectStore, folder: str, *, version: int, paths: It
     )
 
 
-def _check(store: ObjectStore, log_folder: str, name: str, paths: frozenset[str]) -> CheckpointSummary:
-    """Read back: a checkpoint that does not say what the versions say must not stay."""
+def _encode_checkpoint(store: ObjectStore, log_folder: str, version: int, base_version: int) -> bytes:
+    """What the library makes of a copy of the log's end: it would name a checkpoint before that is on the disk, and
+    list however many versions are kept."""
     try:
-        summary = summarize_checkpoint(store.get(f"{log_folder}/{name}"))
-        if summary.paths != paths:
-            raise MalformedCheckpoint(f"expected {len(paths)} live files, found {len(summary.paths)} or other ones")
-    except MalformedCheckpoint as malformed:
-        store.delete(f"{log_folder}/{LAST_CHECKPOINT}")
-        store.delete(f"{log_folder}/{name}")
-        raise StorageFault(f"{log_folder}/{name}: {malformed}") from None
+        with tempfile.TemporaryDirectory(prefix="bus-checkpoint-") as scratch:
+            copy = Path(scratch) / LOG_FOLDER
+            copy.mkdir()
+            names = [checkpoint_name(base_version)] if base_version >= 0 else []
+            # The base's own version too: a log that begins behind its checkpoint is no log to some.
+            names += [version_name(number) for number in range(max(0, base_version), version + 1)]
+            for name in names:
+                (copy / name).write_bytes(store.get(f"{log_folder}/{name}"))
+            deltalake.DeltaTable(scratch, version=version).create_checkpoint()
+            return (copy / checkpoint_name(version)).read_bytes()
+    except (deltalake.exceptions.DeltaError, StorageFault, OSError, ValueError) as error:
+        raise StorageFault(f"{log_folder}: no checkpoint of version {version}: {error}") from error
+
+
+def _check(data: bytes, paths: frozenset[str]) -> CheckpointSummary:
+    """A checkpoint that does not say what the versions say must not stay."""
+    summary = summarize_checkpoint(data)
+    if summary.paths != paths:
+        raise MalformedCheckpoint(f"expected {len(paths)} live files, found {len(summary.paths)} or other ones")
     return summary

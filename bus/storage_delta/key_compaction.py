@@ -19,6 +19,7 @@ from bus.ports import Pace, PreparedFiles, no_pace
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.last_of_key import find_last_of_keys
+from bus.storage_delta.orphans import FilesUnderWay
 from bus.storage_delta.rewritten_file import FileRewriter, Rewriting
 from bus.storage_delta.store import ObjectStore
 from bus.storage_delta.swaps import SwapPlan
@@ -40,8 +41,9 @@ class KeyCompaction:
         schema: pa.Schema,
         *,
         file_bytes_max: int = FILE_BYTES_MAX,
+        under_way: FilesUnderWay | None = None,
     ) -> None:
-        self._rewriter = FileRewriter(store, folder, schema)
+        self._rewriter = FileRewriter(store, folder, schema, under_way)
         self._reader = reader
         self._schema = schema
         self._file_bytes_max = file_bytes_max

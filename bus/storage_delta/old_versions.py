@@ -1,18 +1,23 @@
 """The versions of a table's past: what each one left, and when their files go.
 
-Guards two promises. What is said about a version is said by its own file; one whose file was dropped is not there any
-more. And nothing is dropped that the table needs: a checkpoint that was read and found whole just before, its own
-version and every version after it stay, so the last version can always be put together.
+Guards three promises. What is said about a version is said by its own file; one whose file was dropped is not there any
+more. Nothing is dropped that the table needs: a checkpoint that was read and found whole just before, its own version
+and every version after it stay, so the last version can always be put together. And every version that is kept can be
+read: a data file goes only if the checkpoint at which the kept versions begin names it as removed already, and the
+versions that had it are gone, durably, before it goes.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from bus.errors import StorageDamaged
+from bus.ports import Dropped
 from bus.storage_delta.actions import (
     HIGH_WATERMARK_APP,
+    LOG_FOLDER,
     Commit,
     MalformedCommit,
     checkpoint_name,
@@ -23,11 +28,13 @@ from bus.storage_delta.actions import (
 )
 from bus.storage_delta.checkpoint_files import MalformedCheckpoint, decode_checkpoint
 from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.orphans import load_removed
 from bus.storage_delta.store import KeyNotFound, ObjectStore
 
-# Readers that have begun with one of these may finish. Those between them and the oldest one only save time travel some
-# replaying, and each names what was removed lately.
+# Readers that have begun with one of these may finish.
 _NEWEST_CHECKPOINTS = 2
+# From so many to twice as many stay, spread over the versions that are kept: these may begin at any of them.
+_CHECKPOINTS_SPREAD = 16
 
 
 def find_high_watermark(store: ObjectStore, log_folder: str, version: int, reader: DataReader) -> int | None:
@@ -55,53 +62,150 @@ def _read_version(store: ObjectStore, log_folder: str, version: int) -> Commit |
         raise StorageDamaged(f"{key}: {malformed}") from None
 
 
-def drop_versions(
-    store: ObjectStore,
-    log_folder: str,
-    *,
-    last_version: int,
-    checkpoint_version: int,
-    committed_before_ms: int,
-    count_max: int,
-) -> int:
-    """Delete versions that were committed before `committed_before_ms` or are beyond the newest `count_max`, up to the
-    newest whole checkpoint that allows it, which is none newer than `checkpoint_version`; and the checkpoints that are
-    needed no more. Returns how many versions went. The oldest go first, so that a crash leaves no gap. Raises
-    `StorageFault`."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Versions before `committed_before_ms`, and those beyond the newest `count_max`, may go, but nothing that was
+    committed or removed from `removed_before_ms` on."""
+
+    committed_before_ms: int
+    count_max: int
+    removed_before_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """The names in a log's folder."""
+
+    versions: Sequence[int]
+    checkpoints: Sequence[int]
+
+
+class OldVersions:
+    """Of one table. For one thread at a time, which may run beside commits and reads."""
+
+    def __init__(self, store: ObjectStore, folder: str) -> None:
+        self._store = store
+        self._folder = folder
+        self._log_folder = f"{folder}/{LOG_FOLDER}"
+        # What the last pass left, so that most passes look at nothing.
+        self._seen_checkpoint = -2
+        self._kept_from = -1  # the kept versions begin with this checkpoint, which was whole; -1: none was found yet
+        self._is_swept = False  # no data file that only older versions had is left
+        self._following: int | None = None  # the next checkpoint that may take its place
+        self._following_ms = 0  # when the last version before that was committed
+
+    def drop(
+        self, limits: Limits, *, last_version: int, checkpoint_version: int, find_needed: Callable[[], set[str]]
+    ) -> Dropped:
+        """Delete what may go up to the newest whole checkpoint that allows it, none newer than `checkpoint_version`:
+        versions, the oldest first, so that a crash leaves no gap; checkpoints that are needed no more; then data files
+        that were removed before that checkpoint, but for those that `find_needed` names. Raises `StorageFault`."""
+        beyond = last_version - limits.count_max + 1
+        if not self._is_anything_due(limits, beyond, checkpoint_version):
+            return Dropped()
+        log = _list_log(self._store, self._log_folder)
+        if not log.versions:
+            return Dropped()
+        kept_from = self._newest_whole(
+            log.checkpoints, min(self._end(log.versions, limits, beyond), checkpoint_version)
+        )
+        gone = [] if kept_from is None else [version for version in log.versions if version < kept_from]
+        for version in gone:
+            self._store.delete(f"{self._log_folder}/{version_name(version)}")
+        left = self._thin_checkpoints(
+            log.checkpoints, log.versions[0] if kept_from is None else kept_from, last_version
+        )
+        if gone:
+            self._store.sync(self._log_folder)  # a version must not come back without its data files
+        if kept_from is not None and kept_from != self._kept_from:
+            self._kept_from, self._is_swept = kept_from, False
+        dropped = Dropped(versions=len(gone))
+        if kept_from is not None and not self._is_swept:
+            dropped = self._sweep(dropped, kept_from, checkpoint_version, limits, find_needed())
+        self._note_following(left, checkpoint_version)
+        return dropped
+
+    def _is_anything_due(self, limits: Limits, beyond: int, checkpoint_version: int) -> bool:
+        if checkpoint_version != self._seen_checkpoint or (self._kept_from >= 0 and not self._is_swept):
+            return True
+        return self._following is not None and (
+            self._following <= beyond or self._following_ms < limits.committed_before_ms
+        )
+
+    def _note_following(self, checkpoints: Sequence[int], checkpoint_version: int) -> None:
+        self._seen_checkpoint = checkpoint_version
+        self._following = next((version for version in checkpoints if version > self._kept_from), None)
+        if self._following is not None:
+            commit = _read_version(self._store, self._log_folder, self._following - 1)
+            self._following_ms = 0 if commit is None else commit.committed_ms
+
+    def _end(self, versions: Sequence[int], limits: Limits, beyond: int) -> int:
+        """The first version that has to stay."""
+
+        def first_since(time_ms: int) -> int:
+            at = bisect_left(versions, True, key=lambda version: not self._is_before(version, time_ms))
+            return versions[at] if at < len(versions) else versions[-1] + 1
+
+        return min(max(beyond, first_since(limits.committed_before_ms)), first_since(limits.removed_before_ms))
+
+    def _is_before(self, version: int, time_ms: int) -> bool:
+        commit = _read_version(self._store, self._log_folder, version)
+        return commit is None or commit.committed_ms < time_ms
+
+    def _newest_whole(self, checkpoints: Sequence[int], version_max: int) -> int | None:
+        for version in reversed(checkpoints):
+            if version == self._kept_from and version <= version_max:
+                return version
+            if version <= version_max:
+                try:
+                    data = self._store.get(f"{self._log_folder}/{checkpoint_name(version)}")
+                    return decode_checkpoint(version, data).version
+                except (MalformedCheckpoint, KeyNotFound):
+                    continue
+        return None
+
+    def _thin_checkpoints(self, checkpoints: Sequence[int], first: int, last_version: int) -> list[int]:
+        """Delete those before `first` and most of those after it. Returns what is left."""
+        distance = _power_of_two((last_version - first) // _CHECKPOINTS_SPREAD)
+        newest = checkpoints[-_NEWEST_CHECKPOINTS:]
+        left: list[int] = []
+        for version in checkpoints:
+            has_another = bool(left) and version // distance == left[-1] // distance
+            if version < first or (has_another and version not in newest):
+                self._store.delete(f"{self._log_folder}/{checkpoint_name(version)}")
+            else:
+                left.append(version)
+        return left
+
+    def _sweep(self, dropped: Dropped, kept_from: int, newest: int, limits: Limits, needed: set[str]) -> Dropped:
+        """Delete the data files that were removed up to version `kept_from`."""
+        removed = load_removed(self._store, self._folder, kept_from)
+        # What was put back since, and removed again, is in a version that is kept.
+        lately = removed if newest == kept_from else load_removed(self._store, self._folder, newest)
+        count, byte_count, is_swept = 0, 0, True
+        for path, removed_ms in removed.items():
+            is_back = path in needed or lately.get(path, removed_ms) != removed_ms
+            if is_back or removed_ms >= limits.removed_before_ms:
+                is_swept = False
+                continue
+            key = f"{self._folder}/{path}"
+            try:
+                byte_count += self._store.size(key)
+            except KeyNotFound:
+                continue
+            self._store.delete(key)
+            count += 1
+        self._is_swept = is_swept
+        return Dropped(dropped.versions, count, byte_count)
+
+
+def _power_of_two(number: int) -> int:
+    """The largest that is not above; so what was once far enough apart stays so, or goes by halves."""
+    return 1 << max(0, number.bit_length() - 1)
+
+
+def _list_log(store: ObjectStore, log_folder: str) -> _Log:
     names = [entry.name for entry in store.list(log_folder, with_sizes=False).files]
     versions = sorted(version for name in names if (version := parse_version_name(name)) is not None)
     checkpoints = sorted(version for name in names if (version := parse_checkpoint_name(name)) is not None)
-    if not versions:
-        return 0
-    beyond = last_version - count_max + 1
-    old = bisect_left(
-        versions, True, key=lambda version: not _is_before(store, log_folder, version, committed_before_ms)
-    )
-    end = max(beyond, versions[old - 1] + 1 if old else 0)
-    kept_from = _newest_whole_checkpoint(store, log_folder, checkpoints, min(end, checkpoint_version))
-    if kept_from is None:
-        return 0
-    gone = [version for version in versions if version < kept_from]
-    for version in gone:
-        store.delete(f"{log_folder}/{version_name(version)}")
-    for version in checkpoints[:-_NEWEST_CHECKPOINTS]:
-        if version != kept_from:
-            store.delete(f"{log_folder}/{checkpoint_name(version)}")
-    return len(gone)
-
-
-def _is_before(store: ObjectStore, log_folder: str, version: int, time_ms: int) -> bool:
-    commit = _read_version(store, log_folder, version)
-    return commit is None or commit.committed_ms < time_ms
-
-
-def _newest_whole_checkpoint(
-    store: ObjectStore, log_folder: str, checkpoints: Sequence[int], version_max: int
-) -> int | None:
-    for version in reversed(checkpoints):
-        if version <= version_max:
-            try:
-                return decode_checkpoint(version, store.get(f"{log_folder}/{checkpoint_name(version)}")).version
-            except (MalformedCheckpoint, KeyNotFound):
-                continue
-    return None
+    return _Log(versions, checkpoints)

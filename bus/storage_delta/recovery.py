@@ -18,10 +18,11 @@ _log = logging.getLogger(__name__)
 
 
 def remove_leftovers(store: ObjectStore, folder: str) -> None:
-    """Remove temporary files. A former leader that is still writing one then fails to commit, as it should."""
-    for left_in in (f"{folder}/{LOG_FOLDER}", folder):
-        for name in store.remove_leftovers(left_in):
-            _log.info("%s/%s: removed, an interrupted write left it", left_in, name)
+    """Remove temporary files of the log. A former leader that is still writing one then fails to commit, as it should.
+    Data files are written under their own names: those of interrupted writes are orphans."""
+    log_folder = f"{folder}/{LOG_FOLDER}"
+    for name in store.remove_leftovers(log_folder):
+        _log.info("%s/%s: removed, an interrupted write left it", log_folder, name)
 
 
 def recover(store: ObjectStore, folder: str, snapshot: Snapshot) -> None:
@@ -36,8 +37,6 @@ def recover(store: ObjectStore, folder: str, snapshot: Snapshot) -> None:
         _set_aside(store, log_folder, findings.torn_version)
     if findings.is_hint_wrong:
         write_hint(store, log_folder, snapshot)
-    if findings.unreferenced_files:
-        _log.info("%s: %d data files that no version names", folder, len(findings.unreferenced_files))
     # What the log says is acted on from here on, so it has to be there after a power failure too.
     store.sync(log_folder)
 

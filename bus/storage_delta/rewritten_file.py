@@ -17,6 +17,7 @@ from bus.errors import StorageDamaged
 from bus.ports import Pace
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.data_files import ROW_GROUP_BYTES, open_parquet_writer
+from bus.storage_delta.orphans import FilesUnderWay
 from bus.storage_delta.row_statistics import RowStatistics
 from bus.storage_delta.store import ObjectStore
 from bus.storage_delta.swaps import discard, with_history
@@ -42,10 +43,13 @@ class Rewriting:
 class FileRewriter:
     """Writes into the table in `folder`."""
 
-    def __init__(self, store: ObjectStore, folder: str, schema: pa.Schema) -> None:
+    def __init__(
+        self, store: ObjectStore, folder: str, schema: pa.Schema, under_way: FilesUnderWay | None = None
+    ) -> None:
         self._store = store
         self._folder = folder
         self._schema = schema
+        self._under_way = under_way or FilesUnderWay()
 
     def write(self, rows: Iterable[pa.Table], rewriting: Rewriting, pace: Pace) -> list[tuple[LiveFile, str]]:
         """`rows`, at least one, in offset order and with all columns, as files in the store, each with its statistics.
@@ -57,6 +61,7 @@ class FileRewriter:
             while following is not None:
                 file = _RewrittenFile(self._folder, f"{base_offset:020d}-{rewriting.txn_id}.parquet", self._schema)
                 contents = file.encode(chain([following], parts), rewriting, pace)
+                self._under_way.add(file.name)
                 self._store.write_parts(f"{self._folder}/{file.name}", contents)
                 following = next(parts, None)
                 next_offset = rewriting.next_offset if following is None else file.statistics.next_offset
@@ -71,6 +76,7 @@ class FileRewriter:
 
     def discard(self, written: Iterable[tuple[LiveFile, str]]) -> None:
         discard(self._store, self._folder, (file.path for file, _ in written))
+        self._under_way.settle(file.path for file, _ in written)
 
 
 class _RewrittenFile:

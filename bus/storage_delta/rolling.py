@@ -15,6 +15,7 @@ from bus.errors import StorageDamaged
 from bus.ports import Pace, PreparedFiles
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.orphans import FilesUnderWay
 from bus.storage_delta.rewritten_file import FileRewriter, Rewriting
 from bus.storage_delta.store import ObjectStore
 from bus.storage_delta.swaps import SwapPlan
@@ -27,10 +28,18 @@ FILE_BYTES_MAX = 16 << 30
 class Rolling:
     """Of the table in `folder`; each call of `prepare` is one."""
 
-    def __init__(self, store: ObjectStore, folder: str, reader: DataReader, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        reader: DataReader,
+        schema: pa.Schema,
+        *,
+        under_way: FilesUnderWay | None = None,
+    ) -> None:
         self._store = store
         self._folder = folder
-        self._rewriter = FileRewriter(store, folder, schema)
+        self._rewriter = FileRewriter(store, folder, schema, under_way)
         self._reader = reader
         self._schema = schema
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from bus.errors import RootInUse, RootNotUsable, StorageDamaged, StorageFault
 from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE, INTERNAL_VALUE_TYPES, log_schema
-from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, TopicPartition
+from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.storage_delta.actions import (
     LOG_FOLDER,
     MalformedCommit,
@@ -50,11 +50,6 @@ LOCK = ".bus-lock"
 FORMAT_VERSION = 1
 _TOPICS = "topics"
 _METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
-# What was removed so long ago a checkpoint leaves out: else compacting many small files would fill it with their names.
-# The broker has deleted the files themselves by then.
-_EXTRA_CONFIGURATION = {
-    CONSUMER_OFFSETS_TOPIC: {"delta.deletedFileRetentionDuration": "interval 2 minutes"},
-}
 # A file system of its own has this at its top.
 _IGNORED_IN_EMPTY_ROOT = frozenset({"lost+found", LOCK})
 
@@ -231,7 +226,6 @@ class DeltaStorage:
             txn_id=str(uuid.uuid4()),
             schema=log_schema(INTERNAL_VALUE_TYPES.get(partition.topic)),
             now_ms=time.time_ns() // 1_000_000,
-            extra_configuration=_EXTRA_CONFIGURATION.get(partition.topic, {}),
         )
         try:
             self._store.create(f"{folder_of(partition)}/{LOG_FOLDER}/{version_name(0)}", data)

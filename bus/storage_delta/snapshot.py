@@ -9,7 +9,6 @@ names file, version and what was expected. Only reads: what a crash left and may
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -38,11 +37,11 @@ from bus.storage_delta.actions import (
 )
 from bus.storage_delta.checkpoint_files import CheckpointContent, MalformedCheckpoint, decode_checkpoint
 from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.orphans import base_offset_of, list_data_files
 from bus.storage_delta.store import KeyNotFound, ObjectStore
 
 READER_VERSION_MAX = 1
 WRITER_VERSION_MAX = 2
-_DATA_FILE_NAME = re.compile(r"(\d{20})-.+\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,14 @@ class Findings:
     truncated_checkpoints: Sequence[str] = ()
     torn_version: str | None = None  # holds no acknowledged record: nobody got as far as a data file for it
     is_hint_wrong: bool = False  # `_last_checkpoint` names another checkpoint than the newest valid one
-    unreferenced_files: Sequence[str] = ()  # data files that no commit names
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """When a data file went from the table; it is there for as long as any version is kept that had it."""
+
+    version: int
+    removed_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ class Snapshot:
     high_watermark: int
     leader_epoch: int
     files: Sequence[LiveFile]
-    removed: Mapping[str, int]  # data files that are there, but in no version any more -> when they were removed
+    removed: Mapping[str, Removal]  # in versions after `checkpoint_version`, which names those before
     txns: Mapping[str, Txn]
     metadata: TableMetadata
     checkpoint_version: int  # of the newest valid checkpoint, -1 if there is none
@@ -87,7 +93,7 @@ class _Replay:
     folder: str
     version: int = -1
     files: dict[str, LiveFile] = field(default_factory=dict)
-    removed: dict[str, int] = field(default_factory=dict)  # path -> when
+    removed: dict[str, Removal] = field(default_factory=dict)  # by the versions applied, not by the checkpoint
     txns: dict[str, Txn] = field(default_factory=dict)
     metadata: TableMetadata | None = None
     protocol: Protocol | None = None
@@ -112,10 +118,8 @@ def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapsh
     checkpoint, truncated = _newest_valid_checkpoint(store, log_folder, checkpoints)
     replay = _replay_of_checkpoint(folder, checkpoint, reader)
     tail = _tail_after(store, log_folder, versions, checkpoint, truncated)
-    # Listed after the log, so that the data file of every version that was listed is among them.
-    stored = {entry.name: entry.size for entry in store.list(folder).files}
-    torn = _apply_tail(store, log_folder, tail, replay, reader, stored)
-    files = _check_files(replay, stored)
+    torn = _apply_tail(store, log_folder, tail, replay, reader)
+    files = _check_files(store, replay)
     assert replay.metadata is not None
     newest = -1 if checkpoint is None else checkpoint.version
     return Snapshot(
@@ -123,7 +127,7 @@ def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapsh
         high_watermark=replay.high_watermark,
         leader_epoch=max([_done(replay, LEADER_EPOCH_APP, -1), *(file.leader_epoch for file in files)]),
         files=files,
-        removed={path: removed_ms for path, removed_ms in replay.removed.items() if path in stored},
+        removed=replay.removed,
         txns=replay.txns,
         metadata=replay.metadata,
         checkpoint_version=newest,
@@ -132,11 +136,6 @@ def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapsh
             truncated_checkpoints=truncated,
             torn_version=torn,
             is_hint_wrong=_is_hint_wrong(store, log_folder, names, newest),
-            unreferenced_files=sorted(
-                name
-                for name in stored
-                if _DATA_FILE_NAME.fullmatch(name) and name not in replay.files and name not in replay.removed
-            ),
         ),
     )
 
@@ -161,7 +160,6 @@ def _replay_of_checkpoint(folder: str, checkpoint: CheckpointContent | None, rea
     replay = _Replay(
         folder,
         version=checkpoint.version,
-        removed=dict(checkpoint.removed),
         txns=dict(checkpoint.txns),
         metadata=checkpoint.metadata,
         protocol=checkpoint.protocol,
@@ -187,7 +185,7 @@ def _tail_after(
     end = tail[-1] + 1 if tail else start
     # A listing may miss a version that is committed while it is taken, and yet have the one after it.
     missing = next(
-        (gap for gap in _gaps(tail, start) if not _is_there(store, f"{log_folder}/{version_name(gap)}")), None
+        (gap for gap in _gaps(tail, start) if _size_of(store, f"{log_folder}/{version_name(gap)}") is None), None
     )
     if missing is None and (tail or checkpoint is not None):
         return range(start, end)
@@ -207,12 +205,12 @@ def _gaps(tail: Sequence[int], start: int) -> Iterator[int]:
         expected = version + 1
 
 
-def _is_there(store: ObjectStore, key: str) -> bool:
+def _size_of(store: ObjectStore, key: str) -> int | None:
+    """None if it is not there."""
     try:
-        store.size(key)
+        return store.size(key)
     except KeyNotFound:
-        return False
-    return True
+        return None
 
 
 def _apply_tail(
@@ -221,7 +219,6 @@ def _apply_tail(
     tail: Sequence[int],
     replay: _Replay,
     reader: DataReader,
-    stored: Mapping[str, int],
 ) -> str | None:
     """Apply every version. Returns the name of a torn last one, if it is known to hold nothing."""
     for version in tail:
@@ -231,13 +228,13 @@ def _apply_tail(
         except KeyNotFound:
             raise StorageDamaged(f"{log_folder}/{name}: it was listed, but is gone") from None
         except MalformedCommit as malformed:
-            _check_torn_version(f"{log_folder}/{name}", version == tail[-1], replay, stored, str(malformed))
+            _check_torn_version(f"{log_folder}/{name}", version == tail[-1], store, replay, str(malformed))
             return name
         _apply_commit(commit, replay, reader)
     return None
 
 
-def _check_torn_version(key: str, is_last: bool, replay: _Replay, stored: Mapping[str, int], malformed: str) -> None:
+def _check_torn_version(key: str, is_last: bool, store: ObjectStore, replay: _Replay, malformed: str) -> None:
     """May the torn version be set aside? Only if no acknowledged record can have been in it.
 
     A version of ours appears whole or not at all, so a torn one was damaged later or was written by somebody else. Had
@@ -246,9 +243,8 @@ def _check_torn_version(key: str, is_last: bool, replay: _Replay, stored: Mappin
     """
     if not is_last or replay.version < 0:
         raise StorageDamaged(f"{key}: {malformed}")
-    for name in sorted(stored):
-        match = _DATA_FILE_NAME.fullmatch(name)
-        if match and int(match[1]) >= replay.high_watermark and name not in replay.files:
+    for name in sorted(list_data_files(store, replay.folder) - replay.files.keys()):
+        if base_offset_of(name) >= replay.high_watermark:
             raise StorageDamaged(
                 f"{key}: {malformed}; data file {replay.folder}/{name} may hold records that this version acknowledged "
                 f"(high watermark before it: {replay.high_watermark})"
@@ -271,7 +267,7 @@ def _apply_commit(commit: Commit, replay: _Replay, reader: DataReader) -> None:
                 f"{commit.operation}; only the broker may"
             )
         replay.files.pop(remove.path, None)
-        replay.removed[remove.path] = remove.removed_ms
+        replay.removed[remove.path] = Removal(commit.version, remove.removed_ms)
     for add in commit.adds:
         file = add.live or _adopt(replay, commit.version, f"{commit.operation} of {commit.engine_info}", add, reader)
         if add.is_data_change and file.base_offset != replay.high_watermark:
@@ -319,11 +315,11 @@ def _check_metadata_change(commit: Commit, replay: _Replay) -> None:
         )
 
 
-def _check_files(replay: _Replay, stored: Mapping[str, int]) -> list[LiveFile]:
+def _check_files(store: ObjectStore, replay: _Replay) -> list[LiveFile]:
     """The live files in offset order: all there with their exact size, without gap or overlap, up to the end."""
     files = sorted(replay.files.values(), key=lambda file: file.base_offset)
     for file in files:
-        found = stored.get(file.path)
+        found = _size_of(store, f"{replay.folder}/{file.path}")
         if found != file.size_bytes:
             raise StorageDamaged(
                 f"{replay.folder}/{file.path}: version {replay.version} expects {file.size_bytes} bytes with offsets "

@@ -8,6 +8,7 @@ costs the same whatever the table holds: nothing is listed, and nothing per file
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 import uuid
 from bisect import bisect_left
@@ -24,6 +25,7 @@ from bus.ports import (
     CommitOutcome,
     Committed,
     Conflicted,
+    Dropped,
     FoundOffset,
     LogFile,
     LogState,
@@ -48,12 +50,14 @@ from bus.storage_delta.actions import (
 from bus.storage_delta.commit import commit_version
 from bus.storage_delta.data_files import encode_data_file
 from bus.storage_delta.key_compaction import KeyCompaction
-from bus.storage_delta.old_versions import drop_versions
+from bus.storage_delta.old_versions import Limits, OldVersions
+from bus.storage_delta.orphans import FilesUnderWay, list_data_files, load_removed
 from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.producer_spans import id_max_of
 from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.recovery import recover, remove_leftovers
 from bus.storage_delta.rolling import Rolling
+from bus.storage_delta.snapshot import Removal
 from bus.storage_delta.store import KeyNotFound, ObjectStore
 from bus.storage_delta.swap_checks import check_swap
 from bus.storage_delta.swaps import SwapPlan, discard
@@ -71,6 +75,7 @@ class _Doubtful:
 
     key: str
     data: bytes
+    new_paths: Sequence[str]  # of its data files
 
 
 class DeltaPartitionTable:
@@ -95,8 +100,12 @@ class DeltaPartitionTable:
         self._doubtful: _Doubtful | None = None
         self._must_reload = False
         self._forgotten_id_max = -1
-        self._compaction = KeyCompaction(store, folder, self._reader.data, self._schema)
-        self._rolling = Rolling(store, folder, self._reader.data, self._schema)
+        self._under_way = FilesUnderWay()
+        self._compaction = KeyCompaction(store, folder, self._reader.data, self._schema, under_way=self._under_way)
+        self._rolling = Rolling(store, folder, self._reader.data, self._schema, under_way=self._under_way)
+        self._removed: dict[str, Removal] = {}  # data files that went in versions after the newest checkpoint
+        self._old_versions = OldVersions(store, folder)
+        self._cleaning = threading.Lock()  # checkpoints and deletions, one at a time
         self._nothing_to_gain_to = 0  # offsets below it were seen by a compaction that changed nothing
         self._checkpoint_tried_version = -1
         self._checkpoint_ended_s = self._checkpoint_duration_s = 0.0
@@ -111,11 +120,6 @@ class DeltaPartitionTable:
     @property
     def producer_progress(self) -> Mapping[int, ProducerProgress]:
         return dict(self._producers)
-
-    @property
-    def unreferenced_files(self) -> Sequence[str]:
-        """Data files that no version named when the log was last read: what interrupted commits left."""
-        return self._unreferenced_files
 
     def append(
         self,
@@ -143,10 +147,12 @@ class DeltaPartitionTable:
             now_ms=now_ms,
             txn_id=txn_id,
         )
-        self._store.write_unique(f"{self._folder}/{file.path}", encoded.data)
-        outcome = self._commit(version, data, txn_id, high_watermark=file.next_offset, new_paths=[file.path])
+        with self._under_way.held(file.path):
+            self._store.write_unique(f"{self._folder}/{file.path}", encoded.data)
+            outcome = self._commit(version, data, txn_id, high_watermark=file.next_offset, new_paths=[file.path])
+            if isinstance(outcome, Committed):
+                self._reader.view = self._reader.view.appended(file, leader_epoch)
         if isinstance(outcome, Committed):
-            self._reader.view = self._reader.view.appended(file, leader_epoch)
             for progress in producers:
                 self._producers[progress.producer_id] = replace(progress, updated_ms=now_ms)
         return outcome
@@ -173,21 +179,23 @@ class DeltaPartitionTable:
                 discard(self._store, self._folder, new_paths)
             case Unknown():
                 self._must_reload = True
-                self._doubtful = _Doubtful(f"{self._log_folder}/{version_name(version)}", data)
+                self._doubtful = _Doubtful(f"{self._log_folder}/{version_name(version)}", data, new_paths)
         return outcome
 
     def reload(self) -> LogState:
-        if self._doubtful is not None:
-            self._settle(self._doubtful)
-            self._doubtful = None
+        doubtful = self._doubtful
+        if doubtful is not None:
+            self._settle(doubtful)
         snapshot = self._reader.load(topic_id=self._topic_id)
         recover(self._store, self._folder, snapshot)
         self._checkpoint_version = snapshot.checkpoint_version
         self._producers = decode_producers(snapshot.txns)
         self._forgotten_id_max = max([self._forgotten_id_max, *map(_unnamed_id_max, snapshot.files)])
-        self._unreferenced_files = snapshot.findings.unreferenced_files
         self._removed = dict(snapshot.removed)
+        self._doubtful = None
         self._must_reload = False
+        if doubtful is not None:
+            self._under_way.settle(doubtful.new_paths)
         return self.state
 
     def read(self, offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
@@ -275,9 +283,8 @@ class DeltaPartitionTable:
 
     def check_swap(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> PreparedFiles | Refused:
         with self._reader.reading() as view:
-            return check_swap(
-                self._reader.data, self._schema, view, self._removed, removes=removes, adds=adds, kind=kind
-            )
+            removed = {*load_removed(self._store, self._folder, self._checkpoint_version), *self._removed}
+            return check_swap(self._reader.data, self._schema, view, removed, removes=removes, adds=adds, kind=kind)
 
     def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         assert not self._must_reload, f"{self._folder}: swap after an outcome that asked for a reload"
@@ -307,6 +314,7 @@ class DeltaPartitionTable:
             new_paths=[file.path for file in new_files],
         )
         if isinstance(outcome, Committed):
+            self._note_removed(removes, outcome.version, now_ms)
             self._reader.view = view.swapped(
                 new_files,
                 first=first,
@@ -314,7 +322,7 @@ class DeltaPartitionTable:
                 compacted_to=plan.compacted_to,
                 leader_epoch=leader_epoch,
             )
-            self._removed.update(dict.fromkeys(removes, now_ms))
+            self._under_way.settle(file.path for file in new_files)
         return outcome
 
     def advance_log_start(self, offset: int, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
@@ -338,30 +346,49 @@ class DeltaPartitionTable:
             view.state.version + 1, data, txn_id, high_watermark=view.state.high_watermark, new_paths=()
         )
         if isinstance(outcome, Committed):
+            self._note_removed(removes, outcome.version, now_ms)
             self._reader.view = view.started_at(offset, removed_count=len(removes), leader_epoch=leader_epoch)
-            self._removed.update(dict.fromkeys(removes, now_ms))
         return outcome
 
-    def delete_removed_files(self, *, removed_before_ms: int) -> int:
-        due = [path for path, removed_ms in list(self._removed.items()) if removed_ms < removed_before_ms]
-        in_use = self._reader.paths_in_use() if due else set()
-        deleted = 0
-        for path in due:
-            if path not in in_use:
-                self._store.delete(f"{self._folder}/{path}")
-                self._removed.pop(path, None)
-                deleted += 1
-        return deleted
+    def _note_removed(self, paths: Sequence[str], version: int, now_ms: int) -> None:
+        """Before the view loses them: a data file must not be in neither for a moment."""
+        self._removed.update(dict.fromkeys(paths, Removal(version, now_ms)))
 
-    def drop_old_versions(self, *, committed_before_ms: int, count_max: int) -> int:
-        return drop_versions(
-            self._store,
-            self._log_folder,
-            last_version=self.state.version,
-            checkpoint_version=self._checkpoint_version,
-            committed_before_ms=committed_before_ms,
-            count_max=count_max,
-        )
+    def drop_old_versions(self, *, committed_before_ms: int, count_max: int, removed_before_ms: int) -> Dropped:
+        with self._cleaning:
+            return self._old_versions.drop(
+                Limits(committed_before_ms, count_max, removed_before_ms),
+                last_version=self.state.version,
+                checkpoint_version=self._checkpoint_version,
+                find_needed=lambda: {*self._removed, *self._reader.paths_in_use(), *self._live_paths()},
+            )
+
+    def is_checkpoint_needed_to_drop(self, *, committed_before_ms: int) -> bool:
+        return any(removal.removed_ms < committed_before_ms for removal in list(self._removed.values()))
+
+    def find_orphans(self) -> frozenset[str]:
+        with self._cleaning:
+            return self._find_orphans()
+
+    def _find_orphans(self) -> frozenset[str]:
+        if self._doubtful is not None:
+            return frozenset()  # it is not known which data files the last version has
+        # In this order: what is committed or removed meanwhile is in the next one before it leaves the last.
+        found = list_data_files(self._store, self._folder)
+        found = {name for name in found if name not in self._under_way}
+        found -= self._live_paths()
+        found -= self._removed.keys()
+        return frozenset(found - load_removed(self._store, self._folder, self._checkpoint_version).keys())
+
+    def delete_orphans(self, orphans: frozenset[str]) -> int:
+        with self._cleaning:
+            still = orphans & self._find_orphans() if orphans else orphans
+            for name in sorted(still):
+                self._store.delete(f"{self._folder}/{name}")
+            return len(still)
+
+    def _live_paths(self) -> set[str]:
+        return {file.path for file in self._reader.view.live_files}
 
     @property
     def is_checkpoint_due(self) -> bool:
@@ -377,21 +404,27 @@ class DeltaPartitionTable:
         )
 
     def write_checkpoint(self) -> None:
-        view = self._reader.view
-        # One that fails is tried again as many commits later: a full disk does not fail every commit a second time.
-        self._checkpoint_tried_version = view.state.version
-        started_s = time.monotonic()
-        try:
-            checkpoints.write_checkpoint(
-                self._store,
-                self._folder,
-                version=view.state.version,
-                paths=[file.path for file in view.live_files],
-            )
-        finally:
-            self._checkpoint_ended_s = time.monotonic()
-            self._checkpoint_duration_s = self._checkpoint_ended_s - started_s
-        self._checkpoint_version = view.state.version
+        with self._cleaning:
+            view = self._reader.view
+            version = view.state.version
+            # One that fails is tried again as many commits later: a full disk does not fail every commit a second time.
+            self._checkpoint_tried_version = version
+            started_s = time.monotonic()
+            try:
+                checkpoints.write_checkpoint(
+                    self._store,
+                    self._folder,
+                    version=version,
+                    base_version=self._checkpoint_version,
+                    paths=[file.path for file in view.live_files],
+                )
+            finally:
+                self._checkpoint_ended_s = time.monotonic()
+                self._checkpoint_duration_s = self._checkpoint_ended_s - started_s
+            self._checkpoint_version = version
+            for path, removal in list(self._removed.items()):
+                if removal.version <= version:
+                    del self._removed[path]
 
     def _settle(self, doubtful: _Doubtful) -> None:
         """If our version is there, make it durable before anybody acts on it. Raises `StorageFault` if that fails."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -59,10 +59,14 @@ class ScriptedStore:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._faults: dict[str, list[tuple[Exception, bool]]] = {}
+        self._befores: dict[str, list[Callable[[], object]]] = {}
         self.calls: list[str] = []
 
     def fail_next(self, operation: str, fault: Exception, *, after_doing_it: bool = False) -> None:
         self._faults.setdefault(operation, []).append((fault, after_doing_it))
+
+    def before_next(self, operation: str, do: Callable[[], object]) -> None:
+        self._befores.setdefault(operation, []).append(do)
 
     def __getattr__(self, operation: str) -> Any:
         found = getattr(self._store, operation)
@@ -71,6 +75,8 @@ class ScriptedStore:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             self.calls.append(operation)
+            if self._befores.get(operation):
+                self._befores[operation].pop(0)()
             if not self._faults.get(operation):
                 return found(*args, **kwargs)
             fault, after_doing_it = self._faults[operation].pop(0)

@@ -1,7 +1,11 @@
-"""What compaction replaced and what versions a checkpoint covers: removed in time, never too much, across restarts."""
+"""Old versions, the data files that only they had, and orphans: gone in time, never too early, whatever crashes."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -12,17 +16,19 @@ import pytest
 
 from bus.errors import StorageFault
 from bus.model import CONSUMER_OFFSETS_TOPIC, LogBatch, TimestampType, TopicPartition
-from bus.ports import Committed, KeyedRow
+from bus.ports import Committed, Dropped, KeyedRow
 from bus.storage_delta.local_store import LocalStore
+from bus.storage_delta.orphans import load_removed
 from bus.storage_delta.root import DeltaStorage, open_storage_on
-from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.store import ObjectStore, OutcomeUnknown
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verification import verify_partition
 from tests.support.stores import ScriptedStore
 
 NAME = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
 FOLDER = f"topics/{CONSUMER_OFFSETS_TOPIC}/0"
-NOW_MS = 1_000_000
+NOW_MS = time.time_ns() // 1_000_000  # what another library writes depends on its own clock
+FAR_MS = 2**62
 
 
 class Bench:
@@ -44,6 +50,11 @@ class Bench:
                 base, base + 1, 1, 1, 0, TimestampType.CREATE_TIME, self.now_ms, self.now_ms, encoded.columns
             )
             assert isinstance(self.table.append([batch], leader_epoch=0, now_ms=self.now_ms), Committed)
+
+    def drop(self, *, before_ms: int = FAR_MS, count_max: int = 10**9, removed_before_ms: int = FAR_MS) -> Dropped:
+        return self.table.drop_old_versions(
+            committed_before_ms=before_ms, count_max=count_max, removed_before_ms=removed_before_ms
+        )
 
     def compact(self) -> None:
         prepared = self.table.prepare_key_compaction(now_ms=self.now_ms, tombstone_retention_ms=1)
@@ -71,15 +82,26 @@ class Bench:
     def checkpoints(self) -> list[int]:
         return sorted(int(path.name[:20]) for path in (self.folder / "_delta_log").glob("*.checkpoint.parquet"))
 
+    def removed_in(self, checkpoint: int) -> set[str]:
+        return set(load_removed(self.store, FOLDER, checkpoint))
+
     def judge(self, expected: dict[bytes, int]) -> None:
-        """Ourselves, after opening anew, our verification, and another reader."""
+        """Ourselves, after opening anew, our verification, and another reader of every version that is kept."""
         self.reopen()
         assert self.values() == expected
         assert verify_partition(self.store, NAME, topic_id="id").breaches == []
-        table = deltalake.DeltaTable(str(self.folder))
+        assert self.rows_at(None) == expected
+        versions = self.versions()
+        first = 0 if versions[0] == 0 else min(self.checkpoints())  # a crash may have left some of the dropped ones
+        for version in versions:
+            if version >= first:
+                self.rows_at(version)
+
+    def rows_at(self, version: int | None) -> dict[bytes, int]:
+        """As another reader sees them."""
+        table = deltalake.DeltaTable(str(self.folder), version=version)
         rows = deltalake.QueryBuilder().register("t", table).execute("select * from t order by offset").read_all()
-        found = {row["key"]: row["value"]["committed_offset"] for row in pa.table(rows).to_pylist()}
-        assert found == expected
+        return {row["key"]: row["value"]["committed_offset"] for row in pa.table(rows).to_pylist()}
 
 
 @pytest.fixture
@@ -87,29 +109,84 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def test_replaced_files_go_after_their_delay_also_if_the_broker_was_restarted_in_between(bench: Bench) -> None:
+LAST_OF_SIX = {b"k0": 3, b"k1": 4, b"k2": 5}
+
+# ---------------------------------------------------------------- data files follow the versions that had them
+
+
+def test_replaced_files_stay_as_long_as_a_version_that_has_them(bench: Bench) -> None:
     bench.append(*range(6))
     old = bench.data_files()
     bench.compact()
-    assert bench.table.delete_removed_files(removed_before_ms=NOW_MS) == 0
+    assert bench.drop() == Dropped()  # no checkpoint allows anything
+    bench.table.write_checkpoint()
+    assert bench.drop(before_ms=NOW_MS) == Dropped()  # no version is that old
     assert bench.data_files() > old
-    bench.reopen()
-    assert bench.table.delete_removed_files(removed_before_ms=NOW_MS) == 0
-    assert bench.table.delete_removed_files(removed_before_ms=NOW_MS + 1) == 6
+    bench.judge(LAST_OF_SIX)
+    sizes = sum((bench.folder / name).stat().st_size for name in old)
+    assert bench.drop(before_ms=NOW_MS + 1) == Dropped(versions=7, data_files=6, data_bytes=sizes)
     assert bench.data_files().isdisjoint(old)
-    assert bench.table.delete_removed_files(removed_before_ms=NOW_MS + 1) == 0
-    bench.judge({b"k0": 3, b"k1": 4, b"k2": 5})
-    assert bench.table.delete_removed_files(removed_before_ms=NOW_MS + 1) == 0
-    assert bench.table.unreferenced_files == []
+    assert bench.drop() == Dropped()
+    bench.judge(LAST_OF_SIX)
+    assert bench.drop() == Dropped()
+
+
+def test_the_delay_of_deletion_holds_back_versions_and_their_files_however_many_they_are(bench: Bench) -> None:
+    bench.append(*range(6))
+    bench.compact()
+    bench.table.write_checkpoint()
+    assert bench.drop(before_ms=FAR_MS, count_max=1, removed_before_ms=NOW_MS) == Dropped()
+    assert bench.drop(before_ms=0, count_max=1, removed_before_ms=NOW_MS + 1).data_files == 6
+
+
+def test_a_file_that_was_removed_lately_stays_though_its_versions_are_gone(bench: Bench) -> None:
+    bench.append(*range(3))
+    bench.now_ms = NOW_MS + 10
+    bench.compact()
+    bench.table.write_checkpoint()
+    old = bench.data_files()
+    assert bench.drop(removed_before_ms=NOW_MS + 10) == Dropped(versions=4)
+    assert bench.data_files() == old
+    assert bench.drop(removed_before_ms=NOW_MS + 11).data_files == 3
+
+
+def test_only_files_of_dropped_versions_go_and_every_kept_version_is_read_by_everybody(bench: Bench) -> None:
+    bench.append(*range(3))
+    first = bench.data_files()
+    bench.compact()  # version 4
+    bench.table.write_checkpoint()
+    bench.now_ms = NOW_MS + 10
+    bench.append(*range(3, 6))
+    bench.compact()  # version 8
+    bench.table.write_checkpoint()
+    before = bench.data_files()
+    dropped = bench.drop(before_ms=NOW_MS + 10)
+    assert (dropped.versions, dropped.data_files) == (4, 3)
+    assert bench.data_files() == before - first
+    assert bench.versions() == [4, 5, 6, 7, 8]
+    bench.judge(LAST_OF_SIX)
+    assert [len(bench.rows_at(version)) for version in bench.versions()] == [3, 3, 3, 3, 3]
+
+
+def test_files_go_after_a_restart_too(bench: Bench) -> None:
+    bench.append(*range(6))
+    bench.compact()
+    bench.table.write_checkpoint()
+    bench.reopen()
+    assert bench.drop(before_ms=NOW_MS) == Dropped()
+    bench.reopen()
+    assert bench.drop().data_files == 6
+    bench.judge(LAST_OF_SIX)
 
 
 def test_a_file_that_a_read_under_way_holds_stays_until_it_has_ended(bench: Bench) -> None:
     bench.append(*range(6))
     with bench.table._reader.reading() as view:
         bench.compact()
-        assert bench.table.delete_removed_files(removed_before_ms=NOW_MS + 1) == 0
+        bench.table.write_checkpoint()
+        assert bench.drop() == Dropped(versions=7)
         assert [file.path for file in view.live_files if file.path not in bench.data_files()] == []
-    assert bench.table.delete_removed_files(removed_before_ms=NOW_MS + 1) == 6
+    assert bench.drop().data_files == 6
 
 
 def test_only_what_the_log_names_as_removed_goes(bench: Bench) -> None:
@@ -117,37 +194,74 @@ def test_only_what_the_log_names_as_removed_goes(bench: Bench) -> None:
     stray = bench.folder / f"{0:020d}-stray.parquet"
     stray.write_bytes(b"who knows")
     bench.compact()
-    assert bench.table.delete_removed_files(removed_before_ms=NOW_MS * 2) == 3
+    bench.table.write_checkpoint()
+    assert bench.drop().data_files == 3
     assert stray.exists()
-    bench.reopen()
-    assert bench.table.unreferenced_files == [stray.name]
 
 
-def test_a_file_that_cannot_be_deleted_is_tried_again(bench: Bench) -> None:
+def test_a_file_that_was_put_back_stays(bench: Bench) -> None:
+    """By another engine's RESTORE, say; and it stays when it is removed once more."""
     bench.append(*range(3))
-    bench.compact()
-    bench.store.fail_next("delete", StorageFault("busy"))
-    with pytest.raises(StorageFault):
-        bench.table.delete_removed_files(removed_before_ms=NOW_MS + 1)
-    assert bench.table.delete_removed_files(removed_before_ms=NOW_MS + 1) == 3
-
-
-def test_a_checkpoint_names_what_was_removed_lately_and_forgets_it_later(bench: Bench) -> None:
-    bench.now_ms = time.time_ns() // 1_000_000
-    bench.append(*range(4))
-    bench.compact()
-    lately = bench.now_ms
-    bench.now_ms -= 3_600_000
-    bench.append(*range(4, 8))
+    old = live_files(bench)
     bench.compact()
     bench.table.write_checkpoint()
-    for version in bench.versions()[:-1]:
-        (bench.folder / "_delta_log" / f"{version:020d}.json").unlink()
-    bench.reopen()
-    # The four appended first, lately; of the five that went an hour ago nothing is said any more.
-    assert bench.table.delete_removed_files(removed_before_ms=lately + 1) == 4
-    assert len(bench.table.unreferenced_files) == 5
-    assert bench.values() == {b"k0": 6, b"k1": 7, b"k2": 5}
+    compacted = live_files(bench)[0]
+    foreign_commit(bench, 5, remove_of(compacted, NOW_MS + 5), *(add_of(bench, name) for name in old))
+    bench.table.reload()
+    assert bench.drop() == Dropped(versions=4)
+    foreign_commit(bench, 6, add_of(bench, compacted), *(remove_of(name, NOW_MS + 6) for name in old))
+    bench.table.reload()
+    assert bench.drop() == Dropped()
+    bench.table.write_checkpoint()
+    assert bench.drop(before_ms=0) == Dropped()
+    bench.judge({b"k0": 0, b"k1": 1, b"k2": 2})
+
+
+def test_a_failure_in_between_is_tried_again(bench: Bench) -> None:
+    bench.append(*range(3))
+    bench.compact()
+    bench.table.write_checkpoint()
+    bench.store.fail_next("delete", StorageFault("busy"))
+    with pytest.raises(StorageFault):
+        bench.drop()
+    assert bench.drop().data_files == 3
+    bench.judge({b"k0": 0, b"k1": 1, b"k2": 2})
+
+
+def test_a_checkpoint_names_removed_files_as_long_as_they_are_there(bench: Bench) -> None:
+    bench.append(*range(4))
+    bench.compact()
+    bench.table.write_checkpoint()
+    assert len(bench.removed_in(5)) == 4
+    bench.append(4)
+    bench.compact()
+    bench.table.write_checkpoint()
+    assert len(bench.removed_in(7)) == 6
+    assert bench.drop(count_max=3, before_ms=0).data_files == 4
+    bench.append(5)
+    bench.table.write_checkpoint()
+    assert bench.removed_in(8) == bench.removed_in(7) - bench.removed_in(5)
+    bench.judge(LAST_OF_SIX)
+
+
+def test_a_checkpoint_is_needed_once_a_removal_is_old_enough_and_none_covers_it(bench: Bench) -> None:
+    def is_needed(before_ms: int) -> bool:
+        return bench.table.is_checkpoint_needed_to_drop(committed_before_ms=before_ms)
+
+    bench.append(*range(3))
+    assert not is_needed(FAR_MS)
+    bench.compact()
+    for _ in range(2):
+        assert [is_needed(NOW_MS), is_needed(NOW_MS + 1)] == [False, True]
+        bench.reopen()
+    bench.table.write_checkpoint()
+    assert not is_needed(FAR_MS)
+    bench.append(3)
+    bench.compact()
+    assert is_needed(NOW_MS + 1)
+
+
+# ---------------------------------------------------------------- versions and checkpoints
 
 
 def test_versions_behind_a_checkpoint_go_by_age_or_by_number_and_the_rest_stays_whole(bench: Bench) -> None:
@@ -156,23 +270,44 @@ def test_versions_behind_a_checkpoint_go_by_age_or_by_number_and_the_rest_stays_
         bench.append(*range(5 * round_number, 5 * round_number + 5))
         bench.table.write_checkpoint()
     expected = {b"k0": 27, b"k1": 28, b"k2": 29}
-    drop = bench.table.drop_old_versions
-    assert drop(committed_before_ms=0, count_max=1000) == 0
-    assert drop(committed_before_ms=NOW_MS, count_max=29) == 0  # version 1 may go, but no checkpoint allows it
-    assert drop(committed_before_ms=NOW_MS + 1, count_max=1000) == 5
-    assert (bench.versions()[0], bench.checkpoints()) == (5, [5, 25, 30])
+    assert bench.drop(before_ms=0, count_max=1000) == Dropped()
+    assert bench.drop(before_ms=NOW_MS, count_max=27) == Dropped()  # versions up to 3 may go; no checkpoint allows it
+    assert bench.drop(before_ms=NOW_MS + 1, count_max=1000) == Dropped(versions=5)
+    assert (bench.versions()[0], bench.checkpoints()) == (5, [5, 10, 15, 20, 25, 30])
     bench.judge(expected)
-    drop = bench.table.drop_old_versions
-    assert drop(committed_before_ms=NOW_MS, count_max=7) == 0  # the checkpoints that would allow more are gone
-    assert drop(committed_before_ms=NOW_MS, count_max=6) == 20
-    assert (bench.versions(), bench.checkpoints()) == (list(range(25, 31)), [25, 30])
+    assert bench.drop(before_ms=NOW_MS, count_max=22) == Dropped()
+    assert bench.drop(before_ms=NOW_MS, count_max=21) == Dropped(versions=5)
+    assert bench.drop(before_ms=NOW_MS + 4, count_max=1000) == Dropped(versions=10)
+    assert (bench.versions(), bench.checkpoints()) == (list(range(20, 31)), [20, 25, 30])
     bench.append(30, 31)
-    assert drop(committed_before_ms=NOW_MS * 2, count_max=1) == 5
-    assert (bench.versions(), bench.checkpoints()) == ([30, 31, 32], [25, 30])
+    assert bench.drop(count_max=1) == Dropped(versions=10)
+    assert (bench.versions(), bench.checkpoints()) == ([30, 31, 32], [30])
     bench.judge({b"k0": 30, b"k1": 31, b"k2": 29})
-    assert bench.checkpoints() == [25, 30]
     assert bench.table.high_watermark_at(29) is None
     assert [bench.table.high_watermark_at(version) for version in (30, 31, 32)] == [30, 31, 32]
+
+
+def test_of_many_checkpoints_some_stay_spread_over_the_kept_versions(bench: Bench) -> None:
+    for value in range(120):
+        bench.append(value)
+        bench.table.write_checkpoint()
+        assert bench.drop(before_ms=0) == Dropped()
+    found = bench.checkpoints()
+    assert 16 <= len(found) <= 34
+    assert found[-2:] == [119, 120]
+    assert max(later - earlier for earlier, later in itertools.pairwise(found)) <= 8
+    assert bench.drop(before_ms=0, count_max=60).versions == next(at for at in reversed(found) if at <= 61)
+
+
+def test_a_pass_with_nothing_to_do_looks_at_nothing(bench: Bench) -> None:
+    bench.append(*range(6))
+    bench.compact()
+    bench.table.write_checkpoint()
+    bench.append(6)
+    bench.drop(before_ms=NOW_MS)
+    bench.store.calls.clear()
+    assert bench.drop(before_ms=NOW_MS) == Dropped()
+    assert bench.store.calls == []
 
 
 def test_versions_stay_behind_a_checkpoint_that_cannot_be_read(bench: Bench) -> None:
@@ -182,15 +317,96 @@ def test_versions_stay_behind_a_checkpoint_that_cannot_be_read(bench: Bench) -> 
     bench.table.write_checkpoint()
     newest = bench.folder / "_delta_log" / f"{6:020d}.checkpoint.parquet"
     newest.write_bytes(newest.read_bytes()[:100])
-    assert bench.table.drop_old_versions(committed_before_ms=NOW_MS * 2, count_max=1) == 3
+    with contextlib.suppress(StorageFault):
+        bench.drop(count_max=1)
     assert (bench.versions(), bench.checkpoints()) == ([3, 4, 5, 6], [3, 6])
-    bench.judge({b"k0": 3, b"k1": 4, b"k2": 5})
+    bench.judge(LAST_OF_SIX)
 
 
 def test_without_a_checkpoint_every_version_stays(bench: Bench) -> None:
     bench.append(*range(5))
-    assert bench.table.drop_old_versions(committed_before_ms=NOW_MS * 2, count_max=1) == 0
+    assert bench.drop(count_max=1) == Dropped()
     assert bench.versions() == list(range(6))
+
+
+def test_a_checkpoint_that_cannot_be_made_leaves_no_trace(bench: Bench) -> None:
+    bench.append(*range(5))
+    bench.table.write_checkpoint()
+    before = sorted(bench.folder.rglob("*"))
+    bench.append(5)
+    bench.store.fail_next("put", StorageFault("busy"))
+    with pytest.raises(StorageFault, match="busy"):
+        bench.table.write_checkpoint()
+    assert bench.checkpoints() == [5]
+    assert len(sorted(bench.folder.rglob("*"))) == len(before) + 2
+    bench.judge(LAST_OF_SIX)
+
+
+# ---------------------------------------------------------------- orphans
+
+
+def test_orphans_are_data_files_of_ours_that_no_kept_version_names(bench: Bench) -> None:
+    bench.append(*range(6))
+    bench.compact()
+    bench.table.write_checkpoint()
+    bench.append(6)
+    bench.compact()
+    strays = [bench.folder / f"{0:020d}-stray.parquet", bench.folder / "part-00000-of-spark.parquet"]
+    for stray in strays:
+        stray.write_bytes(b"who knows")
+    for _ in range(2):
+        orphans = bench.table.find_orphans()
+        assert orphans == {strays[0].name}
+        bench.reopen()
+    before = bench.data_files()
+    assert bench.table.delete_orphans(orphans) == 1
+    assert bench.data_files() == before - orphans
+    assert bench.table.delete_orphans(orphans) == 0
+    bench.judge({b"k0": 6, b"k1": 4, b"k2": 5})
+
+
+def test_what_has_become_part_of_the_table_meanwhile_is_no_orphan(bench: Bench) -> None:
+    bench.append(*range(3))
+    stray = f"{3:020d}-of-somebody.parquet"
+    (bench.folder / stray).write_bytes((bench.folder / live_files(bench)[2]).read_bytes())
+    orphans = bench.table.find_orphans()
+    assert orphans == {stray}
+    foreign_commit(
+        bench, 4, remove_of(live_files(bench)[2], 4), add_of(bench, live_files(bench)[2], path=stray, tags={})
+    )
+    bench.table.reload()
+    assert bench.table.delete_orphans(orphans) == 0
+    bench.judge({b"k0": 0, b"k1": 1, b"k2": 2})
+
+
+def test_files_under_way_are_no_orphans(bench: Bench) -> None:
+    bench.append(*range(6))
+    prepared = bench.table.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=1)
+    assert prepared is not None
+    assert bench.table.find_orphans() == frozenset()
+    found: list[frozenset[str]] = []
+    bench.store.before_next("create", lambda: found.append(bench.table.find_orphans()))
+    bench.append(6)
+    bench.store.before_next("create", lambda: found.append(bench.table.find_orphans()))
+    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+    assert found == [frozenset(), frozenset()]
+    assert bench.table.find_orphans() == frozenset()
+
+
+def test_while_a_version_is_in_doubt_nothing_is_called_an_orphan(bench: Bench) -> None:
+    bench.append(*range(2))
+    stray = bench.folder / f"{0:020d}-stray.parquet"
+    stray.write_bytes(b"")
+    bench.store.fail_next("create", OutcomeUnknown("sync failed"), after_doing_it=True)
+    with pytest.raises(AssertionError):
+        bench.append(2)
+    assert bench.table.find_orphans() == frozenset()
+    assert bench.table.delete_orphans(frozenset({stray.name})) == 0
+    bench.table.reload()
+    assert bench.table.find_orphans() == {stray.name}
+
+
+# ---------------------------------------------------------------- crashes
 
 
 class Crashed(BaseException):
@@ -198,12 +414,15 @@ class Crashed(BaseException):
 
 
 class CrashingStore:
-    """Another store, until the broker's `count`-th call of `operation`."""
+    """Another store, until the broker's `count`-th call of `operation` once it is armed."""
 
-    def __init__(self, store: ObjectStore, operation: str, count: int) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._operation = operation
-        self._left = count
+        self._operation = ""
+        self._left = 1
+
+    def arm(self, operation: str, count: int) -> None:
+        self._operation, self._left = operation, count
 
     def __getattr__(self, operation: str) -> Any:
         found = getattr(self._store, operation)
@@ -219,33 +438,78 @@ class CrashingStore:
 
 def clean(bench: Bench) -> None:
     bench.compact()
-    bench.table.delete_removed_files(removed_before_ms=NOW_MS + 1)
     bench.table.write_checkpoint()
-    bench.table.drop_old_versions(committed_before_ms=NOW_MS * 2, count_max=1)
+    bench.drop()
+    bench.table.delete_orphans(bench.table.find_orphans())
 
 
 @pytest.mark.parametrize(
     ("operation", "count"),
     [
-        pytest.param("write_unique", 1, id="before the compacted file"),
+        pytest.param("write_parts", 1, id="before the compacted file"),
         pytest.param("create", 1, id="between the file and its version"),
-        pytest.param("delete", 1, id="before the first file is deleted"),
-        pytest.param("delete", 4, id="between deleted files"),
-        pytest.param("put", 1, id="between the checkpoint and what names it"),
-        pytest.param("delete", 8, id="before the first version is dropped"),
-        pytest.param("delete", 11, id="between dropped versions"),
+        pytest.param("put", 1, id="before the checkpoint"),
+        pytest.param("put", 2, id="between the checkpoint and what names it"),
+        pytest.param("delete", 2, id="before the first version is dropped"),
+        pytest.param("delete", 5, id="between dropped versions"),
+        pytest.param("sync", 1, id="between the versions and the data files that only they had"),
+        pytest.param("delete", 9, id="before the first data file is deleted"),
+        pytest.param("delete", 12, id="between deleted data files"),
     ],
 )
 def test_a_crash_at_any_step_leaves_a_table_that_opens_clean(bench: Bench, operation: str, count: int) -> None:
     bench.append(*range(6))
-    expected = {b"k0": 3, b"k1": 4, b"k2": 5}
-    whole = bench.table._store
-    bench.table._store = bench.table._compaction._store = CrashingStore(whole, operation, count)  # type: ignore[assignment]
+    crashing = CrashingStore(bench.store)
+    bench.storage = open_storage_on(crashing, exclusive=False)  # type: ignore[arg-type]
+    bench.reopen()
+    crashing.arm(operation, count)
     with pytest.raises(Crashed):
         clean(bench)
-    bench.judge(expected)
+    bench.storage = open_storage_on(bench.store, exclusive=False)
+    bench.judge(LAST_OF_SIX)
     bench.append(6)
     clean(bench)
-    bench.judge({**expected, b"k0": 6})
+    bench.judge({**LAST_OF_SIX, b"k0": 6})
     assert bench.table.state.file_count == 1
     assert len(bench.versions()) == 1
+    assert bench.data_files() == {file.path for file in bench.table.files}
+
+
+# ---------------------------------------------------------------- other engines
+
+
+def live_files(bench: Bench) -> list[str]:
+    return [file.path for file in bench.table.files]
+
+
+def add_of(bench: Bench, name: str, **changes: Any) -> str:
+    lines = [line for path in bench.folder.glob("_delta_log/0*.json") for line in path.read_text().splitlines()]
+    adds = [json.loads(line)["add"] for line in lines if '{"add"' in line]
+    add = next(add for add in adds if add["path"] == name)
+    return json.dumps({"add": {**add, "dataChange": False, **changes}})
+
+
+def remove_of(name: str, removed_ms: int) -> str:
+    return json.dumps({"remove": {"path": name, "dataChange": False, "deletionTimestamp": removed_ms}})
+
+
+def foreign_commit(bench: Bench, version: int, *actions: str) -> None:
+    info = {"commitInfo": {"operation": "OPTIMIZE", "engineInfo": "Apache-Spark/4.2.0", "timestamp": NOW_MS}}
+    (bench.folder / "_delta_log" / f"{version:020d}.json").write_text("\n".join([json.dumps(info), *actions, ""]))
+
+
+def test_a_vacuum_of_another_engine_leaves_every_kept_version_readable(bench: Bench) -> None:
+    bench.append(*range(6))
+    bench.compact()
+    bench.table.write_checkpoint()
+    bench.append(6)
+    bench.compact()
+    before = bench.data_files()
+    old = time.time() - 30 * 86_400
+    for name in before:
+        os.utime(bench.folder / name, (old, old))
+    for full in (False, True):
+        deltalake.DeltaTable(str(bench.folder)).vacuum(dry_run=False, full=full)
+        bench.reopen()
+    assert bench.data_files() == before
+    bench.judge({b"k0": 6, b"k1": 4, b"k2": 5})

@@ -285,7 +285,7 @@ def test_a_conflict_removes_the_new_files_and_the_log_is_read_again() -> None:
     assert isinstance(outcome, Conflicted)
     assert (outcome.version, outcome.leader_epoch) == (2, 1)
     bench.table.reload()
-    assert bench.table.unreferenced_files == []
+    assert bench.table.find_orphans() == frozenset()
     assert [row[0] for row in bench.rows()] == [0, 1, 2]
 
 
@@ -298,7 +298,7 @@ def test_files_that_were_replaced_meanwhile_are_not_replaced_again() -> None:
     version = bench.table.state.version
     assert isinstance(bench.table.swap_files(late, leader_epoch=0, now_ms=1), Conflicted)
     assert bench.table.reload().version == version
-    assert bench.table.unreferenced_files == []
+    assert bench.table.find_orphans() == frozenset()
     assert bench.rows() == [(1, b"a", b"2")]
 
 
@@ -314,7 +314,7 @@ def test_an_unknown_outcome_is_settled_by_reading_the_log(is_there: bool) -> Non
     bench.table.reload()
     assert bench.table.state.version == (2 if is_there else 1)
     assert bench.rows() == [(0, b"a", b"1"), (1, b"a", b"2")][1 if is_there else 0 :]
-    assert len(bench.table.unreferenced_files) == (0 if is_there else 1)
+    assert len(bench.table.find_orphans()) == (0 if is_there else 1)
     bench.append((b"b", b"1"))
     assert bench.breaches() == []
 
@@ -375,7 +375,7 @@ def test_a_crash_before_the_swap_leaves_a_table_that_opens_clean() -> None:
     bench.append((b"a", b"1"), (b"a", b"2"))
     bench.prepare()
     bench.reopen()
-    assert len(bench.table.unreferenced_files) == 1
+    assert len(bench.table.find_orphans()) == 1
     bench.compact()
     assert bench.rows() == [(1, b"a", b"2")]
     assert bench.breaches() == []

@@ -98,10 +98,10 @@ def test_a_table_opens_where_it_ended(table: DeltaPartitionTable, storage: Delta
     check_whole(open_again(storage), folder, 10)
 
 
-def test_temporary_files_are_removed(
+def test_temporary_files_of_the_log_are_removed(
     table: DeltaPartitionTable, storage: DeltaStorage, folder: Path, log: Path
 ) -> None:
-    left = [log / ".writing-1234", folder / ".writing-5678", log / f"{checkpoint_name(3)}#1"]
+    left = [log / ".writing-1234", log / f"{checkpoint_name(3)}#1"]
     for path in left:
         path.write_bytes(b"half a fi")
     opened = open_again(storage)
@@ -109,13 +109,13 @@ def test_temporary_files_are_removed(
     check_whole(opened, folder, 10)
 
 
-def test_data_files_that_no_version_names_are_left_and_reported(
+def test_data_files_that_no_version_names_are_left_and_found(
     table: DeltaPartitionTable, storage: DeltaStorage, folder: Path
 ) -> None:
     orphan = folder / f"{10:020d}-orphan.parquet"
     orphan.write_bytes(b"half a data file")
     opened = open_again(storage)
-    assert list(opened.unreferenced_files) == [orphan.name]
+    assert opened.find_orphans() == {orphan.name}
     assert orphan.exists()
     check_whole(opened, folder, 10)
 
