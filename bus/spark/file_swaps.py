@@ -67,13 +67,6 @@ def swap(change: FileSwap, commit: Commit, list_live: ListLive) -> int | None:
         ) from error
 
 
-def discard(files: Sequence[WrittenFile]) -> None:
-    """Files that will not be handed over."""
-    for file in files:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(file.path)
-
-
 def _place(change: FileSwap) -> list[str]:
     """Give the files their names: the first offset that each stands for, as the bus names its own. Synced."""
     names: list[str] = []
@@ -87,11 +80,7 @@ def _place(change: FileSwap) -> list[str]:
         _sync_folder(change.folder)
     except OSError as error:
         _remove(change.folder, names)
-        discard(change.written)
-        raise JobFailed(
-            f"{change.partition}: a prepared file could not be put into its place: {error}; a broker that opens the "
-            "partition meanwhile takes it for a leftover: run the job again"
-        ) from error
+        raise JobFailed(f"{change.partition}: a prepared file could not be put into its place: {error}") from error
     return names
 
 
