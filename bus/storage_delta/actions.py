@@ -10,7 +10,8 @@ needs to know about it, so that no statistics are parsed and no data file is ope
 from `base_offset` to `leader_epoch`, then how many spans of producers it has (producer_spans.py), and these. Files from
 before there were producers have the six numbers alone. A file whose rows were rewritten says so in `bus.level` and
 has the tag `bus.ages` (tombstone_ages.py). Two more `txn` actions are there once they are needed: `bus/compacted`,
-offsets below it may be missing, and `bus/log_start`, offsets below it are gone for every reader of the log.
+offsets below it may be missing, and `bus/log_start`, offsets below it are gone for every reader of the log. A repair
+that had to give records up leaves `bus/lost/<first offset>`: from there up to its version, no record is left.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ HIGH_WATERMARK_APP = "bus/high_watermark"
 LEADER_EPOCH_APP = "bus/leader_epoch"
 COMPACTED_APP = "bus/compacted"
 LOG_START_APP = "bus/log_start"
+_LOST_APP = re.compile(r"bus/lost/(\d+)")
 _PRODUCER_APP = re.compile(r"bus/(\d+)")
 FILE_TAG = "bus.file"
 AGES_TAG = "bus.ages"
@@ -469,6 +471,17 @@ def decode_producers(txns: Mapping[str, Txn]) -> dict[int, ProducerProgress]:
                 producer_id, txn.version >> 32, txn.version & 0xFFFFFFFF, txn.updated_ms
             )
     return producers
+
+
+def lost_app(first_offset: int) -> str:
+    """The `appId` that says from where records were given up."""
+    return f"bus/lost/{first_offset}"
+
+
+def decode_lost_ranges(txns: Mapping[str, Txn]) -> list[tuple[int, int]]:
+    """Offsets whose records were given up, each as (first, one past the last), in order."""
+    found = ((_LOST_APP.fullmatch(app_id), txn.version) for app_id, txn in txns.items())
+    return sorted((int(match[1]), following) for match, following in found if match)
 
 
 def table_schema_string(schema: pa.Schema) -> str:

@@ -31,6 +31,7 @@ from bus.storage_delta.actions import (
     Txn,
     checkpoint_name,
     decode_commit,
+    decode_lost_ranges,
     parse_checkpoint_name,
     parse_version_name,
     version_name,
@@ -326,14 +327,15 @@ def _check_files(store: ObjectStore, replay: _Replay) -> list[LiveFile]:
                 f"{file.base_offset} to {file.next_offset - 1}, found "
                 f"{'no such file' if found is None else f'{found} bytes'}"
             )
+    promised = max(replay.high_watermark, _done(replay, HIGH_WATERMARK_APP, 0))
     files = _close_foreign_gaps(files, _compacted_to(replay.txns))
+    files = _close_lost_ranges(files, decode_lost_ranges(replay.txns), promised)
     for previous, file in pairwise(files):
         if file.base_offset != previous.next_offset:
             raise StorageDamaged(
                 f"{replay.folder}, version {replay.version}: expected offset {previous.next_offset} after "
                 f"{previous.path}, found {file.base_offset} in {file.path}"
             )
-    promised = max(replay.high_watermark, _done(replay, HIGH_WATERMARK_APP, 0))
     if files and files[-1].next_offset != promised:
         raise StorageDamaged(
             f"{replay.folder}, version {replay.version}: expected records up to offset {promised - 1}, found the last "
@@ -351,6 +353,19 @@ def _close_foreign_gaps(files: Sequence[LiveFile], compacted_to: int) -> list[Li
         is_foreign = not file.is_ours or not following.is_ours
         if is_foreign and file.next_offset < following.base_offset <= compacted_to:
             closed[index] = replace(closed[index], next_offset=following.base_offset)
+    return closed
+
+
+def _close_lost_ranges(files: Sequence[LiveFile], lost: Sequence[tuple[int, int]], end_offset: int) -> list[LiveFile]:
+    """A repair has said that no record is left there: so the file before stands for these offsets too."""
+    closed = list(files)
+    begins = [*(file.base_offset for file in files[1:]), end_offset]
+    for index, (file, following) in enumerate(zip(files, begins, strict=False)):
+        next_offset = file.next_offset
+        for first, past_last in lost:
+            if first <= next_offset < past_last:
+                next_offset = min(past_last, following)
+        closed[index] = replace(file, next_offset=next_offset)
     return closed
 
 
