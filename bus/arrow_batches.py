@@ -130,6 +130,7 @@ def check_records(
         timestamp_max_ms=timestamp_max_ms,
         has_timestamps="timestamp" in columns,
         columns=checked,
+        keyless_count=columns["key"].null_count if "key" in columns else batch.num_rows,
     )
 
 
@@ -154,6 +155,7 @@ def select_records(batch: RecordBatch, is_kept: Any) -> RecordBatch:
         timestamp_min_ms=timestamp_min_ms,
         timestamp_max_ms=timestamp_max_ms,
         columns=selected,
+        keyless_count=columns["key"].null_count if "key" in columns else selected.num_rows,
         producer=replace(batch.producer, base_sequence=int(sequences[0])),
     )
 

@@ -33,6 +33,9 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
 
 class Broker:
     """Serves one root on one address. `start`, then `stop`; both once."""
@@ -42,7 +45,7 @@ class Broker:
         self._clock = clock or SystemClock()
         self._storage = storage
         self._server = BusServer(config)
-        self._calls = BlockingCalls(config.num_io_threads)
+        self._calls = BlockingCalls(config.num_io_threads, maintenance_threads=config.log_cleaner_threads)
         self._tasks = TaskScope("broker")
         self._coordinator: GroupCoordinator | None = None
         self.port = 0
@@ -93,6 +96,7 @@ class Broker:
         if self._coordinator is not None:
             self._coordinator.close()
         await self._server.stop()
+        await self.cluster.end_maintenance()
         await self._tasks.join()
         self._close()
         _log.info("stopped")

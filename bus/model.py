@@ -76,6 +76,7 @@ class RecordBatch:
     has_timestamps: bool  # the column `timestamp` is in `columns`
     columns: Any
     producer: ProducerStamp | None = None
+    keyless_count: int = 0  # records whose key is null
 
 
 @dataclass(frozen=True, slots=True)

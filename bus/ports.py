@@ -20,6 +20,10 @@ class Clock(Protocol):
         """Wall clock, milliseconds since the epoch, UTC."""
         ...
 
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some time; only grows, whatever becomes of the wall clock."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Committed:

@@ -35,6 +35,7 @@ class AppendRules:
     timestamp_type: TimestampType
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
+    is_key_required: bool = False  # compaction by key would not know what to do with a record without one
 
 
 def check_acks(acks: int) -> Refused | None:
@@ -77,7 +78,7 @@ def decide_append(
             batch = decision.rest
         elif not isinstance(decision, InOrder):
             return Step(decision)
-    refusal = _check_size(batch, rules) or _check_timestamps(batch, rules, now_ms)
+    refusal = _check_keys(batch, rules) or _check_size(batch, rules) or _check_timestamps(batch, rules, now_ms)
     if refusal is not None:
         return Step(refusal)
     placed = _place(state, batch, rules, now_ms)
@@ -125,6 +126,16 @@ def _place(state: PartitionState, batch: RecordBatch, rules: AppendRules, now_ms
         timestamp_max_ms=now_ms if is_append_time else batch.timestamp_max_ms,
         columns=batch.columns,
         producer=batch.producer,
+    )
+
+
+def _check_keys(batch: RecordBatch, rules: AppendRules) -> Refused | None:
+    if not rules.is_key_required or not batch.keyless_count:
+        return None
+    return Refused(
+        ErrorCode.INVALID_RECORD,
+        f"expected a key in every record (cleanup.policy has compact), found {batch.keyless_count} of "
+        f"{batch.record_count} without",
     )
 
 

@@ -1,33 +1,55 @@
-"""When a compacted partition is cleaned, and what may go.
+"""When a partition is compacted by key, and up to where.
 
 Guards a bound on the work: compaction reads and rewrites all that is live, so it waits until there is enough to gain.
-Of every byte that was appended it rewrites at most two where the backlog has outgrown what was compacted before. Where
-it has not, files alone make it due, since every reader opens them all: then a commit costs a `FILES_MAX`-th of the
-compacted bytes, beside its own.
+Of every byte that was appended it rewrites at most two where the backlog has outgrown what was compacted before (a
+dirty ratio of a half). In the bus's own topics files alone make it due too, since every reader opens them all: then a
+commit costs a `FILES_MAX`-th of the compacted bytes, beside its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from bus.ports import LogFile
 
 # Below this there is little to gain, however small the table.
 FILES_MIN = 20
+# So many bytes are worth it, however few the files.
+BYTES_MIN = 1024 * 1024
 # So many files are too many for readers, whatever they hold.
 FILES_MAX = 200
 
 
-# The bus's own topics get a version for every few records, which say more of the past than anybody asks for.
-INTERNAL_VERSION_COUNT_MAX = 1_000
-
-
 @dataclass(frozen=True, slots=True)
-class CleaningRules:
-    """Of a compacted topic."""
+class CompactionRules:
+    """Of a topic of users."""
 
-    tombstone_retention_ms: int  # delete.retention.ms
-    file_delete_delay_ms: int  # file.delete.delay.ms
-    version_retention_ms: int  # delta.log.retention.ms
-    version_count_max: int  # versions behind a checkpoint beyond this go before their time
+    dirty_ratio_min: float  # min.cleanable.dirty.ratio
+    lag_min_ms: int  # min.compaction.lag.ms
+    lag_max_ms: int  # max.compaction.lag.ms
+
+
+def decide_key_compaction(
+    files: Sequence[LogFile], *, unseen_count: int, rules: CompactionRules, now_ms: int, is_asked: bool = False
+) -> int | None:
+    """The offset up to which to compact now; None: not now. The last `unseen_count` of the live `files` were not seen
+    by compaction. The newest file is left alone, and what is younger than the smallest lag. `is_asked`: somebody wants
+    it, however little there is to gain."""
+    seen = files[: len(files) - unseen_count]
+    dirty: list[LogFile] = []
+    for file in files[len(seen) : -1]:
+        if now_ms - file.appended_ms < rules.lag_min_ms:
+            break
+        dirty.append(file)
+    if not dirty:
+        return None
+    dirty_bytes = sum(file.size_bytes for file in dirty)
+    all_bytes = dirty_bytes + sum(file.size_bytes for file in seen)
+    is_worth_it = len(dirty) >= FILES_MIN or dirty_bytes >= BYTES_MIN
+    is_dirty = is_worth_it and dirty_bytes > rules.dirty_ratio_min * all_bytes
+    is_late = now_ms - dirty[0].appended_ms > rules.lag_max_ms
+    return dirty[-1].next_offset if is_asked or is_dirty or is_late else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +61,8 @@ class Backlog:
     compacted_bytes: int
 
 
-def decide_compaction(backlog: Backlog, *, failed_file_count: int = 0) -> bool:
-    """Whether to compact now. `failed_file_count`, if not 0, is how many files the last try had, which failed: the next
-    one waits until it is worth another."""
-    if failed_file_count and backlog.file_count < failed_file_count + FILES_MIN:
-        return False
+def decide_internal_compaction(backlog: Backlog) -> bool:
+    """Whether to compact one of the bus's own topics now, as a whole."""
     if backlog.file_count >= FILES_MAX:
         return True
     return backlog.file_count >= FILES_MIN and backlog.size_bytes > backlog.compacted_bytes

@@ -26,11 +26,16 @@ def decide_fetch(state: PartitionState, offset: int, current_leader_epoch: int |
     if refusal is not None:
         return refusal
     if not state.log_start <= offset <= state.log_end:
-        return Refused(
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"expected an offset from {state.log_start} to {state.high_watermark}, found {offset}",
-        )
+        return refuse_offset(state, offset)
     return Readable(offset, max(offset, state.high_watermark))
+
+
+def refuse_offset(state: PartitionState, offset: int) -> Refused:
+    """It is outside the log."""
+    return Refused(
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        f"expected an offset from {state.log_start} to {state.high_watermark}, found {offset}",
+    )
 
 
 @dataclass(frozen=True, slots=True)

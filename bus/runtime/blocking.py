@@ -2,7 +2,8 @@
 
 Pools of their own, so that one kind of work never waits behind another: commits, which a producer waits for and which
 take turns; control, the cluster's metadata, which changes one at a time; reads of data files; computing, what would
-hold up the event loop; maintenance (checkpoints, deletion of files), one at a time.
+hold up the event loop; maintenance, which takes long and is in no hurry (rolling, compaction); housekeeping, which is
+short and must not wait behind it (checkpoints, deletion of files), one at a time.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ _COMPUTING_THREADS = 2
 
 
 class BlockingCalls:
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, *, maintenance_threads: int = 1) -> None:
         self._commits = ThreadPoolExecutor(threads, thread_name_prefix="commit")
         self._control = ThreadPoolExecutor(1, thread_name_prefix="control")
         self._reads = ThreadPoolExecutor(threads, thread_name_prefix="read")
         self._computing = ThreadPoolExecutor(_COMPUTING_THREADS, thread_name_prefix="compute")
-        self._maintenance = ThreadPoolExecutor(1, thread_name_prefix="maintenance")
+        self._maintenance = ThreadPoolExecutor(maintenance_threads, thread_name_prefix="maintenance")
+        self._housekeeping = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
         self.commit_turns = CommitTurns(threads)
 
     async def append(self, call: Callable[[], T]) -> T:
@@ -59,9 +61,19 @@ class BlockingCalls:
     def maintain(self, call: Callable[[], T]) -> asyncio.Future[T]:
         return _submit(self._maintenance, call)
 
+    def housekeep(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        return _submit(self._housekeeping, call)
+
     def close(self) -> None:
         """Wait for what runs; what has not begun is dropped."""
-        for pool in (self._commits, self._control, self._reads, self._computing, self._maintenance):
+        for pool in (
+            self._commits,
+            self._control,
+            self._reads,
+            self._computing,
+            self._maintenance,
+            self._housekeeping,
+        ):
             pool.shutdown(wait=True, cancel_futures=True)
 
 

@@ -18,9 +18,14 @@ from bus.config_keys import ConfigEntry
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import BrokerEndpoint, ProducerStamp, Step, TopicPartition
 from bus.partition_log.appends import AppendRules
-from bus.partition_log.cleaning import INTERNAL_VERSION_COUNT_MAX, CleaningRules
+from bus.partition_log.cleaning import CompactionRules
+from bus.partition_log.maintenance import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, VersionRules
+from bus.partition_log.retention import RetentionRules
+from bus.partition_log.rolling import RollingRules
 from bus.ports import Clock, Committed, PartitionTable, Storage, TypedLog
 from bus.runtime.blocking import BlockingCalls
+from bus.runtime.maintenance import IoThrottle, Maintenance, MaintenanceClock
+from bus.runtime.maintenance_ticker import MaintenanceTicker
 from bus.runtime.partition import Partition, PartitionSettings
 from bus.runtime.producer_id_pool import ProducerIdPool
 from bus.runtime.tail_cache import TailCache
@@ -86,6 +91,16 @@ class Cluster:
         self._checkpoint: asyncio.Task[None] | None = None
         self._producer_ids = ProducerIdPool(self._allocate_producer_ids, tasks)
         self._on_topic_deleted: list[OnTopicDeleted] = []
+        self._maintenance = Maintenance(
+            MaintenanceClock(clock),
+            IoThrottle(config.log_cleaner_io_max_bytes_per_second),
+            backoff_s=config.log_cleaner_backoff_ms / 1000,
+        )
+        self._ticker = MaintenanceTicker(
+            config.log_retention_check_interval_ms / 1000,
+            self._maintenance.clock,
+            lambda: list(self._partitions.values()),
+        )
 
     async def start(self, endpoint: BrokerEndpoint) -> None:
         """Replay the metadata, take the leadership of every partition at a new epoch, open all tables.
@@ -106,6 +121,13 @@ class Cluster:
         await asyncio.gather(*(self._open(name) for name in self._state.partitions_led_by(endpoint.broker_id)))
         for topic_id, name in self._state.deleted_topics.items():
             self._remove(name, topic_id, partitions=0)
+        self._ticker.start()
+
+    async def end_maintenance(self) -> None:
+        """Before the broker stops: begin nothing more, give up what is being prepared, and leave logs that are opened
+        quickly."""
+        self._ticker.stop()
+        await asyncio.gather(*(partition.end_maintenance() for partition in self._partitions.values()))
 
     @property
     def state(self) -> ClusterState:
@@ -377,7 +399,7 @@ class Cluster:
 
     async def _write_checkpoint(self) -> None:
         try:
-            await self._calls.maintain(self._metadata.write_checkpoint)
+            await self._calls.housekeep(self._metadata.write_checkpoint)
         except StorageFault as fault:
             _log.warning("checkpoint of the cluster metadata failed: %s", fault)
         finally:
@@ -425,6 +447,7 @@ class Cluster:
             calls=self._calls,
             cache=self._cache,
             tasks=self._tasks,
+            maintenance=self._maintenance,
         )
 
     def _settings(self, topic: Topic) -> PartitionSettings:
@@ -435,12 +458,13 @@ class Cluster:
                 timestamp_type=config.timestamp_type,
                 timestamp_before_max_ms=config.message_timestamp_before_max_ms,
                 timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+                is_key_required="compact" in config.cleanup_policy,
             ),
             compression=config.file_compression,
             commit_interval_ms=config.commit_interval_ms,
             commit_burst=config.commit_burst,
+            maintenance=_maintenance_rules(topic.name, config),
             producer_expiration_ms=self.config.producer_id_expiration_ms,
-            cleaning=_cleaning_rules(topic.name, config),
         )
 
     def _partitions_of(self, topic: str, count: int) -> Iterable[Partition]:
@@ -459,7 +483,7 @@ class Cluster:
                 partition = self._partitions.pop(TopicPartition(name, number), None)
                 if partition is not None:
                     await partition.retire()
-            await self._calls.maintain(functools.partial(self._storage.delete_topic, name, topic_id=topic_id))
+            await self._calls.housekeep(functools.partial(self._storage.delete_topic, name, topic_id=topic_id))
         except StorageFault as fault:
             _log.warning("files of the deleted topic %s stay until the next start: %s", name, fault)
             return
@@ -468,15 +492,33 @@ class Cluster:
         await self._change([functools.partial(decide_topic_files_deleted, topic_id=topic_id)])
 
 
-def _cleaning_rules(topic: str, config: TopicConfig) -> CleaningRules | None:
-    """None: the topic is not compacted."""
-    if not is_internal_topic(topic) or "compact" not in config.cleanup_policy:
-        return None
-    return CleaningRules(
+def _maintenance_rules(topic: str, config: TopicConfig) -> MaintenanceRules:
+    """The bus's own topics are compacted as a whole, and nothing else."""
+    is_internal = is_internal_topic(topic)
+    may_rewrite, policy = not is_internal, config.cleanup_policy
+    return MaintenanceRules(
+        versions=VersionRules(
+            retention_ms=config.delta_log_retention_ms,
+            count_max=INTERNAL_VERSION_COUNT_MAX if is_internal else config.delta_log_versions_max,
+            file_delete_delay_ms=config.file_delete_delay_ms,
+        ),
         tombstone_retention_ms=config.delete_retention_ms,
-        file_delete_delay_ms=config.file_delete_delay_ms,
-        version_retention_ms=config.delta_log_retention_ms,
-        version_count_max=INTERNAL_VERSION_COUNT_MAX,
+        compression=config.file_compression,
+        rolling=RollingRules(config.segment_bytes, config.segment_ms) if may_rewrite else None,
+        retention=(
+            RetentionRules(config.retention_ms, config.retention_bytes) if may_rewrite and "delete" in policy else None
+        ),
+        compaction=(
+            CompactionRules(
+                dirty_ratio_min=config.min_cleanable_dirty_ratio,
+                lag_min_ms=config.min_compaction_lag_ms,
+                lag_max_ms=config.max_compaction_lag_ms,
+            )
+            if may_rewrite and "compact" in policy
+            else None
+        ),
+        is_internal=is_internal and "compact" in policy,
+        may_delete_records="delete" in policy or "compact" not in policy,
     )
 
 

@@ -114,7 +114,8 @@ async def _read(wish: FetchWish, decisions: Sequence[Decision | Refused]) -> lis
         result: FetchResult
         try:
             result = await partition.read(readable, bytes_max)
-            bytes_left -= sum(batch.size_bytes for batch in result.batches)
+            if not isinstance(result, Refused):
+                bytes_left -= sum(batch.size_bytes for batch in result.batches)
         except RecordsDamaged as damage:
             # Kafka's word for it: a consumer does not wait for these records to come back, but tells its user.
             _log.error("records cannot be read: %s", damage, extra=_fields(position.partition))

@@ -64,7 +64,10 @@ class GroupLog:
             readable = self._partition.decide_fetch(offset, None)
             if isinstance(readable, Refused):
                 return readable
-            batches = (await self._partition.read(readable, _LOAD_BYTES)).batches
+            read = await self._partition.read(readable, _LOAD_BYTES)
+            if isinstance(read, Refused):
+                return read
+            batches = read.batches
             if not batches:
                 offset = readable.end_offset  # nothing is left there since compaction
                 continue

@@ -19,29 +19,64 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import LATEST_TIMESTAMP, LogBatch, RecordBatch, TopicPartition
 from bus.partition_log.appends import ACKS_NONE, AppendRules
-from bus.partition_log.cleaning import CleaningRules
+from bus.partition_log.maintenance import MaintenanceRules
 from bus.partition_log.pacing import Pacing, decide_delay_ms, refill, spend, start_pacing
-from bus.partition_log.reads import ListedOffset, Readable, SearchTimestamp, decide_fetch, decide_list_offsets
+from bus.partition_log.reads import (
+    ListedOffset,
+    Readable,
+    SearchTimestamp,
+    decide_fetch,
+    decide_list_offsets,
+    refuse_offset,
+)
+from bus.partition_log.retention import decide_delete_records
 from bus.partition_log.state import (
     CommitFailed,
     CommitSucceeded,
+    LogEvent,
     LogReloaded,
+    LogStartAdvanced,
     PartitionState,
     apply,
 )
-from bus.ports import Clock, CommitOutcome, Committed, Conflicted, PartitionTable, PreparedFiles, Unknown
+from bus.ports import (
+    Clock,
+    CommitOutcome,
+    Committed,
+    Conflicted,
+    PartitionTable,
+    PreparedFiles,
+    SwapKind,
+    Unknown,
+)
 from bus.runtime.blocking import BlockingCalls
+from bus.runtime.maintenance import DeleteRecordsResult as DeleteRecordsResult
+from bus.runtime.maintenance import FilesSwapped as FilesSwapped
+from bus.runtime.maintenance import MaintainResult as MaintainResult
+from bus.runtime.maintenance import Maintenance
+from bus.runtime.maintenance import MaintenanceAction as MaintenanceAction
+from bus.runtime.maintenance import MaintenanceResult as MaintenanceResult
+from bus.runtime.maintenance import RecordsDeleted as RecordsDeleted
+from bus.runtime.maintenance import SwapResult as SwapResult
 from bus.runtime.partition_producers import PartitionProducers
 from bus.runtime.partition_queue import Appended as Appended
 from bus.runtime.partition_queue import AppendResult as AppendResult
-from bus.runtime.partition_queue import PartitionQueue, WaitingBatch, WaitingResume, refuse
+from bus.runtime.partition_queue import (
+    PartitionQueue,
+    WaitingBatch,
+    WaitingChange,
+    WaitingDelete,
+    WaitingResume,
+    WaitingSwap,
+    refuse,
+)
 from bus.runtime.partition_queue import ProducerResumed as ProducerResumed
 from bus.runtime.partition_queue import ResumeResult as ResumeResult
 from bus.runtime.partition_upkeep import PartitionUpkeep
@@ -65,8 +100,8 @@ class PartitionSettings:
     compression: str
     commit_interval_ms: int
     commit_burst: int
+    maintenance: MaintenanceRules
     producer_expiration_ms: int = 86_400_000  # producer.id.expiration.ms of the broker
-    cleaning: CleaningRules | None = None  # None: the log is not compacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +127,7 @@ class Partition:
         calls: BlockingCalls,
         cache: TailCache,
         tasks: TaskScope,
+        maintenance: Maintenance,
     ) -> None:
         self.name = name
         self._table = table
@@ -112,7 +148,13 @@ class Partition:
         self._stopped: Refused | None = None
         self._is_rebuild_due = False  # memory may be wrong, and the log could not be read yet
         self._upkeep = PartitionUpkeep(
-            name, table, clock=clock, calls=calls, tasks=tasks, on_prepared=self._wake_writer
+            name,
+            table,
+            rules=settings.maintenance,
+            calls=calls,
+            tasks=tasks,
+            maintenance=maintenance,
+            writer=self,
         )
         self.configure(settings)
         self._producers.load(now_ms=clock.now_ms(), expiration_ms=settings.producer_expiration_ms)
@@ -121,7 +163,7 @@ class Partition:
         """Take new topic configs; they count from the next batch on."""
         self._settings = settings
         self._pacing: Pacing = start_pacing(settings.commit_interval_ms, settings.commit_burst, _monotonic_ms())
-        self._upkeep.configure(settings.cleaning)
+        self._upkeep.configure(settings.maintenance)
 
     @property
     def state(self) -> PartitionState:
@@ -159,6 +201,50 @@ class Partition:
             self._wake_writer()
         return waiting.answer
 
+    def delete_records(self, offset: int) -> asyncio.Future[DeleteRecordsResult]:
+        """Let go of all records below `offset`; -1: below the high watermark. One below the log start changes nothing.
+        Refused: OFFSET_OUT_OF_RANGE, POLICY_VIOLATION. Committed when it is answered; the future never fails."""
+        may_delete = self._settings.maintenance.may_delete_records
+        return self._put_change(WaitingDelete(offset, may_delete, _new_future()))
+
+    def maintain(self, action: MaintenanceAction) -> asyncio.Future[MaintainResult]:
+        """Do now what otherwise waits until it is due, behind the job that runs. Refused: POLICY_VIOLATION (COMPACT of
+        a log that is not compacted). The future never fails."""
+        return self._upkeep.maintain(action)
+
+    def swap_files(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> asyncio.Future[SwapResult]:
+        """Put files that somebody else wrote into the table's folder in place of live ones, once they were checked.
+        Refused: INVALID_REQUEST, POLICY_VIOLATION. The future never fails."""
+        return self._upkeep.swap_files(removes, adds, kind)
+
+    def swap(self, prepared: PreparedFiles, *, is_ours: bool) -> asyncio.Future[SwapResult]:
+        """For maintenance: files that it has prepared, or checked."""
+        return self._put_change(WaitingSwap(prepared, is_ours, _new_future()))
+
+    def delete_below(self, offset: int) -> asyncio.Future[DeleteRecordsResult]:
+        """For retention: what it has found due."""
+        return self._put_change(WaitingDelete(offset, True, _new_future()))
+
+    def look_after(self) -> None:
+        """Begin what the partition's age has made due. To be called now and then; returns at once."""
+        if self._stopped is None:
+            self._upkeep.look()
+
+    async def end_maintenance(self) -> None:
+        """Before the broker stops: give up what is being prepared, and leave a log that is opened quickly."""
+        self._upkeep.stop(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: the broker is shutting down"))
+        await self._upkeep.join()
+        if self._stopped is None:
+            await self._upkeep.write_last_checkpoint()
+
+    def _put_change(self, waiting: WaitingChange) -> asyncio.Future[Any]:
+        refusal = self._stopped or self._queue.put_change(waiting)
+        if refusal is not None:
+            waiting.answer.set_result(refusal)
+        else:
+            self._wake_writer()
+        return waiting.answer
+
     def _wake_writer(self) -> None:
         if self._writer is None:
             self._writer = self._tasks.start(self._write(), str(self.name))
@@ -168,10 +254,10 @@ class Partition:
     async def _write(self) -> None:
         """The writer loop; ends when nothing waits."""
         try:
-            while (self._queue or self._upkeep.has_prepared) and self._stopped is None:
-                prepared = self._upkeep.take_prepared()
-                if prepared is not None:
-                    await self._swap(prepared)
+            while self._queue and self._stopped is None:
+                change = self._queue.take_change()
+                if change is not None:
+                    await self._change(change)
                     continue
                 resume = self._queue.take_resume()
                 if resume is not None:
@@ -187,7 +273,7 @@ class Partition:
             self._writer = None
             if self._stopped is not None:
                 self._queue.refuse_all(self._stopped)
-            elif self._queue or self._upkeep.has_prepared:
+            elif self._queue:
                 self._writer = self._tasks.start(self._write(), str(self.name))
 
     async def _wait_for_pacing(self) -> None:
@@ -294,34 +380,102 @@ class Partition:
         self._producers.forget_idle(now_ms=self._clock.now_ms(), expiration_ms=self._settings.producer_expiration_ms)
         self._upkeep.look_after_commit()
 
-    async def _swap(self, prepared: PreparedFiles) -> None:
-        """Compacted files in place of those that they were made from: a commit like any other, but nobody waits for it.
-        What fails is tried again from the beginning."""
-        if self._is_rebuild_due:
-            await self._rebuild()
-        if self._is_rebuild_due or self._stopped is not None:
-            return
+    # ------------------------------------------------------------------ changes that add no record
+
+    async def _change(self, waiting: WaitingChange) -> None:
+        try:
+            match waiting:
+                case WaitingDelete(offset, may_delete, answer):
+                    deleted = await self._delete_below(offset, may_delete=may_delete)
+                    if not answer.done():
+                        answer.set_result(deleted)
+                case WaitingSwap(prepared, is_ours, answer):
+                    swapped = await self._swap(prepared, is_ours=is_ours)
+                    if not answer.done():
+                        answer.set_result(swapped)
+        finally:
+            refuse([waiting], Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self.name}: the change was interrupted"))
+
+    async def _delete_below(self, offset: int, *, may_delete: bool) -> DeleteRecordsResult:
+        """A foreign commit that comes between changes nothing about what is wanted."""
+        for _ in range(CONFLICTS_MAX):
+            refusal = await self._check_ready()
+            if refusal is not None:
+                return refusal
+            log_start = decide_delete_records(self._state, offset, may_delete=may_delete)
+            if isinstance(log_start, Refused):
+                return Refused(log_start.code, f"{self.name}: {log_start.message}")
+            if log_start == self._state.log_start:
+                return RecordsDeleted(log_start, self._state.version)
+            call = functools.partial(
+                self._table.advance_log_start,
+                log_start,
+                leader_epoch=self._state.leader_epoch,
+                now_ms=self._clock.now_ms(),
+            )
+            outcome = await self._commit_change(call)
+            if isinstance(outcome, Committed):
+                self._follow(LogStartAdvanced(outcome.version, log_start))
+                return RecordsDeleted(log_start, outcome.version)
+            if isinstance(outcome, Refused):
+                return outcome
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: lost {CONFLICTS_MAX} races for a version")
+
+    async def _swap(self, prepared: PreparedFiles, *, is_ours: bool) -> SwapResult:
+        refusal = await self._check_ready()
+        if refusal is not None:
+            return refusal
+        moved = Refused(ErrorCode.INVALID_REQUEST, f"{self.name}: expected live files to replace, found some gone")
+        if not is_ours and not {file.path for file in self._table.files}.issuperset(prepared.removes):
+            return moved
         call = functools.partial(
             self._table.swap_files, prepared, leader_epoch=self._state.leader_epoch, now_ms=self._clock.now_ms()
         )
+        known_version = self._state.version
+        outcome = await self._commit_change(call)
+        match outcome:
+            case Committed(version, high_watermark):
+                self._follow(CommitSucceeded(version, high_watermark))
+                return FilesSwapped(version)
+            case Conflicted(version, _, operation) if version > known_version:
+                message = f"{self.name}: version {version} was committed by another writer ({operation})"
+                return Refused(ErrorCode.KAFKA_STORAGE_ERROR, message)
+            case Conflicted():
+                return moved
+            case Refused():
+                return outcome
+
+    async def _check_ready(self) -> Refused | None:
+        if self._is_rebuild_due:
+            await self._rebuild()
+        if self._is_rebuild_due or self._stopped is not None:
+            return self._stopped or self._not_rebuilt()
+        return None
+
+    async def _commit_change(self, call: Callable[[], CommitOutcome]) -> Committed | Conflicted | Refused:
+        """What the commit means is the caller's to apply; after any other outcome memory follows the log. A conflict
+        with a version that is known is none with another writer: the table itself has refused."""
         try:
             outcome = await self._calls.commit(call)
         except StorageFault as fault:
-            self._upkeep.compaction_failed()
-            _log.warning("compacted files could not be committed: %s", fault, extra=self._fields())
-            return
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {fault}")
         match outcome:
-            case Committed(version, high_watermark):
-                self._state = apply(self._state, CommitSucceeded(version, high_watermark))
-                self._upkeep.look_after_commit()
             case Unknown(version, reason):
-                _log.error("version %d is unknown after a compaction: %s", version, reason, extra=self._fields())
+                message = f"{self.name}: nobody knows whether version {version} was committed: {reason}"
+                _log.error(message, extra=self._fields())
                 await self._rebuild()
-                self._upkeep.compaction_failed()
-            case Conflicted(version, leader_epoch, operation):
-                _log.warning("version %d is no compaction of ours: %s", version, operation, extra=self._fields())
+                return Refused(ErrorCode.KAFKA_STORAGE_ERROR, message)
+            case Conflicted(version, leader_epoch, operation) if version > self._state.version:
+                _log.warning(
+                    "version %d was committed by another writer (%s)", version, operation, extra=self._fields()
+                )
                 await self._lose(leader_epoch)
-                self._upkeep.compaction_failed()
+        return outcome
+
+    def _follow(self, event: LogEvent) -> None:
+        self._state = apply(self._state, event)
+        self.wake_readers()
+        self._upkeep.look_after_commit()
 
     async def _lose(self, leader_epoch: int | None) -> None:
         """Another writer has the version: one with a higher epoch ends this leader, any other is read and followed."""
@@ -356,9 +510,9 @@ class Partition:
         for now is tried again before the next commit."""
         self._cache.clear(self._tail)
         self._is_rebuild_due = True
-        await self._upkeep.wait_for_checkpoint()
         try:
-            log = await self._calls.commit(self._table.reload)
+            async with self._upkeep.housekeeping:
+                log = await self._calls.commit(self._table.reload)
             self._state = apply(self._state, LogReloaded(log.log_start, log.high_watermark, log.version))
             self._producers.load(now_ms=self._clock.now_ms(), expiration_ms=self._settings.producer_expiration_ms)
             self._is_rebuild_due = False
@@ -384,7 +538,7 @@ class Partition:
     def stop(self, code: ErrorCode, reason: str) -> None:
         """Serve nobody from now on; every request gets `code` and the reason."""
         self._stopped = Refused(code, f"{self.name}: {reason}")
-        self._upkeep.stop()
+        self._upkeep.stop(self._stopped)
         _log.error("partition stopped: %s", reason, extra=self._fields())
         self._cache.clear(self._tail)
         if self._writer is None:
@@ -405,9 +559,10 @@ class Partition:
             return enough
         return self._tail.bytes_from(readable.offset, enough)
 
-    async def read(self, readable: Readable, max_bytes: int) -> ReadResult:
+    async def read(self, readable: Readable, max_bytes: int) -> ReadResult | Refused:
         """Where records are missing, those of the next one that is left, or none if none is left before the end that
-        was readable when the fetch was decided. Raises `StorageFault` if a file cannot be read."""
+        was readable when the fetch was decided. Refused if the records were deleted meanwhile. Raises `StorageFault` if
+        a file cannot be read."""
         state = self._state
         batches: Sequence[LogBatch] = ()
         if readable.offset < readable.end_offset:
@@ -417,6 +572,8 @@ class Partition:
                     self._table.read, readable.offset, end_offset=readable.end_offset, max_bytes=max_bytes
                 )
                 batches = await self._calls.read(call)
+                if readable.offset < self._state.log_start:
+                    return refuse_offset(self._state, readable.offset)
         return ReadResult(batches, state.high_watermark, state.log_start, state.version)
 
     async def list_offset(self, timestamp_ms: int, current_leader_epoch: int | None) -> ListedOffset | Refused:
@@ -456,13 +613,14 @@ class Partition:
             event.set()
 
     async def retire(self) -> None:
-        """The topic is deleted: refuse all that comes and all that waits, and return when no commit is in flight."""
+        """The topic is deleted: refuse all that comes and all that waits, and return when nothing touches the table."""
         self._stopped = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {self.name.topic} was deleted")
-        self._upkeep.stop()
+        self._upkeep.stop(self._stopped)
         if self._writer is None:
             self._queue.refuse_all(self._stopped)
         else:
             await asyncio.wait([self._writer])
+        await self._upkeep.join()
         self._cache.clear(self._tail)
         self.wake_readers()
 

@@ -1,6 +1,7 @@
 """What waits for a partition's writer, in the order it came, and the answers that it waits for.
 
-Bounded by bytes: what finds no room is refused by name. Whoever is taken out of the queue must get an answer.
+Bounded by bytes: what finds no room is refused by name. Changes, which add no record, are few, wait beside the batches
+and go before them. Whoever is taken out of the queue must get an answer.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from dataclasses import dataclass
 
 from bus.errors import ErrorCode, Refused
 from bus.model import RecordBatch
+from bus.ports import PreparedFiles
+from bus.runtime.maintenance import DeleteRecordsResult, SwapResult
 
 # One commit takes so much of what waits: bounds memory while it is encoded, and the time the next one waits.
 COMMIT_BYTES_MAX = 32 * 1024 * 1024
 # What a request to resume a producer counts for: about the memory that it takes.
 _RESUMING_BYTES = 1024
+CHANGES_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,27 @@ class WaitingResume:
         return _RESUMING_BYTES
 
 
+@dataclass(slots=True)
+class WaitingDelete:
+    """Records below `offset` are to go; -1: all that is below the high watermark by then."""
+
+    offset: int
+    may_delete: bool
+    answer: asyncio.Future[DeleteRecordsResult]
+
+
+@dataclass(slots=True)
+class WaitingSwap:
+    """`is_ours`: what replaces is of no use to anybody if it is refused."""
+
+    prepared: PreparedFiles
+    is_ours: bool
+    answer: asyncio.Future[SwapResult]
+
+
+WaitingChange = WaitingDelete | WaitingSwap
+
+
 class PartitionQueue:
     """`size_bytes` is that of all that waits; at most `bytes_max`, but for a single item."""
 
@@ -79,10 +104,24 @@ class PartitionQueue:
         self._name = name
         self._bytes_max = bytes_max
         self._items: deque[WaitingBatch | WaitingResume] = deque()
+        self._changes: deque[WaitingChange] = deque()
         self.size_bytes = 0
 
     def __bool__(self) -> bool:
-        return bool(self._items)
+        return bool(self._items or self._changes)
+
+    def put_change(self, change: WaitingChange) -> Refused | None:
+        """Refused if there is no room."""
+        if len(self._changes) >= CHANGES_MAX:
+            return Refused(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                f"{self._name} has {len(self._changes)} changes waiting for a commit, expected no more; retry later",
+            )
+        self._changes.append(change)
+        return None
+
+    def take_change(self) -> WaitingChange | None:
+        return self._changes.popleft() if self._changes else None
 
     def put(self, item: WaitingBatch | WaitingResume) -> Refused | None:
         """Refused if there is no room."""
@@ -99,7 +138,7 @@ class PartitionQueue:
 
     def take_resume(self) -> WaitingResume | None:
         """If it is the first that waits."""
-        head = self._items[0]
+        head = self._items[0] if self._items else None
         if not isinstance(head, WaitingResume):
             return None
         self._items.popleft()
@@ -122,11 +161,13 @@ class PartitionQueue:
 
     def refuse_all(self, refusal: Refused) -> None:
         refuse(self._items, refusal)
+        refuse(self._changes, refusal)
         self._items.clear()
+        self._changes.clear()
         self.size_bytes = 0
 
 
-def refuse(waiting: Iterable[WaitingBatch | WaitingResume], refusal: Refused) -> None:
+def refuse(waiting: Iterable[WaitingBatch | WaitingResume | WaitingChange], refusal: Refused) -> None:
     """Those who have an answer already (acks 0 and 1), or have gone, are passed over."""
     for item in waiting:
         if not item.answer.done():

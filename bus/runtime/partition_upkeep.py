@@ -1,187 +1,393 @@
-"""What a partition's table needs beside its commits: checkpoints, key compaction, and the removal of what was replaced.
+"""When a partition's maintenance is done: one job at a time, beside the writer.
 
-Theory of operation. All of it is done in the thread for maintenance, while appends and reads go on. A checkpoint is
-written when the table says that it is due. Compaction writes its files there too, and then has them swapped in by the
-partition's writer, between two appends: only the writer commits. What was replaced is removed by a timer that runs
-while the table changes, and once more after that. Everything here may fail: the log is whole without it, and a later
-commit makes it due again.
+Theory of operation. A task lives while there is something to do: what was asked for by hand first, then what has come
+of age, then what commits have made due. A commit only compares two numbers; the files are looked at when enough have
+come, and when the broker's ticker calls, which also sees to partitions that nobody writes to. Rules are read anew for
+each decision, so altered configs count from the next one on. What fails rests for a while and is due again: the log is
+whole without it. Checkpoints are not held up by a long job; they are written beside it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
-import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from bus.errors import StorageFault
+from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
-from bus.partition_log.cleaning import Backlog, CleaningRules, decide_compaction
-from bus.ports import Clock, PartitionTable, PreparedFiles
+from bus.partition_log.cleaning import Backlog, decide_internal_compaction, decide_key_compaction
+from bus.partition_log.maintenance import MaintenanceRules
+from bus.partition_log.rolling import decide_roll, plan_full_roll
+from bus.ports import OFFSET_MAX, LogFile, PartitionTable, SwapKind
 from bus.runtime.blocking import BlockingCalls
+from bus.runtime.maintenance import (
+    MaintainResult,
+    Maintenance,
+    MaintenanceAction,
+    MaintenanceResult,
+    SwapResult,
+)
+from bus.runtime.maintenance_jobs import Done, JobResult, MaintenanceJobs, Writer
 from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
 
+# The files are looked at after so many more of them, or so large a part of what makes one that is full.
+_LOOK_FILES = 20
+_LOOK_SEGMENTS = 4
+# Versions are dropped in between, too, when so large a part of those that are kept at most have come.
+_CLEAN_SHARE = 10
+_CLEAN_VERSIONS_MIN = 100
+# A clean shutdown writes a checkpoint if an opening would have to replay more versions than this.
+_TAIL_VERSIONS_MAX = 200
+REQUESTS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _MaintainRequest:
+    action: MaintenanceAction
+    answer: asyncio.Future[MaintainResult]
+
+
+@dataclass(frozen=True, slots=True)
+class _SwapRequest:
+    removes: Sequence[str]
+    adds: Sequence[str]
+    kind: SwapKind
+    answer: asyncio.Future[SwapResult]
+
 
 class PartitionUpkeep:
-    """`on_prepared` is called once there is something for the writer to take."""
-
     def __init__(
         self,
         name: TopicPartition,
         table: PartitionTable,
         *,
-        clock: Clock,
+        rules: MaintenanceRules,
         calls: BlockingCalls,
         tasks: TaskScope,
-        on_prepared: Callable[[], None],
+        maintenance: Maintenance,
+        writer: Writer,
     ) -> None:
         self._name = name
         self._table = table
-        self._clock = clock
-        self._calls = calls
-        self._tasks = tasks
-        self._on_prepared = on_prepared
-        self._rules: CleaningRules | None = None
-        self._checkpoint: asyncio.Task[None] | None = None
-        self._compaction: asyncio.Task[None] | None = None
-        self._prepared: PreparedFiles | None = None
-        self._failed_file_count = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._cleaned_version = -1
-        self._is_stopped = False
-
-    def configure(self, rules: CleaningRules | None) -> None:
-        """`rules` None: nothing is compacted, and nothing removed."""
         self._rules = rules
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._start_timer()
+        self._tasks = tasks
+        self._maintenance = maintenance
+        self._jobs = MaintenanceJobs(name, table, calls=calls, maintenance=maintenance, writer=writer)
+        self._requests: deque[_MaintainRequest | _SwapRequest] = deque()
+        self._running: asyncio.Task[None] | None = None
+        self._checkpoint: asyncio.Task[None] | None = None
+        self._resting: asyncio.TimerHandle | None = None
+        self._stopped: Refused | None = None
+        self._is_age_due = False  # retention and cleaning
+        self._is_clean_due = False
+        self._is_look_due = False  # compaction and rolling
+        self._look_files = self._look_bytes = 0  # look at the files when so many are live
+        self._cleaned_version = self._changed_version = -1
+        self._cleaned_ms = self._changed_ms = 0
+        self._checkpoint_version = table.state.version
 
-    def stop(self) -> None:
-        """Begin nothing more."""
-        self._is_stopped = True
-        self._prepared = None
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def look_after_commit(self) -> None:
-        """Begin what the commit has made due. To be called by the writer; returns at once."""
-        if self._table.is_checkpoint_due and self._checkpoint is None:
-            self._checkpoint = self._tasks.start(self._write_checkpoint(), f"{self._name}/checkpoint")
-        if self._rules is not None:
-            if self._compaction is None and self._prepared is None and self._is_compaction_due():
-                self._compaction = self._tasks.start(self._compact(self._rules), f"{self._name}/compaction")
-            self._start_timer()
-
-    async def wait_for_checkpoint(self) -> None:
-        """The table does not reload beside one."""
-        if self._checkpoint is not None:
-            await asyncio.wait([self._checkpoint])
-
-    # ------------------------------------------------------------------ compaction
+    def configure(self, rules: MaintenanceRules) -> None:
+        """What is under way goes on as it was decided."""
+        self._rules = rules
+        self._cleaned_version = -1
+        self._look_files = self._look_bytes = 0
 
     @property
-    def has_prepared(self) -> bool:
-        return self._prepared is not None
+    def housekeeping(self) -> asyncio.Lock:
+        """To be held while the table is read again."""
+        return self._jobs.housekeeping
 
-    def take_prepared(self) -> PreparedFiles | None:
-        prepared, self._prepared = self._prepared, None
-        return prepared
+    # ------------------------------------------------------------------ what makes it look
 
-    def compaction_failed(self) -> None:
-        """What was taken could not be swapped in."""
-        self._failed_file_count = self._table.key_compaction_backlog
-
-    def _is_compaction_due(self) -> bool:
-        backlog_bytes = self._table.key_compaction_backlog_bytes
-        backlog = Backlog(
-            self._table.key_compaction_backlog, backlog_bytes, self._table.state.size_bytes - backlog_bytes
-        )
-        return decide_compaction(backlog, failed_file_count=self._failed_file_count)
-
-    async def _compact(self, rules: CleaningRules) -> None:
-        started = time.monotonic()
-        file_count = self._table.key_compaction_backlog
-        call = functools.partial(
-            self._table.prepare_key_compaction,
-            now_ms=self._clock.now_ms(),
-            tombstone_retention_ms=rules.tombstone_retention_ms,
-        )
-        try:
-            prepared = await self._calls.maintain(call)
-        except StorageFault as fault:
-            _log.warning("compaction failed: %s", fault, extra=self._fields())
-            self._failed_file_count = file_count
+    def look_after_commit(self) -> None:
+        """To be called by the writer after each commit; returns at once."""
+        if self._stopped is not None:
             return
-        finally:
-            self._compaction = None
-        self._failed_file_count = 0
-        if prepared is not None and not self._is_stopped:
-            _log.debug(
-                "%d files compacted to %d with %d bytes in %.0f ms",
-                len(prepared.removes),
-                prepared.added_count,
-                prepared.rewritten_bytes,
-                (time.monotonic() - started) * 1000,
-                extra=self._fields(),
-            )
-            self._prepared = prepared
-            self._on_prepared()
+        if self._table.is_checkpoint_due and self._checkpoint is None:
+            self._checkpoint = self._tasks.start(self._write_checkpoint(), f"{self._name}/checkpoint")
+        if self._is_commit_worth_a_look():
+            self._is_look_due = True
+            self._wake()
 
-    # ------------------------------------------------------------------ checkpoints and removal
+    def look(self) -> None:
+        """To be called now and then, whether there were commits or not; returns at once."""
+        self._is_age_due = self._is_look_due = True
+        self._wake()
+
+    def _is_commit_worth_a_look(self) -> bool:
+        state, rules = self._table.state, self._rules
+        if rules.is_internal:
+            return self._is_internal_compaction_due()
+        if rules.rolling is None and rules.compaction is None:
+            return False
+        segment_bytes = rules.rolling.segment_bytes if rules.rolling is not None else OFFSET_MAX
+        self._look_files = min(self._look_files, state.file_count + _LOOK_FILES)
+        self._look_bytes = min(self._look_bytes, state.size_bytes + segment_bytes // _LOOK_SEGMENTS)
+        return state.file_count >= self._look_files or state.size_bytes >= self._look_bytes
+
+    def _is_internal_compaction_due(self) -> bool:
+        if self._jobs.left_alone:
+            return False
+        unseen_bytes = self._table.key_compaction_backlog_bytes
+        return decide_internal_compaction(
+            Backlog(self._table.key_compaction_backlog, unseen_bytes, self._table.state.size_bytes - unseen_bytes)
+        )
+
+    def _wake(self) -> None:
+        if self._running is None and self._stopped is None:
+            self._running = self._tasks.start(self._run(), f"{self._name}/maintenance")
+
+    # ------------------------------------------------------------------ by hand
+
+    def maintain(self, action: MaintenanceAction) -> asyncio.Future[MaintainResult]:
+        """Behind the job that runs. POLICY_VIOLATION if COMPACT is asked of a log that is not compacted."""
+        request = _MaintainRequest(action, asyncio.get_running_loop().create_future())
+        is_against_policy = action is MaintenanceAction.COMPACT and not self._rules.is_compacted
+        refusal = self._refuse_policy() if is_against_policy else self._put(request)
+        if refusal is not None:
+            request.answer.set_result(refusal)
+        return request.answer
+
+    def swap_files(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> asyncio.Future[SwapResult]:
+        """Behind the job that runs, so that no other swap comes between the check and the commit."""
+        request = _SwapRequest(removes, adds, kind, asyncio.get_running_loop().create_future())
+        is_against_policy = kind is SwapKind.LAST_OF_KEYS and not self._rules.is_compacted
+        refusal = self._refuse_policy() if is_against_policy else self._put(request)
+        if refusal is not None:
+            request.answer.set_result(refusal)
+        return request.answer
+
+    def _refuse_policy(self) -> Refused:
+        return Refused(
+            ErrorCode.POLICY_VIOLATION, f"{self._name}: expected a topic with cleanup.policy=compact, found none"
+        )
+
+    def _put(self, request: _MaintainRequest | _SwapRequest) -> Refused | None:
+        if self._stopped is not None:
+            return self._stopped
+        if len(self._requests) >= REQUESTS_MAX:
+            return Refused(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                f"{self._name}: expected at most {REQUESTS_MAX} requests for maintenance that wait; retry later",
+            )
+        self._requests.append(request)
+        self._wake()
+        return None
+
+    async def _serve(self, request: _MaintainRequest | _SwapRequest) -> None:
+        result: MaintenanceResult | SwapResult
+        result = Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self._name}: maintenance was interrupted")
+        try:
+            match request:
+                case _SwapRequest(removes, adds, kind):
+                    result = await self._jobs.swap(removes, adds, kind)
+                case _MaintainRequest(action):
+                    result = await self._maintain(action)
+        finally:
+            if not request.answer.done():
+                request.answer.set_result(result)  # type: ignore[arg-type]  # each request has its kind of result
+
+    async def _maintain(self, action: MaintenanceAction) -> MaintainResult:
+        before = self._table.state
+        done: JobResult
+        match action:
+            case MaintenanceAction.ROLL:
+                done = await self._roll_all()
+            case MaintenanceAction.COMPACT:
+                done = await self._compact_now()
+            case MaintenanceAction.CLEAN:
+                done = await self._clean_now()
+        if isinstance(done, Refused):
+            return done
+        after = self._table.state
+        return MaintenanceResult(
+            version=after.version,
+            files_before=before.file_count,
+            files_after=after.file_count,
+            bytes_before=before.size_bytes,
+            bytes_after=after.size_bytes,
+            rewritten_bytes=done.rewritten_bytes,
+            log_start=after.log_start,
+            dropped_versions=done.dropped.versions,
+            deleted_files=done.dropped.data_files,
+            deleted_bytes=done.dropped.data_bytes,
+        )
+
+    async def _roll_all(self) -> JobResult:
+        rules, rewritten_bytes = self._rules, 0
+        if rules.rolling is None:
+            return Done()
+        plan = plan_full_roll(
+            self._table.files, rules.rolling, compacted_to=self._table.compacted_to, left_alone=self._jobs.left_alone
+        )
+        for run in plan:
+            done = await self._jobs.roll(run, self._rules)
+            if isinstance(done, Refused):
+                return done
+            rewritten_bytes += done.rewritten_bytes
+        return Done(rewritten_bytes)
+
+    async def _compact_now(self) -> JobResult:
+        end_offset = OFFSET_MAX if self._rules.is_internal else self._compaction_end(is_asked=True)
+        return Done() if end_offset is None else await self._jobs.compact(end_offset, self._rules)
+
+    async def _clean_now(self) -> JobResult:
+        if self._rules.retention is not None:
+            retained = await self._jobs.retain(self._rules.retention)
+            if isinstance(retained, Refused):
+                return retained
+        return await self._jobs.clean(self._rules.versions)
+
+    # ------------------------------------------------------------------ what is due
+
+    async def _run(self) -> None:
+        """One job after the other, while any is due."""
+        try:
+            while self._stopped is None and (job := self._next_job()) is not None:
+                await job
+        except Exception:
+            _log.exception("maintenance of %s failed", self._name, extra=self._fields())
+            self._rest()
+        finally:
+            self._running = None
+            if self._requests and self._stopped is None:
+                self._wake()
+
+    def _next_job(self) -> Coroutine[Any, Any, None] | None:
+        if self._requests:
+            return self._serve(self._requests.popleft())
+        if self._resting is not None:
+            return None
+        if self._is_age_due or self._is_clean_due:
+            return self._keep_to_age()
+        if self._is_look_due:
+            return self._next_rewrite()
+        return None
+
+    async def _keep_to_age(self) -> None:
+        retention = self._rules.retention if self._is_age_due else None
+        self._is_age_due = self._is_clean_due = False
+        retained: JobResult = Done() if retention is None else await self._jobs.retain(retention)
+        cleaned: JobResult = Done() if self._is_clean() else await self._clean()
+        if isinstance(retained, Refused) or isinstance(cleaned, Refused):
+            self._is_age_due = True
+            self._rest()
+
+    async def _clean(self) -> JobResult:
+        version, now_ms = self._table.state.version, self._maintenance.clock.now_ms()
+        if version != self._changed_version:
+            self._changed_version, self._changed_ms = version, now_ms
+        done = await self._jobs.clean(self._rules.versions)
+        if isinstance(done, Done):
+            self._cleaned_version, self._cleaned_ms = version, now_ms
+        return done
+
+    def _is_clean(self) -> bool:
+        """Nothing has changed since all that there was had come of age."""
+        versions = self._rules.versions
+        age_ms = max(versions.retention_ms, versions.file_delete_delay_ms) + versions.file_delete_delay_ms
+        return (
+            self._cleaned_version == self._table.state.version
+            and self._cleaned_ms - self._changed_ms > age_ms
+            and not self._jobs.has_orphans_pending
+        )
+
+    def _next_rewrite(self) -> Coroutine[Any, Any, None] | None:
+        files, rules = self._table.files, self._rules
+        end_offset = self._compaction_end()
+        if end_offset is not None:
+            return self._try(self._jobs.compact(end_offset, rules))
+        if rules.rolling is not None:
+            run = decide_roll(
+                files,
+                rules.rolling,
+                compacted_to=self._table.compacted_to,
+                now_ms=self._maintenance.clock.now_ms(),
+                left_alone=self._jobs.left_alone,
+            )
+            if run:
+                return self._try(self._jobs.roll(run, rules))
+        self._is_look_due = False
+        self._look_files = self._look_bytes = OFFSET_MAX  # the next commit sets them
+        return None
+
+    def _compaction_end(self, *, is_asked: bool = False) -> int | None:
+        rules, files = self._rules, self._table.files
+        if rules.is_internal:
+            return OFFSET_MAX if self._is_internal_compaction_due() else None
+        if rules.compaction is None:
+            return None
+        end_offset = decide_key_compaction(
+            files,
+            unseen_count=self._table.key_compaction_backlog,
+            rules=rules.compaction,
+            now_ms=self._maintenance.clock.now_ms(),
+            is_asked=is_asked,
+        )
+        return None if end_offset is None or self._is_left_alone(files, end_offset) else end_offset
+
+    def _is_left_alone(self, files: Sequence[LogFile], end_offset: int) -> bool:
+        """Compaction would read a file that cannot be read."""
+        left_alone = self._jobs.left_alone
+        return bool(left_alone) and any(f.path in left_alone for f in files if f.next_offset <= end_offset)
+
+    async def _try(self, job: Coroutine[Any, Any, JobResult]) -> None:
+        left_alone_count = len(self._jobs.left_alone)
+        if isinstance(await job, Refused) and len(self._jobs.left_alone) == left_alone_count:
+            self._rest()
+
+    def _rest(self) -> None:
+        """After a failure: what is due stays due, and is tried again later."""
+        if self._resting is None and self._stopped is None:
+            loop = asyncio.get_running_loop()
+            self._resting = loop.call_later(self._maintenance.backoff_s, self._go_on)
+
+    def _go_on(self) -> None:
+        self._resting = None
+        self._is_look_due = True
+        self._wake()
+
+    # ------------------------------------------------------------------ checkpoints
 
     async def _write_checkpoint(self) -> None:
-        started = time.monotonic()
         try:
-            if self._rules is not None:
-                # A checkpoint may leave out removals as old as this: the files must have gone before.
-                await self._delete_removed_files(self._rules)
-            await self._calls.maintain(self._table.write_checkpoint)
-            _log.debug("checkpoint written in %.0f ms", (time.monotonic() - started) * 1000, extra=self._fields())
-        except StorageFault as fault:
-            _log.warning("checkpoint failed: %s", fault, extra=self._fields())
+            await self._jobs.write_checkpoint()
         finally:
             self._checkpoint = None
+        version = self._checkpoint_version = self._table.state.version
+        share = max(_CLEAN_VERSIONS_MIN, self._rules.versions.count_max // _CLEAN_SHARE)
+        if version - self._cleaned_version >= share:
+            self._is_clean_due = True
+            self._wake()
 
-    def _start_timer(self) -> None:
-        if self._timer is None and self._rules is not None and not self._is_stopped:
-            delay_s = self._rules.file_delete_delay_ms / 1000
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._start_cleaning)
+    # ------------------------------------------------------------------ the end
 
-    def _start_cleaning(self) -> None:
-        if self._rules is not None:
-            self._tasks.start(self._clean(self._rules), f"{self._name}/cleaning")
+    def stop(self, reason: Refused) -> None:
+        """Begin nothing more, and give up what is being prepared."""
+        self._stopped = reason
+        self._jobs.stop()
+        if self._resting is not None:
+            self._resting.cancel()
+        while self._requests:
+            request = self._requests.popleft()
+            if not request.answer.done():
+                request.answer.set_result(reason)
 
-    async def _clean(self, rules: CleaningRules) -> None:
-        version = self._table.state.version
-        now_ms = self._clock.now_ms()
-        drop_versions = functools.partial(
-            self._table.drop_old_versions,
-            committed_before_ms=now_ms - rules.version_retention_ms,
-            count_max=rules.version_count_max,
-        )
-        try:
-            deleted = await self._delete_removed_files(rules)
-            dropped = await self._calls.maintain(drop_versions)
-            if deleted or dropped:
-                _log.debug("%d data files and %d versions removed", deleted, dropped, extra=self._fields())
-        except StorageFault as fault:
-            _log.warning("cleaning failed: %s", fault, extra=self._fields())
-        finally:
-            self._timer = None
-            if version != self._cleaned_version:  # what was replaced since the last time is not old enough yet
-                self._start_timer()
-            self._cleaned_version = version
+    async def join(self) -> None:
+        """After `stop`: wait until nothing of it touches the table any more."""
+        running = [task for task in (self._running, self._checkpoint) if task is not None]
+        if running:
+            await asyncio.wait(running)
 
-    async def _delete_removed_files(self, rules: CleaningRules) -> int:
-        removed_before_ms = self._clock.now_ms() - rules.file_delete_delay_ms
-        return await self._calls.maintain(
-            functools.partial(self._table.delete_removed_files, removed_before_ms=removed_before_ms)
-        )
+    async def write_last_checkpoint(self) -> None:
+        """After `join`, if the next opening would have to replay many versions."""
+        if self._table.state.version - self._checkpoint_version >= _TAIL_VERSIONS_MAX:
+            await self._jobs.write_checkpoint()
 
     def _fields(self) -> dict[str, object]:
         return {"topic": self._name.topic, "partition": self._name.partition, "version": self._table.state.version}

@@ -25,8 +25,6 @@ class Fake:
         self.table: PartitionTable = self.fake
 
     def batch(self, base_offset: int, count: int) -> LogBatch:
-        self.fake.key_compaction_backlog += 1
-        self.fake.key_compaction_backlog_bytes += 1
         return fake_table.log_batch(base_offset, count)
 
 
@@ -83,7 +81,5 @@ def test_an_outcome_other_than_committed_changes_nothing(subject: Subject) -> No
     assert again is not None
     assert isinstance(subject.table.swap_files(prepared, leader_epoch=0, now_ms=1), Committed)
     before = subject.table.state
-    if isinstance(subject, Fake):
-        subject.fake.swap_script = [Conflicted(before.version, None, "the files have changed")]
     assert isinstance(subject.table.swap_files(again, leader_epoch=0, now_ms=1), Conflicted)
     assert subject.table.reload() == before

@@ -30,6 +30,9 @@ class ManualClock:
     def now_ms(self) -> int:
         return self.at_ms
 
+    def monotonic_ms(self) -> int:
+        return self.at_ms
+
 
 @contextmanager
 def served(root: Path, clock: ManualClock) -> Iterator[bus_pb2_grpc.BusStub]:

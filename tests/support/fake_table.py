@@ -9,17 +9,25 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
+from bus.errors import ErrorCode, Refused
 from bus.model import LogBatch, ProducerStamp, RecordBatch, TimestampType, sequence_after
 from bus.ports import (
+    OFFSET_MAX,
     CommitOutcome,
     Committed,
+    Conflicted,
+    Dropped,
     FoundOffset,
     KeyedRow,
+    LogFile,
     LogState,
+    Pace,
     PreparedFiles,
     ProducerMatch,
     ProducerProgress,
+    SwapKind,
     Unknown,
+    no_pace,
 )
 
 T = TypeVar("T")
@@ -41,10 +49,33 @@ class ProducerRow:
     sequence: int
 
 
+@dataclass(frozen=True, slots=True)
+class FakeFile:
+    """A live data file. One that was made in a test need not be of any table."""
+
+    path: str
+    size_bytes: int
+    base_offset: int
+    next_offset: int
+    record_count: int
+    timestamp_max_ms: int
+    appended_ms: int
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    file: FakeFile
+    compacted_to: int | None
+
+
 class FakeTable:
     """Commits at once, unless `script` holds something else to do for the next append: an outcome to return (nothing
-    is committed), a fault to raise, `Scripted`, or a function to call first. `gate`, when cleared, holds every append
-    back. Questions about producers are answered from its rows; `asked` counts them, `ask_fault` is raised by them."""
+    is committed), a fault to raise, `Scripted`, or a function to call first; `change_script` is the same for swaps and
+    new log starts. `gate`, when cleared, holds every append back, `prepare_gate` every preparation of files, and
+    `prepare_script` has faults to raise there. A compacted file has half the bytes, unless not `gains`: then there is
+    nothing to gain. Questions about producers are answered from its rows; `asked` counts them,
+    `ask_fault` is raised by them."""
 
     def __init__(self) -> None:
         self.commits: list[list[LogBatch]] = []
@@ -57,14 +88,27 @@ class FakeTable:
         self.is_checkpoint_due = False
         self._is_appending = False
         self.rows: list[ProducerRow] = []
-        self.key_compaction_backlog = 0
-        self.key_compaction_backlog_bytes = 0
-        self.swap_script: list[CommitOutcome | Exception] = []
+        self.change_script: list[CommitOutcome | Exception | Scripted | None] = []
         self.swaps: list[PreparedFiles] = []
-        self.cleaned: list[tuple[str, int]] = []
-        self.prepare_count = 0
-        self.prepare_fault: Exception | None = None
-        self._prepared_backlog = 0
+        self.removals: list[int] = []
+        self.prepared: list[str] = []
+        self.prepare_script: list[Exception | None] = []
+        self.prepare_gate = threading.Event()
+        self.prepare_gate.set()
+        self.discarded: list[str] = []
+        self.dropping: list[tuple[int, int, int]] = []
+        self.drop_result = Dropped()
+        self.drop_fault: Exception | None = None
+        self.is_checkpoint_needed = False
+        self.checkpoints: list[int] = []
+        self.orphans: frozenset[str] = frozenset()
+        self.deleted_orphans: list[frozenset[str]] = []
+        self.swap_refusal: Refused | None = None
+        self.live: list[FakeFile] = []
+        self.compacted_to = 0
+        self.gains = True
+        self._seen_to = 0
+        self._file_count = 0
         self._high_watermarks = {0: 0}
         self._txns: dict[int, ProducerProgress] = {}
         self._forgotten: set[int] = set()
@@ -119,9 +163,35 @@ class FakeTable:
         for progress in producers:
             self._txns[progress.producer_id] = replace(progress, updated_ms=now_ms)
             self._forgotten.discard(progress.producer_id)
-        self._state = replace(self._state, version=self._state.version + 1, high_watermark=expected)
-        self._high_watermarks[self._state.version] = expected
-        return Committed(self._state.version, expected)
+        self.live.append(self._new_file(batches, now_ms))
+        self._state = replace(self._state, high_watermark=expected)
+        return self._next_version()
+
+    def _new_file(self, batches: Sequence[LogBatch], now_ms: int) -> FakeFile:
+        return FakeFile(
+            path=self._new_path(),
+            size_bytes=sum(batch.size_bytes for batch in batches),
+            base_offset=batches[0].base_offset,
+            next_offset=batches[-1].next_offset,
+            record_count=sum(batch.record_count for batch in batches),
+            timestamp_max_ms=max(batch.timestamp_max_ms for batch in batches),
+            appended_ms=now_ms,
+        )
+
+    def _new_path(self) -> str:
+        self._file_count += 1
+        return f"file-{self._file_count}"
+
+    def _next_version(self) -> Committed:
+        version, high_watermark = self._state.version + 1, self._state.high_watermark
+        self._state = replace(
+            self._state,
+            version=version,
+            file_count=len(self.live),
+            size_bytes=sum(file.size_bytes for file in self.live),
+        )
+        self._high_watermarks[version] = high_watermark
+        return Committed(version, high_watermark)
 
     def commit_foreign(self, count: int) -> None:
         """What another writer does to the table: `count` records that this one does not know of."""
@@ -157,7 +227,11 @@ class FakeTable:
         return None
 
     def write_checkpoint(self) -> None:
-        self.is_checkpoint_due = False
+        self.is_checkpoint_due = self.is_checkpoint_needed = False
+        self.checkpoints.append(self._state.version)
+
+    def is_checkpoint_needed_to_drop(self, *, committed_before_ms: int) -> bool:
+        return self.is_checkpoint_needed
 
     @property
     def producer_progress(self) -> Mapping[int, ProducerProgress]:
@@ -187,32 +261,128 @@ class FakeTable:
             return None
         return self._high_watermarks[max(done for done in self._high_watermarks if done <= version)]
 
-    def prepare_key_compaction(self, *, now_ms: int, tombstone_retention_ms: int) -> PreparedFiles | None:
-        """There is something to gain if there is a backlog."""
-        self.prepare_count += 1
-        if self.prepare_fault is not None:
-            raise self.prepare_fault
-        backlog, self._prepared_backlog = self.key_compaction_backlog, self.key_compaction_backlog
-        return PreparedFiles(["old"] * backlog, 1, 100, None) if backlog else None
+    @property
+    def files(self) -> Sequence[LogFile]:
+        return tuple(self.live)
+
+    @property
+    def key_compaction_backlog(self) -> int:
+        return len(self._unseen())
+
+    @property
+    def key_compaction_backlog_bytes(self) -> int:
+        return sum(file.size_bytes for file in self._unseen())
+
+    def _unseen(self) -> list[FakeFile]:
+        return [file for file in self.live if file.base_offset >= max(self.compacted_to, self._seen_to)]
+
+    def prepare_key_compaction(
+        self, *, now_ms: int, tombstone_retention_ms: int, end_offset: int = OFFSET_MAX, pace: Pace = no_pace
+    ) -> PreparedFiles | None:
+        files = [file for file in self.live if file.next_offset <= end_offset]
+        self._prepare("compact", files, pace)
+        if not files or not self.gains:
+            self._seen_to = files[-1].next_offset if files else self._seen_to
+            return None
+        merged = self._merged(files)
+        return self._prepared(files, replace(merged, size_bytes=merged.size_bytes // 2), merged.next_offset)
+
+    def prepare_roll(
+        self,
+        files: Sequence[LogFile],
+        *,
+        compression: str,
+        now_ms: int,
+        tombstone_retention_ms: int,
+        pace: Pace = no_pace,
+    ) -> PreparedFiles:
+        chosen = [file for file in self.live if file.path in {wanted.path for wanted in files}]
+        assert len(chosen) == len(files) > 1, f"expected live files to roll, found {len(chosen)} of {len(files)}"
+        self._prepare("roll", chosen, pace)
+        return self._prepared(chosen, self._merged(chosen), None)
+
+    def _prepare(self, kind: str, files: Sequence[FakeFile], pace: Pace) -> None:
+        self.prepared.append(kind)
+        self.prepare_gate.wait()
+        fault = self.prepare_script.pop(0) if self.prepare_script else None
+        if fault is not None:
+            raise fault
+        pace(sum(file.size_bytes for file in files))
+
+    def _merged(self, files: Sequence[FakeFile]) -> FakeFile:
+        return FakeFile(
+            path=self._new_path(),
+            size_bytes=sum(file.size_bytes for file in files),
+            base_offset=files[0].base_offset,
+            next_offset=files[-1].next_offset,
+            record_count=sum(file.record_count for file in files),
+            timestamp_max_ms=max(file.timestamp_max_ms for file in files),
+            appended_ms=max(file.appended_ms for file in files),
+            level=max(file.level for file in files) + 1,
+        )
+
+    def _prepared(self, files: Sequence[FakeFile], file: FakeFile, compacted_to: int | None) -> PreparedFiles:
+        return PreparedFiles([old.path for old in files], 1, file.size_bytes, _Plan(file, compacted_to))
+
+    def check_swap(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> PreparedFiles | Refused:
+        self.prepared.append("check")
+        if self.swap_refusal is not None:
+            return self.swap_refusal
+        files = [file for file in self.live if file.path in removes]
+        if not files:
+            return Refused(ErrorCode.INVALID_REQUEST, f"expected live files, found {removes}")
+        compacted_to = files[-1].next_offset if kind is SwapKind.LAST_OF_KEYS else None
+        return self._prepared(files, replace(self._merged(files), path=adds[0]), compacted_to)
 
     def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         self.swaps.append(prepared)
-        step = self.swap_script.pop(0) if self.swap_script else None
+        plan: _Plan = prepared.plan
+        paths = [file.path for file in self.live]
+        if not set(prepared.removes) <= set(paths):
+            self.discarded.append(plan.file.path)
+            return Conflicted(self._state.version, None, "the files have changed since others were prepared for them")
+        first = paths.index(prepared.removes[0])
+
+        def swap() -> None:
+            self.live[first : first + len(prepared.removes)] = [plan.file]
+            self.compacted_to = max(self.compacted_to, plan.compacted_to or 0)
+
+        return self._change(swap)
+
+    def advance_log_start(self, offset: int, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        assert self._state.log_start < offset <= self._state.high_watermark, f"log start {offset}, {self._state}"
+        self.removals.append(offset)
+
+        def remove() -> None:
+            self.live = [file for file in self.live if file.next_offset > offset]
+            self.rows = [row for row in self.rows if row.offset >= offset]
+            self._state = replace(self._state, log_start=offset)
+
+        return self._change(remove)
+
+    def _change(self, change: Callable[[], None]) -> CommitOutcome:
+        step = self.change_script.pop(0) if self.change_script else None
         if isinstance(step, Exception):
             raise step
-        if step is not None:
+        if step is not None and not isinstance(step, Scripted):
             return step
-        self.key_compaction_backlog -= self._prepared_backlog
-        self._state = replace(self._state, version=self._state.version + 1)
-        return Committed(self._state.version, self._state.high_watermark)
+        change()
+        committed = self._next_version()
+        return committed if step is None else Unknown(committed.version, "the reply was lost")
 
-    def delete_removed_files(self, *, removed_before_ms: int) -> int:
-        self.cleaned.append(("files", removed_before_ms))
-        return 0
+    def drop_old_versions(self, *, committed_before_ms: int, count_max: int, removed_before_ms: int) -> Dropped:
+        self.dropping.append((committed_before_ms, count_max, removed_before_ms))
+        if self.drop_fault is not None:
+            raise self.drop_fault
+        dropped, self.drop_result = self.drop_result, Dropped()
+        return dropped
 
-    def drop_old_versions(self, *, committed_before_ms: int, count_max: int) -> int:
-        self.cleaned.append(("versions", committed_before_ms))
-        return 0
+    def find_orphans(self) -> frozenset[str]:
+        return self.orphans
+
+    def delete_orphans(self, orphans: frozenset[str]) -> int:
+        self.deleted_orphans.append(orphans)
+        return len(orphans)
 
     def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
         self._ask("find_last_sequence")
@@ -253,11 +423,21 @@ class FakeKeyedRows:
 
 
 class ManualClock:
+    """Time passes by `advance`; who sets `time_ms` sets the wall clock alone."""
+
     def __init__(self, now_ms: int = 1_000_000) -> None:
         self.time_ms = now_ms
+        self.passed_ms = 0
+
+    def advance(self, by_ms: int) -> None:
+        self.time_ms += by_ms
+        self.passed_ms += by_ms
 
     def now_ms(self) -> int:
         return self.time_ms
+
+    def monotonic_ms(self) -> int:
+        return self.passed_ms
 
 
 def records(count: int = 1, size_bytes: int = 100, producer: ProducerStamp | None = None) -> RecordBatch:

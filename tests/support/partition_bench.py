@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -10,7 +11,9 @@ from typing import TypeVar
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp, TimestampType, TopicPartition
 from bus.partition_log.appends import AppendRules
+from bus.partition_log.maintenance import MaintenanceRules, VersionRules
 from bus.runtime.blocking import BlockingCalls
+from bus.runtime.maintenance import IoThrottle, Maintenance, MaintenanceClock
 from bus.runtime.partition import Appended, AppendResult, Partition, PartitionSettings, ResumeResult
 from bus.runtime.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope
@@ -29,6 +32,11 @@ SETTINGS = PartitionSettings(
     compression="none",
     commit_interval_ms=0,
     commit_burst=1,
+    maintenance=MaintenanceRules(
+        versions=VersionRules(retention_ms=86_400_000, count_max=50_000, file_delete_delay_ms=60_000),
+        tombstone_retention_ms=10_000,
+        compression="none",
+    ),
 )
 
 
@@ -43,7 +51,7 @@ class InlineCalls(BlockingCalls):
             future.set_exception(error)
         return future
 
-    read = maintain = commit
+    read = maintain = housekeep = commit
 
 
 class Bench:
@@ -55,10 +63,12 @@ class Bench:
         clock: ManualClock | None = None,
         calls: BlockingCalls | None = None,
         settings: PartitionSettings = SETTINGS,
+        backoff_s: float = 60.0,
     ) -> None:
         self.table = FakeTable() if table is None else table
         self.clock = ManualClock() if clock is None else clock
         self.tasks = TaskScope("test")
+        self.throttle = IoThrottle(sys.float_info.max)
         self.calls = BlockingCalls(2) if calls is None else calls
         self.partition = Partition(
             NAME,
@@ -70,6 +80,7 @@ class Bench:
             calls=self.calls,
             cache=TailCache(1_000_000),
             tasks=self.tasks,
+            maintenance=Maintenance(MaintenanceClock(self.clock), self.throttle, backoff_s=backoff_s),
         )
 
     def append(self, count: int = 1, *, acks: int = -1, size_bytes: int = 100) -> asyncio.Future[AppendResult]:

@@ -1,7 +1,7 @@
 """Which records of a refused batch are at fault, so that a producer can fail these alone and send the others again.
 
-The rules refuse a batch as a whole: they see its largest record and its span of timestamps. Here, and only after a
-refusal, the records are looked at, by whole columns.
+The rules refuse a batch as a whole: they see its largest record, its span of timestamps and how many keys are missing.
+Here, and only after a refusal, the records are looked at, by whole columns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bus.partition_log.appends import AppendRules
 
 # A batch may hold millions of records; who sends the others again is told about the next ones.
 FAULTS_MAX = 1_000
-_BLAMES_RECORDS = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_TIMESTAMP})
+_BLAMES_RECORDS = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_TIMESTAMP, ErrorCode.INVALID_RECORD})
 
 
 def find_faults(
@@ -41,7 +41,8 @@ def find_faults(
     else:
         times = _timestamps_ms(batch)
         is_mistimed = (times < earliest_ms) | (times > latest_ms)
-    indices = np.flatnonzero(is_too_large | is_mistimed)
+    is_keyless = _has_no_key(batch) if rules.is_key_required else np.zeros(batch.record_count, bool)
+    indices = np.flatnonzero(is_too_large | is_mistimed | is_keyless)
     if len(indices) == batch.record_count:
         return []
 
@@ -50,6 +51,8 @@ def find_faults(
             yield f"expected at most {rules.record_bytes_max} bytes (max.message.bytes), found {sizes[index]}"
         if is_mistimed[index]:
             yield f"expected a timestamp from {earliest_ms} to {latest_ms} ms, found {times[index]}"
+        if is_keyless[index]:
+            yield "expected a key (cleanup.policy has compact), found none"
 
     return [pb.RecordError(index=index, message="; ".join(say(index))) for index in indices[:FAULTS_MAX].tolist()]
 
@@ -72,6 +75,12 @@ def record_sizes(columns: pa.RecordBatch) -> Any:
 def _lengths(array: pa.Array) -> Any:
     """Bytes of each value; 0 where it is null."""
     return pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _has_no_key(batch: RecordBatch) -> Any:
+    if "key" not in batch.columns.schema.names:
+        return np.ones(batch.record_count, bool)
+    return batch.columns.column("key").is_null().to_numpy(zero_copy_only=False)
 
 
 def _timestamps_ms(batch: RecordBatch) -> Any:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.partition_log.cleaning import FILES_MAX, FILES_MIN, Backlog, decide_compaction
+from bus.partition_log.cleaning import FILES_MAX, FILES_MIN, Backlog, decide_internal_compaction
 
 
 @pytest.mark.parametrize(
@@ -17,12 +17,7 @@ from bus.partition_log.cleaning import FILES_MAX, FILES_MIN, Backlog, decide_com
     ],
 )
 def test_many_files_or_more_than_was_compacted_before_make_it_due(backlog: Backlog, is_due: bool) -> None:
-    assert decide_compaction(backlog) is is_due
-
-
-def test_after_a_failure_it_waits_for_more_files_even_if_there_are_too_many() -> None:
-    assert not decide_compaction(Backlog(FILES_MAX + FILES_MIN - 1, 10, 0), failed_file_count=FILES_MAX)
-    assert decide_compaction(Backlog(FILES_MAX + FILES_MIN, 10, 0), failed_file_count=FILES_MAX)
+    assert decide_internal_compaction(backlog) is is_due
 
 
 def test_what_is_rewritten_stays_within_twice_what_was_appended_plus_a_share_of_the_compacted() -> None:
@@ -32,7 +27,7 @@ def test_what_is_rewritten_stays_within_twice_what_was_appended_plus_a_share_of_
     for _ in range(20_000):
         commits, appended = commits + 1, appended + file_bytes
         backlog = Backlog(backlog.file_count + 1, backlog.size_bytes + file_bytes, compacted)
-        if decide_compaction(backlog):
+        if decide_internal_compaction(backlog):
             compacted = min(key_bytes_max, compacted + backlog.size_bytes)
             rewritten += compacted
             backlog = Backlog(0, 0, compacted)

@@ -1,0 +1,137 @@
+"""Which small data files become one larger one.
+
+Guards two bounds: few files are live whatever the sizes of commits, and each row is rewritten a small number of times.
+Theory of operation. An append writes a file of level 0, and a roll of files gives one of the next level, so a file's
+level says how often its rows were rewritten. Files of one level that follow each other are a run; it is rolled when
+there are many of them, when no more of them fit into one file, or when the oldest is old. A file of half a
+`segment.bytes` is full: it is never rolled again, and what small files lie before it can never grow. These are rolled
+together, whatever their levels. No file is rolled across the end of what key compaction has seen. As a segment of
+Kafka's does, a rolled file spans about `segment.ms` at most, so that retention can let go of it in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from bus.ports import LogFile
+
+# A run of so many files is rolled. Each row is then rewritten once for every factor of as much.
+RUN_FILES_MAX = 400
+# So many small files are too many, whatever their levels: the longest run is rolled.
+SMALL_FILES_MAX = 800
+
+
+@dataclass(frozen=True, slots=True)
+class RollingRules:
+    segment_bytes: int  # segment.bytes: no rolled file is planned to be larger
+    segment_ms: int  # segment.ms
+
+    def is_full(self, file: LogFile) -> bool:
+        return file.size_bytes * 2 >= self.segment_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Fragment:
+    """Small files that follow each other. `is_closed`: a file that stays as it is follows, so they cannot grow."""
+
+    files: Sequence[LogFile]
+    is_closed: bool
+
+
+Run = Sequence[LogFile]
+
+
+def decide_roll(
+    files: Sequence[LogFile],
+    rules: RollingRules,
+    *,
+    compacted_to: int,
+    now_ms: int,
+    left_alone: Collection[str] = (),
+) -> Run:
+    """The files to be rolled now, at least two; empty: none. `files` are all live ones; those whose paths are in
+    `left_alone` cannot be read, and stay. The newest come first: they are many, and a roll of them is quick."""
+    fragments = _split(files, rules, compacted_to, left_alone)
+    for fragment in reversed(fragments):
+        run = _due_run(fragment, rules, now_ms)
+        if run:
+            return run
+    if sum(len(fragment.files) for fragment in fragments) < SMALL_FILES_MAX:
+        return ()
+    runs = (_fitting(run, rules) for fragment in fragments for run in _runs(fragment))
+    longest = max(runs, key=len)
+    return longest if len(longest) > 1 else ()
+
+
+def plan_full_roll(
+    files: Sequence[LogFile], rules: RollingRules, *, compacted_to: int, left_alone: Collection[str] = ()
+) -> list[Run]:
+    """All that may be rolled, due or not, oldest first."""
+    plan: list[Run] = []
+    for fragment in _split(files, rules, compacted_to, left_alone):
+        rest = fragment.files
+        while rest:
+            run = _fitting(rest, rules)
+            if len(run) > 1:
+                plan.append(run)
+            rest = rest[len(run) :]
+    return plan
+
+
+def _split(
+    files: Sequence[LogFile], rules: RollingRules, compacted_to: int, left_alone: Collection[str]
+) -> list[_Fragment]:
+    fragments: list[_Fragment] = []
+    small: list[LogFile] = []
+    for file in files:
+        stays = rules.is_full(file) or file.path in left_alone
+        is_across = bool(small) and small[-1].base_offset < compacted_to <= file.base_offset
+        if small and (stays or is_across):
+            fragments.append(_Fragment(small, is_closed=stays))
+            small = []
+        if not stays:
+            small.append(file)
+    if small:
+        fragments.append(_Fragment(small, is_closed=False))
+    return fragments
+
+
+def _runs(fragment: _Fragment) -> list[Run]:
+    """A closed fragment is one run, whatever the levels in it."""
+    if fragment.is_closed:
+        return [fragment.files]
+    return [list(run) for _, run in groupby(fragment.files, key=lambda file: file.level)]
+
+
+def _due_run(fragment: _Fragment, rules: RollingRules, now_ms: int) -> Run:
+    for run in reversed(_runs(fragment)):
+        for due in _complete(run, rules):
+            if len(due) > 1 and (fragment.is_closed or _is_due(due, run, rules, now_ms)):
+                return due
+    return ()
+
+
+def _complete(run: Run, rules: RollingRules) -> Iterator[Run]:
+    """What fits into one file, from each file that cannot be joined with the one before it."""
+    while run:
+        fitting = _fitting(run, rules)
+        yield fitting
+        run = run[len(fitting) :]
+
+
+def _is_due(fitting: Run, run: Run, rules: RollingRules, now_ms: int) -> bool:
+    is_last = fitting[-1] is run[-1]
+    return not is_last or len(fitting) >= RUN_FILES_MAX or now_ms - fitting[0].appended_ms >= rules.segment_ms
+
+
+def _fitting(files: Run, rules: RollingRules) -> Run:
+    """As many from the first on, at least one, as may be one file."""
+    size_bytes = 0
+    for count, file in enumerate(files):
+        size_bytes += file.size_bytes
+        is_too_long = file.appended_ms - files[0].appended_ms >= rules.segment_ms
+        if count and (size_bytes > rules.segment_bytes or is_too_long):
+            return files[:count]
+    return files

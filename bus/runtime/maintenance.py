@@ -1,0 +1,119 @@
+"""What maintenance of all partitions shares: the disk's share of it, its time, and the words in which it is asked for.
+
+Guards two bounds: all maintenance together reads and writes at most `bytes_per_second`, and whoever stops a partition
+waits for no more than the few bytes that one step takes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from bus.errors import Refused
+from bus.partition_log.retention import RetentionTime, read_time
+from bus.ports import Clock, MaintenanceStopped
+
+# What may be used at once after a rest, in seconds of the allowance: smooths what comes in large pieces.
+_BURST_S = 0.1
+
+
+class MaintenanceAction(Enum):
+    """What may be asked for by hand."""
+
+    ROLL = "roll"  # small data files become large ones, due or not
+    COMPACT = "compact"  # of every key the last record stays
+    CLEAN = "clean"  # retention, and what is old enough of versions, removed files and orphans goes
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceResult:
+    """What became of a partition. Bytes and files are those that are live, but for what was deleted."""
+
+    version: int
+    files_before: int
+    files_after: int
+    bytes_before: int
+    bytes_after: int
+    rewritten_bytes: int
+    log_start: int
+    dropped_versions: int
+    deleted_files: int
+    deleted_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsDeleted:
+    """`low_watermark` is the log start now, `version` the one that the table has."""
+
+    low_watermark: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilesSwapped:
+    version: int
+
+
+MaintainResult = MaintenanceResult | Refused
+DeleteRecordsResult = RecordsDeleted | Refused
+SwapResult = FilesSwapped | Refused
+
+
+class IoThrottle:
+    """An allowance of bytes for each second, for any number of threads. What was used already is waited for
+    afterwards, each user in turn."""
+
+    def __init__(self, bytes_per_second: float, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._used_until_s = 0.0  # by then the allowance has made up for what was used
+
+    def use(self, byte_count: int) -> float:
+        """Returns for how many seconds the user has to rest."""
+        with self._lock:
+            now_s = self._monotonic_s()
+            self._used_until_s = max(self._used_until_s, now_s - _BURST_S) + byte_count / self._bytes_per_second
+            return max(0.0, self._used_until_s - now_s)
+
+
+class MaintenancePace:
+    """One partition's share of the throttle: a `bus.ports.Pace` until it is stopped."""
+
+    def __init__(self, throttle: IoThrottle) -> None:
+        self._throttle = throttle
+        self._stopped = threading.Event()
+
+    def __call__(self, byte_count: int) -> None:
+        delay_s = self._throttle.use(byte_count)
+        if self._stopped.is_set() or (delay_s > 0 and self._stopped.wait(min(delay_s, threading.TIMEOUT_MAX))):
+            raise MaintenanceStopped("the partition is going away")
+
+    def stop(self) -> None:
+        """Whoever rests, or calls again, is told."""
+        self._stopped.set()
+
+
+class MaintenanceClock:
+    """The time that retention goes by, the same for all partitions. To be read every now and then."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._time: RetentionTime | None = None
+        self.now_ms()
+
+    def now_ms(self) -> int:
+        self._time = read_time(self._time, wall_ms=self._clock.now_ms(), monotonic_ms=self._clock.monotonic_ms())
+        return self._time.now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """`backoff_s`: how long maintenance of a partition rests after it failed."""
+
+    clock: MaintenanceClock
+    throttle: IoThrottle
+    backoff_s: float
