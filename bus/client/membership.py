@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -78,12 +79,13 @@ class Lose:
 @dataclass(frozen=True, slots=True, eq=False)
 class Lead:
     """Let `assignor` spread the partitions of `topics` over `members`; then `lead`. `is_kept`: the assignment holds as
-    it is, only the numbers of partitions are wanted."""
+    it is: `kept`, of all members together; only the numbers of partitions are wanted."""
 
     assignor: Assignor
     topics: frozenset[str]
     members: Mapping[str, MemberSubscription]
     is_kept: bool
+    kept: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,7 +192,12 @@ class Membership:
         if work is not self._lead:
             return
         self._lead = None
-        self._led_partitions = {topic: partitions.get(topic, 0) for topic in work.topics}
+        if work.is_kept:
+            # Partitions may have come while nobody led, or are nobody's: a rebalance that moves them had only begun.
+            found = Counter(partition.topic for partition in work.kept)
+            self._led_partitions = {topic: found[topic] for topic in work.topics}
+        else:
+            self._led_partitions = {topic: partitions.get(topic, 0) for topic in work.topics}
         address = self._coordinator.address
         if address is None:
             self._fail(BusError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is not known"), now)
@@ -446,12 +453,13 @@ class Membership:
     def _begin_to_lead(self, answer: pb.JoinGroupResponse, now: float) -> None:
         try:
             members = {member.member_id: decode_subscription(member) for member in answer.members}
+            kept = frozenset[TopicPartition]().union(*(decode_assignment(m.assignment) for m in answer.members))
         except BusError as error:
             self._give_up(error, now)
             return
         self.phase = Phase.LEADING
         topics = frozenset(topic for member in members.values() for topic in member.topics)
-        self._lead = Lead(self._assignors[answer.protocol], topics, members, answer.skip_assignment)
+        self._lead = Lead(self._assignors[answer.protocol], topics, members, answer.skip_assignment, kept)
 
     def _on_synced(self, answer: pb.SyncGroupResponse, now: float) -> None:
         try:

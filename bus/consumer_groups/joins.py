@@ -155,7 +155,8 @@ def _replace_static(draft: StepDraft, command: JoinGroup, request_id: int, new_m
 
 
 def _go_on_with(draft: StepDraft, member: Member, request_id: int) -> None:
-    """No rebalance. If the member leads it gets all members, to see what has changed, but does not assign (KIP-814)."""
+    """No rebalance. If the member leads it gets all members and what they have, to see what has changed, but does
+    not assign (KIP-814)."""
     draft.group = draft.group.put_members([replace(member, awaiting_join=None)])
     draft.record(stored_group(draft.group))
     is_leader = draft.group.leader_id == member.member_id

@@ -141,14 +141,19 @@ def joined(group: Group, member_id: str, *, skip_assignment: bool = False) -> Jo
         group.protocol,
         group.leader_id,
         member_id,
-        _joined_members(group, group.protocol) if member_id == group.leader_id else (),
+        _joined_members(group, group.protocol, is_kept=skip_assignment) if member_id == group.leader_id else (),
         skip_assignment,
     )
 
 
-def _joined_members(group: Group, protocol: str) -> tuple[JoinedMember, ...]:
+def _joined_members(group: Group, protocol: str, *, is_kept: bool) -> tuple[JoinedMember, ...]:
     return tuple(
-        JoinedMember(member.member_id, member.group_instance_id, member.metadata(protocol).metadata)
+        JoinedMember(
+            member.member_id,
+            member.group_instance_id,
+            member.metadata(protocol).metadata,
+            member.assignment.data if is_kept else b"",
+        )
         for member in group.members.values()
     )
 

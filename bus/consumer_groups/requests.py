@@ -58,6 +58,7 @@ class JoinedMember:
     member_id: str
     group_instance_id: str | None
     metadata: bytes  # for the protocol that was chosen
+    assignment: bytes = b""  # only if it stays as it is
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ def encode_join(request: pb.JoinGroupRequest, answer: GroupAnswer) -> pb.JoinGro
                         member_id=member.member_id,
                         group_instance_id=member.group_instance_id,
                         metadata=member.metadata,
+                        assignment=member.assignment,
                     )
                     for member in answer.members
                 ],

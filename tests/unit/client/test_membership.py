@@ -163,6 +163,27 @@ def test_leader_rebalances_when_partitions_come_to_topics_of_the_group() -> None
     assert member.machine.is_rejoining()
 
 
+@pytest.mark.parametrize(("kept", "is_rebalanced"), [([P0, P1], False), ([P0], True)])
+def test_static_leader_that_restarts_rebalances_only_for_partitions_that_nobody_has(
+    kept: list[TopicPartition], is_rebalanced: bool
+) -> None:
+    member = Member(group_instance_id="desk").find()
+    member.work()
+    join = member.take("JoinGroup")
+    metadata = join.message.protocols[0].metadata
+    shares = {"m": encode_assignment(kept[:1]), "other": encode_assignment(kept[1:])}
+    members = [pb.JoinedMember(member_id=m, metadata=metadata, assignment=share) for m, share in shares.items()]
+    answer = pb.JoinGroupResponse(
+        generation=1, protocol="range", leader_id="m", member_id="m", members=members, skip_assignment=True
+    )
+    member.answer(join, answer)
+    member.machine.lead(member.work(), {"t": 2}, {}, member.now)
+    member.sync(member.take("SyncGroup"), P0)
+    member.work()
+    member.machine.note_partitions({"t": 2})
+    assert member.machine.is_rejoining() is is_rebalanced
+
+
 @pytest.mark.parametrize("code", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT])
 def test_join_that_may_succeed_later_is_repeated_after_a_pause(code: ErrorCode) -> None:
     member = Member().find()

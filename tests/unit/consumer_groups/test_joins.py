@@ -8,6 +8,7 @@ from bus.consumer_groups.group import GroupState
 from bus.consumer_groups.group_rules import GroupRules
 from bus.consumer_groups.records import GroupStored
 from bus.consumer_groups.requests import (
+    Assignment,
     GroupProtocol,
     Joined,
     JoinGroup,
@@ -255,15 +256,16 @@ def test_static_member_takes_the_place_of_its_twin_without_a_rebalance() -> None
     assert bench.answer(SyncGroup(GROUP_ID, 1, new, "desk", None, None)) == Synced("consumer", "range", old.encode())
 
 
-def test_static_leader_that_restarts_gets_all_members_and_need_not_assign() -> None:
+def test_static_leader_that_restarts_gets_all_members_with_what_they_have_and_need_not_assign() -> None:
     bench = GroupBench()
     bench.ask(join(group_instance_id="desk"))
     bench.wait(3_000)
-    bench.ask(SyncGroup(GROUP_ID, 1, "m-1", "desk", None, None))
+    bench.ask(SyncGroup(GROUP_ID, 1, "m-1", "desk", None, None, {"m-1": Assignment(b"all")}))
     answer = bench.answer(join(group_instance_id="desk"))
     assert isinstance(answer, Joined)
     assert answer.skip_assignment
-    assert (answer.leader_id, [m.member_id for m in answer.members]) == (answer.member_id, [answer.member_id])
+    assert answer.leader_id == answer.member_id
+    assert [(m.member_id, m.assignment) for m in answer.members] == [(answer.member_id, b"all")]
 
 
 def test_static_member_that_restarts_before_it_has_synced_still_has_to() -> None:
