@@ -75,6 +75,11 @@ class CoordinatorFinder:
         """When `find` may have something to do without any answer."""
         return math.inf if self.address is not None or self._under_way is not None else self._retry_at
 
+    def next_event_after(self, now: float) -> float:
+        """The same for who waits, but a search that is due by now is nothing to wake up for: who wants it begins it."""
+        due = self.next_event()
+        return due if due > now else math.inf
+
     def raise_error(self) -> None:
         """What keeps the coordinator from being found for good; the next search may begin."""
         if self.error is not None:

@@ -407,7 +407,7 @@ class GroupClient:
                 if is_settled() or now >= deadline:
                     return
                 if not self._link.has_outgoing:
-                    due = min(deadline, self.commits.next_event(now), max(now, self.coordinator.next_event()))
+                    due = min(deadline, self.commits.next_event(now), self.coordinator.next_event_after(now))
                     self._changed.wait(max(0.0, due - now))
             self._link.deliver()
 

@@ -1,0 +1,44 @@
+"""The search for a group's coordinator, under a clock of its own."""
+
+from __future__ import annotations
+
+import math
+
+from bus.client.coordinator import CoordinatorFinder, GroupRequest
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+
+BACKOFF_S = 0.1
+
+
+def finder_of(sent: list[GroupRequest]) -> CoordinatorFinder:
+    return CoordinatorFinder(
+        "g", 1_000, send=sent.append, backoff_s=lambda failures: BACKOFF_S, may_retry=lambda error: error.retriable
+    )
+
+
+def test_search_that_nobody_has_begun_though_it_is_due_wakes_nobody_again_and_again() -> None:
+    sent: list[GroupRequest] = []
+    finder = finder_of(sent)
+    finder.find(5.0)
+    broker = pb.Broker(broker_id=1, host="c", port=1)
+    finder.on_answer(sent.pop(), pb.FindCoordinatorResponse(coordinator=broker), 5.0)
+    assert finder.next_event_after(6.0) == math.inf
+    finder.mark_unknown("c:1", "it is gone", 6.0)
+    assert finder.next_event_after(6.0) == 6.0 + BACKOFF_S
+    assert finder.next_event_after(6.0 + BACKOFF_S) == math.inf
+    assert finder.next_event() == 6.0 + BACKOFF_S
+
+
+def test_failed_search_is_repeated_after_a_pause_and_one_at_a_time() -> None:
+    sent: list[GroupRequest] = []
+    finder = finder_of(sent)
+    finder.find(5.0)
+    finder.find(5.0)
+    (request,) = sent
+    finder.on_answer(request, BusError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "none"), 5.0)
+    finder.find(5.0)
+    assert sent == [request]
+    assert finder.next_event_after(5.0) == 5.0 + BACKOFF_S
+    finder.find(5.0 + BACKOFF_S)
+    assert len(sent) == 2
