@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bus import BusError, Consumer, TopicPartition
+from bus import BusError, Consumer, ConsumerRecord, TopicPartition
 from bus.errors import ErrorCode
 
 SESSION_TIMEOUT_MS = 1_000
@@ -33,8 +33,10 @@ _MOVED = {
 class Journal:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self.is_empty = True
 
     def note(self, *words: object) -> None:
+        self.is_empty = False
         os.write(self._file, " ".join(map(str, words)).encode() + b"\n")
 
     def noting(self, event: str) -> Callable[[list[TopicPartition]], None]:
@@ -43,6 +45,15 @@ class Journal:
                 self.note(event, partition.partition)
 
         return note_all
+
+
+def poll(consumer: Consumer, journal: Journal) -> list[ConsumerRecord]:
+    try:
+        return consumer.poll(500)
+    except BusError as error:
+        if error.code is not ErrorCode.NETWORK_EXCEPTION or not journal.is_empty:
+            raise
+        return []  # it was started while the broker was down: a consumer tells that, once it was there it only waits
 
 
 def main(address: str, topic: str, group: str, client_id: str, path: str) -> None:
@@ -74,11 +85,10 @@ def main(address: str, topic: str, group: str, client_id: str, path: str) -> Non
         on_lost=journal.noting("lost"),
     )
     while not is_over:
-        records = consumer.poll(500)  # what a rebalance kept from being committed is committed soon
-        for record in records:
+        for record in poll(consumer, journal):
             journal.note(record.partition, record.offset, record.value.decode())
         try:
-            consumer.commit()
+            consumer.commit()  # what a rebalance keeps from being committed is committed soon
         except BusError as error:
             if error.code not in _MOVED:
                 raise
