@@ -50,6 +50,8 @@ _DICTIONARIES = ["timestamp_type", "leader_epoch"]
 _DICTIONARIES_AND_TIMESTAMP = [*_DICTIONARIES, "timestamp"]
 # These stay the same or go up by one: as differences they are a few bits each, in no more time than plain.
 _ENCODINGS = dict.fromkeys(("offset", "producer_id", "producer_epoch", "sequence"), "DELTA_BINARY_PACKED")
+# Times of many batches: too many for a dictionary, and close to each other.
+_REWRITTEN_ENCODINGS = {**_ENCODINGS, "timestamp": "DELTA_BINARY_PACKED"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +103,20 @@ def open_parquet_writer(
     *,
     compression: str,
     dictionaries: Sequence[str] = _DICTIONARIES,
-    has_page_index: bool = False,
+    is_rewritten: bool = False,
 ) -> pq.ParquetWriter:
-    """A data file of the log as the bus writes it, rows in offset order. The caller decides where a row group ends."""
+    """A data file of the log as the bus writes it, rows in offset order. The caller decides where a row group ends.
+    One of rewritten rows, which is read for long, has a page index."""
     return pq.ParquetWriter(
         sink,
         schema,
         store_schema=False,
         compression=compression,
         use_dictionary=list(dictionaries),
-        column_encoding=_ENCODINGS,
+        column_encoding=_REWRITTEN_ENCODINGS if is_rewritten else _ENCODINGS,
         write_statistics=_STATISTICS,
         write_page_checksum=True,
-        write_page_index=has_page_index,
+        write_page_index=is_rewritten,
     )
 
 

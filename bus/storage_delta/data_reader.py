@@ -22,7 +22,7 @@ from bus.log_schema import LOG_COLUMNS
 from bus.model import LogBatch, ProducerStamp, TimestampType
 from bus.ports import FoundOffset
 from bus.storage_delta.actions import LiveFile
-from bus.storage_delta.batch_slices import find_in_batch
+from bus.storage_delta.batch_slices import find_in_batch, position_of, slice_batch
 from bus.storage_delta.read_cache import Footer, ReadCache, RowGroup
 from bus.storage_delta.store import KeyNotFound, ObjectStore
 
@@ -55,12 +55,23 @@ class DataReader:
                     self._cache.add_decoded(key, group.index, cached)
                 yield cached
 
-    def find_timestamp(self, file: LiveFile, timestamp_ms: int) -> FoundOffset | None:
-        """The first record of the file whose timestamp is at or after `timestamp_ms`."""
-        for batch in self.batches_from(file, file.base_offset):
+    def find_timestamp(self, file: LiveFile, timestamp_ms: int, *, offset: int = 0) -> FoundOffset | None:
+        """The first record of the file, from `offset` on, whose timestamp is at or after `timestamp_ms`."""
+        for batch in self._parts_from(file, offset):
             if batch.timestamp_max_ms >= timestamp_ms:
                 return find_in_batch(batch, timestamp_ms)
         return None
+
+    def timestamp_max_ms_from(self, file: LiveFile, offset: int) -> int | None:
+        """The largest timestamp of the file's records from `offset` on; None if there is none."""
+        return max((batch.timestamp_max_ms for batch in self._parts_from(file, offset)), default=None)
+
+    def _parts_from(self, file: LiveFile, offset: int) -> Iterator[LogBatch]:
+        """As `batches_from`, and the first does not begin below."""
+        for batch in self.batches_from(file, offset):
+            start = position_of(batch, offset)
+            if start < batch.record_count:
+                yield slice_batch(batch, start=start, stop=batch.record_count)
 
     def read_columns(
         self, file: LiveFile, names: Sequence[str], may_hold: Callable[[Statistics], bool]
@@ -81,21 +92,30 @@ class DataReader:
             yield table
 
     def scan(self, file: LiveFile, names: Sequence[str]) -> Iterator[pa.Table]:
-        """These columns of all rows, in offset order, a row group at a time: for whoever reads each file once. Of the
-        log's types; a column that the file lacks is null."""
-        _, footer = self._open_footer(file)
-        schema = pa.schema([self._schema.field(name) for name in names])
+        """These columns of all rows, in offset order, a part of the file at a time: for whoever reads each file once,
+        so it passes by the cache. Of the log's types; a column that the file lacks is null."""
+        is_whole = names == self._schema.names
+        schema = self._schema if is_whole else pa.schema([self._schema.field(name) for name in names])
         with self._damage_named(file):
-            parquet = self._open(file, footer)
-            present = [name for name in names if name in parquet.schema_arrow.names]
-            if not file.is_ordered:
-                columns = list(dict.fromkeys(["offset", *present]))
-                yield _conform(parquet.read(columns=columns, use_threads=False).sort_by("offset"), schema)
-                return
-        for index in range(footer.metadata.num_row_groups):
+            parquet = self._open_to_scan(file)
+            columns = None if is_whole else [name for name in names if name in parquet.schema_arrow.names]
+            groups = parquet.num_row_groups
+        if not file.is_ordered:
             with self._damage_named(file):
-                table = _conform(parquet.read_row_group(index, columns=present, use_threads=False), schema)
-            yield table
+                rows = _conform(parquet.read(use_threads=False).sort_by("offset"), self._schema).select(names)
+            yield rows
+        elif file.size_bytes <= _SMALL_FILE_BYTES:
+            with self._damage_named(file):
+                rows = _conform(parquet.read(columns=columns, use_threads=False), schema)
+                _check_span(rows, file)
+            yield rows
+        else:
+            for group in range(groups):
+                with self._damage_named(file):
+                    rows = _conform(parquet.read_row_group(group, columns=columns, use_threads=False), schema)
+                    _check_span(rows, file)
+                if rows.num_rows:
+                    yield rows
 
     def open_unnamed(self, path: str) -> tuple[pq.ParquetFile, int]:
         """A file of the table's folder that no version names, and its size in bytes. Raises what Arrow raises, and
@@ -168,6 +188,21 @@ class DataReader:
             coerce_int96_timestamp_unit="us",
             page_checksum_verification=True,
         )
+
+    def _open_to_scan(self, file: LiveFile) -> pq.ParquetFile:
+        found = self._store.size(f"{self._folder}/{file.path}")
+        if found != file.size_bytes:
+            raise ValueError(f"found {found} bytes")
+        is_small = file.size_bytes <= _SMALL_FILE_BYTES
+        parquet = pq.ParquetFile(
+            self._source(file),
+            pre_buffer=not is_small,
+            coerce_int96_timestamp_unit="us",
+            page_checksum_verification=True,
+        )
+        if parquet.metadata.num_rows != file.record_count:
+            raise ValueError(f"expected {file.record_count} rows, found {parquet.metadata.num_rows}")
+        return parquet
 
     def _source(self, file: LiveFile) -> Any:
         key = f"{self._folder}/{file.path}"
@@ -261,7 +296,18 @@ class _RangeFile(io.RawIOBase):
         return True
 
 
+def _check_span(rows: pa.Table, file: LiveFile) -> None:
+    """Of rows in offset order."""
+    if "offset" in rows.column_names and rows.num_rows:
+        offsets = rows.column("offset")
+        first, last = offsets[0].as_py(), offsets[-1].as_py()
+        if not file.base_offset <= first <= last < file.next_offset:
+            raise ValueError(f"found offsets {first} to {last}")
+
+
 def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    if table.schema.equals(schema):
+        return table
     return pa.Table.from_arrays(
         [
             table.column(field.name).cast(field.type)

@@ -25,6 +25,8 @@ from bus.storage_delta.tombstone_ages import Ages
 
 # Of rows with next to no bytes.
 _ROW_GROUP_ROWS_MAX = 1 << 18
+# Encoding takes each chunk of a table for itself, which costs more than copying many small ones.
+_CHUNKS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,7 @@ class FileRewriter:
         try:
             while following is not None:
                 file = _RewrittenFile(self._folder, f"{base_offset:020d}-{rewriting.txn_id}.parquet", self._schema)
-                contents = file.encode(chain([following], parts), rewriting, pace)
-                self._under_way.add(file.name)
-                self._store.write_parts(f"{self._folder}/{file.name}", contents)
+                self._write_file(file, file.encode(chain([following], parts), rewriting, pace))
                 following = next(parts, None)
                 next_offset = rewriting.next_offset if following is None else file.statistics.next_offset
                 written.append(file.describe(rewriting, base_offset=base_offset, next_offset=next_offset))
@@ -73,6 +73,14 @@ class FileRewriter:
         if not written:
             raise StorageDamaged(f"{self._folder}: expected rows from offset {base_offset} on, found none")
         return written
+
+    def _write_file(self, file: _RewrittenFile, contents: Iterator[bytes]) -> None:
+        self._under_way.add(file.name)
+        try:
+            self._store.write_parts(f"{self._folder}/{file.name}", contents)
+        except BaseException:
+            self._under_way.settle([file.name])
+            raise
 
     def discard(self, written: Iterable[tuple[LiveFile, str]]) -> None:
         discard(self._store, self._folder, (file.path for file, _ in written))
@@ -94,12 +102,13 @@ class _RewrittenFile:
             self._schema,
             compression=rewriting.compression,
             dictionaries=_dictionaries(self._schema),
-            has_page_index=True,
+            is_rewritten=True,
         )
-        for group in self._groups(rows, rewriting.file_bytes_max):
-            self.statistics.add(group)
-            writer.write_table(group, row_group_size=group.num_rows)
-            yield self._paced(sink.take(), pace)
+        for gathered in self._gather(rows, rewriting.file_bytes_max):
+            self.statistics.add(gathered)
+            for group in _cut(gathered):
+                writer.write_table(group, row_group_size=group.num_rows)
+                yield self._paced(sink.take(), pace)
         writer.close()
         yield self._paced(sink.take(), pace)
 
@@ -108,27 +117,41 @@ class _RewrittenFile:
         pace(len(part))
         return part
 
-    def _groups(self, rows: Iterable[pa.Table], file_bytes_max: int) -> Iterator[pa.Table]:
+    def _gather(self, rows: Iterable[pa.Table], file_bytes_max: int) -> Iterator[pa.Table]:
+        """Enough of them for a row group or more, as one table."""
         waiting: list[pa.Table] = []
         waiting_bytes = waiting_rows = 0
         for table in rows:
             waiting.append(table)
-            waiting_bytes += table.nbytes
+            waiting_bytes += table.get_total_buffer_size()
             waiting_rows += table.num_rows
             is_full = self._size_bytes + waiting_bytes >= file_bytes_max
             if is_full or waiting_bytes >= ROW_GROUP_BYTES or waiting_rows >= _ROW_GROUP_ROWS_MAX:
-                yield pa.concat_tables(waiting).combine_chunks()
+                yield _join(waiting)
                 waiting, waiting_bytes, waiting_rows = [], 0, 0
             if is_full:
                 return
         if waiting:
-            yield pa.concat_tables(waiting).combine_chunks()
+            yield _join(waiting)
 
     def describe(self, rewriting: Rewriting, *, base_offset: int, next_offset: int) -> tuple[LiveFile, str]:
         file, stats = self.statistics.describe(
             self.name, self._size_bytes, base_offset=base_offset, next_offset=next_offset
         )
         return with_history(file, rewriting.ages, level=rewriting.level), stats
+
+
+def _join(tables: Sequence[pa.Table]) -> pa.Table:
+    joined = pa.concat_tables(tables)
+    return joined.combine_chunks() if len(tables) > _CHUNKS_MAX else joined
+
+
+def _cut(rows: pa.Table) -> Iterator[pa.Table]:
+    """About a row group's size each: what other engines wrote comes in larger ones."""
+    count = max(1, round(rows.nbytes / ROW_GROUP_BYTES), round(rows.num_rows / _ROW_GROUP_ROWS_MAX))
+    row_count = -(-rows.num_rows // count)
+    for first in range(0, rows.num_rows, row_count):
+        yield rows.slice(first, row_count)
 
 
 class _Sink:
@@ -166,4 +189,4 @@ def _dictionaries(schema: pa.Schema) -> Sequence[str]:
         if pa.types.is_struct(value_type)
         else []
     )
-    return ["timestamp_type", "leader_epoch", "timestamp", *texts]
+    return ["timestamp_type", "leader_epoch", *texts]

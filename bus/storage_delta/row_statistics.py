@@ -25,7 +25,7 @@ COLUMNS = ("offset", "timestamp", *PRODUCER_COLUMNS, "leader_epoch")
 
 
 class RowStatistics:
-    """Rows come in offset order, with the columns `COLUMNS` at least, each in one chunk."""
+    """Rows come in offset order, with the columns `COLUMNS` at least."""
 
     def __init__(self, origin: str) -> None:
         """`origin` names the rows where they are found to be wrong."""
@@ -42,7 +42,8 @@ class RowStatistics:
         return self._last_offset + 1
 
     def add(self, rows: pa.Table) -> None:
-        """Raises `StorageDamaged` if the offsets do not grow."""
+        """Raises `StorageDamaged` if the offsets do not grow. `rows` are not empty."""
+        rows = rows.select(list(COLUMNS)).combine_chunks()
         offsets = _values(rows, "offset")
         if offsets[0] <= self._last_offset or np.any(offsets[1:] <= offsets[:-1]):
             before = np.append(self._last_offset, offsets[:-1])
