@@ -2,8 +2,9 @@
 
 Versions are contiguous and whole. Each commit follows the protocol (no two actions that reconcile with each other) and
 the log: offsets dense, leader and producer epochs never go back, the high watermark told truly, rewriting keeps
-offsets, retention takes the oldest. Each checkpoint equals the replay, and `_last_checkpoint` points to one. Looks into
-no data file. Shares no code with the path that commits and opens; prints and mends nothing.
+offsets, retention takes the oldest. What a repair has undone is no breach any more, but a note. Each checkpoint equals
+the replay, and `_last_checkpoint` points to one. Looks into no data file. Shares no code with the path that commits and
+opens; prints and mends nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote
 
 from bus.log_schema import LOG_SCHEMA, delta_schema_string
@@ -22,6 +24,7 @@ from bus.storage_delta.log_replay import (
     LAST_CHECKPOINT,
     LEADER_EPOCH_APP,
     LOG_FOLDER,
+    PRODUCER_APPS,
     Action,
     AddedFile,
     LogListing,
@@ -46,7 +49,7 @@ _ADD_FIELDS: Mapping[str, type] = {
     "stats": str,
 }
 _OUR_ENGINE = "delta-bus/"
-_INTERNAL_APPS = (HIGH_WATERMARK_APP, LEADER_EPOCH_APP, COMPACTED_APP)
+_REPAIR = "REPAIR"
 
 
 class LogMoved(Exception):
@@ -80,6 +83,7 @@ class LogCheck:
     listing: LogListing
     table: ReplayedTable = field(default_factory=ReplayedTable)
     breaches: list[Breach] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     is_judged: bool = False  # the table is that of the last version
     high_watermark: int = 0
     leader_epoch: int = -1
@@ -92,11 +96,43 @@ class LogCheck:
             return
         self._start(versions)
         for version in self._contiguous(versions):
-            if not self._check_version(version):
+            known = len(self.breaches)
+            is_whole = self._check_version(version)
+            if len(self.breaches) > known and self._pass_repaired(version, known):
+                continue
+            if not is_whole:
                 return
             if version in self.listing.checkpoints:
                 self._check_checkpoint(version)
         self._check_last_checkpoint()
+
+    def _pass_repaired(self, version: int, known: int) -> bool:
+        """Whether a repair has undone `version`; then the replay goes on with the checkpoint that the repair left, and
+        what was found of it, beyond the first `known` breaches, is no breach."""
+        repaired = self._find_repair(version)
+        if repaired is None:
+            return False
+        found = self.breaches[known:]
+        del self.breaches[known:]
+        self.notes += [f"undone by the repair in version {repaired}: {breach}" for breach in found]
+        actions = self._load_checkpoint(repaired)
+        if actions is not None:
+            self.table = ReplayedTable()
+            self._adopt(repaired, actions)
+        return True
+
+    def _find_repair(self, version: int) -> int | None:
+        for later in sorted(self.listing.checkpoints):
+            if later <= version or later not in self.listing.versions:
+                continue
+            try:
+                info = _info_of(load_version(self.store, self.folder, later))
+            except (Unreadable, KeyNotFound):
+                continue
+            undone = (info.get("operationParameters") or {}).get("undoneFrom")
+            if _is_repair(info) and undone is not None and int(undone) <= version:
+                return later
+        return None
 
     def _start(self, versions: Sequence[int]) -> None:
         """Where version 0 is gone, a checkpoint stands for all that came before."""
@@ -127,7 +163,7 @@ class LogCheck:
         """The versions to replay, up to the first that is missing: nothing behind it can be judged."""
         if not versions or (self.table.version < 0 and versions[0] != 0):
             return
-        for version in range(self.table.version + 1, versions[-1] + 1):
+        while (version := self.table.version + 1) <= versions[-1]:
             if version not in self.listing.versions:
                 file = version_file(version)
                 self._breach("versions are contiguous", file, version, f"versions up to {versions[-1]}", "no such file")
@@ -182,6 +218,12 @@ class LogCheck:
 
     def _check_offsets(self, version: int, actions: Sequence[Action], added: Sequence[AddedFile]) -> None:
         file = version_file(version)
+        if _is_repair(_info_of(actions)):
+            # It says what is lost and brings back what is there. Whether that is all is seen when all is replayed.
+            told = [action["txn"] for action in actions if "txn" in action]
+            ends = [txn["version"] for txn in told if txn.get("appId") == HIGH_WATERMARK_APP]
+            self.high_watermark = max([self.high_watermark, *ends])
+            return
         bodies = {
             id(entry): action["add"] for entry, action in zip(added, (a for a in actions if "add" in a), strict=True)
         }
@@ -196,7 +238,7 @@ class LogCheck:
                 self._breach("offsets are dense", file, version, expected, str(entry.first_row))
             self.high_watermark = max(self.high_watermark, entry.last_row + 1)
         removed = self._removed(version, actions)
-        if rewritten and not _keeps_offsets(removed, rewritten, self.table.compacted_to):
+        if rewritten and not _keeps_offsets(removed, rewritten, self.table):
             expected = f"offsets {_text(_ranges(removed))}"
             self._breach("rewriting keeps offsets", file, version, expected, _text(_ranges(rewritten)))
         elif removed and not added:
@@ -235,7 +277,8 @@ class LogCheck:
             self._breach("compaction never goes back", file, version, expected, str(compacted_to))
         for app_id, done in txns.items():
             before = self.table.txns.get(app_id, 0)
-            if app_id.startswith("bus/") and app_id not in _INTERNAL_APPS and done >> 32 < before >> 32:
+            is_producer = app_id.removeprefix(PRODUCER_APPS).isdigit()
+            if is_producer and done >> 32 < before >> 32:
                 expected = f"{app_id} at a producer epoch of at least {before >> 32}"
                 self._breach("producer epochs never go back", file, version, expected, str(done >> 32))
 
@@ -297,6 +340,14 @@ class LogCheck:
         self.breaches.append(Breach(self.partition, promise, file, version, expected, found))
 
 
+def _info_of(actions: Sequence[Action]) -> Mapping[str, Any]:
+    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+
+
+def _is_repair(info: Mapping[str, Any]) -> bool:
+    return info.get("operation") == _REPAIR and str(info.get("engineInfo", "")).startswith(_OUR_ENGINE)
+
+
 def _check_actions(actions: Sequence[Action]) -> Iterator[tuple[str, str]]:
     """What the protocol forbids within one commit, as (expected, found)."""
     keys: list[tuple[str, str]] = []
@@ -325,13 +376,13 @@ def _is_plain_path(path: str) -> bool:
     return bool(path) and "/" not in path and not path.startswith((".", "_"))
 
 
-def _keeps_offsets(removed: Sequence[AddedFile], added: Sequence[AddedFile], compacted_to: int) -> bool:
+def _keeps_offsets(removed: Sequence[AddedFile], added: Sequence[AddedFile], table: ReplayedTable) -> bool:
     """Files that the bus wrote say which offsets they stand for. Those of another engine only have their rows, and
-    where key compaction took some, these are fewer."""
+    where key compaction took some, these are fewer. Offsets that were given up may be in or out."""
     before, after = _ranges(removed), _ranges(added)
-    if before == after:
+    if before == after or _with_lost(before, table) == _with_lost(after, table):
         return True
-    if min(file.base_offset for file in (*removed, *added)) >= compacted_to:
+    if min(file.base_offset for file in (*removed, *added)) >= table.compacted_to:
         return False
     if any(file.tag is None for file in added):
         return _lie_within(after, before) and _count(removed) == _count(added)
@@ -346,14 +397,23 @@ def _count(files: Iterable[AddedFile]) -> int:
     return sum(file.record_count for file in files)
 
 
+def _with_lost(ranges: Sequence[tuple[int, int]], table: ReplayedTable) -> list[tuple[int, int]]:
+    lost = [(first, following - 1) for first, following in table.lost_ranges]
+    return _merged([*ranges, *lost], may_overlap=True)
+
+
 def _ranges(files: Iterable[AddedFile]) -> list[tuple[int, int]]:
     """Offsets that the files cover, neighbours merged."""
+    return _merged([(file.base_offset, file.last_offset) for file in files])
+
+
+def _merged(ranges: Iterable[tuple[int, int]], *, may_overlap: bool = False) -> list[tuple[int, int]]:
     merged: list[tuple[int, int]] = []
-    for file in sorted(files, key=lambda one: one.base_offset):
-        if merged and merged[-1][1] + 1 == file.base_offset:
-            merged[-1] = (merged[-1][0], file.last_offset)
+    for first, last in sorted(ranges):
+        if merged and (first == merged[-1][1] + 1 or (may_overlap and first <= merged[-1][1])):
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
         else:
-            merged.append((file.base_offset, file.last_offset))
+            merged.append((first, last))
     return merged
 
 

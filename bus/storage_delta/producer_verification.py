@@ -2,15 +2,15 @@
 
 Guards exactly-once: within a partition, what a producer sent is there once and in its order. Epochs never fall; under
 one epoch each sequence is the one after that before it, modulo 2**31; a higher epoch begins with 0 or goes on. What
-came before the first record that is still there is not judged: retention took it. Behind a record of a compacted file
-any number may be missing: then the next one only has to be later. Memory grows with the number of producers, not with
-that of records.
+came before the first record that is still there is not judged: retention took it. Behind a record of a compacted file,
+and where records were given up, any number may be missing: then the next one only has to be later. Memory grows with
+the number of producers, not with that of records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,10 @@ class ProducerCheck:
             ):
                 yield _broken(ids[begin], last.epoch, last.sequence, epochs[begin], sequences[begin], offsets[begin])
             self.last[int(ids[end])] = _Last(int(epochs[end]), int(sequences[end]), file, may_have_holes)
+
+    def pass_loss(self) -> None:
+        """Records were given up here: whose they were is not known."""
+        self.last = {producer: replace(last, may_be_followed_by_holes=True) for producer, last in self.last.items()}
 
     def check_txns(self, txns: Mapping[str, int], *, is_whole: bool) -> Iterator[tuple[str | None, _Finding]]:
         """The path of a file, if one is at fault, and what is wrong. `is_whole`: no record was retired yet."""

@@ -71,7 +71,7 @@ def verify_partition(
         size_bytes=sum(file.size_bytes for file in log.table.files.values()),
         leader_epoch=log.table.leader_epoch,
         breaches=breaches,
-        notes=_notes(listing, log.table) if log.is_judged else (),
+        notes=[*log.notes, *_notes(listing, log.table)] if log.is_judged else (),
     )
 
 
@@ -144,10 +144,12 @@ def _check_live_files(partition: TopicPartition, table: ReplayedTable) -> Iterat
     for before, file in itertools.pairwise(files):
         # Another engine's files tell nothing of the records that key compaction took between them and others.
         is_foreign_hole = None in (before.tag, file.tag) and before.last_offset < file.base_offset <= table.compacted_to
-        if file.base_offset != before.last_offset + 1 and not is_foreign_hole:
+        is_lost = table.is_lost(before.last_offset + 1, file.base_offset)
+        if file.base_offset != before.last_offset + 1 and not is_foreign_hole and not is_lost:
             expected = f"offset {before.last_offset + 1} after {before.path}"
             yield Breach(partition, "offsets are dense", file.path, file.version, expected, str(file.base_offset))
-    if files and files[-1].last_offset + 1 != table.high_watermark:
+    end = files[-1].last_offset + 1 if files else table.high_watermark
+    if end != table.high_watermark and not table.is_lost(end, table.high_watermark):
         found = f"{files[-1].last_offset}, and a high watermark of {table.high_watermark}"
         last = f"the last offset to be {table.high_watermark - 1}"
         yield Breach(partition, "the high watermark is true", files[-1].path, files[-1].version, last, found)
@@ -159,6 +161,7 @@ def _check_data_files(
     live: Mapping[str, AddedFile] | None = None
     schema_string = str((table.metadata or {}).get("schemaString"))
     epoch, producers, is_all_there = -1, ProducerCheck(), is_read
+    losses = [first for first, _ in table.lost_ranges]
     for file in table.files_by_offset:
         try:
             check = check_data_file(
@@ -182,10 +185,15 @@ def _check_data_files(
         rows = check.producer_rows
         is_all_there = is_all_there and rows is not None
         if rows is not None:
+            if losses and losses[0] <= file.last_offset:
+                losses = [first for first in losses if first > file.last_offset]
+                producers.pass_loss()
             check.breaches += producers.add_file(file, rows, may_have_holes=table.may_have_holes(file))
         for promise, expected, found in check.breaches:
             yield Breach(partition, promise, file.path, file.version, expected, found)
     if is_all_there:
+        if losses:
+            producers.pass_loss()
         yield from _check_txns(partition, producers, table)
 
 
@@ -200,7 +208,10 @@ def _check_txns(partition: TopicPartition, producers: ProducerCheck, table: Repl
 
 def _notes(listing: LogListing, table: ReplayedTable) -> list[str]:
     unnamed = [path for path in listing.data_files if path not in table.files]
-    notes = []
+    notes = [
+        f"offsets {first} to {following - 1} were given up by a repair: no record of theirs is left"
+        for first, following in table.lost_ranges
+    ]
     if unnamed:
         size = sum(listing.data_files[path] for path in unnamed)
         files = "1 file" if len(unnamed) == 1 else f"{len(unnamed)} files"
