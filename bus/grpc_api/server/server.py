@@ -22,6 +22,7 @@ from bus.grpc_api.server.control import ControlHandler
 from bus.grpc_api.server.fetch import FetchHandler
 from bus.grpc_api.server.group_sessions import GroupSessionHandler
 from bus.grpc_api.server.groups import GroupHandler
+from bus.grpc_api.server.maintenance import BrokerStopping, MaintenanceHandler
 from bus.grpc_api.server.produce import ProduceHandler
 from bus.grpc_api.server.produce_wire import parse_call
 from bus.grpc_api.server.producers import ProducerHandler
@@ -70,6 +71,9 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         self._fetch = FetchHandler(cluster, streams, config.fetch_max_bytes)
         self._groups = GroupHandler(cluster, coordinator)
         self._group_sessions = GroupSessionHandler(cluster, coordinator, streams)
+        self._maintenance = MaintenanceHandler(
+            cluster, streams, jobs_max=config.log_cleaner_threads, request_timeout_ms=config.request_timeout_ms
+        )
 
     async def Produce(self, request_iterator, context):  # type: ignore[no-untyped-def]
         await _guard_stream(self._produce.stream, request_iterator, context)
@@ -146,6 +150,16 @@ class BusServicer(bus_pb2_grpc.BusServicer):
     async def AlterConfigs(self, request, context):  # type: ignore[no-untyped-def]
         return await _guard(self._control.alter_configs, request, context)
 
+    async def DeleteRecords(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._maintenance.delete_records, request, context)
+
+    async def MaintainLog(self, request, context):  # type: ignore[no-untyped-def]
+        async for response in _guard_answers(self._maintenance.maintain, request, context):
+            yield response
+
+    async def SwapFiles(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._maintenance.swap_files, request, context)
+
 
 async def _guard(
     handle: Callable[[RequestT], Awaitable[ResponseT]], request: RequestT, context: grpc.aio.ServicerContext
@@ -159,6 +173,22 @@ async def _guard(
         _log.exception("request failed")
         await context.abort(grpc.StatusCode.INTERNAL, f"the broker failed; see its log for {request_id.get()}")
     raise AssertionError("abort raises")
+
+
+async def _guard_answers(
+    handle: Callable[[RequestT], AsyncIterator[ResponseT]], request: RequestT, context: grpc.aio.ServicerContext
+) -> AsyncIterator[ResponseT]:
+    request_id.set(new_request_id())
+    try:
+        async for response in handle(request):
+            yield response
+    except ValueError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    except BrokerStopping as stopping:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, str(stopping))
+    except Exception:
+        _log.exception("request failed")
+        await context.abort(grpc.StatusCode.INTERNAL, f"the broker failed; see its log for {request_id.get()}")
 
 
 async def _guard_stream(

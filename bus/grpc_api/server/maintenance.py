@@ -1,0 +1,177 @@
+"""The life of the log over gRPC: records deleted, maintenance by hand, files swapped by a job.
+
+Guards one promise: each partition that was asked for gets one answer. What may be done to a partition is the runtime's
+to decide, and which files may be swapped the table's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, TypeVar
+
+from bus.errors import ErrorCode, Refused
+from bus.grpc_api.server.requests import StreamRegistry, new_request_id
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TopicPartition
+from bus.ports import SwapKind
+from bus.runtime.cluster import Cluster
+from bus.runtime.maintenance import (
+    DeleteRecordsResult,
+    FilesSwapped,
+    MaintainResult,
+    MaintenanceAction,
+    RecordsDeleted,
+)
+from bus.runtime.partition import Partition
+
+T = TypeVar("T")
+
+_ACTIONS = {
+    pb.MAINTENANCE_ACTION_ROLL: MaintenanceAction.ROLL,
+    pb.MAINTENANCE_ACTION_COMPACT: MaintenanceAction.COMPACT,
+    pb.MAINTENANCE_ACTION_CLEAN: MaintenanceAction.CLEAN,
+}
+_KINDS = {pb.SWAP_KIND_SAME_ROWS: SwapKind.SAME_ROWS, pb.SWAP_KIND_LAST_OF_KEYS: SwapKind.LAST_OF_KEYS}
+_NO_PARTITION = -1
+
+
+class BrokerStopping(Exception):
+    """The broker goes away before an answer is there."""
+
+
+class MaintenanceHandler:
+    """`jobs_max` partitions of one call are worked on at a time, so that a call that is given up leaves the rest."""
+
+    def __init__(self, cluster: Cluster, streams: StreamRegistry, *, jobs_max: int, request_timeout_ms: int) -> None:
+        self._cluster = cluster
+        self._streams = streams
+        self._jobs_max = jobs_max
+        self._request_timeout_ms = request_timeout_ms
+
+    # ------------------------------------------------------------------ deleting records
+
+    async def delete_records(self, request: pb.DeleteRecordsRequest) -> pb.DeleteRecordsResponse:
+        """All partitions at once, so that a busy one holds up no other; each has the broker's request.timeout.ms."""
+        answers = [self._delete(asked) for asked in request.partitions]
+        if answers:
+            await asyncio.wait(answers, timeout=self._request_timeout_ms / 1000)
+        late = Refused(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"the records were not deleted within {self._request_timeout_ms} ms; they may be later",
+        )
+        return pb.DeleteRecordsResponse(
+            partitions=[
+                _encode_deleted(asked, answer.result() if answer.done() else late)
+                for asked, answer in zip(request.partitions, answers, strict=True)
+            ]
+        )
+
+    def _delete(self, asked: pb.DeleteRecordsPartition) -> asyncio.Future[DeleteRecordsResult]:
+        partition = self._find(asked.topic, asked.partition)
+        if isinstance(partition, Refused):
+            return _done(partition)
+        if self._cluster.is_internal(asked.topic):
+            message = f"expected a topic of a user, found {asked.topic}: its records are the bus's own"
+            return _done(Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, message))
+        return partition.delete_records(asked.offset)
+
+    # ------------------------------------------------------------------ maintenance by hand
+
+    async def maintain(self, request: pb.MaintainLogRequest) -> AsyncIterator[pb.MaintainLogResponse]:
+        """Each partition's answer as it is finished. Raises `BrokerStopping`."""
+        action = _ACTIONS.get(request.action)
+        if action is None:
+            raise ValueError(f"expected a maintenance action from 0 to {max(_ACTIONS)}, found {request.action}")
+        waiting = deque(dict.fromkeys(request.partitions) or self._all_partitions(request.topic))
+        running: dict[asyncio.Future[MaintainResult], int] = {}
+        stopping = self._streams.start(_wait(self._streams.draining), f"maintenance/{new_request_id()}")
+        try:
+            while waiting or running:
+                while waiting and len(running) < self._jobs_max:
+                    number = waiting.popleft()
+                    running[self._maintain(request.topic, number, action)] = number
+                awaited: list[asyncio.Future[Any]] = [stopping, *running]
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+                for answer in [answer for answer in running if answer.done()]:
+                    yield _encode_maintained(running.pop(answer), answer.result())
+                if stopping.done() and (waiting or running):
+                    raise BrokerStopping("the broker is stopping")
+        finally:
+            stopping.cancel()
+
+    def _all_partitions(self, topic: str) -> Sequence[int]:
+        found = self._cluster.state.topics.get(topic)
+        return [_NO_PARTITION] if found is None else range(len(found.partitions))
+
+    def _maintain(self, topic: str, number: int, action: MaintenanceAction) -> asyncio.Future[MaintainResult]:
+        partition = self._find(topic, number)
+        return _done(partition) if isinstance(partition, Refused) else partition.maintain(action)
+
+    # ------------------------------------------------------------------ files of a job
+
+    async def swap_files(self, request: pb.SwapFilesRequest) -> pb.SwapFilesResponse:
+        kind = _KINDS.get(request.kind)
+        if kind is None:
+            raise ValueError(f"expected a kind of swap from 0 to {max(_KINDS)}, found {request.kind}")
+        partition = self._find(request.topic, request.partition)
+        if isinstance(partition, Refused):
+            return _encode_swapped(partition)
+        return _encode_swapped(await partition.swap_files(list(request.removes), list(request.adds), kind))
+
+    def _find(self, topic: str, number: int) -> Partition | Refused:
+        return self._cluster.find_partition(TopicPartition(topic, number))
+
+
+def _encode_deleted(asked: pb.DeleteRecordsPartition, result: DeleteRecordsResult) -> pb.DeleteRecordsPartitionResponse:
+    answer = pb.DeleteRecordsPartitionResponse(topic=asked.topic, partition=asked.partition)
+    match result:
+        case RecordsDeleted(low_watermark, version):
+            answer.low_watermark, answer.version = low_watermark, version
+        case Refused(code, message):
+            answer.error_code, answer.error_message = int(code), message  # type: ignore[assignment]
+            answer.low_watermark = answer.version = -1
+    return answer
+
+
+def _encode_maintained(number: int, result: MaintainResult) -> pb.MaintainLogResponse:
+    if isinstance(result, Refused):
+        return pb.MaintainLogResponse(
+            partition=number,
+            error_code=int(result.code),  # type: ignore[arg-type]
+            error_message=result.message,
+            version=-1,
+            log_start=-1,
+        )
+    return pb.MaintainLogResponse(
+        partition=number,
+        version=result.version,
+        files_before=result.files_before,
+        files_after=result.files_after,
+        bytes_before=result.bytes_before,
+        bytes_after=result.bytes_after,
+        rewritten_bytes=result.rewritten_bytes,
+        log_start=result.log_start,
+        dropped_versions=result.dropped_versions,
+        deleted_files=result.deleted_files,
+        deleted_bytes=result.deleted_bytes,
+    )
+
+
+def _encode_swapped(result: FilesSwapped | Refused) -> pb.SwapFilesResponse:
+    match result:
+        case FilesSwapped(version):
+            return pb.SwapFilesResponse(version=version)
+        case Refused(code, message):
+            return pb.SwapFilesResponse(error_code=int(code), error_message=message, version=-1)  # type: ignore[arg-type]
+
+
+def _done(result: T) -> asyncio.Future[T]:
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    answer.set_result(result)
+    return answer
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
