@@ -352,8 +352,8 @@ class PartitionTable(Protocol):
         ...
 
     def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
-        """Where that producer ended by the rows of the table: those of its highest epoch, the last in offset order.
-        None if the table has no row of it."""
+        """Where that producer ended: by the rows of its highest epoch, the last in offset order, and by what the log
+        remembers where these were retired or compacted. None if it never wrote here."""
         ...
 
 

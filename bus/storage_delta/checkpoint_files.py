@@ -68,7 +68,7 @@ def decode_checkpoint(version: int, data: bytes) -> CheckpointContent:
             size_bytes=len(data),
             action_count=table.num_rows,
             adds=_adds(parquet, table),
-            txns={txn["appId"]: decode_txn(txn) for txn in _rows(table, "txn")},
+            txns=_txns(table),
             metadata=decode_metadata({**metadata, "configuration": dict(metadata["configuration"] or ())}),
             protocol=decode_protocol(protocol),
         )
@@ -109,6 +109,18 @@ def decode_removed(data: bytes) -> dict[str, int]:
         return dict(zip(map(unquote, removes.field("path").to_pylist()), times, strict=True))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
+
+
+def decode_txns(data: bytes) -> dict[str, Txn]:
+    """Raises `MalformedCheckpoint`."""
+    try:
+        return _txns(pq.ParquetFile(pa.BufferReader(data)).read(columns=["txn"], use_threads=False))
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
+
+
+def _txns(table: pa.Table) -> dict[str, Txn]:
+    return {txn["appId"]: decode_txn(txn) for txn in _rows(table, "txn")}
 
 
 def without_removed(data: bytes, is_there: Callable[[str], bool]) -> bytes:

@@ -166,9 +166,10 @@ class PartitionReader:
             return self._read(view, offset, end_offset, max_bytes)
 
     def _read(self, view: TableView, offset: int, end_offset: int, max_bytes: int) -> list[LogBatch]:
+        offset, end_offset = max(offset, view.state.log_start), min(end_offset, view.state.high_watermark)
         batches: list[LogBatch] = []
         try:
-            for batch in self._slices(view, offset, min(end_offset, view.state.high_watermark)):
+            for batch in self._slices(view, offset, end_offset):
                 taken = count_within(batch, max_bytes) or (0 if batches else 1)
                 if taken:
                     batches.append(slice_batch(batch, start=0, stop=taken))
@@ -199,14 +200,21 @@ class PartitionReader:
 
     def find_max_timestamp(self) -> FoundOffset | None:
         with self.reading() as view:
-            count = view.state.file_count
-            return self._find_timestamp(view, view.timestamp_maxima_ms[count - 1]) if count else None
+            files, log_start = view.live_files, view.state.log_start
+            maxima = [file.timestamp_max_ms for file in files]
+            if files and files[0].base_offset < log_start:  # its maximum may be that of a record that is gone
+                visible_ms = self.data.timestamp_max_ms_from(files[0], log_start)
+                maxima[:1] = [] if visible_ms is None else [visible_ms]
+            return self._find_timestamp(view, max(maxima)) if maxima else None
 
     def _find_timestamp(self, view: TableView, timestamp_ms: int) -> FoundOffset | None:
-        index = bisect_left(view.timestamp_maxima_ms, timestamp_ms, hi=view.state.file_count)
-        if index == view.state.file_count:
-            return None
-        return self.data.find_timestamp(view.files[index], timestamp_ms)
+        count = view.state.file_count
+        for file in islice(view.files, bisect_left(view.timestamp_maxima_ms, timestamp_ms, hi=count), count):
+            if file.timestamp_max_ms >= timestamp_ms:
+                found = self.data.find_timestamp(file, timestamp_ms, offset=view.state.log_start)
+                if found is not None:  # what made the first file look right may be gone
+                    return found
+        return None
 
     def match_producer(self, batch: RecordBatch) -> ProducerMatch:
         assert batch.producer is not None, f"{self.folder}: a batch of no producer has nothing to be matched by"

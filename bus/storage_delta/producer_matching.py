@@ -79,6 +79,17 @@ def find_last_row(
     return None if last is None else ProducerProgress(producer_id, last[0], last[2])
 
 
+def later_progress(by_rows: ProducerProgress | None, by_txn: ProducerProgress | None) -> ProducerProgress | None:
+    """Where a producer ended. Its last rows may have been retired or compacted; and those that another engine appended
+    need not have come with a `txn`."""
+    if by_rows is None or by_txn is None:
+        return by_rows or by_txn
+    if by_rows.producer_epoch != by_txn.producer_epoch:
+        return max(by_rows, by_txn, key=lambda progress: progress.producer_epoch)
+    ahead = (by_txn.last_sequence - by_rows.last_sequence) % SEQUENCE_MODULUS
+    return by_txn if 0 < ahead < SEQUENCE_MODULUS // 2 else by_rows
+
+
 def _ranges_of(sequences: Any) -> list[_Range]:
     """What holds them all: one range in each half of all sequences, so that those that begin anew are not between."""
     middle = SEQUENCE_MODULUS // 2

@@ -36,7 +36,7 @@ from bus.storage_delta.actions import (
     parse_version_name,
     version_name,
 )
-from bus.storage_delta.checkpoint_files import CheckpointContent, MalformedCheckpoint, decode_checkpoint
+from bus.storage_delta.checkpoint_files import CheckpointContent, MalformedCheckpoint, decode_checkpoint, decode_txns
 from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.orphans import base_offset_of, list_data_files
 from bus.storage_delta.store import KeyNotFound, ObjectStore
@@ -139,6 +139,22 @@ def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapsh
             is_hint_wrong=_is_hint_wrong(store, log_folder, names, newest),
         ),
     )
+
+
+def load_txns(store: ObjectStore, folder: str, checkpoint_version: int, version: int) -> dict[str, Txn]:
+    """The `txn` actions as `version` left them, from the checkpoint (-1: there is none) and the versions after it.
+    Raises `StorageFault`."""
+    log_folder, txns = f"{folder}/{LOG_FOLDER}", dict[str, Txn]()
+    try:
+        if checkpoint_version >= 0:
+            name = checkpoint_name(checkpoint_version)
+            txns.update(decode_txns(store.get(f"{log_folder}/{name}")))
+        for later in range(checkpoint_version + 1, version + 1):
+            name = version_name(later)
+            txns.update(decode_commit(later, store.get(f"{log_folder}/{name}")).txns)
+    except (MalformedCheckpoint, MalformedCommit) as malformed:
+        raise StorageDamaged(f"{log_folder}/{name}: {malformed}") from None
+    return txns
 
 
 def _newest_valid_checkpoint(

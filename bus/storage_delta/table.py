@@ -53,11 +53,12 @@ from bus.storage_delta.key_compaction import KeyCompaction
 from bus.storage_delta.old_versions import Limits, OldVersions
 from bus.storage_delta.orphans import FilesUnderWay, list_data_files, load_removed
 from bus.storage_delta.partition_reader import PartitionReader
+from bus.storage_delta.producer_matching import later_progress
 from bus.storage_delta.producer_spans import id_max_of
 from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.recovery import recover, remove_leftovers
 from bus.storage_delta.rolling import Rolling
-from bus.storage_delta.snapshot import Removal
+from bus.storage_delta.snapshot import Removal, load_txns
 from bus.storage_delta.store import KeyNotFound, ObjectStore
 from bus.storage_delta.swap_checks import check_swap
 from bus.storage_delta.swaps import SwapPlan, discard
@@ -218,7 +219,13 @@ class DeltaPartitionTable:
         return self._reader.match_producer(batch)
 
     def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
-        return self._reader.find_last_sequence(producer_id)
+        rows = self._reader.find_last_sequence(producer_id)
+        told = self._producers.get(producer_id)
+        if told is None:  # forgotten by memory, not by the log
+            with self._cleaning:
+                txns = load_txns(self._store, self._folder, self._checkpoint_version, self.state.version)
+            told = decode_producers(txns).get(producer_id)
+        return later_progress(rows, told)
 
     def high_watermark_at(self, version: int) -> int | None:
         return self._reader.high_watermark_at(version)

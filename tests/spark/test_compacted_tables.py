@@ -58,9 +58,8 @@ class Writer:
         assert isinstance(self.table.swap_files(prepared, leader_epoch=0, now_ms=now_ms), Committed)
 
     def clean(self) -> None:
-        self.table.delete_removed_files(removed_before_ms=2**62)
         self.table.write_checkpoint()
-        self.table.drop_old_versions(committed_before_ms=0, count_max=1)
+        self.table.drop_old_versions(committed_before_ms=0, count_max=1, removed_before_ms=2**62)
 
     def reopen(self) -> None:
         self.table = self.storage.open_partition(NAME, topic_id="id")
