@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from bus.spark.source.batch import BusBatchReader, batch_reader
 from bus.spark.source.options import SourceOptions, parse_source_options
 from bus.spark.source.rows import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS, columns_of
+from bus.spark.source.stream import BusStreamReader
 
 
 class BusDataSource(DataSource):
@@ -30,6 +31,10 @@ class BusDataSource(DataSource):
         options = self._source_options(is_stream=False)
         columns = columns_of(schema, include_headers=options.include_headers)
         return batch_reader(options, columns, cores=_cores())
+
+    def streamReader(self, schema: StructType) -> BusStreamReader:
+        options = self._source_options(is_stream=True)
+        return BusStreamReader(options, columns_of(schema, include_headers=options.include_headers), cores=_cores())
 
     def _source_options(self, *, is_stream: bool) -> SourceOptions:
         return parse_source_options(self.options, is_stream=is_stream)

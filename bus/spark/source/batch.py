@@ -8,58 +8,26 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from bus.model import TopicPartition
-from bus.spark.source.access import Bounds, InputRange, LogAccess
-from bus.spark.source.broker_access import BrokerAccess
-from bus.spark.source.file_ranges import read_range
+from bus.spark.source.access import Bounds, LogAccess
 from bus.spark.source.filters import NO_LIMITS, RowLimits, limits_of
-from bus.spark.source.options import Location, OptionError, SourceOptions
-from bus.spark.source.planning import OffsetRange, pack, ranges_between
+from bus.spark.source.inputs import BusInput, open_access, plan_input, read_input
+from bus.spark.source.options import OptionError, SourceOptions
+from bus.spark.source.planning import OffsetRange, ranges_between
 from bus.spark.source.positions import Edge
 from bus.spark.source.rows import RowColumns
 from bus.spark.source.starting import resolve, select
-from bus.spark.source.storage_access import StorageAccess
 
 _log = logging.getLogger(__name__)
 
 # Spark asks for filters in a worker of this name; a reader that offers to take them elsewhere is refused unless a
 # setting of the session is on.
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-
-
-def open_access(location: Location) -> LogAccess:
-    """Raises `RootNotUsable`, or `BusError` if no broker answers."""
-    if location.address is not None:
-        return BrokerAccess(location)
-    assert location.root is not None, "neither a broker nor a root"
-    return StorageAccess(location.root)
-
-
-class BusInput(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, ranges: Sequence[InputRange], location: Location) -> None:
-        super().__init__(None)
-        self.ranges = tuple(ranges)
-        self.location = location
-
-
-def read_input(task: BusInput, columns: RowColumns) -> Iterator[pa.RecordBatch]:
-    for wanted in task.ranges:
-        for table in read_range(wanted, columns.log_columns, task.location):
-            yield from columns.batches(wanted.offsets.partition, table)
-
-
-def plan_input(ranges: list[OffsetRange], access: LogAccess, options: SourceOptions, *, cores: int) -> list[BusInput]:
-    packed = pack(
-        ranges, cores=cores, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
-    )
-    return [BusInput(access.plan(taken), access.location) for taken in packed]
 
 
 class BusBatchReader(DataSourceReader):

@@ -1,8 +1,8 @@
 """Where a query begins or ends in its partitions, as its options say it, and offsets as JSON.
 
-The JSON of a query's offsets is Kafka's, `{"orders":{"0":23,"1":5}}`, and under the empty name, which no topic has, the
-ids of the topics: a topic that was deleted and made again is noticed. Guards one promise: what was not written by us,
-or not for these topics, is never taken for an offset of ours.
+The JSON of a query's offsets is Kafka's, `{"orders":{"0":23,"1":5}}`, and under the empty name, which no topic has,
+what is ours: the ids of the topics, so that one that was deleted and made again is noticed, and an id of the query,
+which lives in its checkpoint. Guards one promise: what was not written by us is never taken for an offset of ours.
 """
 
 from __future__ import annotations
@@ -74,10 +74,12 @@ class QueryOffsets:
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str]
+    query_id: str
 
     def encode(self) -> dict[str, Any]:
         """As JSON data, sorted: equal offsets give equal texts."""
-        return {**encode_partitions(self.offsets), "": dict(sorted(self.topic_ids.items()))}
+        ours = {"query_id": self.query_id, "topic_ids": dict(sorted(self.topic_ids.items()))}
+        return {**encode_partitions(self.offsets), "": ours}
 
 
 def decode_query_offsets(data: Any) -> QueryOffsets:
@@ -85,13 +87,14 @@ def decode_query_offsets(data: Any) -> QueryOffsets:
     if not isinstance(data, dict):
         raise NotOffsets(f"expected a JSON object of offsets, found {data!r}")
     offsets = decode_partitions({name: partitions for name, partitions in data.items() if name}, "an offset")
-    topic_ids = data.get("")
-    if topic_ids is None:
+    ours = data.get("")
+    if ours is None:
         raise KafkaOffsets(f"expected offsets with topic ids, found those of a Kafka source: {json.dumps(data)}")
     topics = {partition.topic for partition in offsets}
+    topic_ids = ours.get("topic_ids") if isinstance(ours, dict) else None
     if not isinstance(topic_ids, dict) or not topics <= topic_ids.keys():
-        raise NotOffsets(f"expected the ids of the topics {', '.join(sorted(topics))}, found {topic_ids!r}")
-    return QueryOffsets(offsets, topic_ids)
+        raise NotOffsets(f"expected the ids of the topics {', '.join(sorted(topics))}, found {ours!r}")
+    return QueryOffsets(offsets, topic_ids, str(ours.get("query_id", "")))
 
 
 def encode_partitions(numbers: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:

@@ -1,0 +1,49 @@
+"""What Spark's tasks read: planned on the driver, sent to them, turned into rows there.
+
+Guards one promise: an input is all that a task needs; it opens what it reads by itself and leaves nothing open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from bus.spark.source.access import InputRange, LogAccess
+from bus.spark.source.broker_access import BrokerAccess
+from bus.spark.source.file_ranges import read_range
+from bus.spark.source.options import Location, SourceOptions
+from bus.spark.source.planning import OffsetRange, pack
+from bus.spark.source.rows import RowColumns
+from bus.spark.source.storage_access import StorageAccess
+
+
+def open_access(location: Location) -> LogAccess:
+    """Raises `RootNotUsable`, or `BusError` if no broker answers."""
+    if location.address is not None:
+        return BrokerAccess(location)
+    assert location.root is not None, "neither a broker nor a root"
+    return StorageAccess(location.root)
+
+
+class BusInput(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, ranges: Sequence[InputRange], location: Location) -> None:
+        super().__init__(None)
+        self.ranges = tuple(ranges)
+        self.location = location
+
+
+def read_input(task: BusInput, columns: RowColumns) -> Iterator[pa.RecordBatch]:
+    for wanted in task.ranges:
+        for table in read_range(wanted, columns.log_columns, task.location):
+            yield from columns.batches(wanted.offsets.partition, table)
+
+
+def plan_input(ranges: list[OffsetRange], access: LogAccess, options: SourceOptions, *, cores: int) -> list[BusInput]:
+    packed = pack(
+        ranges, cores=cores, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
+    )
+    return [BusInput(access.plan(taken), access.location) for taken in packed]
