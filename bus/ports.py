@@ -86,6 +86,7 @@ class ProducerMatch:
 
     offsets: Sequence[int]
     missing: RecordBatch | None
+    has_holes: bool = False  # key compaction has been over a part of the log: what is missing may have been there
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,12 +131,14 @@ def decide_match(
     A record up to the last sequence that is not in the table was appended once, for sequences have no gaps, and has
     since been retired or compacted: it is never appended again. If nothing of a batch is left, the answer is
     DUPLICATE_SEQUENCE_NUMBER, which a client takes for success without an offset. So it is said only where it can be
-    true: while the log starts at 0 nothing was retired, and what is not in the table never was.
+    true: while the log starts at 0 and has no holes nothing was retired or compacted, and what is not in the table
+    never was.
     """
     old_count = min(record_count, _records_behind(state, stamp.base_sequence) + 1)
     matched = [offset >= 0 for offset in match.offsets]
     following = str(sequence_after(state.last_sequence, 1))
-    if log_start == 0 and not all(matched[:old_count]):
+    is_whole = log_start == 0 and not match.has_holes
+    if is_whole and not all(matched[:old_count]):
         return _refuse_sequence(stamp, following)
     if old_count == record_count:
         return Found(match.offsets) if any(matched) else _refuse_duplicate(state, stamp, record_count)

@@ -220,7 +220,7 @@ class PartitionReader:
         assert batch.producer is not None, f"{self.folder}: a batch of no producer has nothing to be matched by"
         with self.reading() as view:
             spans = view.producers.find_producer(batch.producer.producer_id, file_count=view.state.file_count)
-            return match_batch(batch, spans, view.files, self.data)
+            return match_batch(batch, spans, view.files, self.data, has_holes=view.compacted_to > 0)
 
     def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
         with self.reading() as view:

@@ -34,7 +34,9 @@ class _Rows:
     sequences: Any
 
 
-def match_batch(batch: RecordBatch, spans: Any, files: Sequence[LiveFile], reader: DataReader) -> ProducerMatch:
+def match_batch(
+    batch: RecordBatch, spans: Any, files: Sequence[LiveFile], reader: DataReader, *, has_holes: bool = False
+) -> ProducerMatch:
     """`spans`: those of the producer in `files`, in the order of the files."""
     assert batch.producer is not None, "only batches of idempotent producers can be matched"
     producer_id, epoch = batch.producer.producer_id, batch.producer.producer_epoch
@@ -52,7 +54,7 @@ def match_batch(batch: RecordBatch, spans: Any, files: Sequence[LiveFile], reade
             offsets[order[places[is_wanted]]] = at[is_wanted]
         if np.all(offsets >= 0):
             break
-    return ProducerMatch(offsets.tolist(), _missing(batch, offsets < 0))
+    return ProducerMatch(offsets.tolist(), _missing(batch, offsets < 0), has_holes)
 
 
 def _missing(batch: RecordBatch, is_missing: Any) -> RecordBatch | None:

@@ -249,11 +249,13 @@ class FakeTable:
         sequences = [sequence_after(stamp.base_sequence, position) for position in range(batch.record_count)]
         offsets = [stored.get((stamp.producer_id, stamp.producer_epoch, sequence), -1) for sequence in sequences]
         missing = [sequence for sequence, offset in zip(sequences, offsets, strict=True) if offset < 0]
+        has_holes = self.compacted_to > 0
         if not missing:
-            return ProducerMatch(offsets, None)
+            return ProducerMatch(offsets, None, has_holes)
         if len(missing) == len(sequences):
-            return ProducerMatch(offsets, batch)
-        return ProducerMatch(offsets, replace(batch, record_count=len(missing), columns={"sequence": missing}))
+            return ProducerMatch(offsets, batch, has_holes)
+        rest = replace(batch, record_count=len(missing), columns={"sequence": missing})
+        return ProducerMatch(offsets, rest, has_holes)
 
     def high_watermark_at(self, version: int) -> int | None:
         """As if nobody but `commit` had moved it."""

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.errors import StorageDamaged, StorageFault
-from bus.model import LogBatch, TimestampType, TopicPartition
-from bus.ports import Committed, Conflicted, PreparedFiles, ProducerProgress, Unknown
+from bus.model import LogBatch, ProducerStamp, RecordBatch, TimestampType, TopicPartition
+from bus.ports import Committed, Conflicted, PreparedFiles, ProducerMatch, ProducerProgress, Unknown
 from bus.storage_delta.actions import LiveFile, version_name
 from bus.storage_delta.data_files import ROW_GROUP_BYTES
 from bus.storage_delta.key_compaction import KeyCompaction
@@ -273,6 +273,33 @@ def test_the_producers_of_the_rows_that_stay_are_found_again() -> None:
     ended = bench.table.find_last_sequence(8)  # its only record fell, and is in the log's memory
     assert ended == ProducerProgress(8, 0, 0, updated_ms=bench.now_ms)
     assert bench.breaches() == []
+
+
+def test_a_repeat_of_what_was_compacted_is_told_from_what_was_never_there() -> None:
+    bench = TableBench()
+    bench.append((b"a", b"1"), (b"b", b"1"), producer=(7, 0, 0))
+    bench.append((b"a", b"2"), producer=(8, 0, 0))
+    columns = pa.RecordBatch.from_arrays([pa.array([b"a", b"b"]), pa.array([b"1", b"1"])], names=["key", "value"])
+    repeat = RecordBatch(2, 4, 2, 0, 0, False, columns, ProducerStamp(7, 0, 0))
+    assert bench.table.match_producer(repeat) == ProducerMatch([0, 1], None, has_holes=False)
+    bench.roll()
+    assert bench.table.match_producer(repeat) == ProducerMatch([0, 1], None, has_holes=False)
+    bench.compact()
+    for _ in range(2):
+        match = bench.table.match_producer(repeat)
+        assert (match.offsets, match.has_holes) == ([-1, 1], True)
+        bench.reopen()
+    bench.roll()
+    assert bench.table.match_producer(repeat).offsets == [-1, 1]
+
+
+def test_a_producer_whose_last_records_fell_goes_on_behind_them() -> None:
+    bench = TableBench()
+    bench.append((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), producer=(7, 2, 0))
+    bench.append((b"a", b"3"), producer=(8, 0, 0))
+    bench.compact()
+    bench.table.forget_producers(updated_before_ms=bench.now_ms + 1)
+    assert bench.table.find_last_sequence(7) == ProducerProgress(7, 2, 2, bench.now_ms)
 
 
 def test_a_conflict_removes_the_new_files_and_the_log_is_read_again() -> None:

@@ -163,6 +163,34 @@ def test_retired_records_are_never_appended_again() -> None:
     run(scenario)
 
 
+def test_compacted_records_are_never_appended_again() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.send(7, 0, 4)
+        await bench.send(7, 4, 4)
+        bench = bench.reopened()
+        bench.table.rows = [row for row in bench.table.rows if row.offset in (2, 3, 7)]
+        bench.table.compacted_to = 8
+        assert code(await bench.send(7, 0, 2)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+        assert code(await bench.send(7, 4, 3)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+        in_part = await bench.send(7, 0, 4)
+        assert isinstance(in_part, Appended)
+        assert in_part.offsets == [-1, -1, 2, 3]
+        assert code(await bench.send(7, 9, 1)) is OUT_OF_ORDER
+        assert base_offset(await bench.send(7, 8, 1)) == 8
+
+    run(scenario)
+
+
+def test_records_that_are_in_no_whole_log_were_never_there() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.send(7, 0, 4)
+        bench = bench.reopened()
+        bench.table.rows = []
+        assert code(await bench.send(7, 0, 2)) is OUT_OF_ORDER
+
+    run(scenario)
+
+
 def test_new_leader_knows_the_producers_of_the_old_one() -> None:
     async def scenario(bench: Bench) -> None:
         first = await bench.send(7, 0, 4, epoch=2)
