@@ -27,6 +27,7 @@ from bus.storage_delta.actions import (
     LiveFile,
     MalformedCommit,
     Protocol,
+    Remove,
     TableMetadata,
     Txn,
     checkpoint_name,
@@ -99,6 +100,9 @@ class _Replay:
     metadata: TableMetadata | None = None
     protocol: Protocol | None = None
     high_watermark: int = 0
+    # What another engine did and may not, by data file, and the files that it removed. A RESTORE undoes it.
+    harms: dict[str, str] = field(default_factory=dict)
+    taken: dict[str, LiveFile] = field(default_factory=dict)
 
 
 def table_exists(store: ObjectStore, folder: str) -> bool:
@@ -248,6 +252,8 @@ def _apply_tail(
             _check_torn_version(f"{log_folder}/{name}", version == tail[-1], store, replay, str(malformed))
             return name
         _apply_commit(commit, replay, reader)
+    for harm in replay.harms.values():
+        raise StorageDamaged(harm)
     return None
 
 
@@ -278,26 +284,50 @@ def _apply_commit(commit: Commit, replay: _Replay, reader: DataReader) -> None:
     if commit.version == 0 and (commit.metadata is None or commit.protocol is None):
         raise StorageDamaged(f"{_where(replay, commit)}: expected protocol and metadata, found only {commit.operation}")
     for remove in commit.removes:
-        if remove.is_data_change and not commit.is_ours:
-            raise StorageDamaged(
-                f"{_where(replay, commit)}: {commit.engine_info} removed records of {remove.path} by "
-                f"{commit.operation}; only the broker may"
-            )
-        replay.files.pop(remove.path, None)
-        replay.removed[remove.path] = Removal(commit.version, remove.removed_ms)
+        _apply_remove(commit, remove, replay)
     for add in commit.adds:
-        file = add.live or _adopt(replay, commit.version, f"{commit.operation} of {commit.engine_info}", add, reader)
-        if add.is_data_change and file.base_offset != replay.high_watermark:
-            raise StorageDamaged(
-                f"{_where(replay, commit)}: {commit.operation} of {commit.engine_info} added {add.path} with offsets "
-                f"{file.base_offset} to {file.next_offset - 1}, expected them from {replay.high_watermark} on"
-            )
-        if add.is_data_change:
-            replay.high_watermark = file.next_offset
-        replay.files[add.path] = file
-        replay.removed.pop(add.path, None)
+        _apply_add(commit, add, replay, reader)
     replay.txns.update(commit.txns)
     replay.version = commit.version
+
+
+def _apply_remove(commit: Commit, remove: Remove, replay: _Replay) -> None:
+    file = replay.files.pop(remove.path, None)
+    replay.removed[remove.path] = Removal(commit.version, remove.removed_ms)
+    if replay.harms.pop(remove.path, None) is None and remove.is_data_change and not commit.is_ours:
+        replay.harms[remove.path] = _harm(
+            replay, commit, f"removed records of {remove.path}, which only the broker may"
+        )
+        if file is not None:
+            replay.taken[remove.path] = file
+
+
+def _apply_add(commit: Commit, add: Add, replay: _Replay, reader: DataReader) -> None:
+    replay.removed.pop(add.path, None)
+    if add.path in replay.taken:
+        replay.files[add.path] = replay.taken.pop(add.path)
+        del replay.harms[add.path]
+        return
+    try:
+        file = add.live or _adopt(replay, commit.version, f"{commit.operation} of {commit.engine_info}", add, reader)
+    except StorageDamaged as damage:
+        replay.harms[add.path] = f"{damage}; {_way_out(commit)}"
+        return
+    if add.is_data_change and file.base_offset != replay.high_watermark:
+        offsets = f"{file.base_offset} to {file.next_offset - 1}, expected them from {replay.high_watermark} on"
+        replay.harms[add.path] = _harm(replay, commit, f"added {add.path} with offsets {offsets}")
+        return
+    if add.is_data_change:
+        replay.high_watermark = file.next_offset
+    replay.files[add.path] = file
+
+
+def _harm(replay: _Replay, commit: Commit, deed: str) -> str:
+    return f"{_where(replay, commit)}: {commit.operation} of {commit.engine_info} {deed}; {_way_out(commit)}"
+
+
+def _way_out(commit: Commit) -> str:
+    return f"undo it by `bus log repair`, or by Delta's RESTORE to version {commit.version - 1}"
 
 
 def _adopt(replay: _Replay, version: int, author: str, add: Add, reader: DataReader) -> LiveFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import shutil
@@ -425,7 +426,42 @@ def test_a_delete_by_another_engine_is_damage(
 ) -> None:
     name = data_file(folder, 0).name
     (log / version_name(6)).write_text(FOREIGN % "DELETE" + remove_action(name, data_change=True))
-    check_damaged(storage, version_name(6), "DELETE", "Apache-Spark/4.2.0", name)
+    check_damaged(storage, version_name(6), "DELETE of Apache-Spark/4.2.0", name, "bus log repair", "to version 5")
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_what_another_engine_did_and_undid_is_no_damage(
+    table: DeltaPartitionTable, storage: DeltaStorage, folder: Path, has_checkpoint: bool
+) -> None:
+    if has_checkpoint:
+        table.write_checkpoint()
+    before = table.state
+    foreign = deltalake.DeltaTable(str(folder))
+    foreign.delete("offset >= 3 and offset < 8")  # whole files, and a file in part
+    foreign.update({"leader_epoch": "9"}, predicate="offset = 9")
+    check_damaged(storage, version_name(6), "DELETE of delta-rs", "to version 5")
+    with pytest.raises(StorageDamaged, match="bus log repair"):
+        table.reload()
+    foreign.restore(5)
+    assert table.reload() == dataclasses.replace(before, version=8)
+    check_whole(open_again(storage), folder, 10)
+    opened = open_again(storage)
+    opened.write_checkpoint()
+    check_whole(open_again(storage), folder, 12)
+
+
+def test_what_was_undone_in_part_is_damage(
+    table: DeltaPartitionTable, storage: DeltaStorage, folder: Path, log: Path
+) -> None:
+    foreign = deltalake.DeltaTable(str(folder))
+    foreign.delete("offset < 4")
+    (log / version_name(7)).write_text(FOREIGN % "RESTORE" + add_line(log, data_file(folder, 0).name))
+    check_damaged(storage, version_name(6), "DELETE of delta-rs", data_file(folder, 2).name)
+
+
+def add_line(log: Path, name: str) -> str:
+    lines = (line for path in sorted(log.glob("0*.json")) for line in path.read_text().splitlines())
+    return next(line for line in lines if line.startswith('{"add"') and name in line) + "\n"
 
 
 def test_metadata_changes_are_adopted_if_it_stays_the_same_topic(
