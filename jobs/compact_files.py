@@ -24,11 +24,10 @@ from bus.client.admin import Admin
 from bus.model import TopicPartition
 from bus.ports import SwapKind
 from bus.spark import jobs
-from bus.spark.file_swaps import Commit, FileSwap, ListLive, swap
+from bus.spark.file_swaps import FileSwap, Leader, LeaderByAdmin, check_record_count, swap
 from bus.spark.file_writer import CODECS, row_bytes, staging, write_runs
 from bus.spark.log_files import PartitionFiles, files_frame, load_files, read_rows
 from bus.storage_delta.actions import LiveFile
-from bus.storage_delta.root import open_reader
 from bus.topic_tables import TopicTables
 from bus.topics.configs import resolve_topic_config
 
@@ -105,8 +104,7 @@ def compact_partition(
     settings: Settings,
     *,
     segment_bytes: int,
-    commit: Commit,
-    list_live: ListLive,
+    leader: Leader,
 ) -> int:
     """Rewrite the runs of one partition; how many were refused."""
     chosen, runs = plan_runs(spark, found, settings, segment_bytes=segment_bytes)
@@ -126,33 +124,14 @@ def compact_partition(
             mean_row_bytes=mean_row_bytes,
             compression=settings.compression,
         ):
-            removes = runs[file.run]
-            _check_count(found.partition, removes, file.record_count)
-            change = FileSwap(found.partition, found.folder, removes, [file], SwapKind.SAME_ROWS)
+            change = FileSwap(found.partition, found.folder, runs[file.run], [file], SwapKind.SAME_ROWS)
+            check_record_count(change, sum(removed.record_count for removed in change.removes))
             try:
-                version = swap(change, commit, list_live)
+                swap(change, leader)
             except jobs.JobFailed as error:
                 jobs.tell(f"error: {error}")
                 refused += 1
-            else:
-                jobs.tell(_swapped(found.partition, removes, file.size_bytes, version))
     return refused
-
-
-def _check_count(partition: TopicPartition, removes: Sequence[LiveFile], record_count: int) -> None:
-    expected = sum(file.record_count for file in removes)
-    if record_count != expected:
-        raise jobs.JobFailed(
-            f"{partition}: expected {expected} records from offset {removes[0].base_offset} on, found {record_count}: "
-            "see bus log verify"
-        )
-
-
-def _swapped(partition: TopicPartition, removes: Sequence[LiveFile], size_bytes: int, version: int | None) -> str:
-    offsets = f"offsets {removes[0].base_offset} to {removes[-1].next_offset - 1}"
-    before = sum(file.size_bytes for file in removes)
-    where = f"version {version}" if version is not None else "its answer was lost, but the table has it"
-    return f"{partition}: {offsets}: {len(removes)} files of {before} bytes into one of {size_bytes} bytes ({where})"
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -167,12 +146,20 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         "--bootstrap", default="127.0.0.1:9094", metavar="ADDRESS", help="a broker (default: 127.0.0.1:9094)"
     )
     parser.add_argument(
-        "--target-bytes", type=positive, metavar="N", help="size of the new files (default: segment.bytes of the topic)"
+        "--target-bytes",
+        type=jobs.positive_number,
+        metavar="N",
+        help="size of the new files (default: segment.bytes of the topic)",
     )
     parser.add_argument(
-        "--small-bytes", type=positive, metavar="N", help="only files below it (default: half of the target)"
+        "--small-bytes",
+        type=jobs.positive_number,
+        metavar="N",
+        help="only files below it (default: half of the target)",
     )
-    parser.add_argument("--files-min", type=positive, default=2, metavar="N", help="files of a run (default: 2)")
+    parser.add_argument(
+        "--files-min", type=jobs.positive_number, default=2, metavar="N", help="files of a run (default: 2)"
+    )
     parser.add_argument(
         "--compression",
         default="zstd",
@@ -184,12 +171,6 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     return parser.parse_args(arguments)
 
 
-def positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
-    return int(text)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code."""
     options = parse_arguments(arguments)
@@ -197,30 +178,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _compact(options: argparse.Namespace, spark: SparkSession) -> int:
-    tables, reader = TopicTables(options.root), open_reader(options.root)
+    tables = TopicTables(options.root)
     partitions = jobs.partitions_named(tables, options.partitions)
     settings = Settings(options.target_bytes, options.small_bytes, options.files_min, options.compression)
     if options.dry_run:
-        return _show(options, spark, [load_files(tables, reader, one) for one in partitions], settings, tables)
-
-    def list_live(partition: TopicPartition) -> frozenset[str]:
-        return frozenset(file.path for file in load_files(tables, reader, partition).files)
-
+        return _show(spark, tables, [load_files(tables, one) for one in partitions], settings, csv=options.csv)
     refused = 0
     with Admin(options.bootstrap) as admin:
         admin.describe_topics(sorted({partition.topic for partition in partitions}))
-
-        def commit(partition: TopicPartition, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> int:
-            return admin.swap_files(partition.topic, partition.partition, removes, adds, kind.name.lower())
-
         for partition in partitions:
             refused += compact_partition(
                 spark,
-                load_files(tables, reader, partition),
+                load_files(tables, partition),
                 settings,
                 segment_bytes=_segment_bytes(tables, partition),
-                commit=commit,
-                list_live=list_live,
+                leader=LeaderByAdmin(admin, tables),
             )
     return jobs.EXIT_FAILURE if refused else jobs.EXIT_DONE
 
@@ -231,11 +203,7 @@ def _segment_bytes(tables: TopicTables, partition: TopicPartition) -> int:
 
 
 def _show(
-    options: argparse.Namespace,
-    spark: SparkSession,
-    found: Sequence[PartitionFiles],
-    settings: Settings,
-    tables: TopicTables,
+    spark: SparkSession, tables: TopicTables, found: Sequence[PartitionFiles], settings: Settings, *, csv: bool
 ) -> int:
     rows = [
         (
@@ -250,7 +218,7 @@ def _show(
         for run in plan_runs(spark, one, settings, segment_bytes=_segment_bytes(tables, one.partition))[1]
     ]
     schema = "topic string, partition int, first_offset long, last_offset long, files int, bytes long"
-    jobs.print_rows(spark.createDataFrame(rows, schema), csv=options.csv)
+    jobs.print_rows(spark.createDataFrame(rows, schema), csv=csv)
     return jobs.EXIT_DONE
 
 

@@ -10,15 +10,19 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from bus.client.admin import Admin
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.ports import SwapKind
 from bus.spark.file_writer import WrittenFile
-from bus.spark.jobs import JobFailed
+from bus.spark.jobs import JobFailed, tell
+from bus.spark.log_files import load_files
 from bus.storage_delta.actions import LiveFile
+from bus.topic_tables import TopicTables
 
 # After these nobody can say from the answer alone whether the swap was committed.
 _DOUBTFUL = frozenset(
@@ -42,29 +46,71 @@ class FileSwap:
     kind: SwapKind
 
 
-# The leader's part: partition, removes and adds by name, kind -> the version. Raises `BusError`.
-Commit = Callable[[TopicPartition, Sequence[str], Sequence[str], SwapKind], int]
-# The names of the live files of a partition, as of now.
-ListLive = Callable[[TopicPartition], frozenset[str]]
+class Leader(Protocol):
+    """The partitions' leader, and what the tables say."""
+
+    def commit(self, partition: TopicPartition, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> int:
+        """The version that has the new files. Raises `BusError`."""
+        ...
+
+    def live_names(self, partition: TopicPartition) -> frozenset[str]:
+        """The live files, as of now."""
+        ...
 
 
-def swap(change: FileSwap, commit: Commit, list_live: ListLive) -> int | None:
+class LeaderByAdmin:
+    """Asks a broker for the swap and the tables for what came of it."""
+
+    def __init__(self, admin: Admin, tables: TopicTables) -> None:
+        self._admin = admin
+        self._tables = tables
+
+    def commit(self, partition: TopicPartition, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> int:
+        return self._admin.swap_files(partition.topic, partition.partition, removes, adds, kind.name.lower())
+
+    def live_names(self, partition: TopicPartition) -> frozenset[str]:
+        return frozenset(file.path for file in load_files(self._tables, partition).files)
+
+
+def swap(change: FileSwap, leader: Leader) -> int | None:
     """The version that has the new files; None if the table has them, but the answer that names it was lost. Raises
     `JobFailed` if the swap was refused, and then nothing stays of it, or if it cannot be told."""
     adds = _place(change)
     removes = [file.path for file in change.removes]
     try:
-        return commit(change.partition, removes, adds, change.kind)
+        version = leader.commit(change.partition, removes, adds, change.kind)
     except BusError as error:
         if error.code not in _DOUBTFUL:
             _remove(change.folder, adds)
             raise JobFailed(f"{change.partition}: the swap was refused, nothing has changed: {error}") from error
-        if list_live(change.partition).issuperset(adds):
-            return None
+        if not leader.live_names(change.partition).issuperset(adds):
+            raise JobFailed(
+                f"{change.partition}: {error}; the table does not have the new files so far: {', '.join(adds)}. If it "
+                "does not take them up, the leader removes them as orphans"
+            ) from error
+        version = None
+    _tell(change, version)
+    return version
+
+
+def _tell(change: FileSwap, version: int | None) -> None:
+    before, after = change.removes, change.written
+    where = f"version {version}" if version is not None else "the answer was lost, but the table has them"
+    tell(
+        f"{change.partition}: offsets {before[0].base_offset} to {before[-1].next_offset - 1}: {len(before)} files of "
+        f"{sum(file.size_bytes for file in before)} bytes into {len(after)} of "
+        f"{sum(file.size_bytes for file in after)} bytes ({where})"
+    )
+
+
+def check_record_count(change: FileSwap, expected: int) -> None:
+    """Raises `JobFailed` unless Spark has written that many rows."""
+    found = sum(file.record_count for file in change.written)
+    if found != expected:
+        offsets = f"offsets {change.removes[0].base_offset} to {change.removes[-1].next_offset - 1}"
         raise JobFailed(
-            f"{change.partition}: {error}; the table does not have the new files so far: {', '.join(adds)}. If it does "
-            "not take them up, the leader removes them as orphans"
-        ) from error
+            f"{change.partition}: expected {expected} records for {offsets}, found {found}: see bus log verify"
+        )
 
 
 def _place(change: FileSwap) -> list[str]:

@@ -6,6 +6,8 @@ could not, and with 2 if it was typed wrong. Progress goes to standard error, re
 
 from __future__ import annotations
 
+import argparse
+import csv as csv_format
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -80,12 +82,23 @@ def partitions_named(tables: TopicTables, names: Iterable[str]) -> list[TopicPar
     return list(found)
 
 
+def whole_number(text: str) -> int:
+    """An argument's value: 0 or more."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a number of 0 or more, found {text!r}")
+    return int(text)
+
+
+def positive_number(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
+    return int(text)
+
+
 def print_rows(frame: DataFrame, *, csv: bool) -> int:
     """All rows of a small frame on standard output; how many there were."""
     rows = frame.collect()
     if csv:
-        import csv as csv_format
-
         writer = csv_format.writer(sys.stdout, lineterminator="\n")
         writer.writerow(frame.columns)
         writer.writerows(["" if value is None else value for value in row] for row in rows)

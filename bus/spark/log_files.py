@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bus.model import TopicPartition
 from bus.storage_delta.actions import LiveFile
-from bus.storage_delta.root import RootReader
+from bus.storage_delta.root import open_reader
 from bus.topic_tables import TopicTables
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ class PartitionFiles:
     schema_string: str  # of the table, JSON
 
 
-def load_files(tables: TopicTables, reader: RootReader, partition: TopicPartition) -> PartitionFiles:
+def load_files(tables: TopicTables, partition: TopicPartition) -> PartitionFiles:
     """The partition at its last version. Raises `StorageDamaged`."""
     topic = tables.cluster().topics.get(partition.topic)
-    opened = reader.open_partition(partition)
+    opened = open_reader(str(tables.root)).open_partition(partition)
     snapshot = opened.load(topic_id=topic.topic_id if topic else None)
     return PartitionFiles(
         partition=partition,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,10 +16,10 @@ from bus.errors import BusError, ErrorCode
 from bus.log_schema import LOG_SCHEMA
 from bus.model import ProducerStamp, TopicPartition
 from bus.ports import SwapKind
+from bus.spark.file_swaps import Leader
 from bus.spark.file_writer import staging
 from bus.spark.log_files import FILES_SCHEMA, PartitionFiles, load_files
 from bus.storage_delta.actions import nullable_type
-from bus.storage_delta.root import open_reader
 from bus.topic_tables import TopicTables
 from jobs.compact_files import Settings, choose_runs, compact_partition, main, parse_arguments
 from tests.support.job_root import JobRoot
@@ -28,7 +29,7 @@ SETTINGS = Settings(target_bytes=None, small_bytes=None, files_min=2, compressio
 
 
 def load(root: JobRoot) -> PartitionFiles:
-    return load_files(TopicTables(str(root.folder)), open_reader(str(root.folder)), root.first)
+    return load_files(TopicTables(str(root.folder)), root.first)
 
 
 def names_in(root: JobRoot) -> set[str]:
@@ -48,17 +49,29 @@ def root(tmp_path: Path) -> JobRoot:
 
 @pytest.fixture
 def run_job(spark: SparkSession, root: JobRoot) -> Callable[..., int]:
-    def run(commit: Callable[..., int] = root.commit_swap, found: PartitionFiles | None = None) -> int:
-        return compact_partition(
-            spark,
-            found or load(root),
-            SETTINGS,
-            segment_bytes=SEGMENT_BYTES,
-            commit=commit,
-            list_live=lambda partition: frozenset(file.path for file in load(root).files),
-        )
+    def run(leader: Leader = root, found: PartitionFiles | None = None) -> int:
+        return compact_partition(spark, found or load(root), SETTINGS, segment_bytes=SEGMENT_BYTES, leader=leader)
 
     return run
+
+
+@dataclass
+class FailingLeader:
+    """Answers with an error; `is_committed`: after it has done what it was asked."""
+
+    root: JobRoot
+    error: BusError
+    is_committed: bool = False
+    asked: list[tuple[SwapKind, bool]] = field(default_factory=list)  # of what kind, and whether the files were there
+
+    def commit(self, partition: TopicPartition, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> int:
+        self.asked.append((kind, set(adds) <= names_in(self.root)))
+        if self.is_committed:
+            self.root.commit(partition, removes, adds, kind)
+        raise self.error
+
+    def live_names(self, partition: TopicPartition) -> frozenset[str]:
+        return self.root.live_names(partition)
 
 
 def files_of(spark: SparkSession, *sizes: int, compacted: int = 0, hole_before: int = -1) -> object:
@@ -137,9 +150,7 @@ def test_row_groups_of_large_records_stay_small(spark: SparkSession, tmp_path: P
     for number in range(3):
         root.append([(None, bytes([number]) * 1_000_000)] * 5)
     found = load(root)
-    compact_partition(
-        spark, found, SETTINGS, segment_bytes=SEGMENT_BYTES, commit=root.commit_swap, list_live=lambda _: frozenset()
-    )
+    compact_partition(spark, found, SETTINGS, segment_bytes=SEGMENT_BYTES, leader=root)
     metadata = pq.ParquetFile(root.path() / load(root).files[0].path).metadata
     rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     assert (sum(rows), max(rows)) == (15, 4)  # 4 MiB of records of a megabyte
@@ -148,13 +159,10 @@ def test_row_groups_of_large_records_stay_small(spark: SparkSession, tmp_path: P
 def test_a_refused_swap_leaves_nothing_and_is_told(
     root: JobRoot, run_job: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(partition: TopicPartition, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> int:
-        assert kind is SwapKind.SAME_ROWS
-        assert set(adds) <= names_in(root)
-        raise BusError(ErrorCode.INVALID_REQUEST, "expected live files, found others")
-
     before = names_in(root)
-    assert run_job(refuse) == 1
+    leader = FailingLeader(root, BusError(ErrorCode.INVALID_REQUEST, "expected live files, found others"))
+    assert run_job(leader) == 1
+    assert leader.asked == [(SwapKind.SAME_ROWS, True)]
     assert names_in(root) == before
     assert "refused, nothing has changed: INVALID_REQUEST: expected live files" in capsys.readouterr().err
 
@@ -162,23 +170,16 @@ def test_a_refused_swap_leaves_nothing_and_is_told(
 def test_a_swap_whose_answer_is_lost_counts_if_the_table_has_it(
     root: JobRoot, run_job: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def lose(*swap: object) -> int:
-        root.commit_swap(*swap)  # type: ignore[arg-type]
-        raise BusError(ErrorCode.NETWORK_EXCEPTION, "gone")
-
-    assert run_job(lose) == 0
-    assert "the table has it" in capsys.readouterr().err
+    assert run_job(FailingLeader(root, BusError(ErrorCode.NETWORK_EXCEPTION, "gone"), is_committed=True)) == 0
+    assert "the table has them" in capsys.readouterr().err
     assert len(load(root).files) == 1
 
 
 def test_files_stay_where_nobody_can_say_whether_they_are_wanted(
     root: JobRoot, run_job: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def time_out(*swap: object) -> int:
-        raise BusError(ErrorCode.REQUEST_TIMED_OUT, "no answer in time")
-
     before = names_in(root)
-    assert run_job(time_out) == 1
+    assert run_job(FailingLeader(root, BusError(ErrorCode.REQUEST_TIMED_OUT, "no answer in time"))) == 1
     assert len(names_in(root) - before) == 1
     assert "so far" in capsys.readouterr().err
 

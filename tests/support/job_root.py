@@ -85,9 +85,7 @@ class JobRoot:
         outcome = table.append([batch], leader_epoch=leader_epoch, now_ms=now_ms, producers=progress)
         assert isinstance(outcome, Committed)
 
-    def commit_swap(
-        self, partition: TopicPartition, removes: Sequence[str], adds: Sequence[str], kind: SwapKind
-    ) -> int:
+    def commit(self, partition: TopicPartition, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> int:
         """The leader's part of a swap."""
         table = self.tables[partition]
         checked = table.check_swap(removes, adds, kind)
@@ -95,6 +93,9 @@ class JobRoot:
         outcome = table.swap_files(checked, leader_epoch=table.state.leader_epoch, now_ms=NOW_MS)
         assert isinstance(outcome, Committed)
         return outcome.version
+
+    def live_names(self, partition: TopicPartition) -> frozenset[str]:
+        return frozenset(file.path for file in self.tables[partition].files)
 
     def breaches(self) -> list[str]:
         store = LocalStore(str(self.folder))
