@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from bus.errors import StorageFault
+from bus.ports import MaintenanceStopped
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.store import KeyExists, KeyLocked, KeyNotFound, ObjectStore
@@ -42,6 +44,25 @@ def test_any_buffer_can_be_written(store: ObjectStore, data: bytes) -> None:
     store.put("put", data)
     store.write_unique("written", data)
     assert {store.get(key) for key in ("created", "put", "written")} == {bytes(data)}
+
+
+def test_parts_are_one_file_and_are_asked_for_one_after_the_other(store: ObjectStore) -> None:
+    store.write_parts("a/parts", iter([b"one", pa.py_buffer(b"two"), b"", memoryview(b"three")]))
+    assert store.get("a/parts") == b"onetwothree"
+    with pytest.raises(KeyExists):
+        store.write_parts("a/parts", iter([b"other"]))
+    assert store.get("a/parts") == b"onetwothree"
+
+
+@pytest.mark.parametrize("error", [StorageFault("cannot be read"), MaintenanceStopped()])
+def test_of_parts_that_end_in_an_error_nothing_stays(store: ObjectStore, error: Exception) -> None:
+    def parts() -> Iterator[bytes]:
+        yield b"one"
+        raise error
+
+    with pytest.raises(type(error)):
+        store.write_parts("a/parts", parts())
+    assert store.list("a").files == []
 
 
 def test_create_of_a_taken_key_fails_and_leaves_what_is_there(store: ObjectStore) -> None:

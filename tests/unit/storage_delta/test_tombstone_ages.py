@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.storage_delta.actions import LiveFile
-from bus.storage_delta.tombstone_ages import ages_of, check_ages, decode_ages, encode_ages, end_of_old, thin
+from bus.storage_delta.tombstone_ages import (
+    ages_of,
+    check_ages,
+    decode_ages,
+    encode_ages,
+    end_of_old,
+    thin,
+    thin_by_ratio,
+)
 
 
 def file(base: int, following: int, *, committed_ms: int = 0, ages: str = "") -> LiveFile:
@@ -53,3 +61,15 @@ def test_thinned_pairs_are_few_never_older_and_hardly_younger(times: list[int], 
         told_ms = next(time_ms for end, time_ms in thinned if offset < end)
         assert told_ms >= since_ms
         assert told_ms <= now_ms - retention_ms or told_ms - since_ms <= max(1, retention_ms // 16)
+
+
+@given(st.lists(st.integers(0, 400 * 86_400_000), min_size=1, max_size=300))
+def test_pairs_thinned_by_their_ratio_are_few_never_older_and_hardly_younger(times: list[int]) -> None:
+    ages = [(offset + 1, time_ms) for offset, time_ms in enumerate(sorted(times))]
+    thinned = thin_by_ratio(ages)
+    assert thinned[-1] == ages[-1]
+    assert len(thinned) <= 170
+    newest_ms = ages[-1][1]
+    for offset, since_ms in enumerate(time_ms for _, time_ms in ages):
+        told_ms = next(time_ms for end, time_ms in thinned if offset < end)
+        assert since_ms <= told_ms <= since_ms + 0.1 * (newest_ms - since_ms) + 60_000
