@@ -24,7 +24,7 @@ import bus.sql
 from bus import Admin, NewTopic, Producer
 from bus.cli.main import cli
 from tests.support.broker_process import BrokerProcess
-from tests.support.member_processes import MemberProcess, MemberProcesses, wait_until
+from tests.support.member_processes import MemberProcess, MemberProcesses, wait_until, wait_until_holds
 from tests.support.processing_member import WORKERS
 from tests.support.steady_producer import SteadyProducer
 
@@ -136,18 +136,17 @@ def check_journal(lines: Iterable[str]) -> Iterator[tuple[int, int]]:
 
 
 def check_commands_while_members_are_there(broker: BrokerProcess, members: MemberProcesses, end: int) -> None:
-    """The group has settled before: it has committed all, and every member that is dead was put out."""
-    names = sorted(member.name for member in members.members)
+    """All is committed, and the group comes to rest: every member that is dead is put out."""
+    wait_until_holds(lambda: check_descriptions(broker, members, end))
+    refused = command(broker, "groups", "reset-offsets", GROUP, "--topic", TOPIC, "--to-earliest", "--execute")
+    assert (refused.exit_code, "to be inactive" in refused.stderr) == (1, True), refused.output
 
-    def are_all_members() -> bool:
-        state = rows(broker, "groups", "describe", GROUP, "--state")[0]
-        listed = rows(broker, "groups", "describe", GROUP, "--members")
-        return state["state"] == "Stable" and sorted(row["client_id"] for row in listed) == names
 
-    wait_until(are_all_members, "the group is stable, and its members are those that run")
+def check_descriptions(broker: BrokerProcess, members: MemberProcesses, end: int) -> None:
     state = rows(broker, "groups", "describe", GROUP, "--state")
-    assert [(row["assignment_strategy"], row["members"]) for row in state] == [("cooperative-sticky", 8)]
+    assert [(row["state"], row["assignment_strategy"]) for row in state] == [("Stable", "cooperative-sticky")]
     listed = rows(broker, "groups", "describe", GROUP, "--members", "--verbose")
+    assert sorted(row["client_id"] for row in listed) == [member.name for member in members.members]
     assignments = [number for row in listed for number in numbers_in(row["assignment"])]
     assert sorted(assignments) == list(range(PARTITIONS)), "each partition has one owner"
     offsets = rows(broker, "groups", "describe", GROUP, "--offsets")
@@ -156,8 +155,6 @@ def check_commands_while_members_are_there(broker: BrokerProcess, members: Membe
     of_members = {(number, row["consumer_id"]) for row in listed for number in numbers_in(row["assignment"])}
     assert {(row["partition"], row["consumer_id"]) for row in offsets} == of_members
     assert set(query(broker, "SELECT partition, consumer_id FROM lag")) == of_members, "the tables say the same"
-    refused = command(broker, "groups", "reset-offsets", GROUP, "--topic", TOPIC, "--to-earliest", "--execute")
-    assert (refused.exit_code, "to be inactive" in refused.stderr) == (1, True), refused.output
 
 
 def numbers_in(assignment: str | None) -> list[int]:

@@ -28,6 +28,18 @@ def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 60) -> N
         threading.Event().wait(0.05)
 
 
+def wait_until_holds(check: Callable[[], None], timeout_s: float = 60) -> None:
+    """Of something that may still move: `check` is repeated until it asserts nothing wrong."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return check()
+        except AssertionError:
+            if time.monotonic() >= deadline:
+                raise
+        threading.Event().wait(0.05)
+
+
 Command = Callable[[str, Path], Sequence[str]]  # of a member's name and journal: the arguments of the interpreter
 
 
