@@ -108,7 +108,7 @@ def delete_records(
     """Delete the records of a topic, or of one partition, below an offset. Asks first on a terminal.
 
     No reader of the bus sees them from then on; their files go when no Delta version that is kept needs them. Refused
-    for a topic whose cleanup.policy has no delete.
+    for a topic whose cleanup.policy is compact alone.
     """
     from bus.cli.topics import open_admin
 

@@ -150,8 +150,8 @@ class Admin:
         """Delete the records of each partition below an offset, -1 for all that are committed; where the log starts
         now, by partition. An offset below the log start changes nothing.
 
-        Raises OFFSET_OUT_OF_RANGE for an offset beyond the high watermark, POLICY_VIOLATION where `cleanup.policy` has
-        no delete, INVALID_TOPIC_EXCEPTION for the bus's own topics.
+        Raises OFFSET_OUT_OF_RANGE for an offset beyond the high watermark, POLICY_VIOLATION where `cleanup.policy` is
+        compact alone, INVALID_TOPIC_EXCEPTION for the bus's own topics.
         """
         return self._logs.delete_records(offsets)
 

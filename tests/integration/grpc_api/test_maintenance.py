@@ -120,9 +120,9 @@ def test_log_start_outlives_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "code"),
-    [("delete", None), ("compact,delete", None), ("compact", ErrorCode.POLICY_VIOLATION)],
+    [("delete", None), ("compact,delete", None), ("", None), ("compact", ErrorCode.POLICY_VIOLATION)],
 )
-def test_only_a_policy_with_delete_lets_records_be_deleted(bus: Bus, policy: str, code: ErrorCode | None) -> None:
+def test_policy_of_compact_alone_lets_no_records_be_deleted(bus: Bus, policy: str, code: ErrorCode | None) -> None:
     partition = bus.create(f"policy-{policy.replace(',', '-')}", cleanup_policy=policy)
     bus.append(partition.topic, [(b"k", b"v")])
     if code is None:
