@@ -6,15 +6,17 @@ level says how often its rows were rewritten. Files of one level that follow eac
 there are many of them, when no more of them fit into one file, or when the oldest is old. A file of half a
 `segment.bytes` is full: it is never rolled again, and what small files lie before it can never grow. These are rolled
 together, whatever their levels. No file is rolled across the end of what key compaction has seen. As a segment of
-Kafka's does, a rolled file spans about `segment.ms` at most, so that retention can let go of it in time.
+Kafka's does, a rolled file spans about `segment.ms` at most, so that retention can let go of it in time; only where
+that would leave too many files, it may span more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
+from bus.config_keys import LONG_MAX
 from bus.ports import LogFile
 
 # A run of so many files is rolled. Each row is then rewritten once for every factor of as much.
@@ -28,8 +30,10 @@ class RollingRules:
     segment_bytes: int  # segment.bytes: no rolled file is planned to be larger
     segment_ms: int  # segment.ms
 
-    def is_full(self, file: LogFile) -> bool:
-        return file.size_bytes * 2 >= self.segment_bytes
+    @property
+    def full_bytes(self) -> int:
+        """A file of so much is full."""
+        return (self.segment_bytes + 1) // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,9 @@ def decide_roll(
             return run
     if sum(len(fragment.files) for fragment in fragments) < SMALL_FILES_MAX:
         return ()
-    runs = (_fitting(run, rules) for fragment in fragments for run in _runs(fragment))
+    # Then their number counts for more than what they span.
+    at_any_age = replace(rules, segment_ms=LONG_MAX)
+    runs = (_fitting(run, at_any_age) for fragment in fragments for run in _runs(fragment))
     longest = max(runs, key=len)
     return longest if len(longest) > 1 else ()
 
@@ -85,14 +91,17 @@ def _split(
 ) -> list[_Fragment]:
     fragments: list[_Fragment] = []
     small: list[LogFile] = []
+    full_bytes = rules.full_bytes
     for file in files:
-        stays = rules.is_full(file) or file.path in left_alone
-        is_across = bool(small) and small[-1].base_offset < compacted_to <= file.base_offset
-        if small and (stays or is_across):
-            fragments.append(_Fragment(small, is_closed=stays))
+        if file.size_bytes >= full_bytes or file.path in left_alone:
+            if small:
+                fragments.append(_Fragment(small, is_closed=True))
+                small = []
+            continue
+        if small and small[-1].base_offset < compacted_to <= file.base_offset:
+            fragments.append(_Fragment(small, is_closed=False))
             small = []
-        if not stays:
-            small.append(file)
+        small.append(file)
     if small:
         fragments.append(_Fragment(small, is_closed=False))
     return fragments
