@@ -338,6 +338,12 @@ def _encode_add(file: LiveFile, stats: str, now_ms: int, *, is_data_change: bool
     )
 
 
+def encode_new_file(file: LiveFile, stats: str, now_ms: int) -> dict[str, Any]:
+    """The body of an `add`."""
+    added: dict[str, Any] = json.loads(_encode_add(file, stats, now_ms, is_data_change=True))["add"]
+    return {**added, "path": quote(file.path)}
+
+
 def _encode_txn(app_id: str, version: int, now_ms: int) -> str:
     return f'{{"txn":{{"appId":"{app_id}","version":{version},"lastUpdated":{now_ms}}}}}\n'
 
@@ -345,7 +351,7 @@ def _encode_txn(app_id: str, version: int, now_ms: int) -> str:
 def decode_commit(version: int, data: bytes) -> Commit:
     """Raises `MalformedCommit` if the file is empty, torn or is no list of actions."""
     try:
-        actions = [json.loads(line) for line in data.splitlines() if line.strip()]
+        actions = [json.loads(line) for line in data.decode().split("\n") if line.strip()]
         if not all(isinstance(action, dict) for action in actions):
             raise TypeError("a line is no JSON object")
         commit = _commit_of(version, actions)

@@ -118,17 +118,20 @@ class LocalStore:
         with _translated(key):
             return os.stat(self._path(key)).st_size
 
-    def list(self, folder: str, *, with_sizes: bool = True) -> Listing:
+    def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "") -> Listing:
         files: list[Entry] = []
         folders: list[str] = []
         with _translated(folder):
             try:
                 with os.scandir(self._path(folder)) as entries:
                     for entry in entries:
+                        name = entry.name
+                        if name < start_at:
+                            continue
                         if entry.is_dir():
-                            folders.append(entry.name)
-                        elif not _is_leftover(entry.name):
-                            files.append(Entry(entry.name, entry.stat().st_size if with_sizes else -1))
+                            folders.append(name)
+                        elif not _is_leftover(name):
+                            files.append(Entry(name, entry.stat().st_size if with_sizes else -1))
             except FileNotFoundError:
                 return Listing((), ())
         return Listing(sorted(files, key=lambda entry: entry.name), sorted(folders))
@@ -155,7 +158,8 @@ class LocalStore:
     def remove_leftovers(self, folder: str) -> Sequence[str]:
         path = self._path(folder)
         with _translated(folder), contextlib.suppress(FileNotFoundError):
-            found = sorted(name for name in os.listdir(path) if _is_leftover(name))
+            suspects = [name for name in os.listdir(path) if name[0] == "." or "#" in name]
+            found = sorted(filter(_is_leftover, suspects))
             for name in found:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f"{path}/{name}")

@@ -58,7 +58,7 @@ class MemoryStore:
     def size(self, key: str) -> int:
         return len(self.get(key))
 
-    def list(self, folder: str, *, with_sizes: bool = True) -> Listing:
+    def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "") -> Listing:
         prefix = f"{folder}/" if folder else ""
         files: list[Entry] = []
         folders: set[str] = set()
@@ -66,6 +66,8 @@ class MemoryStore:
             for key, data in self._files.items():
                 if key.startswith(prefix):
                     name, *below = key[len(prefix) :].split("/", 1)
+                    if name < start_at:
+                        continue
                     if below:
                         folders.add(name)
                     else:

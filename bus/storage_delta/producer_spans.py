@@ -9,6 +9,7 @@ the log, and from there, once somebody asks, into one index in memory. Does no I
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ SPANS_PER_FILE_MAX = 64
 # As text: six numbers a span, three times a minimum and how far the maximum lies above it. So a span of one producer,
 # by far the most frequent kind, is short.
 _NUMBERS_PER_SPAN = 6
+_SPANS = re.compile(r"[0-9]+(?: [0-9]+)*")
 _ID_MAX, _EPOCH_MAX = 2**63 - 1, 2**15 - 1
 NO_SPANS = ""
 EVERY_SPAN = f"0 {_ID_MAX} 0 {_EPOCH_MAX} 0 {SEQUENCE_MODULUS - 1}"
@@ -83,8 +85,7 @@ def spans_of_statistics(stats: str | None) -> str:
 
 def check_spans(text: str, count: int) -> str:
     """`text`, if it can be `count` spans. Raises `ValueError`."""
-    numbers = text.split()
-    if len(numbers) != count * _NUMBERS_PER_SPAN or not all(number.isdigit() for number in numbers):
+    if text.count(" ") + 1 != count * _NUMBERS_PER_SPAN or not _SPANS.fullmatch(text):
         raise ValueError(f"expected {count} spans of {_NUMBERS_PER_SPAN} numbers each, found {text!r}")
     return text
 

@@ -114,13 +114,15 @@ def table_exists(store: ObjectStore, folder: str) -> bool:
 def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapshot:
     """The table in `folder` at its last version. Raises `StorageDamaged`."""
     log_folder = f"{folder}/{LOG_FOLDER}"
-    names = [entry.name for entry in store.list(log_folder, with_sizes=False).files]
+    hinted = _read_hint(store, log_folder)
+    names = _list_names(store, log_folder, hinted)
+    checkpoint, truncated = _newest_valid_checkpoint(store, log_folder, names)
+    if checkpoint is None and hinted is not None:
+        names = _list_names(store, log_folder, None)
+        checkpoint, truncated = _newest_valid_checkpoint(store, log_folder, names)
     versions = sorted(version for name in names if (version := parse_version_name(name)) is not None)
-    checkpoints = sorted(version for name in names if (version := parse_checkpoint_name(name)) is not None)
-    if not versions and not checkpoints:
+    if not versions and checkpoint is None and not truncated:
         raise StorageDamaged(f"{log_folder}: expected the table's log, found no version and no checkpoint")
-
-    checkpoint, truncated = _newest_valid_checkpoint(store, log_folder, checkpoints)
     replay = _replay_of_checkpoint(folder, checkpoint, reader)
     tail = _tail_after(store, log_folder, versions, checkpoint, truncated)
     torn = _apply_tail(store, log_folder, tail, replay, reader)
@@ -140,7 +142,7 @@ def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapsh
         findings=Findings(
             truncated_checkpoints=truncated,
             torn_version=torn,
-            is_hint_wrong=_is_hint_wrong(store, log_folder, names, newest),
+            is_hint_wrong=hinted != checkpoint.version if checkpoint is not None else LAST_CHECKPOINT in names,
         ),
     )
 
@@ -161,12 +163,28 @@ def load_txns(store: ObjectStore, folder: str, checkpoint_version: int, version:
     return txns
 
 
+def _read_hint(store: ObjectStore, log_folder: str) -> int | None:
+    """The checkpoint that `_last_checkpoint` names; None if it is not there or cannot be read."""
+    try:
+        hint: Any = json.loads(store.get(f"{log_folder}/{LAST_CHECKPOINT}"))
+        return int(hint["version"])
+    except (ValueError, KeyError, TypeError, KeyNotFound):
+        return None
+
+
+def _list_names(store: ObjectStore, log_folder: str, checkpoint: int | None) -> list[str]:
+    """What is in the log, or what is there from `checkpoint` on: most of the versions that are kept lie before it."""
+    start_at = "" if checkpoint is None else checkpoint_name(checkpoint)
+    return [entry.name for entry in store.list(log_folder, with_sizes=False, start_at=start_at).files]
+
+
 def _newest_valid_checkpoint(
-    store: ObjectStore, log_folder: str, checkpoints: Sequence[int]
+    store: ObjectStore, log_folder: str, names: Sequence[str]
 ) -> tuple[CheckpointContent | None, list[str]]:
     """The newest one that can be read, and the names of the newer ones that cannot."""
     truncated: list[str] = []
-    for version in reversed(checkpoints):
+    checkpoints = [version for name in names if (version := parse_checkpoint_name(name)) is not None]
+    for version in sorted(checkpoints, reverse=True):
         try:
             return decode_checkpoint(version, store.get(f"{log_folder}/{checkpoint_name(version)}")), truncated
         except MalformedCheckpoint:
@@ -375,7 +393,8 @@ def _check_files(store: ObjectStore, replay: _Replay) -> list[LiveFile]:
             )
     promised = max(replay.high_watermark, _done(replay, HIGH_WATERMARK_APP, 0))
     files = _close_foreign_gaps(files, _compacted_to(replay.txns))
-    files = _close_lost_ranges(files, decode_lost_ranges(replay.txns), promised)
+    if lost := decode_lost_ranges(replay.txns):
+        files = _close_lost_ranges(files, lost, promised)
     for previous, file in pairwise(files):
         if file.base_offset != previous.next_offset:
             raise StorageDamaged(
@@ -417,16 +436,6 @@ def _close_lost_ranges(files: Sequence[LiveFile], lost: Sequence[tuple[int, int]
 
 def _compacted_to(txns: Mapping[str, Txn]) -> int:
     return txns[COMPACTED_APP].version if COMPACTED_APP in txns else 0
-
-
-def _is_hint_wrong(store: ObjectStore, log_folder: str, names: Sequence[str], newest: int) -> bool:
-    if LAST_CHECKPOINT not in names:
-        return newest >= 0
-    try:
-        hint: Any = json.loads(store.get(f"{log_folder}/{LAST_CHECKPOINT}"))
-        return bool(hint["version"] != newest)
-    except (ValueError, KeyError, TypeError, KeyNotFound):
-        return True
 
 
 def _done(replay: _Replay, app_id: str, default: int) -> int:

@@ -107,7 +107,9 @@ class ObjectStore(Protocol):
         """In bytes. Raises `KeyNotFound`."""
         ...
 
-    def list(self, folder: str, *, with_sizes: bool = True) -> Listing: ...
+    def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "") -> Listing:
+        """Without the names that sort before `start_at`."""
+        ...
 
     def delete(self, key: str) -> None:
         """An absent key is fine."""

@@ -126,6 +126,10 @@ def test_list_gives_one_folder_sorted_with_sizes(store: ObjectStore) -> None:
     assert list(listing.folders) == ["sub", "sub2"]
     assert [entry.name for entry in store.list("t", with_sizes=False).files] == ["a", "b"]
     assert [entry.name for entry in store.list("").files] == ["tt"]
+    found = store.list("t", start_at="b")
+    assert [(entry.name, entry.size) for entry in found.files] == [("b", 3)]
+    assert list(found.folders) == ["sub", "sub2"]
+    assert list(store.list("t", start_at="sub2").folders) == ["sub2"]
 
 
 def test_an_absent_folder_is_empty(store: ObjectStore) -> None:

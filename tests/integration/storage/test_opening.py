@@ -19,7 +19,15 @@ from bus.errors import StorageDamaged
 from bus.model import TopicPartition
 from bus.ports import ProducerProgress
 from bus.storage_delta.actions import checkpoint_name, version_name
-from bus.storage_delta.root import DeltaStorage, folder_of, open_partition_readonly, open_storage
+from bus.storage_delta.local_store import LocalStore
+from bus.storage_delta.root import (
+    DeltaStorage,
+    folder_of,
+    open_partition_readonly,
+    open_storage,
+    open_storage_on,
+)
+from bus.storage_delta.store import Listing
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.stores import NOW_MS, log_batch
 
@@ -270,6 +278,43 @@ def test_a_right_hint_is_left_alone(table: DeltaPartitionTable, storage: DeltaSt
     inode = (log / "_last_checkpoint").stat().st_ino
     open_again(storage)
     assert (log / "_last_checkpoint").stat().st_ino == inode
+
+
+class NotedListings(LocalStore):
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.listings: list[tuple[str, int]] = []
+
+    def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "") -> Listing:
+        found = super().list(folder, with_sizes=with_sizes, start_at=start_at)
+        self.listings.append((folder, len(found.files)))
+        return found
+
+
+def test_opening_lists_neither_data_files_nor_what_is_before_the_checkpoint(
+    table: DeltaPartitionTable, tmp_path: Path
+) -> None:
+    table.write_checkpoint()
+    fill(table, 2)
+    store = NotedListings(str(tmp_path))
+    opened = open_storage_on(store, exclusive=False).open_partition(PARTITION, topic_id="id")
+    assert opened.state == table.state
+    # The checkpoint, its own version, two more and what names the checkpoint.
+    assert store.listings == [(f"{folder_of(PARTITION)}/_delta_log", 5)]
+
+
+def test_without_a_hint_that_leads_anywhere_the_whole_log_is_listed(
+    table: DeltaPartitionTable, tmp_path: Path, log: Path
+) -> None:
+    table.write_checkpoint()
+    fill(table, 3)
+    table.write_checkpoint()
+    (log / checkpoint_name(8)).write_bytes(b"PAR1")
+    store = NotedListings(str(tmp_path))
+    opened = open_storage_on(store, exclusive=False).open_partition(PARTITION, topic_id="id")
+    assert opened.state == table.state
+    assert [count for _, count in store.listings] == [3, 12]
+    assert json.loads((log / "_last_checkpoint").read_text())["version"] == 5
 
 
 # ---------------------------------------------------------------- what would lose or invent a record
