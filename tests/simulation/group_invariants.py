@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from bus.client.membership import Phase
 from bus.consumer_groups.decisions import decide
 from bus.consumer_groups.records import GroupRecord, GroupStored, OffsetCommitted
 from bus.consumer_groups.requests import OffsetCommit, OffsetsCommitted
@@ -177,8 +176,8 @@ class EveryLiveMemberEndsAssigned(Invariant):
         world = self.world
         live = [process for process in world.running() if process.is_consuming]
         for process in live:
-            machine = process.membership
-            if machine.phase is not Phase.STABLE or machine.is_rejoining() or machine.has_work():
+            if not process.is_settled:
+                machine = process.membership
                 return f"{process.name} is {machine.phase.value}, rejoining: {machine.is_rejoining()}"
         shard = world.coordinator.shard
         group = None if shard is None else shard.groups.get(world.group_id)

@@ -16,7 +16,7 @@ from bus.client.assignors import assignors_of
 from bus.client.configs import ConsumerConfig, parse_config
 from bus.client.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.group_protocol import topic_partitions
-from bus.client.membership import Assign, Generation, Lead, Lose, Membership, Revoke, Work
+from bus.client.membership import Assign, Generation, Lead, Lose, Membership, Phase, Revoke, Work
 from bus.client.offset_commits import Commit, OffsetCommits
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
@@ -106,6 +106,12 @@ class Process:
     def freeze(self, seconds: float) -> None:
         self._world.note(self.name, f"is frozen for {seconds:.3f} s")
         self.frozen_until = self._world.now + seconds
+
+    @property
+    def is_settled(self) -> bool:
+        """It has taken over its assignment, and knows of no rebalance."""
+        machine = self.membership
+        return machine.phase is Phase.STABLE and not machine.is_rejoining() and not machine.has_work()
 
     # ------------------------------------------------------------ as the member that commits
 
