@@ -16,6 +16,7 @@ from bus.cli.groups import BusGroup
 from bus.cli.log_describe import describe
 from bus.cli.log_dump import dump
 from bus.cli.log_maintenance import clean, compact, roll
+from bus.cli.log_repair import repair
 from bus.cli.log_targets import Target, open_store, partitions_of, target_argument
 from bus.cli.options import count_of, listing_format_option, root_option
 from bus.cli.output import Column, resolve_form, write_json, write_listing
@@ -46,6 +47,7 @@ log.add_command(dump)
 log.add_command(roll)
 log.add_command(compact)
 log.add_command(clean)
+log.add_command(repair)
 
 
 @log.command(

@@ -1,0 +1,104 @@
+"""A store whose changes stay in memory: what would be done is done, and nothing has happened.
+
+Guards one promise: the store beneath is never written to, while whoever reads here sees what was written here. So a
+rehearsal runs the very code of the real thing. Not for several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from bus.storage_delta.store import Data, Entry, KeyExists, KeyNotFound, Listing, Lock, ObjectStore
+
+
+class RehearsalStore:
+    """Implements `ObjectStore` over another one."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._written: dict[str, bytes] = {}
+        self._gone: set[str] = set()
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def table_url(self, folder: str) -> str | None:
+        return None
+
+    def create(self, key: str, data: Data) -> None:
+        if self._is_there(key):
+            raise KeyExists(f"{key} exists")
+        self.put(key, data)
+
+    def confirm(self, key: str, data: Data) -> None:
+        self.put(key, data)
+
+    def write_unique(self, key: str, data: Data) -> None:
+        self.create(key, data)
+
+    def write_parts(self, key: str, parts: Iterable[Data]) -> None:
+        self.create(key, b"".join(map(bytes, parts)))
+
+    def put(self, key: str, data: Data) -> None:
+        self._written[key] = bytes(data)
+        self._gone.discard(key)
+
+    def get(self, key: str) -> bytes:
+        self._check_not_gone(key)
+        return self._written[key] if key in self._written else self._store.get(key)
+
+    def get_range(self, key: str, start: int, length: int) -> Data:
+        self._check_not_gone(key)
+        if key in self._written:
+            return memoryview(self._written[key])[start : start + length]
+        return self._store.get_range(key, start, length)
+
+    def size(self, key: str) -> int:
+        self._check_not_gone(key)
+        return len(self._written[key]) if key in self._written else self._store.size(key)
+
+    def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "") -> Listing:
+        prefix = f"{folder}/" if folder else ""
+        found = self._store.list(folder, with_sizes=with_sizes, start_at=start_at)
+        files = {entry.name: entry for entry in found.files if f"{prefix}{entry.name}" not in self._gone}
+        folders = set(found.folders)
+        for key, data in self._written.items():
+            if key.startswith(prefix):
+                name, *below = key[len(prefix) :].split("/", 1)
+                if below:
+                    folders.add(name)
+                elif name >= start_at:
+                    files[name] = Entry(name, len(data) if with_sizes else -1)
+        return Listing([files[name] for name in sorted(files)], sorted(folders))
+
+    def delete(self, key: str) -> None:
+        self._written.pop(key, None)
+        self._gone.add(key)
+
+    def delete_folder(self, folder: str) -> None:
+        found = self.list(folder)
+        for entry in found.files:
+            self.delete(f"{folder}/{entry.name}")
+        for below in found.folders:
+            self.delete_folder(f"{folder}/{below}")
+
+    def sync(self, folder: str, names: Sequence[str] = ()) -> None:
+        """Nothing to do."""
+
+    def remove_leftovers(self, folder: str) -> Sequence[str]:
+        return ()
+
+    def lock(self, key: str, holder: str) -> Lock:
+        return self._store.lock(key, holder)
+
+    def _is_there(self, key: str) -> bool:
+        try:
+            self.size(key)
+        except KeyNotFound:
+            return False
+        return True
+
+    def _check_not_gone(self, key: str) -> None:
+        if key in self._gone:
+            raise KeyNotFound(f"{key} does not exist")

@@ -1,0 +1,288 @@
+"""Mending a partition's table that no broker would open, or that has lost a data file.
+
+Guards two promises. No record that can still be read is lost: what the table is to hold is put together from the log as
+far as it can be followed, what later versions say, and every data file in the folder (repair_plan.py). And no history
+is rewritten: what is wrong is undone by a new version, what cannot be read is moved to the quarantine, never deleted.
+Offsets of which nothing is left are given up by name (`bus/lost/...`), and every step is reported.
+
+Three ways lead to the repaired table. Where the log can be followed to its end, or only a torn last version is in the
+way, one more version is enough. Where a version is whole but harmful, a later one undoes it, with a checkpoint, so that
+no opening reads what it did. Where versions are lost, the log begins anew with a checkpoint.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+
+from bus.errors import StorageDamaged
+from bus.log_schema import INTERNAL_VALUE_TYPES, log_schema
+from bus.model import TopicPartition
+from bus.storage_delta import checkpoints
+from bus.storage_delta.actions import (
+    HIGH_WATERMARK_APP,
+    LAST_CHECKPOINT,
+    LEADER_EPOCH_APP,
+    Txn,
+    checkpoint_name,
+    is_same_schema,
+    version_name,
+)
+from bus.storage_delta.checkpoint_files import MalformedCheckpoint, summarize_checkpoint
+from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.log_replay import (
+    LOG_FOLDER,
+    LogListing,
+    Unreadable,
+    list_log,
+    load_last_checkpoint,
+    partition_folder,
+)
+from bus.storage_delta.quarantine import Quarantine
+from bus.storage_delta.read_cache import ReadCache
+from bus.storage_delta.recovery import encode_hint, recover, remove_leftovers
+from bus.storage_delta.rehearsal_store import RehearsalStore
+from bus.storage_delta.repair_commit import Action, encode_checkpoint, encode_repair
+from bus.storage_delta.repair_files import FoundFile
+from bus.storage_delta.repair_history import BeyondRepair, History, HistoryReader, Trouble
+from bus.storage_delta.repair_plan import RepairPlan, plan_repair
+from bus.storage_delta.repair_report import RepairReport, Steps
+from bus.storage_delta.snapshot import load_snapshot
+from bus.storage_delta.store import KeyNotFound, ObjectStore
+
+
+def repair_partition(
+    store: ObjectStore, partition: TopicPartition, *, topic_id: str, now_ms: int, is_rehearsal: bool
+) -> RepairReport:
+    """Mend the partition, or say what would be done. Nobody else may write to the root meanwhile.
+
+    Raises `StorageFault` if the store fails; to run it again then is safe.
+    """
+    repair = _Repair(RehearsalStore(store) if is_rehearsal else store, partition, topic_id, now_ms)
+    error: str | None = None
+    try:
+        repair.run()
+    except StorageDamaged as damage:
+        error = str(damage)
+    return RepairReport(partition, is_rehearsal, repair.steps.taken, error)
+
+
+class _Repair:
+    """One partition's, from the first look to a table that opens."""
+
+    def __init__(self, store: ObjectStore, partition: TopicPartition, topic_id: str, now_ms: int) -> None:
+        self.steps = Steps()
+        self._store = store
+        self._partition = partition
+        self._topic_id = topic_id
+        self._now_ms = now_ms
+        self._folder = partition_folder(partition)
+        self._log_folder = f"{self._folder}/{LOG_FOLDER}"
+        self._schema = log_schema(INTERNAL_VALUE_TYPES.get(partition.topic))
+        self._reader = DataReader(store, self._folder, self._schema, ReadCache())
+        self._quarantine = Quarantine(store, partition)
+
+    def run(self) -> None:
+        """Raises `StorageDamaged` if the table would not open afterwards."""
+        remove_leftovers(self._store, self._folder)
+        listing = list_log(self._store, self._folder)
+        log = HistoryReader(self._store, self._folder, self._reader, self._schema, listing)
+        history = log.follow()
+        self._check_known(history)
+        plan = plan_repair(
+            self._partition,
+            self._topic_id,
+            history=history,
+            log=log,
+            reader=self._reader,
+            schema=self._schema,
+            listing=listing,
+            now_ms=self._now_ms,
+        )
+        self._tell(history, plan)
+        has_checkpoint = self._has_checkpoint(log)
+        if history.problem is None:
+            version = self._add_version(history, plan, history.version + 1)
+        elif history.problem.trouble is Trouble.HARMFUL and _is_whole(log, listing, history):
+            version, has_checkpoint = self._undo(history, plan, log, listing), True
+        elif history.version >= 0 and max(listing.versions) <= history.problem.version:
+            self._take_out(f"{LOG_FOLDER}/{version_name(history.problem.version)}", "it cannot be read")
+            version = self._add_version(history, plan, history.problem.version)
+        else:
+            version, has_checkpoint = self._begin_anew(history, plan, listing), True
+        self._set_aside_unreachable(history, listing)
+        for name in log.broken_checkpoints:
+            self._take_out(f"{LOG_FOLDER}/{name}", "a checkpoint that cannot be read")
+        for path in [*(bad.path for bad in plan.bad if bad.is_there), *plan.unusable]:
+            self._take_out(path, "a data file that cannot be used")
+        if not has_checkpoint:
+            self._write_checkpoint(version, history.base, plan)
+        self._open()
+
+    def _check_known(self, history: History) -> None:
+        metadata = history.table_metadata
+        if metadata is not None and not is_same_schema(metadata.schema_string, self._schema):
+            raise BeyondRepair(f"{self._folder}: expected the columns of the log, found {metadata.schema_string}")
+
+    def _has_checkpoint(self, log: HistoryReader) -> bool:
+        """Whether what `_last_checkpoint` names is whole, or there is none to be named."""
+        try:
+            named = load_last_checkpoint(self._store, self._folder)
+            if named is not None:
+                summarize_checkpoint(self._store.get(f"{self._log_folder}/{checkpoint_name(named)}"))
+        except (Unreadable, MalformedCheckpoint, KeyNotFound) as error:
+            self.steps.add(
+                "find", f"{LOG_FOLDER}/{LAST_CHECKPOINT}", f"it names no checkpoint that can be read: {error}"
+            )
+            return False
+        return not log.broken_checkpoints
+
+    # ------------------------------------------------------------------ telling
+
+    def _tell(self, history: History, plan: RepairPlan) -> None:
+        if history.problem is not None:
+            name = f"{LOG_FOLDER}/{version_name(history.problem.version)}"
+            self.steps.add("find", name, history.problem.message)
+        for bad in plan.bad:
+            self.steps.add("find", bad.path, bad.reason, (bad.base_offset, bad.next_offset))
+        for first, past_last in plan.lost:
+            detail = "no file has a record of these offsets that can be read"
+            self.steps.add("give up", f"offsets {first} to {past_last - 1}", detail, (first, past_last))
+
+    def _tell_change(self, adds: Sequence[FoundFile], removes: Sequence[str]) -> None:
+        for path in removes:
+            self.steps.add("drop", path, "it is no file of the table any more")
+        for found in adds:
+            offsets = (found.file.base_offset, found.file.next_offset)
+            self.steps.add("bring back", found.file.path, f"{found.file.record_count} records", offsets)
+
+    # ------------------------------------------------------------------ three ways
+
+    def _add_version(self, history: History, plan: RepairPlan, version: int) -> int:
+        """Nothing, if the table has all that is planned; the version at which it is then."""
+        live = set(history.files)
+        adds = [found for found in plan.table.files if found.body is None or found.file.path not in live]
+        removes = sorted(live - {found.file.path for found in plan.table.files})
+        if not adds and not removes and not plan.lost:
+            return history.version
+        changed = {
+            app_id: txn
+            for app_id, txn in plan.table.txns.items()
+            if app_id in (HIGH_WATERMARK_APP, LEADER_EPOCH_APP) or history.txns.get(app_id) != txn
+        }
+        self._tell_change(adds, removes)
+        known = {*history.files, *history.removed}
+        self._commit(version, plan, adds, removes, known=known, txns=changed)
+        return version
+
+    def _undo(self, history: History, plan: RepairPlan, log: HistoryReader, listing: LogListing) -> int:
+        assert history.problem is not None, f"{self._folder}: there is nothing to undo"
+        version = max(listing.versions) + 1
+        live, known = log.paths_after(history)
+        planned = {found.file.path for found in plan.table.files}
+        adds = [found for found in plan.table.files if found.body is None or found.file.path not in live]
+        names = f"versions {history.problem.version} to {version - 1}"
+        removes = sorted(live - planned)
+        self.steps.add("undo", names, "they stay, but count no more")
+        self._tell_change(adds, removes)
+        said_again: list[Action] = [{"protocol": dict(plan.table.protocol)}, {"metaData": dict(plan.table.metadata)}]
+        self._commit(
+            version,
+            plan,
+            adds,
+            removes,
+            known=known,
+            txns=plan.table.txns,
+            others=said_again,
+            undone_from=history.problem.version,
+        )
+        self._put_checkpoint(version, plan, removed=sorted((known & set(listing.data_files)) - planned))
+        return version
+
+    def _begin_anew(self, history: History, plan: RepairPlan, listing: LogListing) -> int:
+        version = max([-1, *listing.versions, *listing.checkpoints]) + 1
+        said_again: list[Action] = [{"protocol": dict(plan.table.protocol)}, {"metaData": dict(plan.table.metadata)}]
+        known = {*history.files, *history.removed}
+        self._tell_change([found for found in plan.table.files if found.file.path not in history.files], [])
+        self._commit(version, plan, plan.table.files, [], known=known, txns=plan.table.txns, others=said_again)
+        self._put_checkpoint(version, plan, removed=[])
+        self._take_out_versions_below(version, listing)
+        return version
+
+    # ------------------------------------------------------------------ writing
+
+    def _commit(
+        self,
+        version: int,
+        plan: RepairPlan,
+        adds: Sequence[FoundFile],
+        removes: Sequence[str],
+        *,
+        known: Collection[str],
+        txns: Mapping[str, Txn],
+        others: Sequence[Action] = (),
+        undone_from: int | None = None,
+    ) -> None:
+        data = encode_repair(
+            adds,
+            removes,
+            known=known,
+            txns=txns,
+            others=others,
+            undone_from=undone_from,
+            leader_epoch=plan.leader_epoch,
+            now_ms=self._now_ms,
+            txn_id=str(uuid.uuid4()),
+        )
+        self._store.create(f"{self._log_folder}/{version_name(version)}", data)
+        detail = f"the table has {len(plan.table.files)} files, and its high watermark is {plan.high_watermark}"
+        self.steps.add("commit", f"{LOG_FOLDER}/{version_name(version)}", detail)
+
+    def _put_checkpoint(self, version: int, plan: RepairPlan, *, removed: Sequence[str]) -> None:
+        data = encode_checkpoint(plan.table, removed=removed, now_ms=self._now_ms)
+        summary = summarize_checkpoint(data)
+        name = checkpoint_name(version)
+        self._store.put(f"{self._log_folder}/{name}", data)
+        self._store.put(
+            f"{self._log_folder}/{LAST_CHECKPOINT}",
+            encode_hint(version, action_count=summary.action_count, size_bytes=summary.size_bytes),
+        )
+        self.steps.add("checkpoint", f"{LOG_FOLDER}/{name}", "written, and named by _last_checkpoint")
+
+    def _write_checkpoint(self, version: int, base: int, plan: RepairPlan) -> None:
+        paths = [found.file.path for found in plan.table.files]
+        checkpoints.write_checkpoint(self._store, self._folder, version=version, base_version=base, paths=paths)
+        name = f"{LOG_FOLDER}/{checkpoint_name(version)}"
+        self.steps.add("checkpoint", name, "written, and named by _last_checkpoint")
+
+    def _set_aside_unreachable(self, history: History, listing: LogListing) -> None:
+        """Versions before the checkpoint that no reader gets to: there is a gap between."""
+        below = [version for version in listing.versions if version <= history.base]
+        if below and below != list(range(below[0], history.base + 1)):
+            self._take_out_versions_below(history.base, listing)
+
+    def _take_out_versions_below(self, end: int, listing: LogListing) -> None:
+        for version in listing.versions:
+            if version < end:
+                self._take_out(f"{LOG_FOLDER}/{version_name(version)}", "versions before or behind it are lost")
+        for version in listing.checkpoints:
+            if version < end:
+                self._take_out(f"{LOG_FOLDER}/{checkpoint_name(version)}", "of a log that cannot be followed")
+
+    def _take_out(self, name: str, why: str) -> None:
+        kept = self._quarantine.keep(name)
+        if kept is not None:
+            self._quarantine.remove(name)
+            self.steps.add("quarantine", name, f"{why}; moved to {kept}")
+
+    def _open(self) -> None:
+        """As a broker does."""
+        snapshot = load_snapshot(self._store, self._folder, self._reader)
+        if snapshot.findings.is_hint_wrong:
+            self.steps.add("checkpoint", f"{LOG_FOLDER}/{LAST_CHECKPOINT}", "made to name the newest checkpoint")
+        recover(self._store, self._folder, snapshot)
+
+
+def _is_whole(log: HistoryReader, listing: LogListing, history: History) -> bool:
+    """Whether every version behind the history is there and can be read."""
+    return all(log.is_readable(version) for version in range(history.version + 1, max(listing.versions) + 1))

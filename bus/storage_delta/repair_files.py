@@ -1,0 +1,157 @@
+"""Which data files of a damaged table are sound, and which of them together have its records.
+
+Guards one promise: an offset is given up only if no file in the table's folder has a row of it that can be read. Every
+page of every file that counts is decoded, and its offsets are compared with what the log says. Never writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from bus.errors import StorageDamaged
+from bus.storage_delta.actions import LiveFile
+from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.log_replay import first_line
+from bus.storage_delta.repair_history import NamedFile
+from bus.storage_delta.row_statistics import COLUMNS, RowStatistics
+from bus.storage_delta.store import KeyNotFound
+
+OUR_NAME = re.compile(r"(\d{20})-.+\.parquet")
+_NEVER_NULL = ("offset", "timestamp", "timestamp_type", "leader_epoch")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A sound data file, and the `add` that names it: the log's own, or None if that is not known or not true."""
+
+    file: LiveFile
+    body: Mapping[str, object] | None
+    stats: str  # as its rows tell them; empty if `body` has them
+
+
+@dataclass(frozen=True, slots=True)
+class BadFile:
+    """`is_there` False: the store has no such file."""
+
+    path: str
+    base_offset: int
+    next_offset: int
+    reason: str
+    is_there: bool
+
+
+def check_named(reader: DataReader, named: NamedFile) -> FoundFile | BadFile:
+    """A file that the log names, by all of its rows."""
+    file = named.file
+
+    def bad(reason: str, *, is_there: bool = True) -> BadFile:
+        return BadFile(file.path, file.base_offset, file.next_offset, reason, is_there)
+
+    try:
+        parquet, size_bytes = reader.open_unnamed(file.path)
+        if size_bytes != file.size_bytes:
+            return bad(f"expected {file.size_bytes} bytes, found {size_bytes}")
+        row_count = 0
+        for group in range(parquet.num_row_groups):
+            rows = parquet.read_row_group(group, use_threads=False)
+            offsets = rows.column("offset").to_numpy()
+            row_count += len(offsets)
+            if not np.all((file.base_offset <= offsets) & (offsets < file.next_offset)):
+                found = f"{offsets.min()} to {offsets.max()}"
+                return bad(f"expected offsets {file.base_offset} to {file.next_offset - 1}, found {found}")
+    except KeyNotFound:
+        return bad("there is no such file", is_there=False)
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        return bad(f"it cannot be read: {first_line(error)}")
+    if row_count != file.record_count:
+        return bad(f"expected {file.record_count} records, found {row_count}")
+    return FoundFile(file, named.body, "")
+
+
+def check_unnamed(reader: DataReader, schema: pa.Schema, path: str) -> FoundFile | None:
+    """A file that the log does not name, or not truly, by all of its rows; None if it holds no sound rows of a log."""
+    statistics = RowStatistics(path)
+    wanted = pa.schema([schema.field(name) for name in COLUMNS])
+    try:
+        parquet, size_bytes = reader.open_unnamed(path)
+        if parquet.schema_arrow.names != schema.names:
+            return None
+        for group in range(parquet.num_row_groups):
+            rows = parquet.read_row_group(group, use_threads=False)
+            if any(rows.column(name).null_count for name in _NEVER_NULL):
+                return None
+            if rows.num_rows:
+                statistics.add(rows.select(list(COLUMNS)).cast(wanted).combine_chunks())
+    except (StorageDamaged, KeyNotFound, pa.ArrowException, OSError, ValueError, KeyError):
+        return None
+    if not statistics.row_count:
+        return None
+    next_offset = statistics.next_offset
+    match = OUR_NAME.fullmatch(path)
+    file, stats = statistics.describe(
+        path,
+        size_bytes,
+        base_offset=int(match[1]) if match else next_offset - statistics.row_count,
+        next_offset=next_offset,
+    )
+    if file.record_count > file.next_offset - file.base_offset:
+        return None  # its name lies about it
+    return FoundFile(file, None, stats)
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """Files in offset order, none over another, and the ranges (first, one past the last) that none of them has."""
+
+    files: Sequence[FoundFile]
+    holes: Sequence[tuple[int, int]]
+
+
+def choose_files(
+    named: Sequence[FoundFile], others: Iterable[FoundFile], *, start: int, end: int, may_go_on: bool
+) -> Cover:
+    """The `named` files, which do not overlap, then what `others` have of the rest, up to `end` or, if `may_go_on`,
+    beyond."""
+    chosen = list(named)
+    reaches = max([end, *(found.file.next_offset for found in chosen)])
+    for found in sorted(others, key=_by_reach):
+        base, following = found.file.base_offset, found.file.next_offset
+        holes = find_holes([one.file for one in chosen], start=start, end=reaches)
+        if any(first <= base and following <= past_last for first, past_last in holes):
+            chosen = sorted([*chosen, found], key=lambda one: one.file.base_offset)
+        elif may_go_on and base >= reaches and OUR_NAME.fullmatch(found.file.path):
+            chosen.append(found)
+            reaches = following
+    return Cover(chosen, find_holes([one.file for one in chosen], start=start, end=reaches))
+
+
+def without_overlaps(files: Iterable[FoundFile]) -> list[FoundFile]:
+    """In offset order; one that begins below the end of another is left out."""
+    chosen: list[FoundFile] = []
+    for found in sorted(files, key=_by_reach):
+        if not chosen or found.file.base_offset >= chosen[-1].file.next_offset:
+            chosen.append(found)
+    return chosen
+
+
+def _by_reach(found: FoundFile) -> tuple[int, int]:
+    """In offset order; of those that begin together the one that reaches furthest first."""
+    return found.file.base_offset, -found.file.next_offset
+
+
+def find_holes(files: Iterable[LiveFile], *, start: int, end: int) -> list[tuple[int, int]]:
+    """What `files`, in offset order, leave of the offsets from `start` up to, but not including, `end`."""
+    holes = []
+    at = start
+    for file in files:
+        if file.base_offset > at:
+            holes.append((at, min(file.base_offset, end)))
+        at = max(at, file.next_offset)
+    if at < end:
+        holes.append((at, end))
+    return [(first, past_last) for first, past_last in holes if first < past_last]
