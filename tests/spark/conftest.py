@@ -29,7 +29,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "bus-tests",
         master="local[2]",
         conf={
-            **bus.spark.SHORT_SESSION,
+            # All tests together compile more than the 48 MB that there would be room for.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.log.level": "ERROR",
