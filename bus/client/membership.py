@@ -132,7 +132,7 @@ class Membership:
         self._under_way: GroupRequest | None = None  # JoinGroup or SyncGroup
         self._lead: Lead | None = None
         self._assignment: frozenset[TopicPartition] | None = None  # as it was synced, not taken over yet
-        self._led_partitions: dict[str, int] | None = None  # numbers of partitions that this leader assigned
+        self._led_partitions: dict[str, int] | None = None  # by topic, of partitions that have their place
         self._retry_at = -math.inf
         self._failures = 0
         self._error: BusError | None = None  # for the next poll
@@ -192,12 +192,7 @@ class Membership:
         if work is not self._lead:
             return
         self._lead = None
-        if work.is_kept:
-            # Partitions may have come while nobody led, or are nobody's: a rebalance that moves them had only begun.
-            found = Counter(partition.topic for partition in work.kept)
-            self._led_partitions = {topic: found[topic] for topic in work.topics}
-        else:
-            self._led_partitions = {topic: partitions.get(topic, 0) for topic in work.topics}
+        self._led_partitions = _placed(work, partitions, assignment)
         address = self._coordinator.address
         if address is None:
             self._fail(BusError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is not known"), now)
@@ -556,6 +551,19 @@ class Membership:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+
+
+def _placed(work: Lead, partitions: Mapping[str, int], assignment: Assignment) -> dict[str, int]:
+    """By topic, how many partitions need no further rebalance. The others are owned by a member that is to give them
+    up and to join again; if it dies before that, or comes back as a static one, nobody else asks for that rebalance.
+    Of a kept assignment nobody knows for which partitions it was made: what is in it is placed."""
+    if work.is_kept:
+        kept = Counter(partition.topic for partition in work.kept)
+        return {topic: kept[topic] for topic in work.topics}
+    given = frozenset[TopicPartition]().union(*assignment.values())
+    owned = frozenset[TopicPartition]().union(*(member.owned for member in work.members.values()))
+    moving = Counter(found.topic for found in owned - given if found.partition < partitions.get(found.topic, 0))
+    return {topic: partitions.get(topic, 0) - moving[topic] for topic in work.topics}
 
 
 def _error_in(answer: Any) -> BusError | None:

@@ -11,7 +11,7 @@ import pytest
 from bus.client.assignors import assignors_of
 from bus.client.configs import ConsumerConfig, parse_config
 from bus.client.coordinator import CoordinatorFinder, GroupRequest
-from bus.client.group_protocol import decode_subscription, encode_assignment
+from bus.client.group_protocol import decode_subscription, encode_assignment, encode_subscription
 from bus.client.membership import Assign, Generation, Lead, Lose, Membership, Phase, Revoke
 from bus.client.values import GroupMetadata
 from bus.errors import BusError, ErrorCode
@@ -161,6 +161,28 @@ def test_leader_rebalances_when_partitions_come_to_topics_of_the_group() -> None
     assert not member.machine.is_rejoining()
     member.machine.note_partitions({"t": 2})
     assert member.machine.is_rejoining()
+
+
+@pytest.mark.parametrize(("owned", "is_rebalanced"), [([P1], True), ([], False)])
+def test_leader_rebalances_by_itself_if_what_a_member_was_to_give_up_is_still_nobodys(
+    owned: list[TopicPartition], is_rebalanced: bool
+) -> None:
+    member = Member("cooperative-sticky").find()
+    member.work()
+    said = encode_subscription(["t"], user_data=b"", owned=owned, generation=1, rack="")
+    answer = pb.JoinGroupResponse(
+        generation=2,
+        protocol="cooperative-sticky",
+        leader_id="m",
+        member_id="m",
+        members=[pb.JoinedMember(member_id=name, metadata=said) for name in ("m", "other")],
+    )
+    member.answer(member.take("JoinGroup"), answer)
+    member.machine.lead(member.work(), {"t": 2}, {"m": [P0], "other": []}, member.now)
+    member.sync(member.take("SyncGroup"), P0)
+    member.work()
+    member.machine.note_partitions({"t": 2})
+    assert member.machine.is_rejoining() is is_rebalanced
 
 
 @pytest.mark.parametrize(("kept", "is_rebalanced"), [([P0, P1], False), ([P0], True)])
