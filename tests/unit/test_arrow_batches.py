@@ -267,3 +267,17 @@ def test_records_in_the_middle_of_other_bytes_are_read_wherever_they_begin(shift
     decoded = decode_records(view, default_timestamp_ms=0)
     assert decoded.columns.column("value").to_pylist() == [b"a", b"bc"]
     assert all(buffer is None or buffer.address % 4 == 0 for buffer in decoded.columns.column("timestamp").buffers())
+
+
+@pytest.mark.parametrize(
+    ("keys", "count"), [(None, 3), ([None, None, None], 3), ([b"k", None, b""], 1), ([b"k", b"l", b"m"], 0)]
+)
+def test_records_without_a_key_are_counted(keys: list[bytes | None] | None, count: int) -> None:
+    columns = {"value": pa.array([b"a", b"b", b"c"])}
+    if keys is not None:
+        columns["key"] = pa.array(keys, pa.binary())
+    batch = check_records(batch_of(**columns), default_timestamp_ms=NOW_MS)
+    assert batch.keyless_count == count
+    stamped = replace(batch, producer=ProducerStamp(1, 0, 0))
+    first = select_records(stamped, np.array([True, False, False]))
+    assert first.keyless_count == (1 if keys is None or keys[0] is None else 0)

@@ -111,3 +111,12 @@ def test_other_acks_are_refused(acks: int) -> None:
 @pytest.mark.parametrize("acks", [-1, 0, 1])
 def test_kafkas_acks_are_taken(acks: int) -> None:
     assert check_acks(acks) is None
+
+
+def test_record_without_a_key_is_refused_where_the_log_is_compacted_by_key() -> None:
+    keyless = replace(BATCH, keyless_count=1)
+    assert isinstance(decide(keyless).response, LogBatch)
+    refused = refusal_of(keyless, replace(RULES, is_key_required=True))
+    assert refused.code is ErrorCode.INVALID_RECORD
+    assert "found 1 of 4 without" in refused.message
+    assert isinstance(decide(BATCH, replace(RULES, is_key_required=True)).response, LogBatch)

@@ -1,8 +1,24 @@
+"""When a partition is compacted, and up to where."""
+
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from bus.partition_log.cleaning import FILES_MAX, FILES_MIN, Backlog, decide_internal_compaction
+from bus.config_keys import LONG_MAX
+from bus.partition_log.cleaning import (
+    BYTES_MIN,
+    FILES_MAX,
+    FILES_MIN,
+    Backlog,
+    CompactionRules,
+    decide_internal_compaction,
+    decide_key_compaction,
+)
+from tests.support.fake_table import FakeFile
+from tests.support.rolled_log import data_file
 
 
 @pytest.mark.parametrize(
@@ -33,3 +49,55 @@ def test_what_is_rewritten_stays_within_twice_what_was_appended_plus_a_share_of_
             backlog = Backlog(0, 0, compacted)
         assert backlog.file_count < FILES_MAX
     assert 0 < rewritten <= 2 * appended + commits * key_bytes_max // FILES_MAX
+
+
+RULES = CompactionRules(dirty_ratio_min=0.5, lag_min_ms=0, lag_max_ms=LONG_MAX)
+
+
+def live(count: int, *, size_bytes: int = 1, apart_ms: int = 0) -> list[FakeFile]:
+    return [data_file(at, size_bytes=size_bytes, appended_ms=at * apart_ms) for at in range(count)]
+
+
+def end_offset(files: list[FakeFile], unseen: int, rules: CompactionRules = RULES, **options: Any) -> int | None:
+    return decide_key_compaction(files, unseen_count=unseen, rules=rules, now_ms=options.pop("now_ms", 0), **options)
+
+
+def test_a_topic_is_compacted_up_to_its_newest_file() -> None:
+    assert end_offset(live(FILES_MIN + 1), FILES_MIN + 1) == FILES_MIN
+    assert end_offset(live(FILES_MIN), FILES_MIN) is None
+
+
+def test_few_but_large_files_are_worth_it_too() -> None:
+    assert end_offset(live(2, size_bytes=BYTES_MIN), 2) == 1
+    assert end_offset(live(2, size_bytes=BYTES_MIN - 1), 2) is None
+
+
+@pytest.mark.parametrize(("seen_bytes", "is_due"), [(19, True), (20, False), (21, False)])
+def test_the_dirty_part_has_to_exceed_its_ratio(seen_bytes: int, is_due: bool) -> None:
+    files = [data_file(0, size_bytes=seen_bytes), *(data_file(at + 1) for at in range(FILES_MIN + 1))]
+    assert (end_offset(files, FILES_MIN + 1) is not None) is is_due
+    always = replace(RULES, dirty_ratio_min=0.0)
+    assert end_offset(files, FILES_MIN + 1, always) == FILES_MIN + 1
+
+
+def test_what_is_younger_than_the_smallest_lag_waits_and_counts_for_nothing() -> None:
+    rules = replace(RULES, lag_min_ms=100)
+    files = live(FILES_MIN + 10, apart_ms=10)
+    last_old = FILES_MIN * 10
+    assert end_offset(files, FILES_MIN + 10, rules, now_ms=last_old + 100) == FILES_MIN + 1
+    assert end_offset(files, FILES_MIN + 10, rules, now_ms=last_old + 79) is None
+
+
+def test_what_is_older_than_the_largest_lag_is_compacted_however_little_there_is() -> None:
+    rules = replace(RULES, lag_max_ms=1_000)
+    files = [data_file(0, size_bytes=10**9), data_file(1), data_file(2)]
+    assert end_offset(files, 2, rules, now_ms=1_000) is None
+    assert end_offset(files, 2, rules, now_ms=1_001) == 2
+    assert end_offset(files, 1, rules, now_ms=1_001) is None
+
+
+def test_who_asks_for_it_gets_it_but_for_the_newest_file_and_the_smallest_lag() -> None:
+    assert end_offset(live(3), 3, is_asked=True) == 2
+    assert end_offset(live(1), 1, is_asked=True) is None
+    assert end_offset(live(3), 0, is_asked=True) is None
+    assert end_offset(live(3, apart_ms=100), 3, replace(RULES, lag_min_ms=100), now_ms=150, is_asked=True) == 1

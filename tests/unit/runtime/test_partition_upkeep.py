@@ -1,141 +1,682 @@
-"""Compaction and cleaning beside a partition's writer, on a fake table."""
+"""Maintenance beside a partition's writer, on a fake table."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from bus.errors import ErrorCode, StorageFault
-from bus.partition_log.cleaning import FILES_MIN, CleaningRules
-from bus.ports import CommitOutcome, Conflicted, Unknown
-from tests.support.fake_table import FakeTable, ManualClock, wait_until
-from tests.support.partition_bench import SETTINGS, Bench, InlineCalls, base_offset, code
-
-RULES = CleaningRules(
-    tombstone_retention_ms=10_000, file_delete_delay_ms=0, version_retention_ms=500, version_count_max=7
+from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageFault, StorageFull
+from bus.partition_log.cleaning import FILES_MIN, CompactionRules
+from bus.partition_log.maintenance import MaintenanceRules
+from bus.partition_log.retention import RetentionRules
+from bus.partition_log.rolling import RUN_FILES_MAX, RollingRules
+from bus.ports import CommitOutcome, Conflicted, Dropped, SwapKind, Unknown
+from bus.runtime.fetches import FetchPosition, FetchWish, fetch
+from bus.runtime.partition import (
+    DeleteRecordsResult,
+    FilesSwapped,
+    MaintenanceAction,
+    MaintenanceResult,
+    RecordsDeleted,
 )
-NEVER = replace(RULES, file_delete_delay_ms=86_400_000)
+from tests.support.fake_table import FakeTable, Scripted, log_batch, records, wait_until
+from tests.support.partition_bench import NAME, SETTINGS, Bench, InlineCalls, base_offset, code
+from tests.support.virtual_time import run_virtually
+
+BACKOFF_S = 15.0
+ROLLING = replace(SETTINGS.maintenance, rolling=RollingRules(segment_bytes=1_000_000, segment_ms=10**9))
+INTERNAL = replace(SETTINGS.maintenance, is_internal=True)
+RETAINING = replace(ROLLING, retention=RetentionRules(retention_ms=1_000, retention_bytes=-1))
+COMPACTED = replace(
+    SETTINGS.maintenance,
+    compaction=CompactionRules(dirty_ratio_min=0.5, lag_min_ms=0, lag_max_ms=10**12),
+    may_delete_records=False,
+)
 
 
-def run(scenario: Callable[[Bench], Awaitable[None]], rules: CleaningRules | None = NEVER) -> None:
+def run(scenario: Callable[[Bench], Awaitable[None]], rules: MaintenanceRules = ROLLING) -> None:
     async def main() -> None:
-        bench = Bench(settings=replace(SETTINGS, cleaning=rules), calls=InlineCalls(1))
+        bench = Bench(settings=with_rules(rules), calls=InlineCalls(1), backoff_s=BACKOFF_S)
         try:
             await scenario(bench)
         finally:
             bench.partition.stop(ErrorCode.UNKNOWN_SERVER_ERROR, "the test has ended")
             await bench.close()
 
-    asyncio.run(main())
+    run_virtually(main())
 
 
-def fill(table: FakeTable) -> None:
-    table.key_compaction_backlog = FILES_MIN
-    table.key_compaction_backlog_bytes = 1
+def with_rules(rules: MaintenanceRules) -> Any:
+    return replace(SETTINGS, maintenance=rules)
 
 
-def test_what_is_compacted_is_swapped_in_by_the_writer_and_records_keep_their_offsets() -> None:
+def fill(table: FakeTable, count: int, *, size_bytes: int = 100, now_ms: int = 1_000_000) -> None:
+    """As many commits as `count`, of another time."""
+    for _ in range(count):
+        batch = replace(log_batch(table.state.high_watermark, 1), size_bytes=size_bytes)
+        table.commit([batch], now_ms=now_ms)
+
+
+async def opened(count: int, rules: MaintenanceRules = ROLLING, **options: Any) -> Bench:
+    """A partition of `count` files, one offset each."""
+    table = FakeTable()
+    fill(table, count, **options)
+    return Bench(table=table, settings=with_rules(rules), calls=InlineCalls(1), backoff_s=BACKOFF_S)
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+def levels(table: FakeTable) -> list[int]:
+    return [file.level for file in table.live]
+
+
+# ---------------------------------------------------------------- rolling
+
+
+def test_files_are_rolled_beside_the_appends_and_records_keep_their_offsets() -> None:
     async def scenario(bench: Bench) -> None:
-        fill(bench.table)
-        assert base_offset(await bench.append(2)) == 0
-        await wait_until(lambda: len(bench.table.swaps) == 1)
-        await wait_until(lambda: bench.partition.state.version == 2)
-        assert base_offset(await bench.append(1)) == 2
+        for expected in range(RUN_FILES_MAX + 20):
+            assert base_offset(await bench.append()) == expected
+        await wait_until(lambda: 1 in levels(bench.table))
+        assert base_offset(await bench.append()) == RUN_FILES_MAX + 20
         state = bench.partition.state
-        assert (state.version, state.high_watermark, state.log_start) == (3, 3, 0)
-        assert len(bench.table.swaps) == 1
+        assert (state.log_start, state.high_watermark) == (0, RUN_FILES_MAX + 21)
+        assert state.version == bench.table.state.version
 
     run(scenario)
 
 
-def test_a_log_that_is_not_compacted_is_left_alone() -> None:
-    async def scenario(bench: Bench) -> None:
-        fill(bench.table)
-        await bench.append()
-        await asyncio.sleep(0)
-        assert bench.table.swaps == []
-        assert bench.table.cleaned == []
+def test_a_partition_that_nobody_writes_to_is_rolled_when_it_is_looked_after() -> None:
+    async def scenario(_: Bench) -> None:
+        bench = await opened(RUN_FILES_MAX)
+        await settle()
+        assert bench.table.prepared == []
+        bench.partition.look_after()
+        await wait_until(lambda: levels(bench.table) == [1])
+        assert bench.partition.state.version == bench.table.state.version
 
-    run(scenario, rules=None)
+    run(scenario)
 
 
 @pytest.mark.parametrize(
     "outcome",
-    [StorageFault("no room"), Conflicted(2, leader_epoch=None, operation="OPTIMIZE"), Unknown(2, "the reply was lost")],
+    [
+        StorageFull("no room"),
+        Conflicted(RUN_FILES_MAX + 1, leader_epoch=None, operation="OPTIMIZE"),
+        Unknown(RUN_FILES_MAX + 1, "the sync failed"),
+        Scripted.LOST_REPLY,
+    ],
 )
-def test_a_swap_that_fails_is_tried_again_only_after_more_files(outcome: CommitOutcome | Exception) -> None:
-    async def scenario(bench: Bench) -> None:
-        fill(bench.table)
-        bench.table.swap_script = [outcome]
-        await bench.append()
+def test_a_swap_that_fails_is_tried_again_after_the_backoff(outcome: CommitOutcome | Exception | Scripted) -> None:
+    async def scenario(_: Bench) -> None:
+        bench = await opened(RUN_FILES_MAX)
+        bench.table.change_script = [outcome]
+        bench.partition.look_after()
         await wait_until(lambda: len(bench.table.swaps) == 1)
-        assert base_offset(await bench.append()) == 1
-        for _ in range(5):
-            await bench.append()
-        assert len(bench.table.swaps) == 1
-        bench.table.key_compaction_backlog += FILES_MIN
-        await bench.append()
-        await wait_until(lambda: len(bench.table.swaps) == 2)
-        assert base_offset(await bench.append()) == 8
+        await settle()
+        assert base_offset(await bench.append()) == RUN_FILES_MAX
+        bench.partition.look_after()
+        await settle()
+        assert bench.table.prepared == ["roll"]
+        await asyncio.sleep(BACKOFF_S + 1)
+        is_there = outcome is Scripted.LOST_REPLY
+        assert levels(bench.table) == ([1, 0] if is_there else [1])
+        assert len(bench.table.prepared) == (1 if is_there else 2)
         assert bench.partition.stopped is None
+        assert bench.partition.state.version == bench.table.state.version
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("fault", [StorageFull("no room"), StorageFault("no answer"), RuntimeError("a bug")])
+def test_files_that_cannot_be_prepared_disturb_no_append_and_are_tried_again(fault: Exception) -> None:
+    async def scenario(_: Bench) -> None:
+        bench = await opened(RUN_FILES_MAX)
+        bench.table.prepare_script = [fault]
+        bench.partition.look_after()
+        await settle()
+        for expected in range(RUN_FILES_MAX, RUN_FILES_MAX + 50):
+            assert base_offset(await bench.append()) == expected
+        assert (bench.table.prepared, bench.table.swaps) == (["roll"], [])
+        await asyncio.sleep(BACKOFF_S + 1)
+        assert levels(bench.table)[0] == 1
 
     run(scenario)
 
 
 def test_a_swap_that_loses_to_a_leader_of_a_higher_epoch_ends_this_one() -> None:
-    async def scenario(bench: Bench) -> None:
-        fill(bench.table)
-        bench.table.swap_script = [Conflicted(2, leader_epoch=4, operation="WRITE")]
-        await bench.append()
+    async def scenario(_: Bench) -> None:
+        bench = await opened(RUN_FILES_MAX)
+        bench.table.change_script = [Conflicted(RUN_FILES_MAX + 1, leader_epoch=4, operation="WRITE")]
+        bench.partition.look_after()
         await wait_until(lambda: bench.partition.stopped is not None)
         assert code(await bench.append()) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await asyncio.sleep(BACKOFF_S * 2)
+        assert len(bench.table.swaps) == 1
 
     run(scenario)
 
 
-def test_compaction_that_cannot_be_prepared_disturbs_no_append() -> None:
+def test_files_that_cannot_be_read_are_left_alone_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(_: Bench) -> None:
+        bench = await opened(RUN_FILES_MAX)
+        bench.table.prepare_script = [RecordsDamaged("file-7 is no Parquet")]
+        bench.partition.look_after()
+        await settle()
+        await asyncio.sleep(BACKOFF_S * 3)
+        bench.partition.look_after()
+        await settle()
+        assert bench.table.prepared == ["roll"]
+        for _ in range(RUN_FILES_MAX + 20):
+            await bench.append()
+        await wait_until(lambda: 1 in levels(bench.table))
+        assert levels(bench.table)[:RUN_FILES_MAX] == [0] * RUN_FILES_MAX
+        assert bench.partition.stopped is None
+
+    with caplog.at_level(logging.ERROR):
+        run(scenario)
+    damage = [record.getMessage() for record in caplog.records if "file-7" in record.getMessage()]
+    assert len(damage) == 1
+    assert f"offsets 0 to {RUN_FILES_MAX - 1}" in damage[0]
+
+
+def test_records_deleted_while_a_roll_is_prepared_are_not_brought_back() -> None:
     async def scenario(bench: Bench) -> None:
-        fill(bench.table)
-        bench.table.prepare_fault = StorageFault("no room")
-        for expected in range(4):
-            assert base_offset(await bench.append()) == expected
-        assert bench.table.prepare_count == 1
-        bench.table.prepare_fault = None
-        bench.table.key_compaction_backlog += FILES_MIN
-        await bench.append()
-        await wait_until(lambda: len(bench.table.swaps) == 1)
+        fill(bench.table, RUN_FILES_MAX)
+        await bench.partition._rebuild()
+        bench.table.prepare_gate.clear()
+        bench.partition.look_after()
+        await wait_until(lambda: bench.table.prepared == ["roll"])
+        deleted = await bench.partition.delete_records(5)
+        assert isinstance(deleted, RecordsDeleted)
+        bench.table.prepare_gate.set()
+        await wait_until(lambda: len(bench.table.discarded) == 1)
+        assert base_offset(await bench.append()) == RUN_FILES_MAX
+        assert (bench.partition.state.log_start, bench.table.live[0].base_offset) == (5, 5)
+        assert bench.partition.stopped is None
+
+    in_threads(scenario)
+
+
+def in_threads(scenario: Callable[[Bench], Awaitable[None]], rules: MaintenanceRules = ROLLING) -> None:
+    """With real threads, where something has to happen while files are prepared."""
+
+    async def main() -> None:
+        bench = Bench(settings=with_rules(rules), backoff_s=BACKOFF_S)
+        try:
+            await scenario(bench)
+        finally:
+            bench.table.prepare_gate.set()
+            bench.partition.stop(ErrorCode.UNKNOWN_SERVER_ERROR, "the test has ended")
+            await bench.close()
+
+    asyncio.run(main())
+
+
+def test_altered_configs_count_from_the_next_decision_on_also_while_a_job_runs() -> None:
+    async def scenario(bench: Bench) -> None:
+        fill(bench.table, RUN_FILES_MAX)
+        await bench.partition._rebuild()
+        bench.table.prepare_gate.clear()
+        bench.partition.look_after()
+        await wait_until(lambda: bench.table.prepared == ["roll"])
+        bench.partition.configure(with_rules(replace(RETAINING, rolling=None)))
+        bench.clock.advance(10_000)
+        bench.partition.look_after()
+        bench.table.prepare_gate.set()
+        await wait_until(lambda: bench.partition.state.log_start == RUN_FILES_MAX)
+        assert bench.table.prepared == ["roll"]
+
+    in_threads(scenario)
+
+
+def test_stopping_waits_for_no_roll() -> None:
+    async def scenario(bench: Bench) -> None:
+        fill(bench.table, RUN_FILES_MAX)
+        await bench.partition._rebuild()
+        bench.throttle.use(10**306)  # for longer than anybody waits
+        bench.throttle._used_until_s = 10.0**12
+        bench.partition.look_after()
+        await wait_until(lambda: bench.partition._upkeep._running is not None)
+        await bench.partition.retire()
+        assert bench.table.swaps == []
+
+    in_threads(scenario)
+
+
+# ---------------------------------------------------------------- retention and DeleteRecords
+
+
+def test_what_is_older_than_the_retention_goes_when_the_partition_is_looked_after() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.append(3)
+        bench.clock.advance(600)
+        now_ms = bench.clock.time_ms
+        later = replace(records(2), timestamp_min_ms=now_ms, timestamp_max_ms=now_ms)
+        await bench.partition.append(later, acks=-1, current_leader_epoch=None, request_id="later")
+        bench.clock.advance(401)
+        bench.partition.look_after()
+        await wait_until(lambda: bench.partition.state.log_start == 3)
+        assert bench.table.removals == [3]
+        bench.clock.advance(10_000)
+        bench.partition.look_after()
+        await wait_until(lambda: bench.partition.state.log_start == 5)
+        assert (bench.partition.state.high_watermark, bench.table.live) == (5, [])
+        assert base_offset(await bench.append()) == 5
+
+    run(scenario, RETAINING)
+
+
+def test_a_wall_clock_that_jumps_ahead_by_a_day_deletes_nothing_at_once() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.append(3)
+        bench.clock.advance(300)
+        bench.clock.time_ms += 86_400_000
+        bench.partition.look_after()
+        await settle()
+        assert bench.partition.state.log_start == 0
+
+    run(scenario, RETAINING)
+
+
+def test_retention_that_cannot_be_committed_is_tried_again_after_the_backoff() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.append(3)
+        bench.clock.advance(2_000)
+        bench.table.change_script = [StorageFull("no room")]
+        bench.partition.look_after()
+        await settle()
+        assert bench.partition.state.log_start == 0
+        await asyncio.sleep(BACKOFF_S + 1)
+        assert bench.partition.state.log_start == 3
+
+    run(scenario, RETAINING)
+
+
+def low_watermark(result: DeleteRecordsResult) -> int:
+    assert isinstance(result, RecordsDeleted), result
+    return result.low_watermark
+
+
+def test_records_are_deleted_also_within_a_file_and_the_answer_says_where_the_log_starts() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.append(10)
+        await bench.append(10)
+        assert await bench.partition.delete_records(13) == RecordsDeleted(13, 3)
+        assert [file.base_offset for file in bench.table.live] == [10]
+        assert await bench.partition.delete_records(4) == RecordsDeleted(13, 3)
+        assert low_watermark(await bench.partition.delete_records(-1)) == 20
+        assert code(await bench.partition.delete_records(21)) is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert code(bench.partition.decide_fetch(19, None)) is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert base_offset(await bench.append()) == 20
 
     run(scenario)
 
 
-def test_what_was_replaced_is_removed_after_its_delay_and_then_the_timer_rests() -> None:
+def test_a_log_that_is_only_compacted_lets_nobody_delete_records() -> None:
     async def scenario(bench: Bench) -> None:
-        clock: ManualClock = bench.clock
+        await bench.append(3)
+        assert code(await bench.partition.delete_records(1)) is ErrorCode.POLICY_VIOLATION
+        assert bench.table.removals == []
+
+    run(scenario, COMPACTED)
+
+
+def test_a_fetch_that_waits_is_told_that_its_offset_was_deleted() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.append(3)
+        position = FetchPosition(NAME, "", 2, 1_000_000, None)
+        wish = FetchWish([position], wait_ms_max=60_000, bytes_min=1_000, bytes_max=1_000_000)
+        waiting = asyncio.ensure_future(fetch(wish, lambda name, topic_id: bench.partition, asyncio.Event()))
+        await settle()
+        assert not waiting.done()
+        await bench.partition.delete_records(3)
+        ((_, result),) = await waiting
+        assert code(result) is ErrorCode.OFFSET_OUT_OF_RANGE
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_deleting_records_with_an_unknown_outcome_is_said_and_the_log_decides(is_committed: bool) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.append(3)
+        bench.table.change_script = [Scripted.LOST_REPLY if is_committed else Unknown(2, "the sync failed")]
+        assert code(await bench.partition.delete_records(2)) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert bench.partition.state.log_start == (2 if is_committed else 0)
+        assert low_watermark(await bench.partition.delete_records(2)) == 2
+
+    run(scenario)
+
+
+def test_deleting_records_beside_another_writer_is_run_again_behind_it() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.append(3)
+        bench.table.change_script = [Conflicted(2, leader_epoch=None, operation="OPTIMIZE")]
+        bench.table.commit_foreign(4)
+        assert low_watermark(await bench.partition.delete_records(-1)) == 7
+
+    run(scenario)
+
+
+def test_deleting_records_on_a_full_disk_is_refused_and_changes_nothing() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.append(3)
+        bench.table.change_script = [StorageFull("no room")]
+        assert code(await bench.partition.delete_records(2)) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert bench.partition.state.log_start == 0
+        assert low_watermark(await bench.partition.delete_records(2)) == 2
+
+    run(scenario)
+
+
+def test_whoever_waits_for_a_change_is_told_when_the_partition_stops() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.table.gate.clear()
+        first = bench.append()
+        await asyncio.sleep(0)
+        deleting = bench.partition.delete_records(0)
+        retiring = asyncio.ensure_future(bench.partition.retire())
+        await asyncio.sleep(0)
+        bench.table.gate.set()
+        await retiring
+        assert base_offset(await first) == 0
+        assert code(await deleting) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert code(await bench.partition.delete_records(0)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert code(await bench.partition.maintain(MaintenanceAction.ROLL)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    in_threads(scenario)
+
+
+# ---------------------------------------------------------------- compaction
+
+
+def test_a_compacted_topic_is_compacted_up_to_its_newest_file() -> None:
+    async def scenario(bench: Bench) -> None:
+        for _ in range(FILES_MIN + 1):
+            await bench.append()
+        bench.partition.look_after()
+        await wait_until(lambda: bench.table.compacted_to > 0)
+        assert bench.table.compacted_to == FILES_MIN
+        await settle()
+        assert bench.table.prepared == ["compact"]
+
+    run(scenario, COMPACTED)
+
+
+def test_compaction_that_gains_nothing_is_not_tried_again_before_more_has_come() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.table.gains = False
+        for _ in range(FILES_MIN + 1):
+            await bench.append()
+        for _ in range(5):
+            bench.partition.look_after()
+            await settle()
+        assert bench.table.prepared == ["compact"]
+
+    run(scenario, COMPACTED)
+
+
+def test_a_file_that_cannot_be_read_ends_compaction_over_it_until_it_is_gone() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.table.prepare_script = [RecordsDamaged("file-1 is no Parquet")]
+        for _ in range(FILES_MIN + 1):
+            await bench.append()
+        for _ in range(5):
+            bench.partition.look_after()
+            await asyncio.sleep(BACKOFF_S * 2)
+        assert bench.table.prepared == ["compact"]
+        bench.partition.configure(with_rules(replace(COMPACTED, may_delete_records=True)))
+        await bench.partition.delete_records(FILES_MIN)
+        for _ in range(FILES_MIN):
+            await bench.append()
+        bench.partition.look_after()
+        await wait_until(lambda: bench.table.compacted_to > 0)
+
+    run(scenario, COMPACTED)
+
+
+def test_the_bus_own_topics_are_compacted_as_a_whole_after_commits() -> None:
+    async def scenario(bench: Bench) -> None:
+        for _ in range(FILES_MIN):
+            await bench.append()
+        await wait_until(lambda: bench.table.compacted_to == FILES_MIN)
+        assert base_offset(await bench.append()) == FILES_MIN
+
+    run(scenario, INTERNAL)
+
+
+# ---------------------------------------------------------------- cleaning
+
+
+def test_versions_and_files_are_dropped_by_their_ages_and_then_it_rests() -> None:
+    async def scenario(bench: Bench) -> None:
+        versions = bench.partition._settings.maintenance.versions
         await bench.append()
-        await wait_until(lambda: len(bench.table.cleaned) >= 4)
-        for _ in range(20):
-            await asyncio.sleep(0.0)
-        calls = len(bench.table.cleaned)
-        assert set(bench.table.cleaned) == {("files", clock.time_ms), ("versions", clock.time_ms - 500)}
-        for _ in range(20):
-            await asyncio.sleep(0.0)
-        assert len(bench.table.cleaned) == calls
-        clock.time_ms += 50
+        bench.partition.look_after()
+        await settle()
+        now_ms = bench.clock.time_ms
+        assert bench.table.dropping == [
+            (now_ms - versions.retention_ms, versions.count_max, now_ms - versions.file_delete_delay_ms)
+        ]
+        await asyncio.sleep(60)
+        bench.clock.advance(2 * versions.retention_ms)
+        for _ in range(3):
+            bench.partition.look_after()
+            await settle()
+        assert len(bench.table.dropping) == 2
         await bench.append()
-        await wait_until(lambda: ("files", clock.time_ms) in bench.table.cleaned)
+        bench.partition.look_after()
+        await settle()
+        assert len(bench.table.dropping) == 3
 
-    run(scenario, rules=RULES)
+    run(scenario)
 
 
-def test_files_go_before_a_checkpoint_may_forget_that_they_were_removed() -> None:
+def test_a_checkpoint_is_written_where_versions_stay_only_for_want_of_one() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.append()
+        bench.table.is_checkpoint_needed = True
+        bench.partition.look_after()
+        await wait_until(lambda: len(bench.table.dropping) == 1)
+        assert bench.table.checkpoints == [1]
+
+    run(scenario)
+
+
+def test_many_versions_are_dropped_after_a_checkpoint_without_waiting_for_their_age() -> None:
+    async def scenario(bench: Bench) -> None:
+        rules = replace(ROLLING, versions=replace(ROLLING.versions, count_max=1_000))
+        bench.partition.configure(with_rules(rules))
+        for _ in range(100):
+            await bench.append()
+        bench.table.is_checkpoint_due = True
+        await bench.append()
+        await wait_until(lambda: len(bench.table.dropping) == 1)
+
+    run(scenario)
+
+
+def test_orphans_are_deleted_a_grace_after_they_were_found_and_only_once() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.table.orphans = frozenset({"left"})
+        grace_s = ROLLING.versions.file_delete_delay_ms / 1000
+        bench.partition.look_after()
+        await settle()
+        bench.table.orphans = frozenset({"left", "new"})
+        await asyncio.sleep(grace_s - 1)
+        bench.partition.look_after()
+        await settle()
+        assert bench.table.deleted_orphans == []
+        await asyncio.sleep(2)
+        for _ in range(3):
+            bench.partition.look_after()
+            await settle()
+        assert bench.table.deleted_orphans == [frozenset({"left"})]
+
+    run(scenario)
+
+
+def test_cleaning_that_fails_is_tried_again_after_the_backoff() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.table.drop_fault = StorageFault("no answer")
+        bench.partition.look_after()
+        await settle()
+        assert len(bench.table.dropping) == 1
+        bench.table.drop_fault = None
+        await asyncio.sleep(BACKOFF_S + 1)
+        assert len(bench.table.dropping) == 2
+
+    run(scenario)
+
+
+def test_a_checkpoint_is_written_when_the_table_says_so() -> None:
     async def scenario(bench: Bench) -> None:
         bench.table.is_checkpoint_due = True
         await bench.append()
-        await wait_until(lambda: not bench.table.is_checkpoint_due)
-        assert bench.table.cleaned == [("files", bench.clock.time_ms - NEVER.file_delete_delay_ms)]
+        await wait_until(lambda: bench.table.checkpoints == [1])
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("commits", "is_written"), [(199, False), (200, True)])
+def test_a_broker_that_stops_leaves_a_log_that_is_opened_quickly(commits: int, is_written: bool) -> None:
+    async def scenario(bench: Bench) -> None:
+        for _ in range(commits):
+            await bench.append()
+        await bench.partition.end_maintenance()
+        assert bool(bench.table.checkpoints) is is_written
+        bench.partition.look_after()
+        assert code(await bench.partition.maintain(MaintenanceAction.CLEAN)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run(scenario, SETTINGS.maintenance)
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def test_a_roll_by_hand_takes_all_that_is_not_full() -> None:
+    async def scenario(bench: Bench) -> None:
+        for _ in range(3):
+            await bench.append(size_bytes=100)
+        result = await bench.partition.maintain(MaintenanceAction.ROLL)
+        assert result == MaintenanceResult(
+            version=4,
+            files_before=3,
+            files_after=1,
+            bytes_before=300,
+            bytes_after=300,
+            rewritten_bytes=300,
+            log_start=0,
+            dropped_versions=0,
+            deleted_files=0,
+            deleted_bytes=0,
+        )
+        again = await bench.partition.maintain(MaintenanceAction.ROLL)
+        assert isinstance(again, MaintenanceResult)
+        assert (again.version, again.rewritten_bytes) == (4, 0)
+
+    run(scenario)
+
+
+def test_a_compaction_by_hand_needs_the_policy_and_leaves_the_newest_file() -> None:
+    async def scenario(bench: Bench) -> None:
+        for _ in range(3):
+            await bench.append()
+        result = await bench.partition.maintain(MaintenanceAction.COMPACT)
+        assert isinstance(result, MaintenanceResult)
+        assert (result.files_after, result.rewritten_bytes, bench.table.compacted_to) == (2, 100, 2)
+        bench.partition.configure(with_rules(ROLLING))
+        assert code(await bench.partition.maintain(MaintenanceAction.COMPACT)) is ErrorCode.POLICY_VIOLATION
+
+    run(scenario, COMPACTED)
+
+
+def test_cleaning_by_hand_does_retention_too_and_counts_what_went() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.append(3)
+        bench.clock.advance(2_000)
+        bench.table.drop_result = Dropped(versions=4, data_files=2, data_bytes=77)
+        result = await bench.partition.maintain(MaintenanceAction.CLEAN)
+        assert isinstance(result, MaintenanceResult)
+        assert (result.log_start, result.files_before, result.files_after) == (3, 1, 0)
+        assert (result.dropped_versions, result.deleted_files, result.deleted_bytes) == (4, 2, 77)
+
+    run(scenario, RETAINING)
+
+
+def test_what_is_asked_for_by_hand_is_refused_if_it_fails_and_does_not_wait_for_the_backoff() -> None:
+    async def scenario(bench: Bench) -> None:
+        for _ in range(2):
+            await bench.append()
+        bench.table.prepare_script = [StorageFull("no room"), RuntimeError("a bug")]
+        assert code(await bench.partition.maintain(MaintenanceAction.ROLL)) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert code(await bench.partition.maintain(MaintenanceAction.ROLL)) is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert isinstance(await bench.partition.maintain(MaintenanceAction.ROLL), MaintenanceResult)
+
+    run(scenario)
+
+
+def test_files_that_others_prepared_are_checked_and_swapped_in() -> None:
+    async def scenario(bench: Bench) -> None:
+        for _ in range(3):
+            await bench.append()
+        removes = [file.path for file in bench.table.live[:2]]
+        assert await bench.partition.swap_files(removes, ["theirs"], SwapKind.SAME_ROWS) == FilesSwapped(4)
+        assert [file.path for file in bench.table.live] == ["theirs", "file-3"]
+        bench.table.swap_refusal = Refused(ErrorCode.INVALID_REQUEST, "expected offset 3, found 4")
+        refused = await bench.partition.swap_files(["file-3"], ["bad"], SwapKind.SAME_ROWS)
+        assert refused == bench.table.swap_refusal
+        by_key = await bench.partition.swap_files(["file-3"], ["fewer"], SwapKind.LAST_OF_KEYS)
+        assert code(by_key) is ErrorCode.POLICY_VIOLATION
+
+    run(scenario)
+
+
+def test_files_that_others_prepared_stay_if_the_log_has_moved_under_them() -> None:
+    async def scenario(bench: Bench) -> None:
+        for _ in range(3):
+            await bench.append()
+        prepared = bench.table.check_swap([file.path for file in bench.table.live[:2]], ["theirs"], SwapKind.SAME_ROWS)
+        assert not isinstance(prepared, Refused)
+        await bench.partition.delete_records(1)
+        refused = await bench.partition.swap(prepared, is_ours=False)
+        assert code(refused) is ErrorCode.INVALID_REQUEST
+        assert bench.table.discarded == []
+
+    run(scenario)
+
+
+def test_whoever_has_asked_by_hand_is_told_when_the_partition_stops() -> None:
+    async def scenario(bench: Bench) -> None:
+        fill(bench.table, 2)
+        await bench.partition._rebuild()
+        bench.table.prepare_gate.clear()
+        running, waiting = (bench.partition.maintain(MaintenanceAction.ROLL) for _ in range(2))
+        await wait_until(lambda: bench.table.prepared == ["roll"])
+        bench.partition.stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, "fenced")
+        bench.table.prepare_gate.set()
+        assert code(await waiting) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert code(await running) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert bench.table.swaps == []
+
+    in_threads(scenario)
+
+
+def test_requests_for_maintenance_are_bounded() -> None:
+    async def scenario(bench: Bench) -> None:
+        answers = [bench.partition.maintain(MaintenanceAction.CLEAN) for _ in range(101)]
+        assert code(await answers[-1]) is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        results = await asyncio.gather(*answers[:-1])
+        assert all(isinstance(result, MaintenanceResult) for result in results)
 
     run(scenario)
 
@@ -147,6 +688,7 @@ def test_a_reader_in_a_hole_that_reaches_to_the_end_it_may_read_gets_nothing_yet
         bench.partition._cache.clear(bench.partition._tail)
         bench.table.commits.clear()
         result = await bench.partition.read(readable, 100)  # type: ignore[arg-type]
+        assert not isinstance(result, Refused)
         assert (list(result.batches), result.high_watermark) == ([], 3)
 
     run(scenario)
