@@ -102,3 +102,21 @@ def test_size_of_a_record_counts_key_value_and_headers() -> None:
     )
     assert record_sizes(batch).tolist() == [3, 1 + 3 + 2 + 1, 2, 3]
     assert record_sizes(batch.slice(1, 3)).tolist() == [7, 2, 3]
+
+
+def test_records_without_a_key_are_named_where_a_key_is_required() -> None:
+    columns = {"value": pa.array([b"a", b"b", b"c", b"x" * 200]), "key": pa.array([b"k", None, b"", None])}
+    batch = check_records(
+        pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), default_timestamp_ms=NOW_MS
+    )
+    refusal = Refused(ErrorCode.INVALID_RECORD, "keyless")
+    found = faults(batch, refusal, dataclasses.replace(RULES, is_key_required=True))
+    assert found.keys() == {1, 3}
+    assert found[1] == "expected a key (cleanup.policy has compact), found none"
+    assert found[3] == f"expected at most 100 bytes (max.message.bytes), found 200; {found[1]}"
+    assert faults(batch, TOO_LARGE, RULES).keys() == {3}
+
+
+def test_batch_without_any_key_is_refused_as_a_whole() -> None:
+    refusal = Refused(ErrorCode.INVALID_RECORD, "keyless")
+    assert faults(records([1, 1]), refusal, dataclasses.replace(RULES, is_key_required=True)) == {}
