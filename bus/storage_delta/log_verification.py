@@ -38,6 +38,13 @@ from bus.storage_delta.log_replay import (
     load_version,
     version_file,
 )
+from bus.storage_delta.maintenance_verification import (
+    check_apart,
+    check_kept,
+    check_log_start,
+    check_named,
+    removed_paths,
+)
 from bus.storage_delta.store import KeyNotFound, ObjectStore
 
 _ADD_FIELDS: Mapping[str, type] = {
@@ -88,6 +95,7 @@ class LogCheck:
     high_watermark: int = 0
     leader_epoch: int = -1
     txn_ids: dict[str, int] = field(default_factory=dict)
+    removed_in: dict[str, int] = field(default_factory=dict)  # path -> the version that removed it
 
     def check(self) -> None:
         versions = sorted(self.listing.versions)
@@ -105,6 +113,8 @@ class LogCheck:
             if version in self.listing.checkpoints:
                 self._check_checkpoint(version)
         self._check_last_checkpoint()
+        for path, version, finding in check_kept(self.removed_in, self.listing.data_files):
+            self._breach(finding[0], path, version, *finding[1:])
 
     def _pass_repaired(self, version: int, known: int) -> bool:
         """Whether a repair has undone `version`; then the replay goes on with the checkpoint that the repair left, and
@@ -115,6 +125,7 @@ class LogCheck:
         found = self.breaches[known:]
         del self.breaches[known:]
         self.notes += [f"undone by the repair in version {repaired}: {breach}" for breach in found]
+        self.removed_in = {path: removed for path, removed in self.removed_in.items() if removed < version}
         actions = self._load_checkpoint(repaired)
         if actions is not None:
             self.table = ReplayedTable()
@@ -184,6 +195,10 @@ class LogCheck:
             self._check_offsets(version, actions, added)
             self._check_txns(version, actions)
             self.table.apply(version, actions)
+            if not _is_repair(_info_of(actions)):  # what that removes was lost before
+                self.removed_in.update(dict.fromkeys(removed_paths(actions), version))
+            for entry in added:
+                self.removed_in.pop(entry.path, None)
         except Unreadable as error:
             self._breach("versions are whole", version_file(version), version, *_split(str(error)))
             return False
@@ -238,6 +253,11 @@ class LogCheck:
                 self._breach("offsets are dense", file, version, expected, str(entry.first_row))
             self.high_watermark = max(self.high_watermark, entry.last_row + 1)
         removed = self._removed(version, actions)
+        findings = [*check_log_start(self.table, actions, removed, high_watermark=self.high_watermark)]
+        if str(_info_of(actions).get("engineInfo", "")).startswith(_OUR_ENGINE):
+            findings += check_apart(actions)
+        for finding in findings:
+            self._breach(finding[0], file, version, *finding[1:])
         if rewritten and not _keeps_offsets(removed, rewritten, self.table):
             expected = f"offsets {_text(_ranges(removed))}"
             self._breach("rewriting keeps offsets", file, version, expected, _text(_ranges(rewritten)))
@@ -312,6 +332,8 @@ class LogCheck:
         except Unreadable as error:
             self._breach("checkpoints equal a replay", checkpoint_file(version), version, "whole actions", str(error))
             return
+        for promise, expected, found in check_named(self.table.removed, told.removed, self.listing.data_files):
+            self._breach(promise, checkpoint_file(version), version, expected, found)
         for expected, found in _table_differences(self.table, told):
             self._breach("checkpoints equal a replay", checkpoint_file(version), version, expected, found)
 

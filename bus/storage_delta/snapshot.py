@@ -395,6 +395,7 @@ def _check_files(store: ObjectStore, replay: _Replay) -> list[LiveFile]:
     files = _close_foreign_gaps(files, _compacted_to(replay.txns))
     if lost := decode_lost_ranges(replay.txns):
         files = _close_lost_ranges(files, lost, promised)
+    _check_start(replay, files, promised)
     for previous, file in pairwise(files):
         if file.base_offset != previous.next_offset:
             raise StorageDamaged(
@@ -408,6 +409,22 @@ def _check_files(store: ObjectStore, replay: _Replay) -> list[LiveFile]:
         )
     replay.high_watermark = promised
     return files
+
+
+def _check_start(replay: _Replay, files: Sequence[LiveFile], high_watermark: int) -> None:
+    """Nothing is missing between the log start and the first file. A file of another engine tells its rows, not the
+    offsets that compaction took from before them."""
+    start = _done(replay, LOG_START_APP, 0)
+    begins = files[0].base_offset if files else high_watermark
+    is_foreign_hole = bool(files) and not files[0].is_ours and begins <= _compacted_to(replay.txns)
+    for first, past_last in sorted(decode_lost_ranges(replay.txns)):
+        if first <= start < past_last:
+            start = past_last
+    if start < begins and not is_foreign_hole:
+        found = f"found {begins} in {files[0].path}" if files else f"found no data file below {begins}"
+        raise StorageDamaged(
+            f"{replay.folder}, version {replay.version}: expected offset {start}, where the log starts, {found}"
+        )
 
 
 def _close_foreign_gaps(files: Sequence[LiveFile], compacted_to: int) -> list[LiveFile]:

@@ -26,6 +26,7 @@ from bus.storage_delta.log_replay import (
     replay_table,
 )
 from bus.storage_delta.log_verification import Breach, LogCheck, LogMoved
+from bus.storage_delta.maintenance_verification import check_start
 from bus.storage_delta.producer_verification import ProducerCheck
 from bus.storage_delta.store import KeyNotFound, ObjectStore
 from bus.topics.cluster import ClusterState
@@ -141,6 +142,8 @@ def _check_leadership(store: ObjectStore, cluster: ClusterState, report: Report)
 
 def _check_live_files(partition: TopicPartition, table: ReplayedTable) -> Iterator[Breach]:
     files = table.files_by_offset
+    for path, (promise, expected, found) in check_start(table):
+        yield Breach(partition, promise, path or LOG_FOLDER, table.version, expected, found)
     for before, file in itertools.pairwise(files):
         # Another engine's files tell nothing of the records that key compaction took between them and others.
         is_foreign_hole = None in (before.tag, file.tag) and before.last_offset < file.base_offset <= table.compacted_to

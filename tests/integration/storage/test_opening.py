@@ -403,6 +403,19 @@ def test_a_lost_end_of_the_log_is_damage(table: DeltaPartitionTable, storage: De
     check_damaged(storage, "up to offset 9", "7")
 
 
+def test_a_lost_beginning_of_the_log_is_damage(table: DeltaPartitionTable, storage: DeltaStorage, log: Path) -> None:
+    (log / version_name(6)).write_text(FOREIGN % "X" + remove_action(data_file(log.parent, 0).name, data_change=False))
+    check_damaged(storage, "expected offset 0, where the log starts", "found 2", data_file(log.parent, 2).name)
+
+
+def test_a_log_that_lost_all_its_files_is_damage(
+    table: DeltaPartitionTable, storage: DeltaStorage, folder: Path, log: Path
+) -> None:
+    removes = "".join(remove_action(path.name, data_change=False) for path in sorted(folder.glob("*.parquet")))
+    (log / version_name(6)).write_text(FOREIGN % "X" + removes)
+    check_damaged(storage, "expected offset 0, where the log starts", "no data file below 10")
+
+
 # ---------------------------------------------------------------- other engines
 
 
@@ -529,24 +542,3 @@ def test_a_changed_column_is_damage(table: DeltaPartitionTable, storage: DeltaSt
     assert changed != metadata
     (log / version_name(6)).write_text(FOREIGN % "ALTER TABLE" + changed + "\n")
     check_damaged(storage, "expected the columns of the log")
-
-
-# ---------------------------------------------------------------- an empty log that is not new
-
-
-def test_the_next_offset_survives_a_log_without_files(
-    table: DeltaPartitionTable, storage: DeltaStorage, folder: Path, log: Path
-) -> None:
-    info = (log / version_name(5)).read_text().splitlines()[0].replace('"actionCount":4', '"actionCount":6')
-    removes = "".join(remove_action(path.name, data_change=True) for path in sorted(folder.glob("*.parquet")))
-    (log / version_name(6)).write_text(info + "\n" + removes)
-    for _ in range(2):
-        opened = open_again(storage)
-        assert (opened.state.log_start, opened.state.high_watermark, opened.state.file_count) == (10, 10, 0)
-        assert opened.read(0, end_offset=10, max_bytes=100) == []
-        assert opened.find_max_timestamp() is None
-        assert opened.state.leader_epoch == 3
-        opened.write_checkpoint()
-    fill(opened, 1)
-    assert opened.state.log_start == 10
-    assert open_again(storage).state.log_start == 10
