@@ -17,7 +17,7 @@ class RehearsalStore:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._written: dict[str, bytes] = {}
-        self._gone: set[str] = set()
+        self._gone: set[str] = set()  # keys, and folders
 
     @property
     def url(self) -> str:
@@ -62,7 +62,7 @@ class RehearsalStore:
         prefix = f"{folder}/" if folder else ""
         found = self._store.list(folder, with_sizes=with_sizes, start_at=start_at)
         files = {entry.name: entry for entry in found.files if f"{prefix}{entry.name}" not in self._gone}
-        folders = set(found.folders)
+        folders = {name for name in found.folders if f"{prefix}{name}" not in self._gone}
         for key, data in self._written.items():
             if key.startswith(prefix):
                 name, *below = key[len(prefix) :].split("/", 1)
@@ -82,6 +82,7 @@ class RehearsalStore:
             self.delete(f"{folder}/{entry.name}")
         for below in found.folders:
             self.delete_folder(f"{folder}/{below}")
+        self._gone.add(folder)
 
     def sync(self, folder: str, names: Sequence[str] = ()) -> None:
         """Nothing to do."""

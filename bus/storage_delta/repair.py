@@ -106,8 +106,7 @@ class _Repair:
         elif history.problem.trouble is Trouble.HARMFUL and _is_whole(log, listing, history):
             version, has_checkpoint = self._undo(history, plan, log, listing), True
         elif history.version >= 0 and max(listing.versions) <= history.problem.version:
-            self._take_out(f"{LOG_FOLDER}/{version_name(history.problem.version)}", "it cannot be read")
-            version = self._add_version(history, plan, history.problem.version)
+            version = self._replace_torn(history, plan, history.problem.version)
         else:
             version, has_checkpoint = self._begin_anew(history, plan, listing), True
         self._set_aside_unreachable(history, listing)
@@ -175,6 +174,16 @@ class _Repair:
         self._commit(version, plan, adds, removes, known=known, txns=changed)
         return version
 
+    def _replace_torn(self, history: History, plan: RepairPlan, torn: int) -> int:
+        """By a whole one at once: without any, the data file that is there would pass for an interrupted commit's."""
+        name = f"{LOG_FOLDER}/{version_name(torn)}"
+        kept = self._quarantine.keep(name)
+        self.steps.add("quarantine", name, f"it cannot be read; moved to {kept}")
+        version = self._add_version(history, plan, torn)
+        if version != torn:
+            self._quarantine.remove(name)
+        return version
+
     def _undo(self, history: History, plan: RepairPlan, log: HistoryReader, listing: LogListing) -> int:
         assert history.problem is not None, f"{self._folder}: there is nothing to undo"
         version = max(listing.versions) + 1
@@ -234,7 +243,9 @@ class _Repair:
             now_ms=self._now_ms,
             txn_id=str(uuid.uuid4()),
         )
-        self._store.create(f"{self._log_folder}/{version_name(version)}", data)
+        key = f"{self._log_folder}/{version_name(version)}"
+        # Nobody else may write here; what has the version's name, if anything has, is torn and was copied.
+        self._store.put(key, data)
         detail = f"the table has {len(plan.table.files)} files, and its high watermark is {plan.high_watermark}"
         self.steps.add("commit", f"{LOG_FOLDER}/{version_name(version)}", detail)
 

@@ -13,15 +13,19 @@ from bus.errors import StorageFault
 from bus.ports import MaintenanceStopped
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.memory_store import MemoryStore
+from bus.storage_delta.rehearsal_store import RehearsalStore
 from bus.storage_delta.store import KeyExists, KeyLocked, KeyNotFound, ObjectStore
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=["local", "memory", "rehearsal"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], ObjectStore]:
     """The same store, as another process that starts later finds it."""
     if request.param == "local":
         return lambda: LocalStore(str(tmp_path / "root"))
     memory = MemoryStore()
+    if request.param == "rehearsal":
+        rehearsal = RehearsalStore(memory)
+        return lambda: rehearsal
     return lambda: memory
 
 

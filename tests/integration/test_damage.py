@@ -13,6 +13,9 @@ from bus.config import BrokerConfig
 from bus.errors import StorageDamaged
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.storage_delta.local_store import LocalStore
+from bus.storage_delta.repair import repair_partition
+from bus.topic_tables import TopicTables
 from tests.support.broker_thread import running_broker
 
 
@@ -136,3 +139,57 @@ def test_looking_for_a_time_in_a_file_that_rotted_is_a_storage_error_of_that_cal
         assert bad.error_code == pb.ERROR_CODE_KAFKA_STORAGE_ERROR
         assert data_file.name in bad.error_message
         assert (good.error_code, good.offset) == (0, 0)
+
+
+def mend(root: Path) -> None:
+    """As `bus log repair t/0 --execute`."""
+    topic_id = TopicTables(str(root)).cluster().topics["t"].topic_id
+    report = repair_partition(
+        LocalStore(str(root)), TopicPartition("t", 0), topic_id=topic_id, now_ms=1_700_000_000_000, is_rehearsal=False
+    )
+    assert report.error is None, report.error
+    assert any(step.action == "give up" for step in report.steps)
+
+
+def create_and_fill(root: Path, count: int) -> None:
+    with running_broker(root) as broker, Producer(f"127.0.0.1:{broker.port}") as producer:
+        with Admin(f"127.0.0.1:{broker.port}") as admin:
+            admin.create_topics([NewTopic("t", partitions=1)])
+        for offset in range(count):
+            producer.send("t", b"record %d" % offset, partition=0).result(10)
+
+
+def test_consumers_pass_over_offsets_that_a_repair_gave_up(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    create_and_fill(root, 5)
+    rot(root, 2)
+    mend(root)
+    for start, expected in ((0, [0, 1, 3, 4, 5]), (2, [3, 4, 5, 6])):
+        with running_broker(root) as broker:
+            address = f"127.0.0.1:{broker.port}"
+            with Producer(address) as producer:
+                producer.send("t", b"more", partition=0).result(10)
+            with Consumer(address) as consumer:
+                place = TopicPartition("t", 0)
+                consumer.assign([place])
+                consumer.seek(place, start)
+                found: list[int] = []
+                while len(found) < len(expected):
+                    found += [record.offset for record in consumer.poll(timeout_ms=5_000)]
+                assert found == expected
+
+
+def test_a_consumer_behind_a_lost_end_waits_for_the_next_record(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    create_and_fill(root, 3)
+    rot(root, 2)
+    mend(root)
+    with running_broker(root) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        place = TopicPartition("t", 0)
+        with Consumer(address, auto_offset_reset="earliest") as consumer, Producer(address) as producer:
+            consumer.assign([place])
+            assert [record.offset for record in consumer.poll(timeout_ms=5_000)] == [0, 1]
+            assert not consumer.poll(timeout_ms=0)
+            producer.send("t", b"record 3", partition=0)
+            assert [record.offset for record in consumer.poll(timeout_ms=10_000)] == [3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from bus.model import TopicPartition
@@ -20,9 +21,7 @@ COUNT = 10  # records of a commit
 
 class LogRoot:
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self.folder = root / folder_of(PARTITION)
-        self.log = self.folder / "_delta_log"
+        self._place(root)
         self._storage = open_storage(str(root), exclusive=False)
         metadata = self._storage.open_metadata()
         rows = [
@@ -31,6 +30,19 @@ class LogRoot:
         ]
         assert isinstance(metadata.append(rows, leader_epoch=0, now_ms=NOW_MS), Committed)
         self.table = self._storage.create_partition(PARTITION, topic_id=TOPIC_ID)
+
+    def _place(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / folder_of(PARTITION)
+        self.log = self.folder / "_delta_log"
+
+    @classmethod
+    def copy_of(cls, other: LogRoot, root: Path) -> LogRoot:
+        """Of all files; the table is not open."""
+        copy = cls.__new__(cls)
+        shutil.copytree(other.root, root)
+        copy._place(root)
+        return copy
 
     @property
     def storage(self) -> DeltaStorage:

@@ -4,6 +4,7 @@ opens, keeps every promise of the log and has all records that could still be re
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterable
@@ -19,10 +20,13 @@ from click.testing import CliRunner, Result
 
 from bus.arrow_batches import complete_columns
 from bus.cli.main import cli
-from bus.errors import StorageDamaged
+from bus.errors import StorageDamaged, StorageFault
 from bus.ports import Committed, ProducerProgress
+from bus.storage_delta.local_store import LocalStore
+from bus.storage_delta.repair import repair_partition
 from bus.storage_delta.root import open_storage
-from tests.support.log_root import COUNT, LogRoot
+from bus.storage_delta.store import ObjectStore
+from tests.support.log_root import COUNT, PARTITION, TOPIC_ID, LogRoot
 from tests.support.stores import NOW_MS, log_batch
 
 COMMITS = 6
@@ -292,6 +296,54 @@ def test_damage_is_told_then_mended_without_losing_what_can_be_read(log: LogRoot
     done = steps(repair(log, "--execute"))
     assert [(step["action"], step["subject"]) for step in done] == [(step["action"], step["subject"]) for step in told]
     check_mended(log, offsets_but(damage.lost), high_watermark=damage.high_watermark)
+
+
+class DyingStore:
+    """Another store of which nothing more is to be had after so many changes."""
+
+    def __init__(self, store: ObjectStore, changes: int) -> None:
+        self._store = store
+        self._left = changes
+
+    def __getattr__(self, operation: str) -> Any:
+        found = getattr(self._store, operation)
+        if operation not in ("create", "write_unique", "put", "delete"):
+            return found
+
+        def change(*args: Any) -> Any:
+            if self._left == 0:
+                raise StorageFault("the process was killed")
+            self._left -= 1
+            return found(*args)
+
+        return change
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a gap in the versions behind the checkpoint",
+        "a gap in the versions before the checkpoint",
+        "a torn last version whose data file is there",
+        "a data file that rotted",
+        "records removed by another engine, and their file deleted",
+    ],
+)
+def test_a_repair_that_was_killed_at_any_step_is_ended_by_the_next_one(log: LogRoot, tmp_path: Path, name: str) -> None:
+    damage = DAMAGES[name]
+    damage.inflict(log)
+    for changes in itertools.count(0):
+        again = LogRoot.copy_of(log, tmp_path / f"killed-after-{changes}")
+        store: Any = DyingStore(LocalStore(str(again.root)), changes)
+        try:
+            repair_partition(store, PARTITION, topic_id=TOPIC_ID, now_ms=NOW_MS, is_rehearsal=False)
+            break
+        except StorageFault:
+            steps(repair(again, "--execute"))
+        again.open()
+        assert again.values() == [b"%d" % offset for offset in offsets_but(damage.lost)]
+        assert again.verify().breaches == []
+    assert changes >= 2
 
 
 def test_what_is_taken_out_lies_in_the_quarantine_with_the_report(log: LogRoot) -> None:
