@@ -64,11 +64,11 @@ class RehearsalStore:
         files = {entry.name: entry for entry in found.files if f"{prefix}{entry.name}" not in self._gone}
         folders = {name for name in found.folders if f"{prefix}{name}" not in self._gone}
         for key, data in self._written.items():
-            if key.startswith(prefix):
-                name, *below = key[len(prefix) :].split("/", 1)
+            name, *below = key[len(prefix) :].split("/", 1)
+            if key.startswith(prefix) and name >= start_at:
                 if below:
                     folders.add(name)
-                elif name >= start_at:
+                else:
                     files[name] = Entry(name, len(data) if with_sizes else -1)
         return Listing([files[name] for name in sorted(files)], sorted(folders))
 
