@@ -8,6 +8,7 @@ that makes it exist, so a topic never points at nothing; files of a deleted topi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -18,15 +19,12 @@ from bus.config_keys import ConfigEntry
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import BrokerEndpoint, ProducerStamp, Step, TopicPartition
 from bus.partition_log.appends import AppendRules
-from bus.partition_log.cleaning import CompactionRules
-from bus.partition_log.maintenance import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, VersionRules
-from bus.partition_log.retention import RetentionRules
-from bus.partition_log.rolling import RollingRules
 from bus.ports import Clock, Committed, PartitionTable, Storage, TypedLog
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.maintenance import IoThrottle, Maintenance, MaintenanceClock
 from bus.runtime.maintenance_ticker import MaintenanceTicker
-from bus.runtime.partition import Partition, PartitionSettings
+from bus.runtime.partition import Partition
+from bus.runtime.partition_settings import PartitionSettings, settings_of
 from bus.runtime.producer_id_pool import ProducerIdPool
 from bus.runtime.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope
@@ -46,7 +44,7 @@ from bus.topics.cluster_decisions import (
     decide_topic_files_deleted,
 )
 from bus.topics.cluster_records import ClusterRecord, encode_record
-from bus.topics.configs import TopicConfig, describe_topic_configs, find_contradiction, resolve_topic_config
+from bus.topics.configs import describe_topic_configs, find_contradiction, resolve_topic_config
 from bus.topics.names import is_internal_topic
 from bus.topics.producer_decisions import (
     InitProducer,
@@ -127,7 +125,11 @@ class Cluster:
         """Before the broker stops: begin nothing more, give up what is being prepared, and leave logs that are opened
         quickly."""
         self._ticker.stop()
-        await asyncio.gather(*(partition.end_maintenance() for partition in self._partitions.values()))
+        partitions = list(self._partitions.values())
+        await asyncio.gather(*(partition.end_maintenance() for partition in partitions))
+        checkpoints = asyncio.gather(*(partition.write_last_checkpoint() for partition in partitions))
+        with contextlib.suppress(asyncio.TimeoutError):  # without them the next start takes longer, and that is all
+            await asyncio.wait_for(checkpoints, self.config.controlled_shutdown_timeout_ms / 1000)
 
     @property
     def state(self) -> ClusterState:
@@ -451,21 +453,7 @@ class Cluster:
         )
 
     def _settings(self, topic: Topic) -> PartitionSettings:
-        config = resolve_topic_config(topic.configs, self.config)
-        return PartitionSettings(
-            append_rules=AppendRules(
-                record_bytes_max=config.max_message_bytes,
-                timestamp_type=config.timestamp_type,
-                timestamp_before_max_ms=config.message_timestamp_before_max_ms,
-                timestamp_after_max_ms=config.message_timestamp_after_max_ms,
-                is_key_required="compact" in config.cleanup_policy,
-            ),
-            compression=config.file_compression,
-            commit_interval_ms=config.commit_interval_ms,
-            commit_burst=config.commit_burst,
-            maintenance=_maintenance_rules(topic.name, config),
-            producer_expiration_ms=self.config.producer_id_expiration_ms,
-        )
+        return settings_of(topic.name, resolve_topic_config(topic.configs, self.config), self.config)
 
     def _partitions_of(self, topic: str, count: int) -> Iterable[Partition]:
         names = (TopicPartition(topic, number) for number in range(count))
@@ -490,36 +478,6 @@ class Cluster:
         finally:
             removed.set()
         await self._change([functools.partial(decide_topic_files_deleted, topic_id=topic_id)])
-
-
-def _maintenance_rules(topic: str, config: TopicConfig) -> MaintenanceRules:
-    """The bus's own topics are compacted as a whole, and nothing else."""
-    is_internal = is_internal_topic(topic)
-    may_rewrite, policy = not is_internal, config.cleanup_policy
-    return MaintenanceRules(
-        versions=VersionRules(
-            retention_ms=config.delta_log_retention_ms,
-            count_max=INTERNAL_VERSION_COUNT_MAX if is_internal else config.delta_log_versions_max,
-            file_delete_delay_ms=config.file_delete_delay_ms,
-        ),
-        tombstone_retention_ms=config.delete_retention_ms,
-        compression=config.file_compression,
-        rolling=RollingRules(config.segment_bytes, config.segment_ms) if may_rewrite else None,
-        retention=(
-            RetentionRules(config.retention_ms, config.retention_bytes) if may_rewrite and "delete" in policy else None
-        ),
-        compaction=(
-            CompactionRules(
-                dirty_ratio_min=config.min_cleanable_dirty_ratio,
-                lag_min_ms=config.min_compaction_lag_ms,
-                lag_max_ms=config.max_compaction_lag_ms,
-            )
-            if may_rewrite and "compact" in policy
-            else None
-        ),
-        is_internal=is_internal and "compact" in policy,
-        may_delete_records="delete" in policy or "compact" not in policy,
-    )
 
 
 def _apply_all(state: ClusterState, records: Iterable[ClusterRecord]) -> ClusterState:

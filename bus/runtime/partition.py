@@ -19,14 +19,13 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import LATEST_TIMESTAMP, LogBatch, RecordBatch, TopicPartition
-from bus.partition_log.appends import ACKS_NONE, AppendRules
-from bus.partition_log.maintenance import MaintenanceRules
+from bus.partition_log.appends import ACKS_NONE
 from bus.partition_log.pacing import Pacing, decide_delay_ms, refill, spend, start_pacing
 from bus.partition_log.reads import (
     ListedOffset,
@@ -36,13 +35,11 @@ from bus.partition_log.reads import (
     decide_list_offsets,
     refuse_offset,
 )
-from bus.partition_log.retention import decide_delete_records
 from bus.partition_log.state import (
     CommitFailed,
     CommitSucceeded,
     LogEvent,
     LogReloaded,
-    LogStartAdvanced,
     PartitionState,
     apply,
 )
@@ -65,6 +62,7 @@ from bus.runtime.maintenance import MaintenanceAction as MaintenanceAction
 from bus.runtime.maintenance import MaintenanceResult as MaintenanceResult
 from bus.runtime.maintenance import RecordsDeleted as RecordsDeleted
 from bus.runtime.maintenance import SwapResult as SwapResult
+from bus.runtime.partition_changes import CONFLICTS_MAX, PartitionChanges
 from bus.runtime.partition_producers import PartitionProducers
 from bus.runtime.partition_queue import Appended as Appended
 from bus.runtime.partition_queue import AppendResult as AppendResult
@@ -79,6 +77,7 @@ from bus.runtime.partition_queue import (
 )
 from bus.runtime.partition_queue import ProducerResumed as ProducerResumed
 from bus.runtime.partition_queue import ResumeResult as ResumeResult
+from bus.runtime.partition_settings import PartitionSettings as PartitionSettings
 from bus.runtime.partition_upkeep import PartitionUpkeep
 from bus.runtime.placing import Placement, Placing
 from bus.runtime.tail_cache import Tail, TailCache
@@ -87,21 +86,6 @@ from bus.runtime.tasks import TaskScope
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-# A leader that loses so many races in a row against writers without a higher epoch gives the records back.
-CONFLICTS_MAX = 10
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionSettings:
-    """A topic's configs as its partitions use them."""
-
-    append_rules: AppendRules
-    compression: str
-    commit_interval_ms: int
-    commit_burst: int
-    maintenance: MaintenanceRules
-    producer_expiration_ms: int = 86_400_000  # producer.id.expiration.ms of the broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +140,7 @@ class Partition:
             maintenance=maintenance,
             writer=self,
         )
+        self._changes = PartitionChanges(name, table, self, clock=clock, calls=calls)
         self.configure(settings)
         self._producers.load(now_ms=clock.now_ms(), expiration_ms=settings.producer_expiration_ms)
 
@@ -231,9 +216,12 @@ class Partition:
             self._upkeep.look()
 
     async def end_maintenance(self) -> None:
-        """Before the broker stops: give up what is being prepared, and leave a log that is opened quickly."""
+        """Before the broker stops: begin nothing more, and give up what is being prepared."""
         self._upkeep.stop(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: the broker is shutting down"))
         await self._upkeep.join()
+
+    async def write_last_checkpoint(self) -> None:
+        """After `end_maintenance`, when no commit comes any more: leave a log that is opened quickly."""
         if self._stopped is None:
             await self._upkeep.write_last_checkpoint()
 
@@ -257,7 +245,7 @@ class Partition:
             while self._queue and self._stopped is None:
                 change = self._queue.take_change()
                 if change is not None:
-                    await self._change(change)
+                    await self._changes.make(change)
                     continue
                 resume = self._queue.take_resume()
                 if resume is not None:
@@ -268,7 +256,7 @@ class Partition:
                         await self._write_group(self._queue.take_batches())
         except Exception:
             _log.exception("writer of %s failed, rebuilding from the log", self.name, extra=self._fields())
-            await self._rebuild()
+            await self.rebuild()
         finally:
             self._writer = None
             if self._stopped is not None:
@@ -299,7 +287,7 @@ class Partition:
     async def _commit(self, group: Sequence[WaitingBatch]) -> Sequence[WaitingBatch]:
         """Returns those that had to wait for this commit; all others have their answer."""
         if self._is_rebuild_due:
-            await self._rebuild()
+            await self.rebuild()
         for _ in range(CONFLICTS_MAX):
             if self._is_rebuild_due or self._stopped is not None:
                 refuse(group, self._stopped or self._not_rebuilt())
@@ -323,7 +311,7 @@ class Partition:
                     message = f"{self.name}: nobody knows whether version {version} was committed: {reason}"
                     _log.error(message, extra=self._fields())
                     refuse(placement.waiting, Refused(ErrorCode.KAFKA_STORAGE_ERROR, message))
-                    await self._rebuild()
+                    await self.rebuild()
                     return placement.rest
                 case Conflicted(version, leader_epoch, operation):
                     _log.warning(
@@ -334,7 +322,7 @@ class Partition:
                         extra=self._fields(),
                     )
                     group = [*placement.waiting, *placement.rest]
-                    await self._lose(leader_epoch)
+                    await self.lose(leader_epoch)
         refuse(group, Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: lost {CONFLICTS_MAX} races for a version"))
         return ()
 
@@ -380,116 +368,33 @@ class Partition:
         self._producers.forget_idle(now_ms=self._clock.now_ms(), expiration_ms=self._settings.producer_expiration_ms)
         self._upkeep.look_after_commit()
 
-    # ------------------------------------------------------------------ changes that add no record
+    # ------------------------------------------------------------------ for changes that add no record
 
-    async def _change(self, waiting: WaitingChange) -> None:
-        try:
-            match waiting:
-                case WaitingDelete(offset, may_delete, answer):
-                    deleted = await self._delete_below(offset, may_delete=may_delete)
-                    if not answer.done():
-                        answer.set_result(deleted)
-                case WaitingSwap(prepared, is_ours, answer):
-                    swapped = await self._swap(prepared, is_ours=is_ours)
-                    if not answer.done():
-                        answer.set_result(swapped)
-        finally:
-            refuse([waiting], Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self.name}: the change was interrupted"))
-
-    async def _delete_below(self, offset: int, *, may_delete: bool) -> DeleteRecordsResult:
-        """A foreign commit that comes between changes nothing about what is wanted."""
-        for _ in range(CONFLICTS_MAX):
-            refusal = await self._check_ready()
-            if refusal is not None:
-                return refusal
-            log_start = decide_delete_records(self._state, offset, may_delete=may_delete)
-            if isinstance(log_start, Refused):
-                return Refused(log_start.code, f"{self.name}: {log_start.message}")
-            if log_start == self._state.log_start:
-                return RecordsDeleted(log_start, self._state.version)
-            call = functools.partial(
-                self._table.advance_log_start,
-                log_start,
-                leader_epoch=self._state.leader_epoch,
-                now_ms=self._clock.now_ms(),
-            )
-            outcome = await self._commit_change(call)
-            if isinstance(outcome, Committed):
-                self._follow(LogStartAdvanced(outcome.version, log_start))
-                return RecordsDeleted(log_start, outcome.version)
-            if isinstance(outcome, Refused):
-                return outcome
-        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: lost {CONFLICTS_MAX} races for a version")
-
-    async def _swap(self, prepared: PreparedFiles, *, is_ours: bool) -> SwapResult:
-        refusal = await self._check_ready()
-        if refusal is not None:
-            return refusal
-        moved = Refused(ErrorCode.INVALID_REQUEST, f"{self.name}: expected live files to replace, found some gone")
-        if not is_ours and not {file.path for file in self._table.files}.issuperset(prepared.removes):
-            return moved
-        call = functools.partial(
-            self._table.swap_files, prepared, leader_epoch=self._state.leader_epoch, now_ms=self._clock.now_ms()
-        )
-        known_version = self._state.version
-        outcome = await self._commit_change(call)
-        match outcome:
-            case Committed(version, high_watermark):
-                self._follow(CommitSucceeded(version, high_watermark))
-                return FilesSwapped(version)
-            case Conflicted(version, _, operation) if version > known_version:
-                message = f"{self.name}: version {version} was committed by another writer ({operation})"
-                return Refused(ErrorCode.KAFKA_STORAGE_ERROR, message)
-            case Conflicted():
-                return moved
-            case Refused():
-                return outcome
-
-    async def _check_ready(self) -> Refused | None:
+    async def check_ready(self) -> Refused | None:
         if self._is_rebuild_due:
-            await self._rebuild()
+            await self.rebuild()
         if self._is_rebuild_due or self._stopped is not None:
             return self._stopped or self._not_rebuilt()
         return None
 
-    async def _commit_change(self, call: Callable[[], CommitOutcome]) -> Committed | Conflicted | Refused:
-        """What the commit means is the caller's to apply; after any other outcome memory follows the log. A conflict
-        with a version that is known is none with another writer: the table itself has refused."""
-        try:
-            outcome = await self._calls.commit(call)
-        except StorageFault as fault:
-            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {fault}")
-        match outcome:
-            case Unknown(version, reason):
-                message = f"{self.name}: nobody knows whether version {version} was committed: {reason}"
-                _log.error(message, extra=self._fields())
-                await self._rebuild()
-                return Refused(ErrorCode.KAFKA_STORAGE_ERROR, message)
-            case Conflicted(version, leader_epoch, operation) if version > self._state.version:
-                _log.warning(
-                    "version %d was committed by another writer (%s)", version, operation, extra=self._fields()
-                )
-                await self._lose(leader_epoch)
-        return outcome
-
-    def _follow(self, event: LogEvent) -> None:
+    def follow(self, event: LogEvent) -> None:
         self._state = apply(self._state, event)
         self.wake_readers()
         self._upkeep.look_after_commit()
 
-    async def _lose(self, leader_epoch: int | None) -> None:
+    async def lose(self, leader_epoch: int | None) -> None:
         """Another writer has the version: one with a higher epoch ends this leader, any other is read and followed."""
         if leader_epoch is not None and leader_epoch > self._state.leader_epoch:
             self._step_down(leader_epoch)
         else:
-            await self._rebuild()
+            await self.rebuild()
 
     async def _resume(self, waiting: WaitingResume) -> None:
         """Nothing is in flight here: what was queued before is in the log or failed."""
         result: ResumeResult = Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self.name}: resuming was interrupted")
         try:
             if self._is_rebuild_due:
-                await self._rebuild()
+                await self.rebuild()
             if self._is_rebuild_due or self._stopped is not None:
                 result = self._stopped or self._not_rebuilt()
             else:
@@ -505,7 +410,7 @@ class Partition:
             if not waiting.answer.done():
                 waiting.answer.set_result(result)
 
-    async def _rebuild(self) -> None:
+    async def rebuild(self) -> None:
         """Drop what memory knows and read the log again. A damaged log stops the partition; one that cannot be read
         for now is tried again before the next commit."""
         self._cache.clear(self._tail)

@@ -23,6 +23,7 @@ from bus.partition_log.maintenance import MaintenanceRules
 from bus.partition_log.rolling import decide_roll, plan_full_roll
 from bus.ports import OFFSET_MAX, LogFile, PartitionTable, SwapKind
 from bus.runtime.blocking import BlockingCalls
+from bus.runtime.logs import request_id
 from bus.runtime.maintenance import (
     MaintainResult,
     Maintenance,
@@ -247,6 +248,7 @@ class PartitionUpkeep:
 
     async def _run(self) -> None:
         """One job after the other, while any is due."""
+        request_id.set("")  # it goes on where the request has long been answered whose commit has begun it
         try:
             while self._stopped is None and (job := self._next_job()) is not None:
                 await job

@@ -294,11 +294,11 @@ async def live(first_sequence: int, events: list[Group | Resume | str]) -> None:
                     world.seen_to_begin.clear()
                     world.lose_fences()
                 case "rebuild":
-                    await world.bench.partition._rebuild()
+                    await world.bench.partition.rebuild()
                     world.seen_to_begin.clear()
                 case "retire":
                     world.retire()
-                    await world.bench.partition._rebuild()
+                    await world.bench.partition.rebuild()
                     world.seen_to_begin.clear()
     finally:
         await world.close()

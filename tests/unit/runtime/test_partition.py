@@ -232,7 +232,7 @@ def test_fetch_outside_the_log_is_answered_at_once(offset: int) -> None:
 def test_file_that_cannot_be_read_refuses_this_fetch_only() -> None:
     async def scenario(bench: Bench) -> None:
         bench.table.commit_foreign(3)
-        await bench.partition._rebuild()
+        await bench.partition.rebuild()
 
         def fail(offset: int, *, end_offset: int, max_bytes: int) -> list[object]:
             raise StorageFault("the disk does not answer")

@@ -191,7 +191,7 @@ def test_files_that_cannot_be_read_are_left_alone_and_the_others_go_on(caplog: p
 def test_records_deleted_while_a_roll_is_prepared_are_not_brought_back() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, RUN_FILES_MAX)
-        await bench.partition._rebuild()
+        await bench.partition.rebuild()
         bench.table.prepare_gate.clear()
         bench.partition.look_after()
         await wait_until(lambda: bench.table.prepared == ["roll"])
@@ -224,7 +224,7 @@ def in_threads(scenario: Callable[[Bench], Awaitable[None]], rules: MaintenanceR
 def test_altered_configs_count_from_the_next_decision_on_also_while_a_job_runs() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, RUN_FILES_MAX)
-        await bench.partition._rebuild()
+        await bench.partition.rebuild()
         bench.table.prepare_gate.clear()
         bench.partition.look_after()
         await wait_until(lambda: bench.table.prepared == ["roll"])
@@ -241,7 +241,7 @@ def test_altered_configs_count_from_the_next_decision_on_also_while_a_job_runs()
 def test_stopping_waits_for_no_roll() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, RUN_FILES_MAX)
-        await bench.partition._rebuild()
+        await bench.partition.rebuild()
         bench.throttle.use(10**306)  # for longer than anybody waits
         bench.throttle._used_until_s = 10.0**12
         bench.partition.look_after()
@@ -553,6 +553,7 @@ def test_a_broker_that_stops_leaves_a_log_that_is_opened_quickly(commits: int, i
         for _ in range(commits):
             await bench.append()
         await bench.partition.end_maintenance()
+        await bench.partition.write_last_checkpoint()
         assert bool(bench.table.checkpoints) is is_written
         bench.partition.look_after()
         assert code(await bench.partition.maintain(MaintenanceAction.CLEAN)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -658,7 +659,7 @@ def test_files_that_others_prepared_stay_if_the_log_has_moved_under_them() -> No
 def test_whoever_has_asked_by_hand_is_told_when_the_partition_stops() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, 2)
-        await bench.partition._rebuild()
+        await bench.partition.rebuild()
         bench.table.prepare_gate.clear()
         running, waiting = (bench.partition.maintain(MaintenanceAction.ROLL) for _ in range(2))
         await wait_until(lambda: bench.table.prepared == ["roll"])
