@@ -260,13 +260,19 @@ class Cluster:
     # ------------------------------------------------------------------ producers
 
     async def init_producer(
-        self, name: str | None, *, producer_id: int | None = None, producer_epoch: int | None = None
+        self,
+        name: str | None,
+        *,
+        producer_id: int | None = None,
+        producer_epoch: int | None = None,
+        keeps_epoch: bool = False,
     ) -> ProducerIdentity | Refused:
         """Without a name: an id that nobody ever had, at epoch 0, and only one in a thousand costs a commit. With it:
         that name's id and an epoch that nobody ever had, committed before the answer; then every lower epoch is fenced.
 
-        `producer_id` and `producer_epoch` are those of a caller that has the name's identity. Refused as
-        `decide_init_producer` says, or INVALID_REQUEST (an identity without a name).
+        `producer_id` and `producer_epoch` are those of a caller that has the name's identity. One that `keeps_epoch`
+        gets the identity as it is, and nobody is fenced. Refused as `decide_init_producer` says, or INVALID_REQUEST (an
+        identity, or an epoch to keep, without a name).
         """
         current = None if producer_id is None else ProducerIdentity(producer_id, producer_epoch or 0)
         if name is None:
@@ -274,9 +280,11 @@ class Cluster:
                 return Refused(
                     ErrorCode.INVALID_REQUEST, f"expected a producer id with a name only, found {producer_id} without"
                 )
+            if keeps_epoch:
+                return Refused(ErrorCode.INVALID_REQUEST, "expected a name whose epoch is to be kept, found none")
             new_id = await self._producer_ids.take()
             return new_id if isinstance(new_id, Refused) else ProducerIdentity(new_id, 0)
-        command = InitProducer(name, current)
+        command = InitProducer(name, current, keeps_epoch)
         refused = check_init_producer(command)
         if refused is not None:
             return refused

@@ -1,7 +1,8 @@
 """Who gets which producer id, and which records say so.
 
 Decides on blocks of ids and on the identities of named producers; which id of a block an unnamed producer gets is no
-decision of the cluster's. Guards one promise: two instances of one name never have the same epoch.
+decision of the cluster's. Guards one promise: two instances of one name never have the same epoch, unless they ask to
+keep it, since they number their epochs themselves.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from bus.topics.producer_ids import (
 
 @dataclass(frozen=True, slots=True)
 class InitProducer:
-    """An instance of a named producer wants an identity; `current` is the one that it has."""
+    """An instance of a named producer wants an identity; `current` is the one that it has. With `keeps_epoch` it only
+    asks which one the name has."""
 
     name: str
     current: ProducerIdentity | None = None
+    keeps_epoch: bool = False
 
 
 IdentityStep = Step[ClusterRecord, ProducerIdentity | Refused]
@@ -46,6 +49,11 @@ def check_init_producer(command: InitProducer) -> Refused | None:
     refused = check_producer_name(command.name)
     if refused is not None or command.current is None:
         return refused
+    if command.keeps_epoch:
+        return Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"expected no producer id of who keeps the epoch of a name, found {command.current.producer_id}",
+        )
     if command.current.producer_id < 0 or not 0 <= command.current.producer_epoch <= PRODUCER_EPOCH_MAX:
         return Refused(
             ErrorCode.INVALID_REQUEST,
@@ -59,7 +67,8 @@ def decide_init_producer(state: ClusterState, command: InitProducer, *, new_prod
     """The name's id and an epoch that nobody ever had. `new_producer_id`, never given before, is for a new name.
 
     A caller with the name's current identity gets the next epoch. If it asks again with the same one, since the answer
-    was lost, it gets the same answer (KIP-360). Refused: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING (the name has
+    was lost, it gets the same answer (KIP-360). Who keeps the epoch gets the name's identity as it is, and fences
+    nobody. Refused: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING (the name has
     another id, or none yet), PRODUCER_FENCED (another instance has come), INVALID_PRODUCER_EPOCH (an epoch that was
     never given, or there is none left).
     """
@@ -69,6 +78,8 @@ def decide_init_producer(state: ClusterState, command: InitProducer, *, new_prod
     named = state.producers.by_name.find(command.name)
     if named is None:
         return _name_producer(command, new_producer_id)
+    if command.keeps_epoch:
+        return Step(named.identity)
     if command.current is None:
         return _raise_epoch(named, NO_PRODUCER_EPOCH)
     if command.current.producer_id != named.producer_id:

@@ -1,9 +1,9 @@
 """Whose producer ids there are: which were given to brokers, and which belong to a name at which epoch.
 
-Guards two promises: no producer id is given twice, and of a named producer one epoch is current, the highest that was
-ever given. `apply_producer` is the only way in which this changes, live and while loading. Ids are given to brokers in
-blocks (KIP-730), so that a producer without a name costs no commit; what a broker had left of its block when it ended
-is lost, and nobody misses it.
+Guards two promises: no producer id is given twice, and of a named producer no epoch counts any more that is below the
+highest one that was ever given. `apply_producer` is the only way in which this changes, live and while loading. Ids are
+given to brokers in blocks (KIP-730), so that a producer without a name costs no commit; what a broker had left of its
+block when it ended is lost, and nobody misses it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ProducerIdentity:
 class NamedProducer:
     name: str
     producer_id: int
-    producer_epoch: int  # the current one; lower ones are fenced
+    producer_epoch: int  # the last one that was given; lower ones are fenced
     last_producer_epoch: int  # of the caller that the current one was given to; -1 if that was a new instance
 
     @property
@@ -101,8 +101,8 @@ def check_producer(producers: ProducerIds, stamp: ProducerStamp) -> Refused | No
     """May this identity write anywhere at all? One look-up, whatever the number of producers.
 
     Refused: INVALID_PRODUCER_ID_MAPPING (an id that nobody was ever given), PRODUCER_FENCED (a name whose next instance
-    has come), INVALID_PRODUCER_EPOCH (an epoch of a name that nobody was ever given). A producer without a name raises
-    its epoch by itself; what that must not do is up to each partition.
+    has come). A producer without a name raises its epoch by itself, and so may one that keeps the epoch of its name;
+    what that must not do is up to each partition.
     """
     named = producers.by_id.find(stamp.producer_id)
     if named is None:
@@ -113,9 +113,7 @@ def check_producer(producers: ProducerIds, stamp: ProducerStamp) -> Refused | No
             f"expected a producer id by InitProducerId, all of which are below {producers.next_producer_id}, "
             f"found {stamp.producer_id}",
         )
-    if stamp.producer_epoch == named.producer_epoch:
-        return None
-    return refuse_epoch(named, stamp.producer_epoch)
+    return None if stamp.producer_epoch >= named.producer_epoch else refuse_epoch(named, stamp.producer_epoch)
 
 
 def refuse_epoch(named: NamedProducer, found: int) -> Refused:

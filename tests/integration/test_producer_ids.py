@@ -157,6 +157,25 @@ def test_holder_of_a_name_may_raise_its_epoch_and_ask_twice(stub: bus_pb2_grpc.B
     assert produce(stub, raised, 0).error_code == 0
 
 
+def test_name_whose_epoch_is_kept_counts_its_epochs_itself_and_partitions_refuse_what_is_too_low(
+    stub: bus_pb2_grpc.BusStub,
+) -> None:
+    def kept() -> Identity:
+        return identity(stub.InitProducerId(pb.InitProducerIdRequest(name="counting", keep_epoch=True)))
+
+    producer_id, epoch = kept()
+    assert epoch == 0
+    assert kept() == (producer_id, 0), "another instance changes nothing"
+    first = produce(stub, (producer_id, 3), 0, 2)
+    assert produce(stub, (producer_id, 3), 0, 2).base_offset == first.base_offset
+    assert produce(stub, (producer_id, 8), 0, 2).base_offset == first.base_offset + 2
+    assert kept() == (producer_id, 0)
+    assert error_of(produce(stub, (producer_id, 7), 0)) == "INVALID_PRODUCER_EPOCH"
+    assert produce(stub, (producer_id, 7), 0, partition=1).error_code == 0, "each partition for itself"
+    assert identity(init(stub, "counting")) == (producer_id, 1)
+    assert error_of(produce(stub, (producer_id, 0), 0, partition=2)) == "PRODUCER_FENCED"
+
+
 def payload_of(form: str, values: list[bytes]) -> dict[str, object]:
     """Produce fields that carry the same records: plain, as Arrow small and large (cut out of the request), packed."""
     if form == "records":
@@ -202,6 +221,7 @@ def test_batch_in_any_form_is_taken_once_however_often_it_comes(
         (pb.InitProducerIdRequest(name="no good"), "INVALID_REQUEST", "expected a producer name of a-z"),
         (pb.InitProducerIdRequest(name="x" * 250), "INVALID_REQUEST", "1 to 249 characters, found 250"),
         (pb.InitProducerIdRequest(producer_id=1), "INVALID_REQUEST", "expected a producer id with a name only"),
+        (pb.InitProducerIdRequest(keep_epoch=True), "INVALID_REQUEST", "expected a name whose epoch is to be kept"),
         (pb.InitProducerIdRequest(name="n", producer_epoch=3), "INVALID_REQUEST", "expected a producer id with"),
         (pb.InitProducerIdRequest(name="n", producer_id=-1), "INVALID_REQUEST", "found -1 and 0"),
         (pb.InitProducerIdRequest(name="n", producer_id=1, producer_epoch=40_000), "INVALID_REQUEST", "and 40000"),

@@ -267,6 +267,8 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
         found = self.cluster.names.get(request.name)
         if found is None:
             found = FakeIdentity(next(self.cluster.producer_ids), 0, -1)
+        elif request.keep_epoch:
+            pass
         elif not request.HasField("producer_id"):
             found = FakeIdentity(found.id, found.epoch + 1, -1)
         elif request.producer_epoch == found.epoch:

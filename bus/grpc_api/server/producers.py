@@ -32,6 +32,7 @@ class ProducerHandler:
                 request.name or None,
                 producer_id=request.producer_id if has_id else None,
                 producer_epoch=request.producer_epoch if has_id else None,
+                keeps_epoch=request.keep_epoch,
             )
         if isinstance(identity, Refused):
             return pb.InitProducerIdResponse(

@@ -285,14 +285,16 @@ class RecordError(_message.Message):
     def __init__(self, index: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class InitProducerIdRequest(_message.Message):
-    __slots__ = ("name", "producer_id", "producer_epoch")
+    __slots__ = ("name", "producer_id", "producer_epoch", "keep_epoch")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    KEEP_EPOCH_FIELD_NUMBER: _ClassVar[int]
     name: str
     producer_id: int
     producer_epoch: int
-    def __init__(self, name: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
+    keep_epoch: bool
+    def __init__(self, name: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., keep_epoch: _Optional[bool] = ...) -> None: ...
 
 class InitProducerIdResponse(_message.Message):
     __slots__ = ("error_code", "error_message", "producer_id", "producer_epoch")
