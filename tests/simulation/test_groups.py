@@ -16,7 +16,7 @@ import pytest
 from tests.simulation.group_process import ASYNC, AUTO, SYNC, Habit, Process
 from tests.simulation.group_world import NO_FAULTS, Faults, World, simulate
 
-SEEDS = int(os.environ.get("BUS_GROUP_SEEDS", "20"))
+SEEDS = int(os.environ.get("BUS_GROUP_SEEDS", "10"))
 FIRST_SEED = int(os.environ.get("BUS_GROUP_SEED", "0"))
 FAULTY_S = 40.0
 
