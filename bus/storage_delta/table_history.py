@@ -55,8 +55,8 @@ class VersionSummary:
 
     @property
     def is_maintenance(self) -> bool:
-        """It took something away: rolling, compaction, retention, or what another engine or a repair did."""
-        return self.removed.file_count > 0 or self.operation == "DELETE"
+        """It took something away, or was to: rolling, compaction, retention, a repair, or what another engine did."""
+        return self.removed.file_count > 0 or self.operation in ("DELETE", "REPAIR")
 
 
 NO_FILES = FilesSummary(0, 0, 0, -1, -1, -1)

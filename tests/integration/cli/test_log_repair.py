@@ -390,6 +390,29 @@ def test_records_of_a_lost_file_come_back_from_the_files_that_it_replaced(log: L
     check_mended(log, offsets_but())
 
 
+def test_records_of_a_lost_compacted_file_come_back_from_what_was_compacted(log: LogRoot) -> None:
+    prepared = log.table.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=0)
+    assert prepared is not None
+    assert isinstance(log.table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+    (compacted,) = log.table.files
+    (log.folder / compacted.path).unlink()
+    told = steps(repair(log, "--execute"))
+    assert not any(step["action"] == "give up" for step in told)
+    check_mended(log, offsets_but())
+
+
+def test_a_table_that_another_engine_rewrote_has_nothing_to_mend(log: LogRoot) -> None:
+    removes = [{"remove": {**remove(log.data_file(base), is_data_change=False)["remove"]}} for base in (10, 20)]
+    add = foreign_rows(log, "part-0.parquet", rows(10, 30).sort_by([("offset", "descending")]))
+    add["add"] |= {"dataChange": False}
+    foreign_version(log, 7, *removes, add, operation="OPTIMIZE")
+    assert steps(repair(log)) == []
+    (log.folder / "part-0.parquet").unlink()
+    assert any(step["action"] == "bring back" for step in steps(repair(log, "--execute")))
+    log.open()
+    assert log.values() == [b"%d" % offset for offset in range(RECORDS)]
+
+
 def test_given_up_offsets_survive_rolling_checkpoints_and_another_loss(log: LogRoot) -> None:
     log.data_file(20).unlink()
     steps(repair(log, "--execute"))
