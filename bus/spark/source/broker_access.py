@@ -27,7 +27,7 @@ class BrokerAccess:
         assert location.address is not None, f"{location} is no broker"
         settings = {name: value for name, value in location.settings.items() if name in _ADMIN_SETTINGS}
         self._location = location
-        self._admin = Admin([address.strip() for address in location.address.split(",")], **settings)
+        self._admin = Admin(location.address, **settings)
         try:
             self._storage = self._find_storage()
         except BaseException:

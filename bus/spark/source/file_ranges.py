@@ -134,8 +134,7 @@ def _within(table: pa.Table, file: FileRange) -> pa.Table:
 
 def _fetch(wanted: OffsetRange, columns: Sequence[str], location: Location) -> Iterator[pa.Table]:
     assert location.address is not None, f"nobody to fetch {wanted} from"
-    addresses = [address.strip() for address in location.address.split(",")]
-    with Consumer(addresses, **{**location.settings, **_FETCH_SETTINGS}) as consumer:
+    with Consumer(location.address, **{**location.settings, **_FETCH_SETTINGS}) as consumer:
         consumer.assign([wanted.partition])
         consumer.seek(wanted.partition, wanted.begin)
         yield from _polled(consumer, wanted, columns)

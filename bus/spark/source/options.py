@@ -9,12 +9,15 @@ Decides only: reaches nothing.
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from bus.client.configs import parse_addresses, parse_config
 from bus.client.consumer_config import ConsumerConfig
+from bus.errors import BusError
 from bus.model import TopicPartition
 from bus.spark.source.positions import (
     EARLIEST_OFFSET,
@@ -30,6 +33,8 @@ from bus.spark.source.positions import (
     parse_assignment,
     parse_partitions,
 )
+
+_log = logging.getLogger(__name__)
 
 
 class OptionError(ValueError):
@@ -82,17 +87,17 @@ class SourceOptions:
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
-    retries: int  # of a question for offsets that failed for a reason that may pass
+    retries: int  # of a question that failed for a reason that may pass: so often at least,
     retry_interval_ms: int
-    patience_ms: int  # how long a query waits for a broker that is gone
+    patience_ms: int  # ... and for so long at least, since a broker may be gone for a while
     group_id: str | None  # whose progress the query's is shown as; None: made from `group_id_prefix`
     group_id_prefix: str
     has_progress: bool
     adopts_kafka_offsets: bool
 
 
-_STREAM_ONLY = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "bus.adoptkafkaoffsets")
-_BATCH_ONLY = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp")
+_STREAM_ONLY = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")
+_BATCH_ONLY = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp", "bus.endingversion")
 _NAMES = (
     "assign",
     "subscribe",
@@ -127,6 +132,17 @@ _NAMES = (
     "bus.adoptKafkaOffsets",
 )
 _SPELLINGS = {name.lower(): name for name in _NAMES}
+# Of membership in a consumer group, which a query has not: it assigns partitions to its tasks by itself.
+_WITHOUT_MEANING = frozenset(
+    {
+        "auto.commit.interval.ms",
+        "group.instance.id",
+        "heartbeat.interval.ms",
+        "max.poll.interval.ms",
+        "partition.assignment.strategy",
+        "session.timeout.ms",
+    }
+)
 # What Spark's Kafka source refuses, and why; here for the same reasons.
 _REFUSED = {
     "group.id": "the query's progress is kept in its checkpoint and shown as a group: see bus.group.id",
@@ -136,7 +152,11 @@ _REFUSED = {
     "enable.auto.commit": "the query commits its progress by itself: see bus.progress",
     "interceptor.classes": "interceptors would run in Spark's tasks, where nothing can be told of them",
 }
-_CLIENT_SETTINGS = {found.name.replace("_", "."): found.name for found in fields(ConsumerConfig)}
+_CLIENT_SETTINGS = {
+    found.name.replace("_", "."): found.name
+    for found in fields(ConsumerConfig)
+    if found.name not in ("group_id", "interceptors")
+}
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")
 _UNITS_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -235,9 +255,14 @@ class _Options:
         """What `kafka.*` says of the client, by the names of its Python settings, as typed values."""
         settings: dict[str, Any] = {}
         for name, text in self._texts.items():
-            setting = _CLIENT_SETTINGS.get(name.removeprefix("kafka."))
-            if name.startswith("kafka.") and setting is not None and name != "kafka.group.id":
+            given = name.removeprefix("kafka.")
+            setting = _CLIENT_SETTINGS.get(given)
+            if name.startswith("kafka.") and setting is not None and given not in _WITHOUT_MEANING:
                 settings[setting] = _typed(name, text, setting)
+        try:
+            parse_config(ConsumerConfig, settings)
+        except BusError as error:
+            raise OptionError(f"kafka.*: {error.message}") from None
         return settings
 
     def check_names(self, *, is_stream: bool) -> None:
@@ -251,7 +276,7 @@ class _Options:
             if is_stream and name in _BATCH_ONLY:
                 raise OptionError(f"{_SPELLINGS[name]}: a streaming query has no end")
             if not is_stream and name in _STREAM_ONLY:
-                raise OptionError(f"{_SPELLINGS[name]}: only a streaming query has triggers and a checkpoint")
+                _log.warning("%s: a batch query has no triggers; it reads all", _SPELLINGS[name])
             return
         setting = name.removeprefix("kafka.")
         if setting in _REFUSED:
@@ -263,23 +288,34 @@ class _Options:
         if setting == "security.protocol" and self._texts[name].upper() == "PLAINTEXT":
             return
         if setting not in _CLIENT_SETTINGS:
-            raise OptionError(
-                f"{name}: expected a setting that the bus's consumer has, found one that is Kafka's alone; leave it out"
-            )
+            raise OptionError(f"{name}: {_why_not(setting)}; leave it out")
 
 
 def _typed(name: str, text: str, setting: str) -> Any:
-    default = next(found.default for found in fields(ConsumerConfig) if found.name == setting)
-    if isinstance(default, bool):
-        if text.lower() not in ("true", "false"):
-            raise OptionError(f"{name}: expected true or false, found {text!r}")
-        return text.lower() == "true"
-    if isinstance(default, int):
-        try:
-            return int(text)
-        except ValueError:
-            raise OptionError(f"{name}: expected a whole number, found {text!r}") from None
+    """As the consumer would check it, which is made in tasks only."""
+    found = next(found for found in fields(ConsumerConfig) if found.name == setting)
+    try:
+        return found.metadata["check"](_of_type(text, type(found.default)))
+    except (ValueError, TypeError) as expected:
+        raise OptionError(f"{name}: expected {expected}, found {text!r}") from None
+
+
+def _of_type(text: str, kind: type) -> Any:
+    """The text itself if it is none of that type; what it is checked by says what was expected."""
+    if kind is bool:
+        return {"true": True, "false": False}.get(text.lower(), text)
+    if kind is int:
+        return int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else text
     return text
+
+
+def _why_not(setting: str) -> str:
+    """Why the consumer has no such setting."""
+    try:
+        parse_config(ConsumerConfig, {setting.replace(".", "_"): ""})
+    except BusError as error:
+        return error.message
+    raise AssertionError(f"{setting} is a setting of the consumer")
 
 
 def _location(options: _Options) -> Location:
@@ -291,7 +327,16 @@ def _location(options: _Options) -> Location:
         raise OptionError(f"{found}: expected one of them, where the log is")
     if not named and root is None:
         raise OptionError("expected bus.bootstrap.servers, a broker's address, or bus.root, the storage; found neither")
+    for name, text in named.items():
+        _check_addresses(name, text)
     return Location(next(iter(named.values()), None), root, options.client_settings())
+
+
+def _check_addresses(name: str, text: str) -> None:
+    try:
+        parse_addresses(text)
+    except BusError as error:
+        raise OptionError(f"{name}: {error.message}") from None
 
 
 def _subscription(options: _Options) -> Subscription:

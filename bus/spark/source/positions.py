@@ -70,15 +70,17 @@ class KafkaOffsets(NotOffsets):
 
 @dataclass(frozen=True, slots=True)
 class QueryOffsets:
-    """How far a query has come."""
+    """How far a query has come, and how many offsets it has passed since it began because their records were gone."""
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str]
     query_id: str
+    lost: int = 0
 
     def encode(self) -> dict[str, Any]:
         """As JSON data, sorted: equal offsets give equal texts."""
-        ours = {"query_id": self.query_id, "topic_ids": dict(sorted(self.topic_ids.items()))}
+        topic_ids = dict(sorted(self.topic_ids.items()))
+        ours = {"lost_offsets": self.lost, "query_id": self.query_id, "topic_ids": topic_ids}
         return {**encode_partitions(self.offsets), "": ours}
 
 
@@ -94,7 +96,10 @@ def decode_query_offsets(data: Any) -> QueryOffsets:
     topic_ids = ours.get("topic_ids") if isinstance(ours, dict) else None
     if not isinstance(topic_ids, dict) or not topics <= topic_ids.keys():
         raise NotOffsets(f"expected the ids of the topics {', '.join(sorted(topics))}, found {ours!r}")
-    return QueryOffsets(offsets, topic_ids, str(ours.get("query_id", "")))
+    lost = ours.get("lost_offsets", 0)
+    if isinstance(lost, bool) or not isinstance(lost, int):
+        raise NotOffsets(f"expected the number of lost offsets, found {lost!r}")
+    return QueryOffsets(offsets, topic_ids, str(ours.get("query_id", "")), lost)
 
 
 def encode_partitions(numbers: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
