@@ -1,7 +1,8 @@
 """Spark sessions that can read topics.
 
 The settings are those of conf/spark-defaults.conf, and of no other place; what is added here depends on the machine:
-where Delta's jars are, which Python runs the workers, which address a local driver binds to.
+where Delta's jars are, which Python runs the workers, which address a local driver binds to. A program that
+spark-submit has started gets what its command line says, and nothing from here.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ class SparkUnavailable(RuntimeError):
 def session(app_name: str = "bus", master: str = "local[*]", conf: Mapping[str, str] | None = None) -> SparkSession:
     """A session with Delta and the settings of the bus; `conf` wins over them.
 
-    A session that is active already is returned as it is. Raises `SparkUnavailable` if that one has no Delta, or if
-    there is no Java; `JarsMissing` if the folder of Delta's jars is incomplete or of another version.
+    A session that is active already is returned as it is. Under spark-submit its own options count, the master among
+    them, and `conf` wins over them. Raises `SparkUnavailable` if the session has no Delta, or if there is no Java;
+    `JarsMissing` if the folder of Delta's jars is incomplete or of another version.
     """
     _check_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark's workers take the first python3 on the path
-    settings = {**read_defaults(), **_machine_settings(master), **(conf or {})}
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    settings = {} if is_submitted else {"spark.master": master, **read_defaults(), **_machine_settings(master)}
     with warnings.catch_warnings():
         # Nothing here goes through pandas; it may be installed for other reasons.
         warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
@@ -51,8 +53,8 @@ def session(app_name: str = "bus", master: str = "local[*]", conf: Mapping[str, 
         active = SparkSession.getActiveSession()
         if active is not None:
             return _check_delta(active)
-        builder = SparkSession.builder.appName(app_name).master(master)
-        for name, value in settings.items():
+        builder = SparkSession.builder.appName(app_name)
+        for name, value in {**settings, **(conf or {})}.items():
             builder = builder.config(name, value)
         return _check_delta(builder.getOrCreate())
 
@@ -72,7 +74,8 @@ def read_defaults(file: Path = _DEFAULTS) -> dict[str, str]:
 
 
 def _machine_settings(master: str) -> dict[str, str]:
-    settings = {}
+    settings: dict[str, str] = {}
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark's workers take the first python3 on the path
     if master.startswith("local"):
         # Without these a local driver resolves the host's name and listens on the address that it finds.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
