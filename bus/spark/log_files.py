@@ -1,4 +1,4 @@
-"""The live data files of partitions, and the rows in them, as DataFrames: what jobs that rewrite or judge a log read.
+"""The live data files of partitions, and the rows in them, as DataFrames: what jobs that rewrite or report a log read.
 
 Guards one promise: what is read is what one version of each table names, file by file. Reads nothing through the
 broker and changes nothing.
@@ -7,12 +7,26 @@ broker and changes nothing.
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.storage_delta.actions import LiveFile
+from bus.storage_delta.local_store import LocalStore
+from bus.storage_delta.log_replay import (
+    ReplayedTable,
+    Unreadable,
+    list_log,
+    load_version,
+    partition_folder,
+    replay_table,
+    version_file,
+)
 from bus.storage_delta.root import open_reader
 from bus.topic_tables import TopicTables
 
@@ -52,6 +66,52 @@ def load_files(tables: TopicTables, partition: TopicPartition) -> PartitionFiles
         files=list(snapshot.files),
         schema_string=snapshot.metadata.schema_string,
     )
+
+
+def table_at(tables: TopicTables, partition: TopicPartition, version: int | None) -> ReplayedTable:
+    """The partition's table as that version left it, or the last one. Raises `StorageFault` if it is not there any
+    more."""
+    if version is not None:
+        tables.snapshot(partition, version)  # a missing version is refused here, in the bus's own words
+    store, folder = LocalStore(str(tables.root)), partition_folder(partition)
+    listing = list_log(store, folder)
+    if version is not None:
+        listing = replace(
+            listing,
+            versions={one: size for one, size in listing.versions.items() if one <= version},
+            checkpoints={one: size for one, size in listing.checkpoints.items() if one <= version},
+        )
+    return replay_table(store, folder, listing)
+
+
+def version_at(tables: TopicTables, partition: TopicPartition, timestamp_ms: int) -> int:
+    """The last version that was committed at or before `timestamp_ms`, by the times in the versions themselves: a copy
+    of the table keeps them. Raises `StorageFault` if all versions that are kept are younger."""
+    store, folder = LocalStore(str(tables.root)), partition_folder(partition)
+    versions = sorted(list_log(store, folder).versions)
+    later = bisect_right(versions, timestamp_ms, key=lambda version: _committed_ms(store, folder, version))
+    if not later:
+        raise StorageFault(
+            f"{partition}: expected a version that was committed by {_text(timestamp_ms)}, found "
+            + (
+                f"the oldest, {versions[0]}, of {_text(_committed_ms(store, folder, versions[0]))}"
+                if versions
+                else "none"
+            )
+        )
+    return versions[later - 1]
+
+
+def _committed_ms(store: LocalStore, folder: str, version: int) -> int:
+    try:
+        infos = [action["commitInfo"] for action in load_version(store, folder, version) if "commitInfo" in action]
+        return int(infos[0]["timestamp"])
+    except (Unreadable, IndexError, KeyError, TypeError, ValueError) as error:
+        raise StorageFault(f"{folder}/{version_file(version)}: expected the time of the commit, found none") from error
+
+
+def _text(timestamp_ms: int) -> str:
+    return f"{np.datetime64(timestamp_ms, 'ms')}Z"
 
 
 def files_frame(spark: SparkSession, partitions: Iterable[PartitionFiles]) -> DataFrame:
