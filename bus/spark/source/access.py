@@ -75,7 +75,7 @@ class LogAccess(Protocol):
         ...
 
     def committed(self, group_id: str) -> Mapping[TopicPartition, int]:
-        """What the group has committed. INVALID_REQUEST where nobody can be asked."""
+        """What the group has committed for the topics of now; empty if there is no such group."""
         ...
 
     def plan(self, ranges: Collection[OffsetRange]) -> list[InputRange]:

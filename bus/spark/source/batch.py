@@ -52,10 +52,8 @@ class BusBatchReader(DataSourceReader):
         options = self._options
         selection = select(options.subscription, access.topics())
         bounds = access.bounds(selection.partitions)
-        begin = resolve(
-            options.start, bounds, access, option="startingOffsets", is_late_latest=options.is_late_start_latest
-        )
-        end = resolve(options.end, bounds, access, option="endingOffsets")
+        begin = resolve(options.start, bounds, access, is_late_latest=options.is_late_start_latest)
+        end = resolve(options.end, bounds, access, edge="ending")
         begin = _check_range(begin, end, bounds, options)
         ranges = ranges_between(begin, end)
         return self._limits.narrow(ranges, access) if self._limits is not NO_LIMITS else ranges

@@ -35,6 +35,22 @@ class Selection:
     topic_ids: Mapping[str, str]
 
 
+def select_known(subscription: Subscription, topics: Mapping[str, TopicFacts]) -> Selection:
+    """Without topics and partitions that are not there, or not any more."""
+    match subscription:
+        case Assigned(partitions):
+            known = [found for found in partitions if _is_known(found, topics)]
+            return select(Assigned(tuple(known)), topics)
+        case Subscribed(wanted):
+            return select(Subscribed(tuple(name for name in wanted if name in topics)), topics)
+        case SubscribedPattern():
+            return select(subscription, topics)
+
+
+def _is_known(partition: TopicPartition, topics: Mapping[str, TopicFacts]) -> bool:
+    return partition.topic in topics and partition.partition < topics[partition.topic].partition_count
+
+
 def select(subscription: Subscription, topics: Mapping[str, TopicFacts]) -> Selection:
     """Raises `BusError` UNKNOWN_TOPIC_OR_PARTITION."""
     match subscription:
@@ -80,29 +96,40 @@ def resolve(
     bounds: Mapping[TopicPartition, Bounds],
     access: LogAccess,
     *,
-    option: str,
+    edge: str = "starting",
     is_late_latest: bool = True,
 ) -> dict[TopicPartition, int]:
-    """The offset of each partition of `bounds`. `option` is what the messages name; `is_late_latest`: a time after the
-    last record means the end, instead of an error. Raises `OptionError`."""
+    """The offset of each partition of `bounds`. `edge`, starting or ending, is for the messages; `is_late_latest`: a
+    time after the last record means the end, instead of an error. Raises `OptionError`."""
     match position:
         case Edge.EARLIEST:
             return {partition: found.begin for partition, found in bounds.items()}
         case Edge.LATEST:
             return {partition: found.end for partition, found in bounds.items()}
         case AtOffsets(offsets):
-            _check_same(offsets, bounds, option)
+            _check_same(offsets, bounds, f"{edge}Offsets")
             return {partition: _offset(offsets[partition], found) for partition, found in bounds.items()}
         case AtTime(timestamp_ms):
-            return _at_times(dict.fromkeys(bounds, timestamp_ms), bounds, access, option, is_late_latest)
-        case AtTimes(timestamps_ms):
-            _check_same(timestamps_ms, bounds, option)
-            return _at_times(timestamps_ms, bounds, access, option, is_late_latest)
+            times_ms = dict.fromkeys(bounds, timestamp_ms)
+            return _at_times(times_ms, bounds, access, f"{edge}Timestamp", is_late_latest)
+        case AtTimes(times_ms):
+            _check_same(times_ms, bounds, f"{edge}OffsetsByTimestamp")
+            return _at_times(times_ms, bounds, access, f"{edge}OffsetsByTimestamp", is_late_latest)
         case AtVersions(versions):
-            return _at_versions(versions, bounds, access, option)
+            return _at_versions(versions, bounds, access, f"bus.{edge}Version")
         case AtGroup(group_id):
-            committed = access.committed(group_id)
-            return {partition: committed.get(partition, found.begin) for partition, found in bounds.items()}
+            return _at_group(group_id, bounds, access)
+
+
+def _at_group(group_id: str, bounds: Mapping[TopicPartition, Bounds], access: LogAccess) -> dict[TopicPartition, int]:
+    """Where the group has committed nothing, the earliest; but it has somewhere."""
+    committed = access.committed(group_id)
+    if not committed.keys() & bounds:
+        topics = ", ".join(sorted({partition.topic for partition in bounds}))
+        raise OptionError(
+            f"bus.startingGroup: expected a group that has committed offsets of {topics}, found {group_id!r}"
+        )
+    return {partition: committed.get(partition, found.begin) for partition, found in bounds.items()}
 
 
 def _offset(given: int, bounds: Bounds) -> int:

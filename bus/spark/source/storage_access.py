@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+import pyarrow.compute as pc
+
 from bus.errors import BusError, ErrorCode
+from bus.group_views import group_offsets
 from bus.log_schema import INTERNAL_VALUE_TYPES, log_schema
 from bus.model import TopicPartition
 from bus.spark.source.access import Bounds, FileRange, InputRange, TopicFacts
@@ -63,10 +66,10 @@ class StorageAccess:
         }
 
     def committed(self, group_id: str) -> Mapping[TopicPartition, int]:
-        raise BusError(
-            ErrorCode.INVALID_REQUEST,
-            f"expected bus.bootstrap.servers to ask for the offsets of group {group_id!r}, found bus.root alone",
-        )
+        table = group_offsets(self._tables)
+        table = table.filter(pc.and_not(pc.equal(table.column("group_id"), group_id), table.column("is_stale")))
+        columns = (table.column(name).to_pylist() for name in ("topic", "partition", "committed_offset"))
+        return {TopicPartition(topic, number): offset for topic, number, offset in zip(*columns, strict=True)}
 
     def plan(self, ranges: Collection[OffsetRange]) -> list[InputRange]:
         return [

@@ -85,7 +85,6 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 options.start,
                 now.bounds,
                 access,
-                option="startingOffsets",
                 is_late_latest=options.is_late_start_latest,
             )
         )
