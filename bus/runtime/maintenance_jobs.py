@@ -87,11 +87,6 @@ class MaintenanceJobs:
         """What is being prepared is given up at its next step."""
         self._pace.stop()
 
-    @property
-    def has_orphans_pending(self) -> bool:
-        """They were not looked for yet, or are waiting out their grace."""
-        return self._orphans is None or bool(self._orphans)
-
     # ------------------------------------------------------------------ rewriting
 
     async def roll(self, run: Sequence[LogFile], rules: MaintenanceRules) -> JobResult:

@@ -212,8 +212,7 @@ class Partition:
 
     def look_after(self) -> None:
         """Begin what the partition's age has made due. To be called now and then; returns at once."""
-        if self._stopped is None:
-            self._upkeep.look()
+        self._upkeep.look()
 
     async def end_maintenance(self) -> None:
         """Before the broker stops: begin nothing more, and give up what is being prepared."""

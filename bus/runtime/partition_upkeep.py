@@ -293,11 +293,7 @@ class PartitionUpkeep:
         """Nothing has changed since all that there was had come of age."""
         versions = self._rules.versions
         age_ms = max(versions.retention_ms, versions.file_delete_delay_ms) + versions.file_delete_delay_ms
-        return (
-            self._cleaned_version == self._table.state.version
-            and self._cleaned_ms - self._changed_ms > age_ms
-            and not self._jobs.has_orphans_pending
-        )
+        return self._cleaned_version == self._table.state.version and self._cleaned_ms - self._changed_ms > age_ms
 
     def _next_rewrite(self) -> Coroutine[Any, Any, None] | None:
         files, rules = self._table.files, self._rules

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageFault, StorageFull
+from bus.model import LogBatch
 from bus.partition_log.cleaning import FILES_MIN, CompactionRules
 from bus.partition_log.maintenance import MaintenanceRules
 from bus.partition_log.retention import RetentionRules
@@ -188,6 +190,22 @@ def test_files_that_cannot_be_read_are_left_alone_and_the_others_go_on(caplog: p
     assert f"offsets 0 to {RUN_FILES_MAX - 1}" in damage[0]
 
 
+def test_files_that_cannot_be_read_make_no_other_run_wait_for_the_backoff() -> None:
+    async def scenario(_: Bench) -> None:
+        table = FakeTable()
+        fill(table, 3)
+        fill(table, 1, size_bytes=500_000)
+        fill(table, RUN_FILES_MAX)
+        bench = Bench(table=table, settings=with_rules(ROLLING), calls=InlineCalls(1), backoff_s=BACKOFF_S)
+        table.prepare_script = [RecordsDamaged("file-7 is no Parquet")]
+        bench.partition.look_after()
+        await settle()
+        assert levels(table) == [1, 0, *[0] * RUN_FILES_MAX]
+        assert table.prepared == ["roll", "roll"]
+
+    run(scenario)
+
+
 def test_records_deleted_while_a_roll_is_prepared_are_not_brought_back() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, RUN_FILES_MAX)
@@ -248,6 +266,40 @@ def test_stopping_waits_for_no_roll() -> None:
         await wait_until(lambda: bench.partition._upkeep._running is not None)
         await bench.partition.retire()
         assert bench.table.swaps == []
+
+    in_threads(scenario)
+
+
+def test_a_deleted_topic_waits_until_nothing_touches_its_files() -> None:
+    async def scenario(bench: Bench) -> None:
+        fill(bench.table, RUN_FILES_MAX)
+        await bench.partition.rebuild()
+        bench.table.prepare_gate.clear()
+        bench.partition.look_after()
+        await wait_until(lambda: bench.table.prepared == ["roll"])
+        retiring = asyncio.ensure_future(bench.partition.retire())
+        await settle()
+        assert not retiring.done()
+        bench.table.prepare_gate.set()
+        await retiring
+        assert bench.table.swaps == []
+
+    in_threads(scenario)
+
+
+def test_what_waits_for_its_thread_is_not_begun_once_the_partition_stops() -> None:
+    async def scenario(bench: Bench) -> None:
+        fill(bench.table, RUN_FILES_MAX)
+        await bench.partition.rebuild()
+        busy = threading.Event()
+        other = bench.calls.maintain(busy.wait)
+        bench.partition.look_after()
+        await settle()
+        bench.partition.stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, "fenced")
+        busy.set()
+        await other
+        await bench.partition.end_maintenance()
+        assert bench.table.prepared == []
 
     in_threads(scenario)
 
@@ -341,8 +393,30 @@ def test_a_fetch_that_waits_is_told_that_its_offset_was_deleted() -> None:
         await bench.partition.delete_records(3)
         ((_, result),) = await waiting
         assert code(result) is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert asyncio.get_running_loop().time() < 1
 
     run(scenario)
+
+
+def test_a_read_beside_which_its_records_are_deleted_is_refused_and_not_answered_with_others() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.append(3)
+        readable = bench.partition.decide_fetch(0, None)
+        bench.partition._cache.clear(bench.partition._tail)
+        may_go_on, read = threading.Event(), bench.table.read
+
+        def read_slowly(offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
+            may_go_on.wait()
+            return read(offset, end_offset=end_offset, max_bytes=max_bytes)
+
+        bench.table.read = read_slowly  # type: ignore[method-assign]
+        reading = asyncio.ensure_future(bench.partition.read(readable, 100))  # type: ignore[arg-type]
+        await settle()
+        await bench.partition.delete_records(2)
+        may_go_on.set()
+        assert code(await reading) is ErrorCode.OFFSET_OUT_OF_RANGE
+
+    in_threads(scenario)
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
