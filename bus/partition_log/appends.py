@@ -12,7 +12,6 @@ from bus.errors import ErrorCode, Refused
 from bus.model import LogBatch, ProducerStamp, RecordBatch, Step, TimestampType
 from bus.partition_log.producer_states import ProducerStates
 from bus.partition_log.producers import (
-    IN_ORDER,
     AppendRest,
     AskTable,
     Found,
@@ -46,7 +45,7 @@ def check_acks(acks: int) -> Refused | None:
 
 @dataclass(frozen=True, slots=True)
 class NoTrace:
-    """The table has no row of the producer."""
+    """The producer never wrote to the table."""
 
 
 TableAnswer = ProducerMatch | NoTrace
@@ -98,11 +97,8 @@ def _decide_producer(
         case ProducerMatch():
             assert state is not None, f"the table was asked about producer {stamp.producer_id}, which nobody knows"
             return decide_match(state, stamp, batch.record_count, answer, log_start=log.log_start)
-        case NoTrace() if log.log_start > 0:
-            # Its rows may have been retired after it was forgotten: nothing tells where it stands.
-            return IN_ORDER
         case NoTrace():
-            forgotten_max = -1  # it never wrote here
+            forgotten_max = -1
     return decide_sequence(
         state,
         stamp,

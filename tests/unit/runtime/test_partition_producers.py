@@ -338,15 +338,16 @@ def test_repeat_of_a_producer_that_was_idle_while_nobody_led_is_found() -> None:
     run(scenario)
 
 
-def test_forgotten_producer_without_rows_may_go_on_with_any_sequence() -> None:
+def test_forgotten_producer_whose_rows_are_gone_goes_on_where_it_ended() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.send(7, 0, 4)
         bench.table.retire(4)
         bench.clock.time_ms += DAY_MS + 1
         bench = bench.reopened()
+        assert code(await bench.send(7, 6, 2)) is OUT_OF_ORDER
         assert base_offset(await bench.send(7, 4, 4)) == 4
-        assert code(await bench.send(7, 2, 2)) is OUT_OF_ORDER
-        assert bench.table.asked == ["find_last_sequence"]
+        assert code(await bench.send(7, 2, 2)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+        assert bench.table.asked == ["find_last_sequence", "match_producer"]
 
     run(scenario)
 
