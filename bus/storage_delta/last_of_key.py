@@ -2,7 +2,7 @@
 
 Guards one promise: of every key exactly the last row is found, by comparing the keys themselves. Keys are taken range
 by range: a pass over all keys holds the smallest of those that are not done, and gives up the upper half of its range
-whenever they outgrow `budget_bytes`; the next pass begins there. So a pass needs at most twice the budget and what one
+whenever they outgrow `budget_bytes`; the next pass begins there. So a pass needs a few times the budget and what one
 row group brings, and there are about 4 * (bytes of the distinct keys) / `budget_bytes` passes. The answer is one bit a
 row. Does no I/O.
 """
@@ -16,7 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_KEY_BYTES_MAX = 64 << 20
+_KEY_BYTES_MAX = 32 << 20
+_ROWS_AT_ONCE = 1 << 16
+_SAMPLE_MAX = 4096
 
 
 class RowBits:
@@ -26,7 +28,8 @@ class RowBits:
         self._bits = np.zeros(-(-row_count // 8), np.uint8)
 
     def set(self, rows: Any) -> None:
-        np.bitwise_or.at(self._bits, rows >> 3, np.left_shift(1, rows & 7).astype(np.uint8))
+        for _, part in _slices(rows):
+            np.bitwise_or.at(self._bits, part >> 3, np.left_shift(1, part & 7).astype(np.uint8))
 
     def slice(self, first: int, count: int) -> Any:
         """The bits of `count` rows as an array of bool."""
@@ -74,9 +77,8 @@ def _last_in_range(
         if held_bytes > budget_bytes:
             last = _last_of_each(held)
             if last.nbytes > budget_bytes // 2 and last.num_rows > 1:
-                last = last.sort_by("key").slice(0, last.num_rows // 2)
-                end = last.column("key")[-1]
-                last = last.take(pa.array(range(last.num_rows)))  # a slice keeps all of it in memory
+                end = _middle(last.column("key"))
+                last = _within(last, None, end)
             held, held_bytes = [last], last.nbytes
     return _last_of_each(held), end
 
@@ -87,8 +89,30 @@ def _within(chunk: pa.Table, begin: pa.Scalar | None, end: pa.Scalar | None) -> 
     return chunk if end is None else chunk.filter(pc.less_equal(chunk.column("key"), end))
 
 
+def _middle(keys: pa.ChunkedArray) -> pa.Scalar:
+    """A key with about as many below it as above; at least one is above. `keys` differ, and are two or more."""
+    sample = keys.take(pa.array(np.arange(0, len(keys), max(1, len(keys) // _SAMPLE_MAX))))
+    ordered = sample.take(pc.sort_indices(sample))
+    return ordered[(len(ordered) - 1) // 2]
+
+
 def _last_of_each(tables: list[pa.Table]) -> pa.Table:
+    """Rows of a later table are later ones. Each key once, in no order."""
     if not tables:
         return pa.table({"key": pa.array([], pa.binary()), "row": pa.array([], pa.int64())})
-    grouped = pa.concat_tables(tables).group_by("key", use_threads=False).aggregate([("row", "max")])
-    return pa.table({"key": grouped.column("key"), "row": grouped.column("row_max")})
+    joined = pa.concat_tables(tables)
+    numbered = joined.column("key").dictionary_encode().chunks
+    if not numbered:
+        return joined
+    rows = joined.column("row").to_numpy()
+    last = np.empty(len(numbered[-1].dictionary), np.int64)
+    for part, numbers in _slices(np.concatenate([chunk.indices.to_numpy() for chunk in numbered])):
+        last[numbers] = rows[part]  # of the same number the later one counts
+    return pa.table({"key": numbered[-1].dictionary, "row": last})
+
+
+def _slices(values: Any) -> Iterator[tuple[slice, Any]]:
+    """A part at a time: what numpy does with each keeps the interpreter for itself."""
+    for first in range(0, len(values), _ROWS_AT_ONCE):
+        part = slice(first, first + _ROWS_AT_ONCE)
+        yield part, values[part]

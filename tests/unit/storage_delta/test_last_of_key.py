@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.storage_delta.last_of_key import RowBits, find_last_of_keys
@@ -35,6 +35,7 @@ def expected(groups: Sequence[Keys]) -> list[int]:
     return [row for row, key in enumerate(keys) if key is None or last[key] == row]
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.none() | st.binary(max_size=2), max_size=12), max_size=8), st.sampled_from([1, 64, 4096]))
 def test_of_every_key_the_last_row_is_found_and_rows_without_a_key(groups: list[Keys], budget_bytes: int) -> None:
     assert found(groups, budget_bytes)[0] == expected(groups)
