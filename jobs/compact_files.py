@@ -29,18 +29,19 @@ from bus.spark.file_writer import CODECS, row_bytes, staging, write_runs
 from bus.spark.log_files import PartitionFiles, files_frame, load_files, read_rows
 from bus.storage_delta.actions import LiveFile
 from bus.topic_tables import TopicTables
-from bus.topics.configs import resolve_topic_config
+from bus.topics.configs import TopicConfig, resolve_topic_config
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def choose_runs(files: DataFrame, *, target_bytes: int, small_bytes: int, files_min: int) -> DataFrame:
+def choose_runs(files: DataFrame, *, target_bytes: int, small_bytes: int, files_min: int, span_ms: int) -> DataFrame:
     """The files to be rewritten, with the column `run`: the base offset of the run that they are in.
 
-    `files` have the columns topic, partition, base_offset, next_offset, size_bytes, is_compacted, and others that are
-    kept. A run is at least `files_min` files below `small_bytes` that follow each other without a hole, all of them
-    seen by key compaction or none; it ends with the file that brings it to `target_bytes`.
+    `files` have the columns topic, partition, base_offset, next_offset, size_bytes, appended_ms, is_compacted, and
+    others that are kept. A run is at least `files_min` files below `small_bytes` that follow each other without a hole,
+    all of them seen by key compaction or none; it ends with the file that brings it to `target_bytes`, and spans less
+    than `span_ms`, so that retention can let go of it in time.
     """
     place = ["topic", "partition"]
     log = Window.partitionBy(*place).orderBy("base_offset")
@@ -54,8 +55,12 @@ def choose_runs(files: DataFrame, *, target_bytes: int, small_bytes: int, files_
         "stretch", sql.sum((~sql.col("is_next")).cast("int")).over(log)
     )
     before = Window.partitionBy(*place, "stretch").orderBy("base_offset").rowsBetween(Window.unboundedPreceding, -1)
+    so_far = Window.partitionBy(*place, "stretch").orderBy("base_offset")
     bytes_before = sql.coalesce(sql.sum("size_bytes").over(before), sql.lit(0))
-    steps = stretches.where(is_small).withColumn("step", sql.floor(bytes_before / target_bytes))
+    # A clock that went back makes no file older than the one before it.
+    age_ms = sql.max("appended_ms").over(so_far) - sql.first("appended_ms").over(so_far)
+    step = sql.struct(sql.floor(bytes_before / target_bytes), sql.floor(age_ms / span_ms))
+    steps = stretches.where(is_small).withColumn("step", step)
     run = Window.partitionBy(*place, "stretch", "step")
     return (
         steps.withColumn("run", sql.min("base_offset").over(run))
@@ -81,15 +86,16 @@ class Settings:
 
 
 def plan_runs(
-    spark: SparkSession, found: PartitionFiles, settings: Settings, *, segment_bytes: int
+    spark: SparkSession, found: PartitionFiles, settings: Settings, config: TopicConfig
 ) -> tuple[DataFrame, list[list[LiveFile]]]:
     """What `choose_runs` says of the partition, and the runs in offset order."""
-    target_bytes = settings.target_bytes or segment_bytes
+    target_bytes = settings.target_bytes or config.segment_bytes
     chosen = choose_runs(
         files_frame(spark, [found]),
         target_bytes=target_bytes,
         small_bytes=settings.small_bytes or max(1, target_bytes // 2),
         files_min=settings.files_min,
+        span_ms=config.segment_ms,
     )
     runs: dict[int, list[LiveFile]] = {}
     by_path = {file.path: file for file in found.files}
@@ -99,15 +105,10 @@ def plan_runs(
 
 
 def compact_partition(
-    spark: SparkSession,
-    found: PartitionFiles,
-    settings: Settings,
-    *,
-    segment_bytes: int,
-    leader: Leader,
+    spark: SparkSession, found: PartitionFiles, settings: Settings, config: TopicConfig, leader: Leader
 ) -> int:
     """Rewrite the runs of one partition; how many were refused."""
-    chosen, runs = plan_runs(spark, found, settings, segment_bytes=segment_bytes)
+    chosen, runs = plan_runs(spark, found, settings, config)
     if not runs:
         jobs.tell(f"{found.partition}: nothing to do in {len(found.files)} files")
         return 0
@@ -187,19 +188,14 @@ def _compact(options: argparse.Namespace, spark: SparkSession) -> int:
     with Admin(options.bootstrap) as admin:
         admin.describe_topics(sorted({partition.topic for partition in partitions}))
         for partition in partitions:
-            refused += compact_partition(
-                spark,
-                load_files(tables, partition),
-                settings,
-                segment_bytes=_segment_bytes(tables, partition),
-                leader=LeaderByAdmin(admin, tables),
-            )
+            found, config = load_files(tables, partition), _config(tables, partition)
+            refused += compact_partition(spark, found, settings, config, LeaderByAdmin(admin, tables))
     return jobs.EXIT_FAILURE if refused else jobs.EXIT_DONE
 
 
-def _segment_bytes(tables: TopicTables, partition: TopicPartition) -> int:
+def _config(tables: TopicTables, partition: TopicPartition) -> TopicConfig:
     topic = tables.cluster().topics.get(partition.topic)
-    return resolve_topic_config(topic.configs if topic else {}).segment_bytes
+    return resolve_topic_config(topic.configs if topic else {})
 
 
 def _show(
@@ -215,7 +211,7 @@ def _show(
             sum(file.size_bytes for file in run),
         )
         for one in found
-        for run in plan_runs(spark, one, settings, segment_bytes=_segment_bytes(tables, one.partition))[1]
+        for run in plan_runs(spark, one, settings, _config(tables, one.partition))[1]
     ]
     schema = "topic string, partition int, first_offset long, last_offset long, files int, bytes long"
     jobs.print_rows(spark.createDataFrame(rows, schema), csv=csv)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 FILES_SCHEMA = (
     "topic string, partition int, file string, base_offset long, next_offset long, records long, size_bytes long, "
-    "level int, is_compacted boolean"
+    "appended_ms long, is_compacted boolean"
 )
 
 
@@ -125,7 +125,7 @@ def files_frame(spark: SparkSession, partitions: Iterable[PartitionFiles]) -> Da
             file.next_offset,
             file.record_count,
             file.size_bytes,
-            file.level,
+            file.appended_ms,
             file.base_offset < found.compacted_to,
         )
         for found in partitions

@@ -21,10 +21,12 @@ from bus.spark.file_writer import staging
 from bus.spark.log_files import FILES_SCHEMA, PartitionFiles, load_files
 from bus.storage_delta.actions import nullable_type
 from bus.topic_tables import TopicTables
+from bus.topics.configs import TopicConfig
 from jobs.compact_files import Settings, choose_runs, compact_partition, main, parse_arguments
 from tests.support.job_root import JobRoot
 
-SEGMENT_BYTES = 1 << 30
+CONFIG = TopicConfig()
+DAY_MS = 86_400_000
 SETTINGS = Settings(target_bytes=None, small_bytes=None, files_min=2, compression="zstd")
 
 
@@ -50,7 +52,7 @@ def root(tmp_path: Path) -> JobRoot:
 @pytest.fixture
 def run_job(spark: SparkSession, root: JobRoot) -> Callable[..., int]:
     def run(leader: Leader = root, found: PartitionFiles | None = None) -> int:
-        return compact_partition(spark, found or load(root), SETTINGS, segment_bytes=SEGMENT_BYTES, leader=leader)
+        return compact_partition(spark, found or load(root), SETTINGS, CONFIG, leader)
 
     return run
 
@@ -100,15 +102,28 @@ def test_runs_are_small_neighbours_up_to_the_target(
     spark: SparkSession, sizes: Sequence[int], compacted: int, hole_before: int, expected: dict[str, int]
 ) -> None:
     files = files_of(spark, *sizes, compacted=compacted, hole_before=hole_before)
-    chosen = choose_runs(files, target_bytes=100, small_bytes=50, files_min=2)
+    chosen = choose_runs(files, target_bytes=100, small_bytes=50, files_min=2, span_ms=DAY_MS)
     assert {row.file: row.run for row in chosen.collect()} == expected
 
 
 def test_partitions_do_not_share_runs_and_columns_stay(spark: SparkSession) -> None:
     rows = [("t", partition, f"f{n}", n * 10, n * 10 + 10, 10, 10, 0, False) for partition in (0, 1) for n in (0, 1)]
-    chosen = choose_runs(spark.createDataFrame(rows, FILES_SCHEMA), target_bytes=100, small_bytes=50, files_min=2)
+    chosen = choose_runs(
+        spark.createDataFrame(rows, FILES_SCHEMA), target_bytes=100, small_bytes=50, files_min=2, span_ms=DAY_MS
+    )
     expected = spark.createDataFrame([(*row, 0) for row in rows], f"{FILES_SCHEMA}, run long")
     assert_df_equality(chosen, expected, ignore_row_order=True, ignore_nullable=True)
+
+
+def test_a_run_spans_less_than_a_segment_even_if_the_clock_went_back(spark: SparkSession) -> None:
+    rows = [
+        ("t", 0, f"f{n}", n * 10, n * 10 + 10, 10, 1, appended_ms, False)
+        for n, appended_ms in enumerate([1_000, 1_050, 1_099, 1_100, 1_020, 1_199, 1_450, 1_470])
+    ]
+    files = spark.createDataFrame(rows, FILES_SCHEMA)
+    chosen = choose_runs(files, target_bytes=100, small_bytes=50, files_min=2, span_ms=100)
+    runs = [row.run for row in chosen.orderBy("base_offset").collect()]
+    assert runs == [0, 0, 0, 30, 30, 30, 60, 60]
 
 
 def test_four_files_become_one_with_the_same_rows(
@@ -150,7 +165,7 @@ def test_row_groups_of_large_records_stay_small(spark: SparkSession, tmp_path: P
     for number in range(3):
         root.append([(None, bytes([number]) * 1_000_000)] * 5)
     found = load(root)
-    compact_partition(spark, found, SETTINGS, segment_bytes=SEGMENT_BYTES, leader=root)
+    compact_partition(spark, found, SETTINGS, CONFIG, root)
     metadata = pq.ParquetFile(root.path() / load(root).files[0].path).metadata
     rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     assert (sum(rows), max(rows)) == (15, 4)  # 4 MiB of records of a megabyte
