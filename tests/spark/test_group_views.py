@@ -20,6 +20,10 @@ def root(tmp_path: Path) -> HandWrittenRoot:
     root = HandWrittenRoot(tmp_path / "root")
     root.create_topic("orders", partitions=2)
     root.append("orders", 0, (b"k", b"v"), (b"k", b"v"))
+    root.tables["orders"][0].commit(
+        {"commitInfo": {"operation": "DELETE", "timestamp": 1_700_000_000_000, "leaderEpoch": 0}},
+        {"txn": {"appId": "bus/log_start", "version": 1}},
+    )
     return root
 
 

@@ -445,10 +445,11 @@ def test_a_producer_whose_commit_was_lost_is_known_again_by_its_rows(log: LogRoo
     assert log.verify().breaches == []
 
 
-def test_records_that_retention_let_go_do_not_come_back(log: LogRoot) -> None:
+@pytest.mark.parametrize("lost", [5, 8], ids=["before its version", "behind its version"])
+def test_records_that_retention_let_go_do_not_come_back(log: LogRoot, lost: int) -> None:
     log.table.advance_log_start(25, leader_epoch=0, now_ms=NOW_MS)
     log.append(1)
-    truncate(version(log, 8))
+    truncate(version(log, lost))
     steps(repair(log, "--execute"))
     table = log.open()
     assert (table.state.log_start, table.state.high_watermark) == (25, RECORDS + COUNT)
