@@ -23,6 +23,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import LogState
+from bus.storage_delta.actions import LOG_START_APP
 from bus.storage_delta.root import FORMAT_VERSION, MARKER, open_reader
 from bus.storage_delta.store import ObjectStore
 from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, replay_cluster
@@ -38,6 +39,8 @@ class TableSnapshot:
     version: int
     files: tuple[str, ...]  # absolute paths of the live data files, in offset order
     schema: pa.Schema
+    log_start: int = 0  # records below it are deleted
+    has_deleted_rows: bool = False  # some of those are still in the first file
 
 
 class TopicTables:
@@ -138,12 +141,15 @@ class TopicTables:
         found = table.metadata().configuration.get("bus.topic_id")
         if topic_id is not None and found != topic_id:
             raise StorageDamaged(f"{partition}: expected a table of topic id {topic_id} in {path}, found {found}")
-        files = sorted(table.get_add_actions(flatten=True).column("path").to_pylist())
+        files = _live_files(table)
+        log_start = table.transaction_version(LOG_START_APP) or 0
         return TableSnapshot(
             partition=partition,
             version=table.version(),
-            files=tuple(str(path / file) for file in files),
+            files=tuple(str(path / file) for _, file in files),
             schema=pa.schema(table.schema().to_arrow()),
+            log_start=log_start,
+            has_deleted_rows=bool(files) and files[0][0] < log_start,
         )
 
     def _has_metadata(self) -> bool:
@@ -161,6 +167,23 @@ class TopicTables:
                 raise StorageDamaged(str(error)) from error
             self._cluster = (snapshot.version, state)
         return state
+
+
+def _live_files(table: DeltaTable) -> list[tuple[int, str]]:
+    """First offset and path, in offset order. Statistics tell, since other engines name their files as they like; a
+    file without any is named by the bus."""
+    adds = table.get_add_actions(flatten=True)
+    paths = adds.column("path").to_pylist()
+    has_statistics = "min.offset" in adds.schema.names
+    first = adds.column("min.offset").to_pylist() if has_statistics else [None] * len(paths)
+    return sorted(
+        (_named_offset(path) if offset is None else offset, path) for offset, path in zip(first, paths, strict=True)
+    )
+
+
+def _named_offset(path: str) -> int:
+    start = path.partition("-")[0]
+    return int(start) if start.isdecimal() else 0
 
 
 def check_root(root: str) -> Path:

@@ -29,9 +29,9 @@ def read_topic(
     """The records of a topic: columns `topic`, `partition`, then those of the log; `key` and `value` are binary.
 
     `at_version` is time travel: each action sees that Delta version of the partitions. Without it each action sees the
-    last commit at its time, as with any Delta table; the set of partitions is that of this call. `at_offset` hides the
-    records at and after that offset. Both are a number for every partition, or a mapping from topic name or
-    `TopicPartition` to a number.
+    last commit at its time, as with any Delta table; which partitions there are and where their logs start is that of
+    this call. `at_offset` hides the records at and after that offset. Both are a number for every partition, or a
+    mapping from topic name or `TopicPartition` to a number.
 
     Raises `BusError` UNKNOWN_TOPIC_OR_PARTITION, `RootNotUsable`, or `StorageFault` for a version that is not there.
     """
@@ -51,10 +51,12 @@ def _read_partition(
     from pyspark.sql import functions as sql
 
     reader = spark.read.format("delta")
+    snapshot = tables.snapshot(partition, version)  # a missing version is refused here, in the bus's own words
     if version is not None:
-        tables.snapshot(partition, version)  # a missing version is refused here, in the bus's own words
         reader = reader.option("versionAsOf", version)
     frame = reader.load(f"file:{tables.path(partition)}")
+    if snapshot.has_deleted_rows:
+        frame = frame.where(sql.col("offset") >= snapshot.log_start)
     if end_offset is not None:
         frame = frame.where(sql.col("offset") < end_offset)
     return frame.select(sql.lit(partition.topic).alias("topic"), sql.lit(partition.partition).alias("partition"), "*")

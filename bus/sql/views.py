@@ -1,9 +1,10 @@
 """A topic as a view: the SQL that stands for the live data files of its partitions.
 
 Columns: topic, partition, then those of the log. `key` and `value` are text: UTF-8 as it is, any other bytes escaped
-as \\xNN; `key_bytes` and `value_bytes` are the bytes themselves. A typed topic's `value` is its struct. Files come in
-offset order, so a plain SELECT does too, partition by partition. The engine reads Parquet itself: it skips row groups
-by their statistics, decodes the columns that are asked for, and counts from the footers.
+as \\xNN; `key_bytes` and `value_bytes` are the bytes themselves. A typed topic's `value` is its struct. Nothing below
+the log start is shown, even while its file is there. Files come in offset order, so a plain SELECT does too, partition
+by partition. The engine reads Parquet itself: it skips row groups by their statistics, decodes the columns that are
+asked for, and counts from the footers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def create_view(topic: str, snapshots: Sequence[TableSnapshot], end_offsets: Seq
 
 def _select_partition(snapshot: TableSnapshot, end_offset: int | None) -> str:
     columns = ", ".join(_columns(snapshot.partition, snapshot.schema))
-    where = "" if end_offset is None else f' WHERE "offset" < {end_offset}'
+    bounds = [f'"offset" >= {snapshot.log_start}'] if snapshot.has_deleted_rows else []
+    bounds += [] if end_offset is None else [f'"offset" < {end_offset}']
+    where = f" WHERE {' AND '.join(bounds)}" if bounds else ""
     return f"SELECT {columns} FROM {_source(snapshot)}{where}"
 
 

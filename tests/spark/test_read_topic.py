@@ -76,6 +76,18 @@ def test_both_engines_give_the_same_answer(spark: SparkSession, root: HandWritte
         assert [tuple(row) for row in with_spark.collect()] == embedded.fetchall()
 
 
+def test_what_was_deleted_inside_a_file_is_not_shown_by_either_engine(spark: SparkSession, tmp_path: Path) -> None:
+    root = HandWrittenRoot(tmp_path / "root")
+    root.create_topic("orders")
+    root.append("orders", 0, (b"a", b"1"), (b"b", b"2"), (b"c", b"3"))
+    root.delete_records("orders", 0, 2)
+    rows = read_topic(spark, str(root.folder), "orders").select("offset", "key").collect()
+    assert [tuple(row) for row in rows] == [(2, b"c")]
+    with bus.sql.connect(str(root.folder)) as connection:
+        assert connection.sql("SELECT offset, key_bytes FROM orders").fetchall() == [(2, b"c")]
+    assert read_topic(spark, str(root.folder), "orders", at_version=1).count() == 3
+
+
 def test_an_unknown_topic_lists_those_that_are_there(spark: SparkSession, root: HandWrittenRoot) -> None:
     with pytest.raises(BusError, match="found 'flight'; topics there: flights") as caught:
         read_topic(spark, str(root.folder), "flight")

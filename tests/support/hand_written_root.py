@@ -24,6 +24,7 @@ class HandWrittenTable:
         self.schema = log_schema(value_type)
         self.version = -1
         self.high_watermark = 0
+        self.adds: dict[int, dict[str, Any]] = {}  # the live files by their first offset
         (folder / "_delta_log").mkdir(parents=True)
         fields = [
             {"name": field.name, "type": delta_type(field.type), "nullable": True, "metadata": {}}
@@ -76,7 +77,19 @@ class HandWrittenTable:
             "stats": json.dumps(stats),
         }
         self.commit({"commitInfo": {"operation": "WRITE", "isBlindAppend": True}}, {"add": add})
+        self.adds[first] = add
         self.high_watermark += count
+
+    def rename(self, base_offset: int, name: str) -> None:
+        """Another engine has rewritten this file."""
+        before = self.adds.pop(base_offset)
+        (self.folder / before["path"]).rename(self.folder / name)
+        self.adds[base_offset] = {**before, "path": name, "dataChange": False}
+        self.commit(
+            {"commitInfo": {"operation": "OPTIMIZE", "isBlindAppend": False}},
+            {"remove": {"path": before["path"], "deletionTimestamp": FIRST_TIMESTAMP_MS, "dataChange": False}},
+            {"add": self.adds[base_offset]},
+        )
 
     def commit(self, *actions: Mapping[str, Any]) -> None:
         self.version += 1
@@ -109,3 +122,10 @@ class HandWrittenRoot:
 
     def append(self, topic: str, partition: int, *rows: Row, headers: Sequence[Any] | None = None) -> None:
         self.tables[topic][partition].append([key for key, _ in rows], [value for _, value in rows], headers)
+
+    def delete_records(self, topic: str, partition: int, log_start: int) -> None:
+        """The offsets below `log_start`; no file goes for it."""
+        self.tables[topic][partition].commit(
+            {"commitInfo": {"operation": "DELETE", "isBlindAppend": False}},
+            {"txn": {"appId": "bus/log_start", "version": log_start, "lastUpdated": FIRST_TIMESTAMP_MS}},
+        )

@@ -137,6 +137,21 @@ def test_an_offset_hides_what_is_at_it_and_after(root: HandWrittenRoot) -> None:
     assert rows(root, query, at_offset={TopicPartition("flights", 0): 2}) == [(0, 1), (1, 1)]
 
 
+def test_what_was_deleted_inside_a_file_is_not_shown_but_at_earlier_versions(root: HandWrittenRoot) -> None:
+    root.delete_records("flights", 0, 1)
+    query = "SELECT partition, offset FROM flights ORDER BY ALL"
+    assert rows(root, query) == [(0, 1), (0, 2), (1, 0), (1, 1)]
+    assert rows(root, query, at_offset=2) == [(0, 1), (1, 0), (1, 1)]
+    assert rows(root, query, at_version={TopicPartition("flights", 0): 2})[0] == (0, 0)
+
+
+def test_files_of_other_engines_are_read_in_offset_order(root: HandWrittenRoot) -> None:
+    table = root.tables["flights"][0]
+    for number, name in ((0, "part-b.parquet"), (2, "part-a.parquet")):
+        table.rename(number, name)
+    assert rows(root, "SELECT offset FROM flights WHERE partition = 0") == [(0,), (1,), (2,)]
+
+
 def test_a_version_that_is_not_there_names_those_that_are(root: HandWrittenRoot) -> None:
     with pytest.raises(SqlError, match=r"flights-0: .*0 to 2, found 9"):
         rows(root, "SELECT * FROM flights", at_version=9)
