@@ -234,6 +234,11 @@ class PartitionUpkeep:
         return Done(rewritten_bytes)
 
     async def _compact_now(self) -> JobResult:
+        if self._is_left_alone(self._table.files, OFFSET_MAX):
+            return Refused(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{self._name}: compaction reads every file, and there are some that cannot be read",
+            )
         end_offset = OFFSET_MAX if self._rules.is_internal else self._compaction_end(is_asked=True)
         return Done() if end_offset is None else await self._jobs.compact(end_offset, self._rules)
 

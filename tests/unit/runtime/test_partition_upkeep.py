@@ -508,6 +508,7 @@ def test_a_file_that_cannot_be_read_ends_compaction_over_it_until_it_is_gone() -
             bench.partition.look_after()
             await asyncio.sleep(BACKOFF_S * 2)
         assert bench.table.prepared == ["compact"]
+        assert code(await bench.partition.maintain(MaintenanceAction.COMPACT)) is ErrorCode.KAFKA_STORAGE_ERROR
         bench.partition.configure(with_rules(replace(COMPACTED, may_delete_records=True)))
         await bench.partition.delete_records(FILES_MIN)
         for _ in range(FILES_MIN):
