@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import deltalake
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.errors import StorageDamaged, StorageFault
+from bus.errors import StorageDamaged, StorageFault, StorageFull
 from bus.model import LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed, Conflicted, MaintenanceStopped, no_pace
 from bus.storage_delta.actions import version_name
@@ -23,7 +26,7 @@ from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.rolling import Rolling
 from bus.storage_delta.root import open_storage_on
-from tests.support.stores import ScriptedStore, log_batch
+from tests.support.stores import FailingFileSystem, ScriptedStore, log_batch
 from tests.support.table_bench import DAY_MS, FOLDER, TableBench
 
 
@@ -324,16 +327,62 @@ def test_a_file_whose_rows_are_not_those_of_its_entry_is_damage_and_nothing_stay
     assert bench.data_files() == before
 
 
-def test_a_rolled_file_on_disk_is_synced_part_by_part(tmp_path: Path) -> None:
+def three_large_records(tmp_path: Path, disk: FailingFileSystem) -> TableBench:
     chance = random.Random(1)
-    bench = TableBench(LocalStore(str(tmp_path)))
+    bench = TableBench(LocalStore(str(tmp_path), disk))
     for _ in range(3):
         bench.append((b"a", chance.randbytes(ROW_GROUP_BYTES)))
+    return bench
+
+
+def test_a_rolled_file_on_disk_is_synced_part_by_part(tmp_path: Path) -> None:
+    disk = FailingFileSystem()
+    bench = three_large_records(tmp_path, disk)
     rows = bench.rows(max_bytes=1 << 30)
-    bench.roll()
+    disk.calls.clear()
+    prepared = bench.prepare_roll()
+    assert disk.calls == ["write", "fsync"] * 4 + ["fsync"]  # three row groups, the footer, the folder
+    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=1), Committed)
     bench.reopen()
     assert bench.rows(max_bytes=1 << 30) == rows
     assert bench.breaches() == []
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+@pytest.mark.parametrize("nth", [1, 3, 4])
+def test_a_disk_that_is_full_in_the_middle_leaves_nothing_and_the_table_goes_on(
+    tmp_path: Path, call: str, nth: int
+) -> None:
+    disk = FailingFileSystem()
+    bench = three_large_records(tmp_path, disk)
+    state, before = bench.table.state, bench.data_files()
+    disk.fail(call, nth, errno.ENOSPC)
+    with pytest.raises(StorageFull):
+        bench.prepare_roll()
+    assert bench.data_files() == before
+    assert bench.table.find_orphans() == frozenset()
+    assert bench.table.state == state
+    bench.append((b"a", b"4"))
+    bench.roll()
+    assert [row[0] for row in bench.rows(max_bytes=1 << 30)] == [0, 1, 2, 3]
+    assert bench.breaches() == []
+
+
+def test_other_readers_read_a_rolled_file_and_skip_by_its_statistics(tmp_path: Path) -> None:
+    bench = TableBench(LocalStore(str(tmp_path)))
+    for number in range(20):
+        batch = log_batch(50 * number, [b"%d" % number] * 50, timestamps_us=[10**15 + number * 1_234_567] * 50)
+        assert isinstance(bench.table.append([batch], leader_epoch=0, now_ms=1), Committed)
+    before = deltalake.DeltaTable(f"{tmp_path}/{FOLDER}").to_pyarrow_table().sort_by("offset")
+    bench.roll()
+    path = f"{tmp_path}/{FOLDER}"
+    judged = deltalake.DeltaTable(path)
+    assert len(judged.file_uris()) == 1
+    assert judged.to_pyarrow_table().equals(before)
+    counted = f"select count(*), count(distinct timestamp), max(\"offset\") from '{path}/{bench.table.files[0].path}'"
+    assert duckdb.sql(counted).fetchall() == [(1000, 20, 999)]
+    (add,) = judged.get_add_actions(flatten=True).to_struct_array().to_pylist()
+    assert (add["min.offset"], add["max.offset"], add["num_records"]) == (0, 999, 1000)
 
 
 def test_files_of_other_sizes_stand_for_all_offsets_between_them() -> None:
