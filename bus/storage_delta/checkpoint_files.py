@@ -7,7 +7,7 @@ does not ask which files were removed, for that may be many times what is live: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
@@ -123,10 +123,12 @@ def _txns(table: pa.Table) -> dict[str, Txn]:
     return {txn["appId"]: decode_txn(txn) for txn in _rows(table, "txn")}
 
 
-def without_removed(data: bytes, is_there: Callable[[str], bool]) -> bytes:
+def without_removed(data: bytes, find_present: Callable[[], Container[str]]) -> bytes:
     """The checkpoint without its `remove` actions for files that are not there any more; the very same bytes if there
-    are none. Raises `MalformedCheckpoint`."""
-    gone = [path for path in decode_removed(data) if not is_there(path)]
+    are none. Asks what is there if it names any. Raises `MalformedCheckpoint`."""
+    removed = decode_removed(data)
+    present = find_present() if removed else ()
+    gone = [path for path in removed if path not in present]
     if not gone:
         return data
     try:

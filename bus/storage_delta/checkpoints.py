@@ -49,11 +49,9 @@ def write_checkpoint(store: ObjectStore, folder: str, *, version: int, base_vers
     there is none. Raises `StorageFault`; then the table is as before."""
     log_folder, name = f"{folder}/{LOG_FOLDER}", checkpoint_name(version)
     data = _encode_checkpoint(store, log_folder, version, base_version)
-    # A removal is told for as long as its file is there, and no longer: so nobody takes the file for an orphan.
-    present = {entry.name for entry in store.list(folder, with_sizes=False).files}
     key = f"{log_folder}/{name}"
     try:
-        store.put(key, without_removed(data, present.__contains__))
+        store.put(key, without_removed(data, lambda: _list_names(store, folder)))
         summary = _check(store.get(key), frozenset(paths))
     except MalformedCheckpoint as malformed:
         store.delete(key)
@@ -63,6 +61,10 @@ def write_checkpoint(store: ObjectStore, folder: str, *, version: int, base_vers
         f"{log_folder}/{LAST_CHECKPOINT}",
         encode_hint(version, action_count=summary.action_count, size_bytes=summary.size_bytes),
     )
+
+
+def _list_names(store: ObjectStore, folder: str) -> set[str]:
+    return {entry.name for entry in store.list(folder, with_sizes=False).files}
 
 
 def _encode_checkpoint(store: ObjectStore, log_folder: str, version: int, base_version: int) -> bytes:

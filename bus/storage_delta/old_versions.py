@@ -112,9 +112,7 @@ class OldVersions:
         gone = [] if kept_from is None else [version for version in log.versions if version < kept_from]
         for version in gone:
             self._store.delete(f"{self._log_folder}/{version_name(version)}")
-        left = self._thin_checkpoints(
-            log.checkpoints, log.versions[0] if kept_from is None else kept_from, last_version
-        )
+        left = self._thin_checkpoints(log, kept_from, last_version=last_version, in_use=checkpoint_version)
         if gone:
             self._store.sync(self._log_folder)  # a version must not come back without its data files
         if kept_from is not None and kept_from != self._kept_from:
@@ -164,14 +162,16 @@ class OldVersions:
                     continue
         return None
 
-    def _thin_checkpoints(self, checkpoints: Sequence[int], first: int, last_version: int) -> list[int]:
-        """Delete those before `first` and most of those after it. Returns what is left."""
+    def _thin_checkpoints(self, log: _Log, kept_from: int | None, *, last_version: int, in_use: int) -> list[int]:
+        """Delete those before `kept_from` and most of those after it. Returns what is left."""
+        first = log.versions[0] if kept_from is None else kept_from
         distance = _power_of_two((last_version - first) // _CHECKPOINTS_SPREAD)
-        newest = checkpoints[-_NEWEST_CHECKPOINTS:]
+        needed = {*log.checkpoints[-_NEWEST_CHECKPOINTS:], in_use}
         left: list[int] = []
-        for version in checkpoints:
+        for version in log.checkpoints:
             has_another = bool(left) and version // distance == left[-1] // distance
-            if version < first or (has_another and version not in newest):
+            is_dropped = kept_from is not None and version < kept_from
+            if is_dropped or (has_another and version not in needed):
                 self._store.delete(f"{self._log_folder}/{checkpoint_name(version)}")
             else:
                 left.append(version)

@@ -323,6 +323,25 @@ def test_versions_stay_behind_a_checkpoint_that_cannot_be_read(bench: Bench) -> 
     bench.judge(LAST_OF_SIX)
 
 
+def test_the_checkpoint_that_stands_for_versions_which_are_gone_stays(bench: Bench) -> None:
+    bench.append(*range(3))
+    bench.table.write_checkpoint()
+    bench.append(*range(3, 6))
+    bench.table.write_checkpoint()
+    for version in range(4):
+        (bench.folder / "_delta_log" / f"{version:020d}.json").unlink()
+    older = bench.folder / "_delta_log" / f"{3:020d}.checkpoint.parquet"
+    whole = older.read_bytes()
+    older.write_bytes(whole[:100])
+    assert bench.drop(before_ms=0) == Dropped()
+    assert bench.checkpoints() == [3, 6]
+    older.write_bytes(whole)
+    bench.reopen()
+    assert bench.drop(before_ms=0) == Dropped()
+    assert (bench.versions(), bench.checkpoints()) == ([4, 5, 6], [3, 6])
+    bench.judge(LAST_OF_SIX)
+
+
 def test_without_a_checkpoint_every_version_stays(bench: Bench) -> None:
     bench.append(*range(5))
     assert bench.drop(count_max=1) == Dropped()
