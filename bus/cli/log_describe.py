@@ -33,7 +33,7 @@ _PARTITION_COLUMNS = (
     Column("files", is_number=True),
     Column("size", is_bytes=True),
     Column("levels"),  # level:files, of what was never rewritten first
-    Column("dirty_ratio", "DIRTY", is_number=True),
+    Column("dirty_ratio", "DIRTY", is_number=True),  # of a log that was compacted by key
     Column("reclaimable", is_bytes=True),
     Column("orphans", is_number=True),
     Column("log_files", is_number=True),
@@ -117,7 +117,7 @@ def _partition_row(summary: PartitionSummary) -> tuple[Any, ...]:
         len(summary.files),
         summary.size_bytes,
         " ".join(f"{level.level}:{level.file_count}" for level in summary.levels) or None,
-        round(summary.dirty_ratio, 3),
+        round(summary.dirty_ratio, 3) if summary.compacted_to else None,
         summary.reclaimable_bytes,
         len(summary.orphans),
         summary.log_file_count,
@@ -175,11 +175,10 @@ def _facts(summary: PartitionSummary, *, now_ms: int) -> Iterator[tuple[str, str
     yield "Data", f"{count_of(summary.record_count, 'record')} in {files}"
     for level in summary.levels:
         yield f"  level {level.level}", f"{count_of(level.file_count, 'file')}, {human_bytes(level.size_bytes)}"
-    yield "Compacted", f"up to offset {summary.compacted_to}"
-    yield (
-        "Dirty",
-        f"{summary.dirty_ratio:.1%}: {count_of(summary.dirty_file_count, 'file')}, {human_bytes(summary.dirty_bytes)}",
-    )
+    if summary.compacted_to:
+        dirty = f"{count_of(summary.dirty_file_count, 'file')}, {human_bytes(summary.dirty_bytes)}"
+        yield "Compacted", f"up to offset {summary.compacted_to}"
+        yield "Dirty", f"{summary.dirty_ratio:.1%}: {dirty}"
     kept = f"{count_of(len(summary.kept_files), 'file')}, {human_bytes(summary.reclaimable_bytes)}"
     yield "Reclaimable", f"{kept} that only older versions have"
     yield "Log", f"{count_of(summary.log_file_count, 'file')}, {human_bytes(summary.log_bytes)}"

@@ -71,6 +71,14 @@ def test_the_listing_has_the_same_figures_in_every_form(log: LogRoot) -> None:
     assert row["levels"] in values
 
 
+def test_a_log_that_was_never_compacted_has_no_dirty_ratio(tmp_path: Path) -> None:
+    log = LogRoot(tmp_path / "root")
+    log.append(1)
+    (one,) = json.loads(describe(log, "orders/0", "json"))
+    assert (one["dirty_ratio"], one["compacted_to"], one["dirty_files"]) == (None, 0, 1)
+    assert "Dirty:" not in describe(log, "orders/0", "table")
+
+
 def test_people_read_facts(log: LogRoot) -> None:
     log.table.advance_log_start(35, leader_epoch=0, now_ms=NOW_MS)
     text = describe(log, "orders/0", "table")
