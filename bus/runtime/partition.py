@@ -3,9 +3,10 @@
 Theory of operation. Batches wait in a queue; the writer, a task that lives only while there are any, takes all that
 have gathered, gives them offsets, commits them as one Delta version in a thread, and only then answers and wakes
 readers. So one commit is in flight at a time, and an answer never precedes its commit. A batch about which only the
-table can decide (a repeat that memory forgot) ends the commit before it, and goes on in its place. If the table is not
-where memory thinks it is (a conflict, an outcome that nobody knows, a fault), memory is dropped and rebuilt from the
-log. What cannot be rebuilt without losing or inventing a record stops this partition, and no other.
+table can decide (a repeat that memory forgot) ends the commit before it, and goes on in its place. What adds no record,
+files swapped for others or records deleted, is committed between two appends (`partition_changes.py`). If the table is
+not where memory thinks it is (a conflict, an outcome that nobody knows, a fault), memory is dropped and rebuilt from
+the log. What cannot be rebuilt without losing or inventing a record stops this partition, and no other.
 
 With acks=1 an answer precedes its commit. If that fails, an idempotent producer's sequences go back with the offsets:
 its next batch is OUT_OF_ORDER_SEQUENCE_NUMBER, so it learns of the loss that acks=1 allows, where another producer does
@@ -230,6 +231,7 @@ class Partition:
             waiting.answer.set_result(refusal)
         else:
             self._wake_writer()
+            self._full_commit.set()
         return waiting.answer
 
     def _wake_writer(self) -> None:
@@ -249,8 +251,7 @@ class Partition:
                 resume = self._queue.take_resume()
                 if resume is not None:
                     await self._resume(resume)
-                else:
-                    await self._wait_for_pacing()
+                elif await self._wait_for_pacing():
                     async with self._calls.commit_turns.turn():
                         await self._write_group(self._queue.take_batches())
         except Exception:
@@ -263,7 +264,8 @@ class Partition:
             elif self._queue:
                 self._writer = self._tasks.start(self._write(), str(self.name))
 
-    async def _wait_for_pacing(self) -> None:
+    async def _wait_for_pacing(self) -> bool:
+        """False if a change came meanwhile: nobody's pace is its business."""
         self._pacing = refill(self._pacing, _monotonic_ms())
         delay_ms = decide_delay_ms(self._pacing, self._queue.size_bytes)
         if delay_ms > 0:
@@ -271,7 +273,10 @@ class Partition:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._full_commit.wait(), delay_ms / 1000)
             self._pacing = refill(self._pacing, _monotonic_ms())
+            if self._queue.has_changes:
+                return False
         self._pacing = spend(self._pacing)
+        return True
 
     async def _write_group(self, group: list[WaitingBatch]) -> None:
         """Answer every batch of the group: as a rule after one commit."""

@@ -120,6 +120,10 @@ class PartitionQueue:
         self._changes.append(change)
         return None
 
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._changes)
+
     def take_change(self) -> WaitingChange | None:
         return self._changes.popleft() if self._changes else None
 

@@ -358,6 +358,22 @@ def low_watermark(result: DeleteRecordsResult) -> int:
     return result.low_watermark
 
 
+def test_a_change_does_not_wait_for_the_pace_of_commits_nor_hasten_them() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.partition.configure(replace(SETTINGS, commit_interval_ms=60_000))
+        await bench.append(3)
+        paced = bench.append(2)
+        await settle()
+        assert low_watermark(await bench.partition.delete_records(2)) == 2
+        await settle()
+        assert asyncio.get_running_loop().time() < 1
+        assert not paced.done()
+        assert base_offset(await paced) == 3
+        assert asyncio.get_running_loop().time() > 50
+
+    run(scenario)
+
+
 def test_records_are_deleted_also_within_a_file_and_the_answer_says_where_the_log_starts() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.append(10)
