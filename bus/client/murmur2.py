@@ -56,12 +56,16 @@ def _finish(state: int, tail: bytes) -> int:
 
 def partitions_of_keys(keys: pa.Array, partition_count: int) -> npt.NDArray[np.int64]:
     """One partition for each of `keys`, a column of type binary; that of a null means nothing."""
-    positive: npt.NDArray[np.int64] = (_hash_column(keys) & np.uint32(0x7FFFFFFF)).astype(np.int64)
+    return partitions_by_hash(hashes_of_keys(keys), partition_count)
+
+
+def partitions_by_hash(hashes: Hashes, partition_count: int) -> npt.NDArray[np.int64]:
+    positive: npt.NDArray[np.int64] = (hashes & np.uint32(0x7FFFFFFF)).astype(np.int64)
     return positive % partition_count
 
 
-def _hash_column(keys: pa.Array) -> Hashes:
-    """Keys that repeat are hashed once; whether they repeat is judged by the first few hundred."""
+def hashes_of_keys(keys: pa.Array) -> Hashes:
+    """As `murmur2_column`. Keys that repeat are hashed once; whether they do is judged by the first few hundred."""
     sample = keys[:_DICTIONARY_SAMPLE]
     if pc.count_distinct(sample).as_py() * 2 > len(sample):
         return murmur2_column(keys)

@@ -10,6 +10,7 @@ import os
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from bus.spark.sink.writers import BusBatchWriter, BusStreamWriter, batch_writer, stream_writer
 from bus.spark.source.batch import BusBatchReader, batch_reader
 from bus.spark.source.options import SourceOptions, parse_source_options
 from bus.spark.source.rows import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS, columns_of
@@ -35,6 +36,12 @@ class BusDataSource(DataSource):
     def streamReader(self, schema: StructType) -> BusStreamReader:
         options = self._source_options(is_stream=True)
         return BusStreamReader(options, columns_of(schema, include_headers=options.include_headers), cores=_cores())
+
+    def writer(self, schema: StructType, overwrite: bool) -> BusBatchWriter:
+        return batch_writer(schema, self.options, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> BusStreamWriter:
+        return stream_writer(schema, self.options)
 
     def _source_options(self, *, is_stream: bool) -> SourceOptions:
         return parse_source_options(self.options, is_stream=is_stream)

@@ -1,0 +1,62 @@
+"""What the tasks of one Python worker share: a connection to each cluster, and the ids of producers.
+
+A micro-batch has no time to connect anew. Guards one promise: what is kept is only what never changes, or is asked for
+again when the broker does not know it.
+"""
+
+from __future__ import annotations
+
+import time
+
+from bus.client.cluster import Cluster
+from bus.client.configs import ProducerConfig
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.spark.sink.options import SinkOptions
+from bus.spark.sink.stamped_writer import StampedWriter, call_until
+
+_PRODUCER_IDS_MAX = 10_000
+_clusters: dict[tuple[tuple[str, ...], ProducerConfig], Cluster] = {}
+_producer_ids: dict[tuple[tuple[str, ...], str], int] = {}
+
+
+def open_writer(options: SinkOptions, producer_name: str, producer_epoch: int) -> StampedWriter:
+    """Waits for a broker. Raises `BusError`."""
+    cluster = _cluster(options)
+    return StampedWriter(
+        cluster,
+        options.config,
+        producer_id=_producer_id(options, cluster, producer_name),
+        producer_epoch=producer_epoch,
+    )
+
+
+def forget_producer(options: SinkOptions, producer_name: str) -> None:
+    """The broker does not know its id: the next task asks for it."""
+    _producer_ids.pop((options.addresses, producer_name), None)
+
+
+def _cluster(options: SinkOptions) -> Cluster:
+    key = (options.addresses, options.config)
+    if key not in _clusters:
+        _clusters[key] = Cluster(options.addresses, options.config)
+    return _clusters[key]
+
+
+def _producer_id(options: SinkOptions, cluster: Cluster, name: str) -> int:
+    known = _producer_ids.get((options.addresses, name))
+    if known is not None:
+        return known
+    deadline_s = time.monotonic() + options.config.delivery_timeout_ms / 1000
+    producer_id: int = call_until(lambda: _ask_producer_id(cluster, name), cluster, deadline_s)
+    if len(_producer_ids) >= _PRODUCER_IDS_MAX:
+        _producer_ids.clear()
+    _producer_ids[options.addresses, name] = producer_id
+    return producer_id
+
+
+def _ask_producer_id(cluster: Cluster, name: str) -> int:
+    answer = cluster.call("InitProducerId", pb.InitProducerIdRequest(name=name, keep_epoch=True))
+    if answer.error_code:
+        raise BusError(ErrorCode(answer.error_code), answer.error_message)
+    return int(answer.producer_id)
