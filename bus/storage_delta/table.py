@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from bus.errors import Refused, StorageFault
+from bus.errors import ErrorCode, Refused, StorageFault
 from bus.log_schema import LOG_SCHEMA, log_schema
 from bus.model import LogBatch, RecordBatch
 from bus.ports import (
@@ -172,16 +172,20 @@ class DeltaPartitionTable:
                 high_watermark=high_watermark,
             )
         except StorageFault:
-            discard(self._store, self._folder, new_paths)
+            self._give_up(new_paths)
             raise
         match outcome:
             case Conflicted():
                 self._must_reload = True
-                discard(self._store, self._folder, new_paths)
+                self._give_up(new_paths)
             case Unknown():
                 self._must_reload = True
                 self._doubtful = _Doubtful(f"{self._log_folder}/{version_name(version)}", data, new_paths)
         return outcome
+
+    def _give_up(self, paths: Sequence[str]) -> None:
+        discard(self._store, self._folder, paths)
+        self._under_way.settle(paths)
 
     def reload(self) -> LogState:
         doubtful = self._doubtful
@@ -289,9 +293,23 @@ class DeltaPartitionTable:
             )
 
     def check_swap(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> PreparedFiles | Refused:
-        with self._reader.reading() as view:
-            removed = {*load_removed(self._store, self._folder, self._checkpoint_version), *self._removed}
-            return check_swap(self._reader.data, self._schema, view, removed, removes=removes, adds=adds, kind=kind)
+        busy = next((name for name in adds if name in self._under_way), None)
+        if busy is not None:
+            return Refused(ErrorCode.INVALID_REQUEST, f"{busy}: expected a file of no other swap, found it in one")
+        # From now until the swap they are no orphans, however long it takes to read them.
+        for name in adds:
+            self._under_way.add(name)
+        checked: PreparedFiles | Refused | None = None
+        try:
+            with self._reader.reading() as view:
+                removed = {*load_removed(self._store, self._folder, self._checkpoint_version), *self._removed}
+                checked = check_swap(
+                    self._reader.data, self._schema, view, removed, removes=removes, adds=adds, kind=kind
+                )
+        finally:
+            if not isinstance(checked, PreparedFiles):
+                self._under_way.settle(adds)
+        return checked
 
     def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         assert not self._must_reload, f"{self._folder}: swap after an outcome that asked for a reload"
@@ -299,7 +317,7 @@ class DeltaPartitionTable:
         view, removes = self._reader.view, prepared.removes
         first = view.find_run(removes)
         if first is None:
-            discard(self._store, self._folder, (file.path for file, _ in plan.adds))
+            self._give_up([file.path for file, _ in plan.adds])
             return Conflicted(view.state.version, None, "the files have changed since others were prepared for them")
         adds = [(replace(file, committed_ms=now_ms), stats) for file, stats in plan.adds]
         data = encode_swap(

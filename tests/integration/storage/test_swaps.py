@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bus.errors import ErrorCode, Refused, StorageDamaged
 from bus.log_schema import LOG_SCHEMA
-from bus.ports import Committed, PreparedFiles, SwapKind
+from bus.ports import Committed, Conflicted, PreparedFiles, SwapKind
 from bus.storage_delta.data_files import ROW_GROUP_BYTES
 from tests.support.table_bench import DAY_MS, FOLDER, TableBench
 
@@ -289,6 +289,32 @@ def test_a_swap_is_taken_if_and_only_if_its_offsets_are_those_that_may_be(
         assert isinstance(bench.table.swap_files(answer, leader_epoch=0, now_ms=1), Committed)
         assert [row[0] for row in bench.rows()] == offsets
         assert bench.breaches() == []
+
+
+def test_files_that_wait_for_their_swap_are_no_orphans_and_refused_ones_are() -> None:
+    bench = some_rows()
+    name = write(bench, rows_of(bench), name_of(0))
+    assert bench.table.find_orphans() == {name}
+    refused(check(bench, [name], count=5))
+    assert bench.table.find_orphans() == {name}
+    prepared = check(bench, [name])
+    assert isinstance(prepared, PreparedFiles)
+    assert bench.table.find_orphans() == frozenset()
+    assert f"{name}: expected a file of no other swap" in refused(check(bench, [name]))
+    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=1), Committed)
+    assert bench.table.find_orphans() == frozenset()
+
+
+def test_a_swap_that_comes_too_late_leaves_no_file_and_no_name_under_way() -> None:
+    bench = some_rows()
+    name = write(bench, rows_of(bench), name_of(0))
+    prepared = check(bench, [name])
+    assert isinstance(prepared, PreparedFiles)
+    bench.roll()
+    assert isinstance(bench.table.swap_files(prepared, leader_epoch=0, now_ms=1), Conflicted)
+    assert name not in bench.data_files()
+    write(bench, rows_of(bench), name)
+    assert bench.table.find_orphans() == {name}
 
 
 def test_ages_stay_few_and_never_grow_older() -> None:
