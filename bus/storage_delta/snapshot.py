@@ -392,10 +392,11 @@ def _check_files(store: ObjectStore, replay: _Replay) -> list[LiveFile]:
                 f"{'no such file' if found is None else f'{found} bytes'}"
             )
     promised = max(replay.high_watermark, _done(replay, HIGH_WATERMARK_APP, 0))
-    files = _close_foreign_gaps(files, _compacted_to(replay.txns))
+    start = _start_of(replay)
+    files = _close_foreign_gaps(files, _compacted_to(replay.txns), start)
     if lost := decode_lost_ranges(replay.txns):
         files = _close_lost_ranges(files, lost, promised)
-    _check_start(replay, files, promised)
+    _check_start(replay, files, start, promised)
     for previous, file in pairwise(files):
         if file.base_offset != previous.next_offset:
             raise StorageDamaged(
@@ -411,26 +412,32 @@ def _check_files(store: ObjectStore, replay: _Replay) -> list[LiveFile]:
     return files
 
 
-def _check_start(replay: _Replay, files: Sequence[LiveFile], high_watermark: int) -> None:
-    """Nothing is missing between the log start and the first file. A file of another engine tells its rows, not the
-    offsets that compaction took from before them."""
+def _start_of(replay: _Replay) -> int:
+    """From where on the live files have to stand for every offset."""
     start = _done(replay, LOG_START_APP, 0)
-    begins = files[0].base_offset if files else high_watermark
-    is_foreign_hole = bool(files) and not files[0].is_ours and begins <= _compacted_to(replay.txns)
     for first, past_last in sorted(decode_lost_ranges(replay.txns)):
         if first <= start < past_last:
             start = past_last
-    if start < begins and not is_foreign_hole:
+    return start
+
+
+def _check_start(replay: _Replay, files: Sequence[LiveFile], start: int, high_watermark: int) -> None:
+    """Nothing is missing between the log start and the first file."""
+    begins = files[0].base_offset if files else high_watermark
+    if start < begins:
         found = f"found {begins} in {files[0].path}" if files else f"found no data file below {begins}"
         raise StorageDamaged(
             f"{replay.folder}, version {replay.version}: expected offset {start}, where the log starts, {found}"
         )
 
 
-def _close_foreign_gaps(files: Sequence[LiveFile], compacted_to: int) -> list[LiveFile]:
+def _close_foreign_gaps(files: Sequence[LiveFile], compacted_to: int, start: int) -> list[LiveFile]:
     """A file of another engine tells its rows, not the offsets that compaction took from between them and those of its
-    neighbours. Our own files say what they cover, so a hole between two of them stays what it is: damage."""
+    neighbours, or from before the first. Our own files say what they cover, so a hole between two of them stays what it
+    is: damage."""
     closed = list(files)
+    if files and not files[0].is_ours and start < files[0].base_offset <= compacted_to:
+        closed[0] = replace(files[0], base_offset=start)
     for index, (file, following) in enumerate(pairwise(files)):
         is_foreign = not file.is_ours or not following.is_ours
         if is_foreign and file.next_offset < following.base_offset <= compacted_to:
