@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from bus.spark.sink.writers import BusBatchWriter, BusStreamWriter, batch_writer, stream_writer
 from bus.spark.source.batch import BusBatchReader, batch_reader
-from bus.spark.source.options import SourceOptions, parse_source_options
+from bus.spark.source.options import OptionError, SourceOptions, parse_source_options
 from bus.spark.source.rows import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS, columns_of
 from bus.spark.source.stream import BusStreamReader
 
@@ -25,8 +25,8 @@ class BusDataSource(DataSource):
         return "bus"
 
     def schema(self) -> StructType:
-        headers = str(self.options.get("includeHeaders", "false")).strip().lower()
-        return SOURCE_SCHEMA_WITH_HEADERS if headers == "true" else SOURCE_SCHEMA
+        """What load() asks for. Whether the query will be a stream is not known then: what is wrong for both is."""
+        return SOURCE_SCHEMA_WITH_HEADERS if self._any_options().include_headers else SOURCE_SCHEMA
 
     def reader(self, schema: StructType) -> BusBatchReader:
         options = self._source_options(is_stream=False)
@@ -42,6 +42,12 @@ class BusDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BusStreamWriter:
         return stream_writer(schema, self.options)
+
+    def _any_options(self) -> SourceOptions:
+        try:
+            return self._source_options(is_stream=True)
+        except OptionError:
+            return self._source_options(is_stream=False)
 
     def _source_options(self, *, is_stream: bool) -> SourceOptions:
         return parse_source_options(self.options, is_stream=is_stream)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import site
 import sys
 import warnings
 from collections.abc import Mapping
@@ -43,6 +44,7 @@ def session(app_name: str = "bus", master: str = "local[*]", conf: Mapping[str, 
     `JarsMissing` if the folder of Delta's jars is incomplete or of another version.
     """
     _check_java()
+    _show_source()
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     settings = {} if is_submitted else {"spark.master": master, **read_defaults(), **_machine_settings(master)}
     with warnings.catch_warnings():
@@ -91,6 +93,14 @@ def _machine_settings(master: str) -> dict[str, str]:
         )
         settings["spark.jars.packages"] = delta_coordinate()
     return settings
+
+
+def _show_source() -> None:
+    """Spark looks for `format("bus")` in the folders of its workers' path, where an editable install is not."""
+    folder = str(Path(__file__).parents[2])
+    folders = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if folder not in [*folders, *site.getsitepackages(), site.getusersitepackages()]:
+        os.environ["PYTHONPATH"] = os.pathsep.join([*folders, folder])
 
 
 def _check_java() -> None:

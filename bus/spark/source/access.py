@@ -48,6 +48,16 @@ class InputRange:
 
     offsets: OffsetRange
     files: tuple[FileRange, ...] | None
+    topic_id: str | None  # of the table that the files are of
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRules:
+    """How a task reads."""
+
+    location: Location
+    fails_on_loss: bool  # else it goes on without the records that are gone
+    patience_ms: int  # how long nothing may come from a broker
 
 
 class LogAccess(Protocol):

@@ -68,7 +68,7 @@ class BrokerAccess:
 
     def plan(self, ranges: Collection[OffsetRange]) -> list[InputRange]:
         if self._storage is None:
-            return [InputRange(wanted, None) for wanted in ranges]
+            return [InputRange(wanted, None, None) for wanted in ranges]
         return self._storage.plan(ranges)
 
     def close(self) -> None:

@@ -7,6 +7,8 @@ up again at the current version, by offsets, which never move.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,52 +18,55 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bus.client.consumer import Consumer
-from bus.errors import BusError, ErrorCode, StorageDamaged, StorageFault
-from bus.model import TopicPartition
-from bus.spark.source.access import FileRange, InputRange
-from bus.spark.source.options import Location
+from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged, StorageFault
+from bus.spark.source.access import FileRange, InputRange, ReadRules
 from bus.spark.source.planning import OffsetRange
 from bus.spark.source.rows import BATCH_ROWS_MAX
 from bus.spark.source.storage_access import StorageAccess
 
+_log = logging.getLogger(__name__)
+
 # Somebody who drops versions faster than a task can open a file of the newest one leaves nothing to read.
 _LOOKUPS_MAX = 5
-_FETCH_SETTINGS = {"fetch_max_wait_ms": 500, "enable_auto_commit": False, "auto_offset_reset": "none"}
+# A task reads one partition and nothing else: large answers.
+_FETCH_DEFAULTS = {"max_partition_fetch_bytes": 8 << 20}
+_FETCH_SETTINGS = {"enable_auto_commit": False, "auto_offset_reset": "none"}
+_POLL_MS = 500
 
 
 class RecordsGone(StorageFault):
-    """Records of the range are below the log start now."""
+    """Records of the range are below the log start now, or their topic is another one."""
 
 
-def read_range(wanted: InputRange, columns: Sequence[str], location: Location) -> Iterator[pa.Table]:
+def read_range(wanted: InputRange, columns: Sequence[str], rules: ReadRules) -> Iterator[pa.Table]:
     """Tables with `columns`, of which `offset` is one. Raises `StorageFault`, `RecordsGone`, or `BusError`."""
-    if wanted.files is None:
-        tables = _fetch(wanted.offsets, columns, location)
-    else:
-        tables = _read_files(wanted.offsets, wanted.files, columns, location)
-    yield from merge(tables)
+    read = _fetch(wanted.offsets, columns, rules) if wanted.files is None else _read_files(wanted, columns, rules)
+    yield from merge(read)
 
 
-def _read_files(
-    wanted: OffsetRange, files: Sequence[FileRange], columns: Sequence[str], location: Location
-) -> Iterator[pa.Table]:
-    done = wanted.begin
+def _read_files(wanted: InputRange, columns: Sequence[str], rules: ReadRules) -> Iterator[pa.Table]:
+    partition, done, end = wanted.offsets.partition, wanted.offsets.begin, wanted.offsets.end
+    files = wanted.files or ()
     lookups = 0
     while True:
         try:
             for file in files:
                 if file.begin > done:
-                    raise StorageDamaged(f"{wanted.partition}: expected offset {done}, found {file.begin} next")
+                    raise StorageDamaged(f"{partition}: expected offset {done}, found {file.begin} next")
                 yield from _read_file(file, columns)
                 done = file.end
             break
         except FileNotFoundError as gone:
             lookups += 1
-            if lookups > _LOOKUPS_MAX or location.root is None:
+            if lookups > _LOOKUPS_MAX or rules.location.root is None:
                 raise StorageDamaged(f"{gone.filename or gone}: expected a live data file, found none") from gone
-            files = _look_up(OffsetRange(wanted.partition, done, wanted.end), location.root)
-    if done < wanted.end:
-        raise StorageDamaged(f"{wanted.partition}: expected offsets to {wanted.end}, found {done}")
+            left = _look_up(OffsetRange(partition, done, end), wanted.topic_id, rules)
+            if left.files is None:
+                yield from _fetch(left.offsets, columns, rules)
+                return
+            done, files = left.offsets.begin, left.files
+    if done < end:
+        raise StorageDamaged(f"{partition}: expected offsets to {end}, found {done}")
 
 
 def merge(tables: Iterator[pa.Table], rows_max: int = BATCH_ROWS_MAX) -> Iterator[pa.Table]:
@@ -78,13 +83,34 @@ def merge(tables: Iterator[pa.Table], rows_max: int = BATCH_ROWS_MAX) -> Iterato
         yield pa.concat_tables(waiting).combine_chunks()
 
 
-def _look_up(wanted: OffsetRange, root: str) -> tuple[FileRange, ...]:
-    access = StorageAccess(root)
-    begin = access.bounds([wanted.partition])[wanted.partition].begin
-    if begin > wanted.begin:
-        raise RecordsGone(f"{wanted.partition}: expected records from offset {wanted.begin} on, they begin at {begin}")
-    (planned,) = access.plan([wanted])
-    return planned.files or ()
+def _look_up(wanted: OffsetRange, topic_id: str | None, rules: ReadRules) -> InputRange:
+    """Where what is left of the range is now; a task on a machine without the storage fetches it."""
+    assert rules.location.root is not None, "files are read where the storage is"
+    try:
+        access = StorageAccess(rules.location.root)
+    except RootNotUsable:
+        if rules.location.address is None:
+            raise
+        return InputRange(wanted, None, None)
+    topic = access.topics().get(wanted.partition.topic)
+    if topic is None or topic.topic_id != topic_id:
+        # What the files of a deleted topic held cannot be told from what was never there: no option goes on here.
+        raise RecordsGone(f"{wanted.partition}: expected topic id {topic_id}, found {topic and topic.topic_id}")
+    bounds = access.bounds([wanted.partition])[wanted.partition]
+    begin = min(_begin_or_gone(wanted, wanted.begin, bounds.begin, rules), wanted.end)
+    (planned,) = access.plan([OffsetRange(wanted.partition, begin, wanted.end)])
+    return planned
+
+
+def _begin_or_gone(wanted: OffsetRange, done: int, log_start: int, rules: ReadRules) -> int:
+    """Where to go on, having come to `done`, if the log begins at `log_start` now."""
+    if log_start <= done:
+        return done
+    message = f"{wanted.partition}: expected records from offset {done} on, they begin at {log_start}"
+    if rules.fails_on_loss:
+        raise RecordsGone(f"{message}; failOnDataLoss=false goes on there")
+    _log.warning("data lost: %s", message)
+    return log_start
 
 
 def _read_file(file: FileRange, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -110,15 +136,15 @@ def _groups(parquet: pq.ParquetFile, file: FileRange, columns: Sequence[str]) ->
     if not file.is_ordered:
         yield parquet.read(columns=list(columns), use_threads=False).sort_by("offset")
         return
-    offset_index = parquet.schema_arrow.names.index("offset")
+    leaves = [parquet.schema.column(index).path for index in range(len(parquet.schema))]
+    offset_leaf = leaves.index("offset")
     for index in range(parquet.metadata.num_row_groups):
-        if _may_hold(parquet.metadata.row_group(index), offset_index, file):
+        if _may_hold(parquet.metadata.row_group(index), offset_leaf, file):
             yield parquet.read_row_group(index, columns=list(columns), use_threads=False)
 
 
-def _may_hold(group: Any, offset_index: int, file: FileRange) -> bool:
-    """By the statistics of `offset`, the first columns of the log being no structs."""
-    statistics = group.column(offset_index).statistics
+def _may_hold(group: Any, offset_leaf: int, file: FileRange) -> bool:
+    statistics = group.column(offset_leaf).statistics
     if statistics is None or not statistics.has_min_max:
         return True
     return bool(statistics.min < file.end and statistics.max >= file.begin)
@@ -132,26 +158,43 @@ def _within(table: pa.Table, file: FileRange) -> pa.Table:
     return table.filter(inside)
 
 
-def _fetch(wanted: OffsetRange, columns: Sequence[str], location: Location) -> Iterator[pa.Table]:
-    assert location.address is not None, f"nobody to fetch {wanted} from"
-    with Consumer(location.address, **{**location.settings, **_FETCH_SETTINGS}) as consumer:
+def _fetch(wanted: OffsetRange, columns: Sequence[str], rules: ReadRules) -> Iterator[pa.Table]:
+    address = rules.location.address
+    assert address is not None, f"nobody to fetch {wanted} from"
+    with Consumer(address, **{**_FETCH_DEFAULTS, **rules.location.settings, **_FETCH_SETTINGS}) as consumer:
         consumer.assign([wanted.partition])
         consumer.seek(wanted.partition, wanted.begin)
-        yield from _polled(consumer, wanted, columns)
+        yield from _polled(consumer, wanted, columns, rules)
 
 
-def _polled(consumer: Consumer, wanted: OffsetRange, columns: Sequence[str]) -> Iterator[pa.Table]:
-    while (position := consumer.position(wanted.partition)) < wanted.end:
-        table = _or_gone(lambda: consumer.poll_arrow(500), wanted.partition, position)
+def _polled(consumer: Consumer, wanted: OffsetRange, columns: Sequence[str], rules: ReadRules) -> Iterator[pa.Table]:
+    done, since_s = wanted.begin, time.monotonic()
+    while done < wanted.end:
+        table = _or_gone(lambda: consumer.poll_arrow(_POLL_MS), consumer, wanted, done, rules)
         if table.num_rows:
-            inside = pc.less(table.column("offset"), wanted.end)
-            yield table.filter(inside).select(list(columns))
+            yield table.filter(pc.less(table.column("offset"), wanted.end)).select(list(columns))
+        before, done = done, consumer.position(wanted.partition)
+        if done > before:
+            since_s = time.monotonic()
+        elif time.monotonic() - since_s > rules.patience_ms / 1000:
+            raise BusError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"{wanted.partition}: expected records from offset {done} on within {rules.patience_ms} ms "
+                "(kafkaConsumer.pollTimeoutMs), found none",
+            )
 
 
-def _or_gone(poll: Callable[[], pa.Table], partition: TopicPartition, position: int) -> pa.Table:
+def _or_gone(
+    poll: Callable[[], pa.Table], consumer: Consumer, wanted: OffsetRange, done: int, rules: ReadRules
+) -> pa.Table:
+    """An empty table if records were gone and the consumer has gone on behind them."""
     try:
         return poll()
     except BusError as error:
-        if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise RecordsGone(f"{partition}: expected records from offset {position} on: {error.message}") from error
-        raise
+        if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise
+    log_start = consumer.beginning_offsets([wanted.partition])[wanted.partition]
+    if log_start <= done:
+        raise RecordsGone(f"{wanted.partition}: expected records from offset {done} on, the log ends before it")
+    consumer.seek(wanted.partition, min(_begin_or_gone(wanted, done, log_start, rules), wanted.end))
+    return pa.table({})

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from bus.spark.source.access import InputRange, LogAccess
+from bus.spark.source.access import InputRange, LogAccess, ReadRules
 from bus.spark.source.broker_access import BrokerAccess
 from bus.spark.source.file_ranges import read_range
 from bus.spark.source.options import Location, SourceOptions
@@ -30,15 +30,15 @@ def open_access(location: Location) -> LogAccess:
 class BusInput(InputPartition):
     """What one task reads."""
 
-    def __init__(self, ranges: Sequence[InputRange], location: Location) -> None:
+    def __init__(self, ranges: Sequence[InputRange], rules: ReadRules) -> None:
         super().__init__(None)
         self.ranges = tuple(ranges)
-        self.location = location
+        self.rules = rules
 
 
 def read_input(task: BusInput, columns: RowColumns) -> Iterator[pa.RecordBatch]:
     for wanted in task.ranges:
-        for table in read_range(wanted, columns.log_columns, task.location):
+        for table in read_range(wanted, columns.log_columns, task.rules):
             yield from columns.batches(wanted.offsets.partition, table)
 
 
@@ -46,4 +46,5 @@ def plan_input(ranges: list[OffsetRange], access: LogAccess, options: SourceOpti
     packed = pack(
         ranges, cores=cores, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
     )
-    return [BusInput(access.plan(taken), access.location) for taken in packed]
+    rules = ReadRules(access.location, options.fail_on_data_loss, options.patience_ms)
+    return [BusInput(access.plan(taken), rules) for taken in packed]

@@ -72,16 +72,15 @@ class StorageAccess:
         return {TopicPartition(topic, number): offset for topic, number, offset in zip(*columns, strict=True)}
 
     def plan(self, ranges: Collection[OffsetRange]) -> list[InputRange]:
-        return [
-            InputRange(wanted, files_of(self._view(wanted.partition), self._folder(wanted), wanted))
-            for wanted in ranges
-        ]
+        return [self._planned(wanted) for wanted in ranges]
 
     def close(self) -> None:
         self._readers.clear()
 
-    def _folder(self, wanted: OffsetRange) -> Path:
-        return self._tables.path(wanted.partition)
+    def _planned(self, wanted: OffsetRange) -> InputRange:
+        files = files_of(self._view(wanted.partition), self._tables.path(wanted.partition), wanted)
+        topic_id, _ = self._readers[wanted.partition]
+        return InputRange(wanted, files, topic_id)
 
     def _view(self, partition: TopicPartition) -> TableView:
         return self._reader(partition).refresh()
