@@ -22,15 +22,17 @@ class Numbering:
         self._buffered_bytes_max = buffered_bytes_max
         self._buffered: dict[TopicPartition, list[pa.RecordBatch]] = {}
         self._bytes: dict[TopicPartition, int] = {}
+        self._total_bytes = 0
         self._next: dict[TopicPartition, int] = {}
         self.record_count = 0
 
     def add(self, partition: TopicPartition, records: pa.RecordBatch) -> None:
         self._buffered.setdefault(partition, []).append(records)
         self._bytes[partition] = self._bytes.get(partition, 0) + records.nbytes
+        self._total_bytes += records.nbytes
         if self._bytes[partition] >= self._part_bytes:
             self._emit(partition)
-        while sum(self._bytes.values()) > self._buffered_bytes_max:
+        while self._total_bytes > self._buffered_bytes_max:
             self._emit(max(self._bytes, key=self._bytes.__getitem__))
 
     def flush(self) -> None:
@@ -39,7 +41,7 @@ class Numbering:
 
     def _emit(self, partition: TopicPartition) -> None:
         batches = self._buffered.pop(partition)
-        del self._bytes[partition]
+        self._total_bytes -= self._bytes.pop(partition)
         for records in _pieces(pa.concat_batches(batches), self._part_bytes):
             sequence = self._next.get(partition, 0)
             self._next[partition] = sequence_after(sequence, records.num_rows)

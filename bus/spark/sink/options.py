@@ -84,6 +84,7 @@ _REFUSED = {
     "metrics_sample_window_ms": "tasks keep no metrics",
     "metrics_num_samples": "tasks keep no metrics",
 }
+_CHECKED = ("acks", "enable_idempotence")  # these have one value, which is the default
 # A larger request than a single producer's: a task has many rows at once, and each part of a request is a commit.
 _PART_BYTES = 4 * 1024 * 1024
 _CLIENT_ID = "bus-spark-sink"
@@ -144,7 +145,7 @@ def _config(texts: Mapping[str, str]) -> ProducerConfig:
         setting = name.removeprefix("kafka.").replace(".", "_")
         if not name.startswith("kafka.") or name in _SPELLINGS:
             continue
-        if setting == "security_protocol" and text.strip().upper() == "PLAINTEXT":
+        if setting in _CHECKED or (setting == "security_protocol" and text.strip().upper() == "PLAINTEXT"):
             continue
         settings[setting] = _typed(name, text, setting)
     try:
@@ -157,7 +158,7 @@ def _typed(name: str, text: str, setting: str) -> Any:
     default = _SETTINGS[setting].default if setting in _SETTINGS else None
     if isinstance(default, bool):
         return _boolean(name, text)
-    if isinstance(default, int) and setting != "acks":
+    if isinstance(default, int):
         return _number(name, text)
     return text.strip()
 
