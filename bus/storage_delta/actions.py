@@ -58,7 +58,7 @@ _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _CHECKPOINT_INTERVAL_NEVER = 2_000_000_000
 # The broker knows when a removed data file may go, and no VACUUM does. Until then every checkpoint names it as removed:
 # so this is longer than anybody keeps versions, and than a clock is wrong.
-_REMOVED_FILES_STAY = "interval 10000 days"
+REMOVED_FILES_STAY = {"delta.deletedFileRetentionDuration": "interval 10000 days"}
 
 
 class MalformedCommit(ValueError):
@@ -189,7 +189,7 @@ def encode_create(
     configuration = {
         "delta.dataSkippingStatsColumns": ",".join(STATS_COLUMNS),
         "delta.enableExpiredLogCleanup": "false",
-        "delta.deletedFileRetentionDuration": _REMOVED_FILES_STAY,
+        **REMOVED_FILES_STAY,
         "delta.checkpointInterval": str(_CHECKPOINT_INTERVAL_NEVER),
         "bus.topic": partition.topic,
         "bus.partition": str(partition.partition),

@@ -1,4 +1,4 @@
-"""A typed log whose struct has got new fields since its table was made.
+"""A typed log whose table was made by an earlier bus: its struct has got new fields, its properties have changed.
 
 Guards two promises: no field is ever removed, renamed or changed, only added behind the others; and the rows keep their
 offsets and their values. The change is one version, created put-if-absent like every other: the new metadata, and the
@@ -24,6 +24,7 @@ from bus.ports import Committed, Conflicted
 from bus.storage_delta.actions import (
     ENGINE_INFO,
     LOG_FOLDER,
+    REMOVED_FILES_STAY,
     LiveFile,
     checkpoint_name,
     encode_append,
@@ -51,7 +52,8 @@ def find_value_type(store: ObjectStore, folder: str, newest: pa.StructType, cach
 
 
 def add_new_fields(store: ObjectStore, folder: str, newest: pa.StructType, cache: ReadCache) -> None:
-    """Give the table the fields of `newest` that its value lacks; nothing if it has them all, or is not there.
+    """Give the table the fields of `newest` that its value lacks, and let its checkpoints name removed files for as
+    long as these are there; nothing if it has all of that, or is not there.
 
     Only for the writer, before it opens the table. Safe to repeat, also after a crash in between. Raises
     `StorageFault`.
@@ -60,14 +62,19 @@ def add_new_fields(store: ObjectStore, folder: str, newest: pa.StructType, cache
         return
     snapshot = _load(store, folder, newest, cache)
     earlier = _earlier_type(snapshot, newest)
-    if earlier is None:
+    if earlier is None and (
+        snapshot.metadata.configuration.items() >= REMOVED_FILES_STAY.items()
+        or not is_same_schema(snapshot.metadata.schema_string, log_schema(newest))
+    ):
         return
     recover(store, folder, snapshot)  # the next version's name may be that of a torn one
-    added = [field.name for field in list(newest)[len(earlier) :]]
+    added = [] if earlier is None else [field.name for field in list(newest)[len(earlier) :]]
     txn_id, now_ms = str(uuid.uuid4()), time.time_ns() // 1_000_000
     changes = [{"metaData": _changed_metadata(store, folder, snapshot, newest)}]
-    changes += [_remove(file, now_ms) for file in snapshot.files]
-    rewritten = _rewrite(store, folder, snapshot, newest, cache, txn_id)
+    rewritten = None
+    if added:
+        changes += [_remove(file, now_ms) for file in snapshot.files]
+        rewritten = _rewrite(store, folder, snapshot, newest, cache, txn_id)
     if rewritten is not None:
         changes.append(_add(rewritten, now_ms, txn_id))
         store.write_unique(f"{folder}/{rewritten.file.path}", rewritten.data)
@@ -82,8 +89,8 @@ def add_new_fields(store: ObjectStore, folder: str, newest: pa.StructType, cache
     if isinstance(outcome, Conflicted) and rewritten is not None:
         store.delete(f"{folder}/{rewritten.file.path}")  # with an unknown outcome it has to stay
     if not isinstance(outcome, Committed):
-        raise StorageFault(f"{folder}: the fields {', '.join(added)} could not be added: {outcome}")
-    _log.info("%s: added the fields %s, at version %d", folder, ", ".join(added), outcome.version)
+        raise StorageFault(f"{folder}: the table could not be brought up to date: {outcome}")
+    _log.info("%s: brought up to date, new fields: %s, at version %d", folder, ", ".join(added), outcome.version)
 
 
 def _load(store: ObjectStore, folder: str, newest: pa.StructType, cache: ReadCache) -> Snapshot:
@@ -113,7 +120,7 @@ def _commit_info(added: list[str], now_ms: int, txn_id: str, action_count: int) 
     return {
         "commitInfo": {
             "timestamp": now_ms,
-            "operation": "ADD COLUMNS",
+            "operation": "ADD COLUMNS" if added else "SET TBLPROPERTIES",
             "operationParameters": {"columns": json.dumps([f"value.{name}" for name in added])},
             "isBlindAppend": False,
             "engineInfo": ENGINE_INFO,
@@ -155,9 +162,11 @@ def _encode(actions: Sequence[Action]) -> bytes:
 
 
 def _changed_metadata(store: ObjectStore, folder: str, snapshot: Snapshot, newest: pa.StructType) -> Action:
+    metadata = _metadata_action(store, folder, snapshot)
     return {
-        **_metadata_action(store, folder, snapshot),
+        **metadata,
         "schemaString": table_schema_string(log_schema(newest)),
+        "configuration": {**metadata["configuration"], **REMOVED_FILES_STAY},
     }
 
 

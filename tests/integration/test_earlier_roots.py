@@ -16,6 +16,7 @@ from bus.errors import StorageDamaged, StorageFault
 from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import Committed
+from bus.storage_delta.actions import REMOVED_FILES_STAY
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.root import open_reader, open_storage, open_storage_on
@@ -79,8 +80,9 @@ def test_writer_gives_an_earlier_root_the_new_fields_once_and_keeps_every_row(
             expected = [{**value, **new} for value in expected]
         assert kept.column(name).to_pylist() == expected, name
     change = json.loads((root / METADATA / "_delta_log" / f"{count:020}.json").read_text().splitlines()[1])
-    for name in ("id", "configuration", "createdTime", "partitionColumns", "format"):
+    for name in ("id", "createdTime", "partitionColumns", "format"):
         assert change["metaData"][name] == first["metaData"][name]
+    assert change["metaData"]["configuration"] == {**first["metaData"]["configuration"], **REMOVED_FILES_STAY}
 
 
 def test_files_of_an_upgraded_log_all_have_its_fields(root: Path) -> None:
@@ -102,7 +104,7 @@ def test_files_of_an_upgraded_log_all_have_its_fields(root: Path) -> None:
 
 def test_upgrade_that_another_writer_was_faster_with_is_refused_and_done_at_the_next_opening(root: Path) -> None:
     store = RacingStore(LocalStore(str(root)))
-    with pytest.raises(StorageFault, match="could not be added: Conflicted"):
+    with pytest.raises(StorageFault, match="could not be brought up to date: Conflicted"):
         open_storage_on(store).open_metadata()  # type: ignore[arg-type]
     store.lock_taken.release()
     storage = open_storage(str(root))
