@@ -60,6 +60,9 @@ CLUSTER_METADATA_VALUE_TYPE = pa.struct(
         pa.field("producer_id", pa.int64()),
         pa.field("producer_epoch", pa.int16()),
         pa.field("last_producer_epoch", pa.int16()),
+        pa.field("view_name", pa.string()),
+        pa.field("view_schema", pa.string()),
+        pa.field("view_columns", pa.string()),
     ]
 )
 

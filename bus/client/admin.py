@@ -15,6 +15,7 @@ from typing import Any, overload
 from bus.client import offset_targets as targets
 from bus.client.admin_groups import GroupAdmin
 from bus.client.admin_logs import LogAdmin
+from bus.client.admin_views import ViewAdmin
 from bus.client.cluster import Cluster, error_of
 from bus.client.configs import AdminConfig, parse_addresses, parse_config
 from bus.client.failures import raise_failures
@@ -34,6 +35,7 @@ from bus.client.values import (
 )
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.json_views import JsonView
 from bus.model import TopicPartition
 from bus.point_in_time import Bound
 
@@ -59,6 +61,10 @@ class Admin:
         calls = GroupCalls(self._cluster, timeout_ms=self._config.default_api_timeout_ms, retries=self._config.retries)
         self._groups = GroupAdmin(self._cluster, calls)
         self._logs = LogAdmin(self._cluster, self._config)
+        self._views = ViewAdmin(
+            self._on_controller,
+            lambda method, request: self._retrying(lambda: self._cluster.call(method, request)),
+        )
 
     # ------------------------------------------------------------ topics
 
@@ -187,6 +193,34 @@ class Admin:
         """
         swapped = TopicPartition(topic, partition)
         return self._logs.swap_files(swapped, removes, adds, kind, timeout_s=timeout_ms / 1000)
+
+    # ------------------------------------------------------------ views
+
+    def create_view(
+        self,
+        name: str,
+        topic: str,
+        schema: str,
+        columns: Sequence[str] | None = None,
+        *,
+        replace: bool = False,
+        validate_only: bool = False,
+    ) -> JsonView:
+        """Show the values of a topic, JSON objects, as typed columns under a name of their own, in SQL of every engine
+        and session. `schema` is DDL: `carrier STRING, delay INT, legs ARRAY<STRUCT<origin: STRING>>`.
+
+        `columns` of the records are shown too: without them partition, offset, timestamp, key, and `_corrupt`, the
+        value where it is no JSON object. Raises INVALID_REQUEST for a name that is taken and a schema that cannot be.
+        """
+        return self._views.create(name, topic, schema, columns, replace=replace, validate_only=validate_only)
+
+    def delete_view(self, name: str) -> None:
+        """The topic stays as it is. Raises INVALID_REQUEST if there is no such view."""
+        self._views.delete(name)
+
+    def list_views(self) -> list[JsonView]:
+        """All of them, sorted by name."""
+        return self._views.list()
 
     # ------------------------------------------------------------ offsets and the cluster
 

@@ -17,6 +17,7 @@ from typing import TypeVar
 from bus.config import BrokerConfig, describe_broker_config
 from bus.config_keys import ConfigEntry
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
+from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, ProducerStamp, Step, TopicPartition
 from bus.partition_log.appends import AppendRules
 from bus.ports import Clock, Committed, PartitionTable, Storage, TypedLog
@@ -53,6 +54,7 @@ from bus.topics.producer_decisions import (
     decide_init_producer,
 )
 from bus.topics.producer_ids import ProducerIdentity, check_producer
+from bus.topics.view_decisions import CreateView, decide_create_view, decide_delete_view
 
 _log = logging.getLogger(__name__)
 
@@ -256,6 +258,16 @@ class Cluster:
                 contradiction = find_contradiction(resolve_topic_config(answer.configs, self.config))
                 if contradiction is not None:
                     _log.warning("%s", contradiction, extra={"topic": answer.name})
+
+    # ------------------------------------------------------------------ views
+
+    async def create_view(self, command: CreateView) -> JsonView | Refused:
+        (answer,) = await self._change([functools.partial(decide_create_view, command=command)])
+        return answer
+
+    async def delete_view(self, name: str) -> JsonView | Refused:
+        (answer,) = await self._change([functools.partial(decide_delete_view, name=name)])
+        return answer
 
     # ------------------------------------------------------------------ producers
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.topics.cluster_records import (
     BrokerRegistered,
@@ -26,6 +27,8 @@ from bus.topics.cluster_records import (
     TopicCreated,
     TopicDeleted,
     TopicFilesDeleted,
+    ViewCreated,
+    ViewDeleted,
     decode_record,
 )
 from bus.topics.names import collision_key
@@ -62,6 +65,7 @@ class ClusterState:
     brokers: Mapping[int, BrokerEndpoint] = field(default_factory=dict)  # by broker id
     deleted_topics: Mapping[str, str] = field(default_factory=dict)  # topic id -> name, while files may be there
     producers: ProducerIds = field(default_factory=ProducerIds)
+    views: Mapping[str, JsonView] = field(default_factory=dict)  # by casefolded name; the topic may be gone
 
     def topic_by_id(self, topic_id: str) -> Topic | None:
         name = self.topic_names.get(topic_id)
@@ -137,6 +141,12 @@ def apply(state: ClusterState, record: ClusterRecord) -> ClusterState:
             return replace(state, deleted_topics=_without(state.deleted_topics, topic_id))
         case ProducerIdsAllocated() | ProducerNamed():
             return replace(state, producers=apply_producer(state.producers, record))
+        case ViewCreated(name, topic, schema, columns):
+            view = JsonView(name, topic, schema, tuple(columns.split(",")) if columns else ())
+            return replace(state, views=_with(state.views, name.casefold(), view))
+        case ViewDeleted(name):
+            assert name.casefold() in state.views, f"expected a view {name}, found none"
+            return replace(state, views=_without(state.views, name.casefold()))
 
 
 def _create_topic(state: ClusterState, record: TopicCreated) -> ClusterState:

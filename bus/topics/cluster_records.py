@@ -92,6 +92,21 @@ class ProducerNamed:
     last_producer_epoch: int  # of the caller that asked for a higher one; -1 if a new instance came (KIP-360)
 
 
+@dataclass(frozen=True, slots=True)
+class ViewCreated:
+    """The topic's values can be read as typed columns under this name; a view of the name before is replaced."""
+
+    view_name: str  # names that differ in case only are one
+    topic: str  # by its name, whichever topic that is
+    view_schema: str  # DDL
+    view_columns: str  # of the records, beside those of the schema; with commas between them
+
+
+@dataclass(frozen=True, slots=True)
+class ViewDeleted:
+    view_name: str
+
+
 ClusterRecord = (
     BrokerRegistered
     | BrokerUnregistered
@@ -103,6 +118,8 @@ ClusterRecord = (
     | TopicFilesDeleted
     | ProducerIdsAllocated
     | ProducerNamed
+    | ViewCreated
+    | ViewDeleted
 )
 
 _TYPES: Mapping[str, type[Any]] = {
@@ -118,6 +135,8 @@ _TYPES: Mapping[str, type[Any]] = {
         TopicFilesDeleted,
         ProducerIdsAllocated,
         ProducerNamed,
+        ViewCreated,
+        ViewDeleted,
     )
 }
 # Fields whose column has another name than they have; every other field is the column of its name.

@@ -27,6 +27,7 @@ from bus.grpc_api.server.produce import ProduceHandler
 from bus.grpc_api.server.produce_wire import parse_call
 from bus.grpc_api.server.producers import ProducerHandler
 from bus.grpc_api.server.requests import StreamRegistry, new_request_id
+from bus.grpc_api.server.views import ViewHandler
 from bus.grpc_api.v1 import bus_pb2, bus_pb2_grpc
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
@@ -71,6 +72,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         self._fetch = FetchHandler(cluster, streams, config.fetch_max_bytes)
         self._groups = GroupHandler(cluster, coordinator)
         self._group_sessions = GroupSessionHandler(cluster, coordinator, streams)
+        self._views = ViewHandler(cluster)
         self._maintenance = MaintenanceHandler(
             cluster, streams, jobs_max=config.log_cleaner_threads, request_timeout_ms=config.request_timeout_ms
         )
@@ -159,6 +161,15 @@ class BusServicer(bus_pb2_grpc.BusServicer):
 
     async def SwapFiles(self, request, context):  # type: ignore[no-untyped-def]
         return await _guard(self._maintenance.swap_files, request, context)
+
+    async def CreateView(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._views.create, request, context)
+
+    async def DeleteView(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._views.delete, request, context)
+
+    async def ListViews(self, request, context):  # type: ignore[no-untyped-def]
+        return await _guard(self._views.list, request, context)
 
 
 async def _guard(

@@ -1181,6 +1181,64 @@ class SwapFilesResponse(_message.Message):
     version: int
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
+class View(_message.Message):
+    __slots__ = ("name", "topic", "schema", "columns")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    topic: str
+    schema: str
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., topic: _Optional[str] = ..., schema: _Optional[str] = ..., columns: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CreateViewRequest(_message.Message):
+    __slots__ = ("view", "has_usual_columns", "replace", "validate_only")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    HAS_USUAL_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    view: View
+    has_usual_columns: bool
+    replace: bool
+    validate_only: bool
+    def __init__(self, view: _Optional[_Union[View, _Mapping]] = ..., has_usual_columns: _Optional[bool] = ..., replace: _Optional[bool] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class CreateViewResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "view")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    view: View
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ...) -> None: ...
+
+class DeleteViewRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeleteViewResponse(_message.Message):
+    __slots__ = ("error_code", "error_message")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class ListViewsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListViewsResponse(_message.Message):
+    __slots__ = ("views",)
+    VIEWS_FIELD_NUMBER: _ClassVar[int]
+    views: _containers.RepeatedCompositeFieldContainer[View]
+    def __init__(self, views: _Optional[_Iterable[_Union[View, _Mapping]]] = ...) -> None: ...
+
 class ConfigResource(_message.Message):
     __slots__ = ("type", "name")
     TYPE_FIELD_NUMBER: _ClassVar[int]

@@ -174,6 +174,21 @@ class BusStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesResponse.FromString,
                 _registered_method=True)
+        self.CreateView = channel.unary_unary(
+                '/bus.v1.Bus/CreateView',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.CreateViewRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.CreateViewResponse.FromString,
+                _registered_method=True)
+        self.DeleteView = channel.unary_unary(
+                '/bus.v1.Bus/DeleteView',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteViewRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteViewResponse.FromString,
+                _registered_method=True)
+        self.ListViews = channel.unary_unary(
+                '/bus.v1.Bus/ListViews',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListViewsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListViewsResponse.FromString,
+                _registered_method=True)
 
 
 class BusServicer:
@@ -361,6 +376,24 @@ class BusServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateView(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteView(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListViews(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BusServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -503,6 +536,21 @@ def add_BusServicer_to_server(servicer, server):
                     servicer.SwapFiles,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesResponse.SerializeToString,
+            ),
+            'CreateView': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateView,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.CreateViewRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.CreateViewResponse.SerializeToString,
+            ),
+            'DeleteView': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteView,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteViewRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteViewResponse.SerializeToString,
+            ),
+            'ListViews': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListViews,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListViewsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListViewsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1261,6 +1309,87 @@ class Bus:
             '/bus.v1.Bus/SwapFiles',
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesRequest.SerializeToString,
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.SwapFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateView(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/CreateView',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.CreateViewRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.CreateViewResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteView(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/DeleteView',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteViewRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DeleteViewResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListViews(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/ListViews',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListViewsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListViewsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -21,6 +21,8 @@ from bus.topics.cluster_records import (
     TopicCreated,
     TopicDeleted,
     TopicFilesDeleted,
+    ViewCreated,
+    ViewDeleted,
     decode_record,
     encode_record,
 )
@@ -84,6 +86,17 @@ ROWS: list[tuple[ClusterRecord, dict[str, Any]]] = [
             "last_producer_epoch": -1,
         },
     ),
+    (
+        ViewCreated("delays", "flights", "delay INT", "offset,key"),
+        {
+            "type": "ViewCreated",
+            "view_name": "delays",
+            "topic": "flights",
+            "view_schema": "delay INT",
+            "view_columns": "offset,key",
+        },
+    ),
+    (ViewDeleted("delays"), {"type": "ViewDeleted", "view_name": "delays"}),
 ]
 
 

@@ -1,0 +1,77 @@
+"""The types that a field of a JSON object can be viewed as. They are those that both engines have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DECIMAL_PRECISION_MAX = 38
+NAME_LENGTH_MAX = 255
+_ILLEGAL = frozenset("\"'`\\")
+
+# Kind -> how Spark's DDL and the embedded engine call it.
+SPARK_NAMES = {
+    "string": "STRING",
+    "boolean": "BOOLEAN",
+    "tinyint": "TINYINT",
+    "smallint": "SMALLINT",
+    "int": "INT",
+    "bigint": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "decimal": "DECIMAL",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+}
+INTEGER_KINDS = ("tinyint", "smallint", "int", "bigint")
+FRACTION_KINDS = ("float", "double")
+
+
+class SchemaError(ValueError):
+    """The columns of a view cannot be that; the message says what was expected and found."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarType:
+    kind: str  # of SPARK_NAMES
+    precision: int = 0  # of a decimal: 0 < precision <= 38
+    scale: int = 0  # 0 <= scale <= precision
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    item: JsonType
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str  # the key of the JSON object, and the name of the column
+    type: JsonType
+
+
+@dataclass(frozen=True, slots=True)
+class StructType:
+    fields: tuple[Field, ...]  # never empty; no two names that differ in case only, as SQL's do not
+
+
+JsonType = ScalarType | ArrayType | StructType
+
+
+def check_fields(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+    """Raises `SchemaError`: none, a name that neither engine could say, or one that is there twice."""
+    if not fields:
+        raise SchemaError("expected at least one column, found none")
+    seen: dict[str, str] = {}
+    for field in fields:
+        if not is_legal_name(field.name):
+            raise SchemaError(
+                f"expected a name of 1 to {NAME_LENGTH_MAX} printable characters without quotes and backslashes, "
+                f"found {field.name!r}"
+            )
+        other = seen.setdefault(field.name.casefold(), field.name)
+        if other is not field.name:
+            raise SchemaError(f"expected names that differ in more than case, found {other!r} and {field.name!r}")
+    return fields
+
+
+def is_legal_name(name: str) -> bool:
+    return 0 < len(name) <= NAME_LENGTH_MAX and name.isprintable() and not _ILLEGAL.intersection(name)
