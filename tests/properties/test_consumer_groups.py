@@ -382,4 +382,4 @@ def _assign(joined: Joined) -> dict[str, Assignment]:
 
 
 TestGroups = GroupMachine.TestCase
-TestGroups.settings = settings(max_examples=120, stateful_step_count=40, derandomize=True, deadline=None)
+TestGroups.settings = settings(max_examples=60, stateful_step_count=40, derandomize=True, deadline=None)
