@@ -66,6 +66,8 @@ def partitions_by_hash(hashes: Hashes, partition_count: int) -> npt.NDArray[np.i
 
 def hashes_of_keys(keys: pa.Array) -> Hashes:
     """As `murmur2_column`. Keys that repeat are hashed once; whether they do is judged by the first few hundred."""
+    if keys.null_count == len(keys):
+        return np.zeros(len(keys), np.uint32)
     sample = keys[:_DICTIONARY_SAMPLE]
     if pc.count_distinct(sample).as_py() * 2 > len(sample):
         return murmur2_column(keys)

@@ -35,6 +35,13 @@ def test_negative_hash_loses_its_sign_bit_not_its_sign() -> None:
     assert partition_of_key(b"21", 7) != abs(-973932308) % 7
 
 
+@pytest.mark.parametrize("count", [0, 1, 2_000])
+def test_column_of_nothing_but_nulls_has_a_partition_for_each(count: int) -> None:
+    found = partitions_of_keys(pa.nulls(count, pa.binary()), 3)
+    assert len(found) == count
+    assert set(found.tolist()) <= {0, 1, 2}
+
+
 @given(st.lists(st.binary(max_size=40), max_size=60), st.integers(0, 20))
 def test_column_form_equals_single_form_row_by_row(keys: list[bytes], start: int) -> None:
     column = pa.array(keys, pa.binary())[start:]
