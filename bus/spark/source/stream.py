@@ -1,8 +1,7 @@
-"""A streaming query over topics: which offsets each micro-batch takes, and what it does about a log that changed.
+"""A streaming query over topics: which offsets each micro-batch takes.
 
-Guards two promises. Offsets only grow, and a batch that Spark runs again reads the same records. And nothing is passed
-over silently: records that retention took before they were read, and a topic that was deleted or made again, stop the
-query or are counted, as failOnDataLoss says. Runs in the driver's planning process; `read` runs in tasks.
+Guards one promise: offsets only grow, and a batch that Spark runs again reads the same records. What the log has lost
+stops the query or is counted, as failOnDataLoss says. Runs in the driver's planning process; `read` runs in tasks.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -26,10 +24,11 @@ from pyspark.sql.streaming.datasource import (
 
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-from bus.spark.source.access import Bounds, LogAccess
+from bus.spark.source.access import LogAccess
+from bus.spark.source.changes import LogNow, Loss, continue_at, ranges_left, same_topics
 from bus.spark.source.inputs import BusInput, open_access, plan_input, read_input
-from bus.spark.source.options import OptionError, SourceOptions
-from bus.spark.source.planning import limit_offsets, ranges_between
+from bus.spark.source.options import Location, OptionError, SourceOptions
+from bus.spark.source.planning import limit_offsets
 from bus.spark.source.positions import (
     KafkaOffsets,
     NotOffsets,
@@ -39,12 +38,13 @@ from bus.spark.source.positions import (
 )
 from bus.spark.source.progress import QueryProgress
 from bus.spark.source.rows import RowColumns
-from bus.spark.source.starting import Selection, resolve, select
+from bus.spark.source.starting import resolve, select, select_known
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_RETRY_MIN_S = 0.1
 _RETRY_MAX_S = 5.0
 
 
@@ -52,49 +52,49 @@ class DataLost(RuntimeError):
     """Records that the query has not read are gone, or are not those of the topic that it began with."""
 
 
-@dataclass(frozen=True, slots=True)
-class _LogNow:
-    """The partitions of the query and their bounds, at one moment."""
-
-    selection: Selection
-    bounds: Mapping[TopicPartition, Bounds]
-
-
 class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: SourceOptions, columns: RowColumns, *, cores: int) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        columns: RowColumns,
+        *,
+        cores: int,
+        open_log: Callable[[Location], LogAccess] = open_access,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._options = options
         self._columns = columns
         self._cores = cores
+        self._open_log, self._clock, self._sleep = open_log, clock, sleep
         self._access: LogAccess | None = None
         self._progress: QueryProgress | None = None
+        self._seen: LogNow | None = None
         self._target: Mapping[TopicPartition, int] | None = None  # of Trigger.AvailableNow
-        self._waiting_since_s: float | None = None  # for minOffsetsPerTrigger
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For tasks: what they need is in their input."""
-        return {**self.__dict__, "_access": None, "_progress": None}
+        self._triggered_s: float | None = None  # when a batch was last let through, for maxTriggerDelay
+        self._told: set[str] = set()  # losses
+        self._uncounted = 0  # lost after their batch had its offsets: the next one's have them
+        self._carried = 0  # of that, what is in the offsets of this batch
 
     # ------------------------------------------------------------------ offsets
 
     def initialOffset(self) -> dict[str, Any]:
         options = self._options
-        now = self._patiently(self._look)
-        access = self._opened()
+        now = self._patiently(self._look_at_all)
         offsets = self._patiently(
-            lambda: resolve(
-                options.start,
-                now.bounds,
-                access,
-                is_late_latest=options.is_late_start_latest,
-            )
+            lambda: resolve(options.start, now.bounds, self._opened(), is_late_latest=options.is_late_start_latest)
         )
         for partition, offset in offsets.items():
             bounds = now.bounds[partition]
             if not bounds.begin <= offset <= bounds.end:
-                message = f"{partition}: expected a starting offset from {bounds.begin} to {bounds.end}, found {offset}"
-                if options.fail_on_data_loss:
-                    raise OptionError(f"startingOffsets: {message}")
-                _log.warning("%s", message)
+                self._tell(
+                    [
+                        Loss(
+                            f"{partition}: expected a starting offset from {bounds.begin} to {bounds.end}, "
+                            f"found {offset}"
+                        )
+                    ]
+                )
                 offsets[partition] = min(max(offset, bounds.begin), bounds.end)
         return QueryOffsets(offsets, now.selection.topic_ids, query_id=str(uuid.uuid4())).encode()
 
@@ -108,29 +108,30 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begun = self._decode(start)
-        now = self._patiently(self._look)
-        begun = self._check_topics(begun, now.selection)
-        begin = self._begin(begun, now)
-        end = {partition: max(now.bounds[partition].end, begin[partition]) for partition in begin}
+        self._seen = now = self._patiently(self._look)
+        going = continue_at(begun, now)
+        self._tell(going.losses)
+        end = {partition: bounds.end for partition, bounds in now.bounds.items()}
         if self._target is not None:
             # What has joined since then is the next run's.
-            end = {name: min(found, self._target.get(name, begin[name])) for name, found in end.items()}
-        if self._is_waiting(begin, end, limit):
+            target = self._target
+            end = {name: min(found, target.get(name, going.begin[name])) for name, found in end.items()}
+        end = {partition: max(found, going.begin[partition]) for partition, found in end.items()}
+        if not going.losses and self._is_waiting(going.begin, end, limit):
             return start
         if isinstance(limit, ReadMaxRows):
-            end = limit_offsets(begin, end, limit.max_rows)
-        offsets = {**begun.offsets, **end}
-        latest = replace(begun, offsets=offsets)
-        return start if latest.encode() == start else latest.encode()
+            end = limit_offsets(going.begin, end, limit.max_rows)
+        self._carried, self._uncounted = self._uncounted, 0
+        lost = begun.lost + _offsets_of(going.losses) + self._carried
+        latest = QueryOffsets(end, now.selection.topic_ids, begun.query_id, lost)
+        return start if latest == begun else latest.encode()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        try:
-            now = self._look()
-        except BusError:
-            return None  # a figure of the query's status, no more
-        return QueryOffsets(
-            {partition: bounds.end for partition, bounds in now.bounds.items()}, now.selection.topic_ids, query_id=""
-        ).encode()
+        """What the last trigger saw, for the query's status: asking again would cost as much as the trigger."""
+        if self._seen is None:
+            return None
+        ends = {partition: bounds.end for partition, bounds in self._seen.bounds.items()}
+        return QueryOffsets(ends, self._seen.selection.topic_ids, query_id="").encode()
 
     def prepareForTriggerAvailableNow(self) -> None:
         now = self._patiently(self._look)
@@ -151,46 +152,57 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begun, ended = self._decode(start), self._decode(end)
-        now = self._patiently(lambda: self._bounds_of(ended))
-        begin = {partition: begun.offsets.get(partition, 0) for partition in ended.offsets}
-        begin = self._check_bounds(begin, ended.offsets, now)
-        access = self._opened()
-        ranges = ranges_between(begin, ended.offsets)
-        return self._patiently(lambda: plan_input(ranges, access, self._options, cores=self._cores))
+        return self._patiently(lambda: self._plan(begun, ended))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, BusInput), f"expected an input of this source, found {partition}"
-        yield from read_input(partition, self._columns)
+        if isinstance(partition, BusInput):  # Spark makes an input of its own if there are none
+            yield from read_input(partition, self._columns)
+
+    def _plan(self, begun: QueryOffsets, ended: QueryOffsets) -> list[BusInput]:
+        access = self._opened()
+        topic_ids = {name: facts.topic_id for name, facts in access.topics().items()}
+        bounds = access.bounds(same_topics(ended, topic_ids))
+        ranges, losses = ranges_left(begun, ended, topic_ids, bounds)
+        self._tell(losses)
+        counted = ended.lost - begun.lost - self._carried
+        self._uncounted = max(_offsets_of(losses) - counted, 0)
+        return plan_input(ranges, access, self._options, cores=self._cores)
 
     # ------------------------------------------------------------------ the log
 
     def _opened(self) -> LogAccess:
         if self._access is None:
-            self._access = open_access(self._options.location)
+            self._access = self._open_log(self._options.location)
         return self._access
 
-    def _look(self) -> _LogNow:
+    def _look_at_all(self) -> LogNow:
+        """What is named has to be there."""
         access = self._opened()
         selection = select(self._options.subscription, access.topics())
-        return _LogNow(selection, access.bounds(selection.partitions))
+        return LogNow(selection, access.bounds(selection.partitions))
 
-    def _bounds_of(self, ended: QueryOffsets) -> Mapping[TopicPartition, Bounds]:
-        return self._opened().bounds(tuple(ended.offsets))
+    def _look(self) -> LogNow:
+        """A running query is told what has gone by comparison with what it knows."""
+        access = self._opened()
+        selection = select_known(self._options.subscription, access.topics())
+        return LogNow(selection, access.bounds(selection.partitions))
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """Asks again while the broker is gone, for as long as the options say."""
-        deadline = time.monotonic() + self._options.patience_ms / 1000
+        """Asks again while the broker is gone, for as long and as often as the options say."""
+        deadline_s = self._clock() + self._options.patience_ms / 1000
         delay_s = self._options.retry_interval_ms / 1000
+        attempts = 0
         while True:
             try:
                 return ask()
             except BusError as error:
-                is_gone = error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if not is_gone or time.monotonic() + delay_s >= deadline:
+                attempts += 1
+                is_over = attempts > self._options.retries and self._clock() >= deadline_s
+                if not error.retriable or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or is_over:
                     raise
                 _log.warning("asking again in %.1f s: %s", delay_s, error)
-                time.sleep(delay_s)
-                delay_s = min(max(delay_s, 0.1) * 2, _RETRY_MAX_S)
+            self._sleep(delay_s)
+            delay_s = min(max(delay_s, _RETRY_MIN_S) * 2, _RETRY_MAX_S)
 
     # ------------------------------------------------------------------ what changed
 
@@ -203,52 +215,24 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "expected a checkpoint of the bus source, found one of Spark's Kafka source; "
                     "bus.adoptKafkaOffsets=true goes on at its offsets"
                 ) from None
-            selection = self._patiently(self._look).selection
-            return QueryOffsets(decode_partitions(data, "an offset"), selection.topic_ids, query_id=str(uuid.uuid4()))
+            return self._adopt(decode_partitions(data, "an offset"))
         except NotOffsets as error:
             raise OptionError(f"expected a checkpoint of the bus source: {error}") from None
 
-    def _check_topics(self, begun: QueryOffsets, selection: Selection) -> QueryOffsets:
-        """Without the partitions of topics that are gone, or that are other ones now."""
-        kept = dict(begun.offsets)
-        for topic, topic_id in begun.topic_ids.items():
-            found = selection.topic_ids.get(topic)
-            if found == topic_id:
-                continue
-            what = "was deleted" if found is None else "was deleted and made again"
-            self._lose(f"topic {topic} {what}, or is not subscribed to any more")
-            kept = {partition: offset for partition, offset in kept.items() if partition.topic != topic}
-        return replace(begun, offsets=kept, topic_ids=selection.topic_ids)
+    def _adopt(self, offsets: Mapping[TopicPartition, int]) -> QueryOffsets:
+        """Of a Kafka query: its topics are those of that name here."""
+        selection = self._patiently(self._look).selection
+        topic_ids = {partition.topic: selection.topic_ids.get(partition.topic, "") for partition in offsets}
+        return QueryOffsets(offsets, topic_ids, query_id=str(uuid.uuid4()))
 
-    def _begin(self, begun: QueryOffsets, now: _LogNow) -> dict[TopicPartition, int]:
-        """Where each partition of now goes on; one that has joined begins with its first record."""
-        return {partition: begun.offsets.get(partition, 0) for partition in now.bounds}
-
-    def _check_bounds(
-        self,
-        begin: Mapping[TopicPartition, int],
-        end: Mapping[TopicPartition, int],
-        bounds: Mapping[TopicPartition, Bounds],
-    ) -> dict[TopicPartition, int]:
-        checked = dict(begin)
-        for partition in end:
-            found = bounds[partition]
-            if end[partition] > found.end:
-                self._lose(f"{partition}: expected records up to {end[partition]}, found the log's end at {found.end}")
-            if begin[partition] < found.begin:
-                upto = min(found.begin, end[partition])
-                if upto > begin[partition]:
-                    self._lose(
-                        f"{partition}: records {begin[partition]} to {upto - 1} were not read and are gone, "
-                        f"the log begins at {found.begin}"
-                    )
-                checked[partition] = upto
-        return checked
-
-    def _lose(self, what: str) -> None:
-        if self._options.fail_on_data_loss:
-            raise DataLost(f"{what}; failOnDataLoss=false goes on without them")
-        _log.warning("data lost: %s", what)
+    def _tell(self, losses: Sequence[Loss]) -> None:
+        messages = [loss.message for loss in losses]
+        if messages and self._options.fail_on_data_loss:
+            raise DataLost(f"{'; '.join(messages)}; failOnDataLoss=false goes on without them")
+        for message in messages:
+            if message not in self._told:  # planning a batch finds again what led to it
+                _log.warning("data lost: %s", message)
+        self._told = set(messages)
 
     def _is_waiting(
         self, begin: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: ReadLimit
@@ -258,11 +242,13 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if least is None or self._target is not None or isinstance(limit, ReadAllAvailable):
             return False
         waiting = sum(end[partition] - begin[partition] for partition in end)
-        now_s = time.monotonic()
-        if self._waiting_since_s is None:
-            self._waiting_since_s = now_s
-        is_over = (now_s - self._waiting_since_s) * 1000 >= self._options.max_trigger_delay_ms
+        now_s = self._clock()
+        is_over = self._triggered_s is None or (now_s - self._triggered_s) * 1000 >= self._options.max_trigger_delay_ms
         if waiting >= least or (waiting and is_over):
-            self._waiting_since_s = now_s
+            self._triggered_s = now_s
             return False
         return True
+
+
+def _offsets_of(losses: Sequence[Loss]) -> int:
+    return sum(loss.offsets for loss in losses)
