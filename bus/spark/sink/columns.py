@@ -1,7 +1,7 @@
 """The columns that the sink takes, checked when the query starts, and the rows as the log's columns.
 
     key? binary|string, value binary|string, headers? array<struct<key: string, value: binary>>, topic? string,
-    partition? int
+    partition? int, timestamp? timestamp (with bus.timestamps=keep)
 
 As with Spark's Kafka sink other columns are left alone, so that what was read from a topic can be written to one.
 """
@@ -20,9 +20,10 @@ from pyspark.sql.types import (
     IntegerType,
     StringType,
     StructType,
+    TimestampType,
 )
 
-from bus.log_schema import HEADERS_TYPE
+from bus.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
 from bus.spark.sink.options import SinkOptions
 from bus.spark.source.options import OptionError
 
@@ -39,7 +40,7 @@ class Rows:
 
     topics: pa.Array | None
     partitions: pa.Array | None  # int32, null: by key
-    records: pa.RecordBatch  # `key`, `value` and `headers`, as far as the query has them
+    records: pa.RecordBatch  # `key`, `value`, `headers`, `timestamp`, as far as the query has them
 
     @property
     def keys(self) -> pa.Array | None:
@@ -52,7 +53,7 @@ class SinkColumns:
     """Which columns of a query's rows are written."""
 
     topic: str | None  # of all rows; None: the column `topic`
-    records: tuple[str, ...]  # of key, value and headers, in this order
+    records: tuple[str, ...]  # of key, value, headers and timestamp, in this order
     has_partition: bool
 
     def rows_of(self, batch: pa.RecordBatch) -> Rows:
@@ -84,7 +85,11 @@ def sink_columns(schema: StructType, options: SinkOptions) -> SinkColumns:
             "schema: expected column headers to be array<struct<key:string,value:binary>>, "
             f"found {types['headers'].simpleString()}"
         )
-    present = {"key": "key" in types, "value": True, "headers": has_headers}
+    if options.keeps_timestamps:
+        if "timestamp" not in types:
+            raise OptionError(f"bus.timestamps: expected the column timestamp, found {', '.join(types)}")
+        _check_type(types, "timestamp", (TimestampType,), "timestamp")
+    present = {"key": "key" in types, "value": True, "headers": has_headers, "timestamp": options.keeps_timestamps}
     return SinkColumns(
         options.topic, tuple(name for name, is_present in present.items() if is_present), "partition" in types
     )
@@ -113,6 +118,8 @@ def _topics(topics: pa.Array) -> pa.Array:
 def _as_logged(name: str, column: pa.Array) -> pa.Array:
     if name == "headers":
         return _headers(column)
+    if name == "timestamp":
+        return column.cast(TIMESTAMP_TYPE)
     return column if pa.types.is_binary(column.type) else column.cast(pa.binary())
 
 

@@ -43,6 +43,7 @@ class SinkOptions:
     topic: str | None  # of all rows; None: the column says it
     order: RowOrder
     include_headers: bool
+    keeps_timestamps: bool  # records have the times of the column timestamp; else those of their writing
     application: Application | None  # of a batch write
 
 
@@ -52,6 +53,7 @@ _NAMES = (
     "kafka.bootstrap.servers",
     "bus.bootstrap.servers",
     "bus.order",
+    "bus.timestamps",
     "bus.txnAppId",
     "bus.txnVersion",
 )
@@ -104,6 +106,7 @@ def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOpti
         topic=_text(texts, "topic"),
         order=_order(texts),
         include_headers=_boolean("includeHeaders", texts.get("includeheaders", "true")),
+        keeps_timestamps=_keeps_timestamps(texts),
         application=_application(texts),
     )
 
@@ -181,6 +184,14 @@ def _order(texts: Mapping[str, str]) -> RowOrder:
         return RowOrder(text)
     except ValueError:
         raise OptionError(f"bus.order: expected key, content or rows, found {text!r}") from None
+
+
+def _keeps_timestamps(texts: Mapping[str, str]) -> bool:
+    """By default not: as with Spark's Kafka sink, and retention may be over at once for records of the past."""
+    text = texts.get("bus.timestamps", "now").strip().lower()
+    if text not in ("now", "keep"):
+        raise OptionError(f"bus.timestamps: expected now or keep, found {text!r}")
+    return text == "keep"
 
 
 def _application(texts: Mapping[str, str]) -> Application | None:

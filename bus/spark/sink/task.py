@@ -26,7 +26,7 @@ from bus.spark.sink.stamped_writer import StampedWriter
 _SORT_MEMORY_BYTES = 64 * 1024 * 1024
 _DECIDING_COLUMNS = {
     RowOrder.KEY: ("key",),
-    RowOrder.CONTENT: ("key", "value", "headers"),
+    RowOrder.CONTENT: ("key", "value", "headers", "timestamp"),
     RowOrder.ROWS: (),
 }
 

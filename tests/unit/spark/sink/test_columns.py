@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from bus.log_schema import HEADERS_TYPE
+from bus.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
 from bus.spark.sink.columns import RowRefused, SinkColumns, sink_columns
 from bus.spark.sink.options import SinkOptions, parse_sink_options
 from bus.spark.source.options import OptionError
@@ -103,6 +103,21 @@ def test_header_without_a_key_is_refused(entry: object) -> None:
     wrong = batch(value=pa.array([b"1"]), headers=pa.array([[entry]], entries))
     with pytest.raises(RowRefused, match="expected headers that have a key each, found null"):
         columns("value binary, headers entries", topic="t").rows_of(wrong)
+
+
+def test_times_of_the_query_are_written_only_if_they_are_to_be_kept() -> None:
+    kept = {"topic": "t", "bus.timestamps": "Keep"}
+    assert columns("value binary, timestamp timestamp", topic="t").records == ("value",)
+    keeping = columns("timestamp timestamp, value binary", **kept)
+    assert keeping.records == ("value", "timestamp")
+    rows = keeping.rows_of(batch(timestamp=pa.array([5], pa.timestamp("us", "Europe/Paris")), value=pa.array([b"v"])))
+    assert rows.records.column("timestamp").type == TIMESTAMP_TYPE
+    with pytest.raises(OptionError, match=r"bus\.timestamps: expected the column timestamp, found value"):
+        columns("value binary", **kept)
+    with pytest.raises(OptionError, match="expected column timestamp to be timestamp, found bigint"):
+        columns("value binary, timestamp bigint", **kept)
+    with pytest.raises(OptionError, match=r"bus\.timestamps: expected now or keep, found 'then'"):
+        options(**{"bus.timestamps": "then"})
 
 
 def test_row_without_a_topic_is_refused() -> None:
