@@ -39,11 +39,6 @@ class BrokerAccess:
         root = None if self._storage is None else self._storage.location.root
         return Location(self._location.address, root, self._location.settings)
 
-    @property
-    def admin(self) -> Admin:
-        """For what else there is to ask and to tell."""
-        return self._admin
-
     def topics(self) -> Mapping[str, TopicFacts]:
         return {
             topic.name: TopicFacts(topic.topic_id, len(topic.partitions), topic.is_internal)
@@ -70,6 +65,9 @@ class BrokerAccess:
         if self._storage is None:
             return [InputRange(wanted, None, None) for wanted in ranges]
         return self._storage.plan(ranges)
+
+    def tell_progress(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self._admin.alter_group_offsets(group_id, offsets)
 
     def close(self) -> None:
         self._admin.close()

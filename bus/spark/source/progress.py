@@ -10,7 +10,6 @@ import logging
 
 from bus.errors import BusError
 from bus.spark.source.access import LogAccess
-from bus.spark.source.broker_access import BrokerAccess
 from bus.spark.source.options import SourceOptions
 from bus.spark.source.positions import QueryOffsets
 
@@ -25,14 +24,16 @@ class QueryProgress:
         self._has_failed = False
 
     def commit(self, done: QueryOffsets) -> None:
-        """Returns without having told anybody where only the storage is there, or the broker refuses."""
-        if not isinstance(self._access, BrokerAccess) or done == self._told:
-            return
-        group_id = self._options.group_id or f"{self._options.group_id_prefix}-{done.query_id}"
+        """Returns without having told anybody if the broker refuses, or does not answer."""
+        if self._told is not None and done.topic_ids != self._told.topic_ids:
+            self._told = None  # what was committed for a topic that is gone is gone with it
         known = {} if self._told is None else self._told.offsets
         news = {partition: offset for partition, offset in done.offsets.items() if known.get(partition) != offset}
+        if not news:
+            return
+        group_id = self._options.group_id or f"{self._options.group_id_prefix}-{done.query_id}"
         try:
-            self._access.admin.alter_group_offsets(group_id, news)
+            self._access.tell_progress(group_id, news)
         except BusError as error:
             if not self._has_failed:  # once, not at each batch
                 _log.warning("progress of group %s is not shown: %s", group_id, error)

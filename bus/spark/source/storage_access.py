@@ -74,6 +74,9 @@ class StorageAccess:
     def plan(self, ranges: Collection[OffsetRange]) -> list[InputRange]:
         return [self._planned(wanted) for wanted in ranges]
 
+    def tell_progress(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Only a broker writes."""
+
     def close(self) -> None:
         self._readers.clear()
 
