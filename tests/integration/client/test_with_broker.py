@@ -85,7 +85,7 @@ def test_single_records_come_back_as_they_were_sent(address: str) -> None:
         *("single", 0, 0, 1_600_000_000_123, TimestampType.CREATE_TIME),
         *(b"k", b"a", [("x", b"1"), ("x", None)], first.leader_epoch),
     )
-    assert (second.offset, second.key, second.value, second.headers) == (1, b"gone", None, [])
+    assert (second.offset, second.key, second.value, second.headers) == (1, b"gone", None, ())
     assert (placed.offset, placed.timestamp_ms) == (1, second.timestamp_ms)
     assert placed.version >= 1
 
