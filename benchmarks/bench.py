@@ -56,6 +56,13 @@ class Sizes:
     consumed_records: int = 5_000_000
     timers: int = 100_000
     timers_life_ms: int = 180_000
+    day_commits: int = 200_000  # of the 8.64 million that a day has at 100 a second
+    day_commits_ruled: int = 8_640_000
+    rewritten_commits: int = 256
+    compacted_records: int = 10_000_000
+    compacted_keys: int = 1_000_000
+    rolling_seconds: float = 20.0
+    kept_versions: int = 10_000
 
 
 QUICK = Sizes(
@@ -81,6 +88,13 @@ QUICK = Sizes(
     offset_commits=20_000,
     consumed_records=500_000,
     timers=20_000,
+    day_commits=3_000,
+    day_commits_ruled=200_000,
+    rewritten_commits=32,
+    compacted_records=300_000,
+    compacted_keys=30_000,
+    rolling_seconds=3.0,
+    kept_versions=300,
     sweep_seconds=0.5,
     peer_sweep_seconds=1.0,
     batch_records=(100, 10_000),
@@ -119,7 +133,12 @@ class Bench:
         if self.kafka is not None:
             self.kafka.stop()
             self.kafka = None
-        for path in self.folder.rglob("*"):
+        self.cut(self.folder)
+
+    @staticmethod
+    def cut(folder: Path) -> None:
+        """Give the space of what is in it back before the theme is over."""
+        for path in folder.rglob("*"):
             if path.is_file() and path.stat().st_size >= _CUT_BYTES_MIN:
                 os.truncate(path, 0)
 

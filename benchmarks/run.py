@@ -22,13 +22,16 @@ from benchmarks.themes.batch_sizes import measure_batch_sizes
 from benchmarks.themes.batches import measure_batches
 from benchmarks.themes.commits import measure_many_commits
 from benchmarks.themes.consumption import measure_consumption
+from benchmarks.themes.days import measure_day
 from benchmarks.themes.fetches import measure_fetch
 from benchmarks.themes.groups import measure_groups, measure_offsets
 from benchmarks.themes.idempotence import measure_idempotence
 from benchmarks.themes.latencies import measure_delivery, measure_produce_latency
 from benchmarks.themes.load_latencies import measure_load_latencies
+from benchmarks.themes.maintenance import measure_maintenance
 from benchmarks.themes.many_producers import measure_many_producers
 from benchmarks.themes.partitions import measure_many_partitions, measure_soak
+from benchmarks.themes.restarts import measure_restarts
 from benchmarks.themes.single_sends import measure_sends
 from benchmarks.themes.timers import measure_timers
 
@@ -50,6 +53,9 @@ _THEMES: dict[str, Theme] = {
     "offsets": measure_offsets,
     "timers": measure_timers,
     "partitions": measure_many_partitions,
+    "maintenance": measure_maintenance,
+    "day": measure_day,
+    "restarts": measure_restarts,
     "commits": measure_many_commits,  # last: it leaves the most files behind
 }
 _SOAK = "soak"

@@ -1,4 +1,4 @@
-"""Runs the clients of either side that are processes of their own, and reads what they print."""
+"""Runs the programs that are processes of their own, clients of either side above all, and reads what they print."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def has_confluent() -> bool:
 
 def run_sends(peer: str, address: str, topic: str, *, seconds: float, **options: object) -> SendRun:
     """`options` of `benchmarks.sends` with underscores for dashes. Raises `RuntimeError` with what it said."""
-    printed = _run(
+    printed = run_program(
         "sends", peer=peer, address=address, topic=topic, seconds=seconds, warm_up_seconds=seconds / 8, **options
     )
     return SendRun(
@@ -45,7 +45,7 @@ def run_sends(peer: str, address: str, topic: str, *, seconds: float, **options:
 
 def run_paced(address: str, topic: str, *, rate: float, seconds: float, warm_up_seconds: float) -> LoadLatency:
     """The SDK's producer at `rate` records a second."""
-    printed = _run(
+    printed = run_program(
         "paced_sends", address=address, topic=topic, rate=rate, seconds=seconds, warm_up_seconds=warm_up_seconds
     )
     return LoadLatency(**printed)
@@ -53,12 +53,14 @@ def run_paced(address: str, topic: str, *, rate: float, seconds: float, warm_up_
 
 def run_consumption(peer: str, address: str, topic: str, *, partitions: int, records: int) -> float:
     """Records a second as Python objects, from the first one on."""
-    printed = _run("consumes", peer=peer, address=address, topic=topic, partitions=partitions, records=records)
+    printed = run_program("consumes", peer=peer, address=address, topic=topic, partitions=partitions, records=records)
     return float(printed["records_per_second"])
 
 
-def _run(module: str, **options: object) -> dict[str, Any]:
-    command = [sys.executable, "-m", f"benchmarks.{module}"]
+def run_program(module: str, *arguments: str, timeout_s: float = _TIMEOUT_S, **options: object) -> dict[str, Any]:
+    """`python -m benchmarks.<module>` with `arguments`, and `options` with underscores for dashes: the JSON of its last
+    line. Raises `RuntimeError` with what it said."""
+    command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
     for name, value in options.items():
         dashed = name.replace("_", "-")
         if value is True:
@@ -67,7 +69,7 @@ def _run(module: str, **options: object) -> dict[str, Any]:
             command.append(f"--no-{dashed}")
         else:
             command += [f"--{dashed}", str(value)]
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=timeout_s)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command[2:])} failed: {done.stderr.strip()[-800:]}")
     return dict(json.loads(done.stdout.splitlines()[-1]))
