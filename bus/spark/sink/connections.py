@@ -1,4 +1,4 @@
-"""What the tasks of one Python worker share: a connection to each cluster, and the ids of producers.
+"""What the writers of one Python worker share: a connection to each cluster, and the ids of producers.
 
 A micro-batch has no time to connect anew. Guards one promise: what is kept is only what never changes, or is asked for
 again when the broker does not know it.
@@ -14,9 +14,11 @@ from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.spark.sink.options import SinkOptions
 from bus.spark.sink.stamped_writer import StampedWriter, call_until
+from bus.spark.source.options import OptionError
 
 _PRODUCER_IDS_MAX = 10_000
 _clusters: dict[tuple[tuple[str, ...], ProducerConfig], Cluster] = {}
+_topics_seen: set[tuple[tuple[str, ...], str]] = set()
 _producer_ids: dict[tuple[tuple[str, ...], str], int] = {}
 
 
@@ -29,6 +31,24 @@ def open_writer(options: SinkOptions, producer_name: str, producer_epoch: int) -
         producer_id=_producer_id(options, cluster, producer_name),
         producer_epoch=producer_epoch,
     )
+
+
+def check_topic(options: SinkOptions, *, must_answer: bool) -> None:
+    """That the topic of the options exists, asked once. Where nobody answers and nobody `must_answer`, tasks will wait.
+
+    Raises `OptionError`.
+    """
+    if options.topic is None or (options.addresses, options.topic) in _topics_seen:
+        return
+    try:
+        _cluster(options).refresh([options.topic])
+    except BusError as error:
+        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not error.retriable:
+            raise OptionError(f"topic: {error.message}") from None
+        if must_answer:
+            raise OptionError(f"bus.bootstrap.servers: {error.message}") from None
+    else:
+        _topics_seen.add((options.addresses, options.topic))
 
 
 def forget_producer(options: SinkOptions, producer_name: str) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from bus.spark.sink.columns import SinkColumns, sink_columns
+from bus.spark.sink.connections import check_topic
 from bus.spark.sink.identities import task_identity
 from bus.spark.sink.options import Application, SinkOptions, parse_sink_options
 from bus.spark.sink.task import write_rows
@@ -63,15 +64,18 @@ def batch_writer(schema: StructType, options: Mapping[str, str], *, overwrite: b
     if overwrite:
         raise OptionError("mode: expected append, found overwrite: a topic is only appended to")
     parsed = parse_sink_options(options, is_stream=False)
-    application = parsed.application or Application(str(uuid.uuid4()), 0)
-    return BusBatchWriter(parsed, sink_columns(schema, parsed), application)
+    columns = sink_columns(schema, parsed)
+    check_topic(parsed, must_answer=True)
+    return BusBatchWriter(parsed, columns, parsed.application or Application(str(uuid.uuid4()), 0))
 
 
 def stream_writer(schema: StructType, options: Mapping[str, str]) -> BusStreamWriter:
     """Every output mode appends, as with Kafka: a result that is given out again is another record. Raises
-    `OptionError`."""
+    `OptionError`, which is for the start: Spark asks again for each batch, when a broker may be away."""
     parsed = parse_sink_options(options, is_stream=True)
-    return BusStreamWriter(parsed, sink_columns(schema, parsed))
+    columns = sink_columns(schema, parsed)
+    check_topic(parsed, must_answer=False)
+    return BusStreamWriter(parsed, columns)
 
 
 def _context() -> TaskContext:
