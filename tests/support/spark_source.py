@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from bus import Producer
 
@@ -36,3 +39,62 @@ def produce(port: int, topic: str, values: Iterable[bytes | None], partition: in
         for value in values:
             producer.send(topic, value, partition=partition)
         producer.flush()
+
+
+class Stream:
+    """A streaming query whose rows are kept here, batch by batch, over runs with one checkpoint."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        where: Path | int,
+        checkpoint: Path,
+        schema: str | None = None,
+        /,
+        **options: str | int,
+    ) -> None:
+        reader = spark.readStream.format("bus").options(**place(where), **named(options))
+        self._frame = (reader.schema(schema) if schema else reader).load()
+        self._checkpoint = checkpoint
+        self.batches: list[list[Row]] = []
+        self.before_batch: Callable[[], object] = lambda: None  # planned, but not read
+        self.after_batch: Callable[[], object] = lambda: None
+
+    def start(self, **trigger: Any) -> StreamingQuery:
+        writer = self._frame.writeStream.option("checkpointLocation", str(self._checkpoint))
+        return writer.foreachBatch(self._keep).trigger(**trigger).start()
+
+    def run(self, **trigger: Any) -> list[list[Row]]:
+        """The batches of a query that ends by itself: AvailableNow, unless another trigger is given."""
+        before = len(self.batches)
+        query = self.start(**(trigger or {"availableNow": True}))
+        try:
+            assert query.awaitTermination(100), "the query has not ended"
+        finally:
+            query.stop()
+        return self.batches[before:]
+
+    @contextmanager
+    def running(self, **trigger: Any) -> Iterator[StreamingQuery]:
+        query = self.start(**(trigger or {"processingTime": "50 milliseconds"}))
+        try:
+            yield query
+        finally:
+            query.stop()
+
+    def _keep(self, frame: DataFrame, _batch: int) -> None:
+        self.before_batch()
+        self.batches.append(frame.collect())
+        self.after_batch()
+
+    @property
+    def offsets(self) -> dict[int, list[int]]:
+        """Of each partition, in the order in which they came."""
+        found: dict[int, list[int]] = {}
+        for row in self.rows:
+            found.setdefault(row.partition, []).append(row.offset)
+        return found
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for batch in self.batches for row in batch]

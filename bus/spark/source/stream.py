@@ -10,6 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -109,6 +110,7 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begun = self._decode(start)
         self._seen = now = self._patiently(self._look)
+        self._show_progress(begun, now)
         going = continue_at(begun, now)
         self._tell(going.losses)
         end = {partition: bounds.end for partition, bounds in now.bounds.items()}
@@ -137,16 +139,19 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = self._patiently(self._look)
         self._target = {partition: bounds.end for partition, bounds in now.bounds.items()}
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """The batch is done: tell of it. What cannot be told now the next batch tells."""
-        if self._options.has_progress:
-            self._progress = self._progress or QueryProgress(self._options, self._opened())
-            self._progress.commit(self._decode(end))
-
     def stop(self) -> None:
         if self._access is not None:
             self._access.close()
             self._access = None
+
+    def _show_progress(self, done: QueryOffsets, now: LogNow) -> None:
+        """Spark asks for the next offsets when the batch before them is done; its own word, commit(), comes only when
+        there is a next batch, which would leave the last one open for as long as nothing comes."""
+        if not self._options.has_progress:
+            return
+        self._progress = self._progress or QueryProgress(self._options, self._opened())
+        offsets = {partition: done.offsets[partition] for partition in same_topics(done, now.selection.topic_ids)}
+        self._progress.commit(replace(done, offsets=offsets))
 
     # ------------------------------------------------------------------ a batch
 

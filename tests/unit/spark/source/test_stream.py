@@ -154,6 +154,34 @@ def test_the_status_shows_the_ends_that_the_last_trigger_saw(log: FakeLogAccess)
     assert (reported["orders"], len(log.asked)) == ({"0": 10, "1": 5}, asked)
 
 
+def test_what_a_query_has_done_is_told_when_it_asks_for_more(log: FakeLogAccess) -> None:
+    query = Query(log, **{"bus.group.id": "sales", "maxOffsetsPerTrigger": "3"}).begin()
+    query.batch()
+    assert log.groups == {"sales": {P0: 0, P1: 0}}  # the first batch is planned, not done
+    query.batch()
+    assert log.groups == {"sales": {P0: 2, P1: 1}}
+    query.batch(ALL)
+    assert query.batch() is None
+    assert log.groups == {"sales": {P0: 10, P1: 5}}
+
+
+def test_progress_is_of_topics_that_are_there(log: FakeLogAccess) -> None:
+    log.create("alerts", 2)
+    query = Query(log, **{"bus.group.id": "sales", "subscribe": "orders,alerts", "failOnDataLoss": "false"}).begin()
+    query.batch()
+    log.delete("alerts")
+    log.groups.clear()
+    query.batch()
+    assert log.groups == {"sales": {P0: 10, P1: 5}}
+
+
+def test_a_query_that_wants_no_group_tells_nobody(log: FakeLogAccess) -> None:
+    query = Query(log, **{"bus.progress": "false"}).begin()
+    query.batch()
+    query.batch()
+    assert log.groups == {}
+
+
 # ---------------------------------------------------------------- limits
 
 
