@@ -133,6 +133,8 @@ class TopicTables:
         try:
             table = DeltaTable(str(path), version=version)
         except TableNotFoundError:
+            if version is not None and (path / "_delta_log").is_dir():  # none of that version, or of an older one
+                raise StorageFault(f"{partition}: {_describe_versions(path, version)}") from None
             raise StorageDamaged(f"{partition}: expected a Delta table in {path}, found none") from None
         except (DeltaError, OSError, ValueError) as error:
             if version is not None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from bus.point_in_time import Bound
 from bus.sql import SqlError
+from bus.sql.connection import check_topic_of
 from bus.sql.statement import AmbiguousName, quote_name, topics_named, views_named
 from bus.system_views import VIEW_NAMES, VIEW_SCHEMA
 from bus.topic_tables import TopicTables
@@ -30,12 +31,15 @@ def run_statement(
     """All rows of the statement. Raises `SqlError`, `StorageFault`, or what `bus.spark.session` raises."""
     from pyspark.errors import PySparkException
 
-    from bus.spark import read_topic, register_views, session
+    from bus.spark import read_topic, session
     from bus.spark.sessions import SHORT_SESSION
+    from bus.spark.topics import with_text
+    from bus.spark.views import register_json_views, register_system_views
 
-    topics = TopicTables(root).topics()
+    tables = TopicTables(root)
+    topics, views = tables.topics(), tables.cluster().views
     if statement.casefold().strip().rstrip("; ").split() == ["show", "tables"]:
-        return pa.table({"name": pa.array(topics, pa.string())})
+        return pa.table({"name": pa.array([*topics, *sorted(view.name for view in views.values())], pa.string())})
     try:
         named = topics_named(statement, topics)
     except AmbiguousName as error:
@@ -48,36 +52,27 @@ def run_statement(
     spark = session("bus sql", conf=settings)
     spark.sparkContext.setLogLevel("ERROR")
     try:
+
+        def read(topic: str) -> DataFrame:
+            return read_topic(spark, root, topic, at_version=at_version, at_offset=at_offset)
+
         for topic in named:
-            frame = read_topic(spark, root, topic, at_version=at_version, at_offset=at_offset)
-            _with_text(frame).createOrReplaceTempView(quote_name(topic))
-        register_views(spark, root, views_named(statement, VIEW_NAMES, VIEW_SCHEMA))
+            with_text(read(topic)).createOrReplaceTempView(quote_name(topic))
+        register_system_views(spark, tables, views_named(statement, VIEW_NAMES, VIEW_SCHEMA))
+        chosen = [views[name] for name in views_named(statement, views, VIEW_SCHEMA)]
+        for view in chosen:
+            check_topic_of(view, topics)
+        register_json_views(spark, tables, chosen, read)
         return spark.sql(statement).toArrow()
     except PySparkException as error:
-        raise SqlError(_plain(error, topics)) from None
+        raise SqlError(_plain(error, topics, [*VIEW_NAMES, *sorted(view.name for view in views.values())])) from None
     finally:
         spark.stop()
 
 
-def _with_text(frame: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as sql
-    from pyspark.sql.types import BinaryType
-
-    binary = [name for name in ("key", "value") if isinstance(frame.schema[name].dataType, BinaryType)]
-    columns: list[Any] = []
-    for name in frame.columns:
-        if name in binary:
-            escaped = sql.regexp_replace(sql.hex(name), "(..)", r"\\\\x$1")
-            text = sql.try_validate_utf8(sql.col(name).cast("string"))
-            columns.append(sql.coalesce(text, escaped).alias(name))
-        else:
-            columns.append(sql.col(name))
-    return frame.select(*columns, *(sql.col(name).alias(f"{name}_bytes") for name in binary))
-
-
-def _plain(error: PySparkException, topics: Iterable[str]) -> str:
+def _plain(error: PySparkException, topics: Iterable[str], views: Iterable[str]) -> str:
     """The first line of Spark's message: behind it are its query plan and its Java stack."""
     message = str(error).strip().splitlines()[0].removesuffix(";")
     if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
-        return f"{message}\nviews: {', '.join(VIEW_NAMES)}\ntopics: {', '.join(topics) or 'none yet'}"
+        return f"{message}\nviews: {', '.join(views)}\ntopics: {', '.join(topics) or 'none yet'}"
     return message

@@ -1,7 +1,7 @@
 """Views of JSON values as typed columns: what they are, the text of their columns, and their SQL for both engines."""
 
 from bus.json_views.columns import ArrayType, Field, JsonType, ScalarType, SchemaError, StructType
-from bus.json_views.ddl import format_ddl, parse_ddl
+from bus.json_views.ddl import format_ddl, format_type, parse_ddl
 from bus.json_views.inference import infer_fields
 from bus.json_views.view import ENVELOPE_COLUMNS, JsonView, check_view
 
@@ -16,6 +16,7 @@ __all__ = [
     "StructType",
     "check_view",
     "format_ddl",
+    "format_type",
     "infer_fields",
     "parse_ddl",
 ]

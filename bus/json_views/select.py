@@ -25,37 +25,43 @@ from bus.json_views.ddl import format_type
 from bus.json_views.patterns import BOOLEAN, DATE, NUMBER, TIMESTAMP, WHOLE, ZONE
 from bus.json_views.view import CORRUPT_COLUMN, JsonView
 
-TEXT = ScalarType("string")
-_ROW = "_object"  # the struct of texts
+_TEXT = ScalarType("string")
+OBJECT = "_object"
 
 
 class Dialect(Protocol):
     """How an engine says it."""
 
     def name(self, name: str) -> str: ...
-    def parse(self, view: JsonView) -> str:
-        """An expression over `value`: the struct of texts; null of what is no JSON object."""
+    def parse(self, view: JsonView) -> tuple[tuple[str, str], ...]:
+        """Columns to add to those of the topic, one after the other. The last one is `_object`, the struct of texts;
+        null of what is no JSON object."""
         ...
 
     def matches(self, text: str, pattern: str) -> str: ...
     def cast(self, text: str, json_type: ScalarType) -> str: ...
-    def each(self, items: str, variable: str, body: str) -> str: ...
+    def each(self, items: str, item: JsonType, variable: str, body: str) -> str: ...
     def struct(self, values: list[tuple[str, str]]) -> str: ...
 
 
 def select_view(view: JsonView, dialect: Dialect, source: str) -> str:
     """`source` is the topic, as the dialect names it."""
+    for name, expression in dialect.parse(view):
+        source = f"(SELECT *, {expression} AS {name} FROM {source}) AS {name}_rows"
+    return f"SELECT {', '.join(columns_of(view, dialect))} FROM {source}"
+
+
+def columns_of(view: JsonView, dialect: Dialect) -> list[str]:
+    """Over the columns of the topic and those of `parse`."""
     before = [dialect.name(column) for column in view.columns if column != CORRUPT_COLUMN]
     fields = [
-        f"{_convert(dialect, field.type, _part(dialect, _ROW, field), 0)} AS {dialect.name(field.name)}"
+        f"{_convert(dialect, field.type, _part(dialect, OBJECT, field), 0)} AS {dialect.name(field.name)}"
         for field in view.fields
     ]
-    after = []
-    if CORRUPT_COLUMN in view.columns:
-        corrupt = f"CASE WHEN {_ROW} IS NULL THEN {dialect.name('value')} END"
-        after = [f"{corrupt} AS {dialect.name(CORRUPT_COLUMN)}"]
-    parsed = f"SELECT *, {dialect.parse(view)} AS {_ROW} FROM {source}"
-    return f"SELECT {', '.join([*before, *fields, *after])} FROM ({parsed}) AS parsed"
+    if CORRUPT_COLUMN not in view.columns:
+        return [*before, *fields]
+    corrupt = f"CASE WHEN {OBJECT} IS NULL THEN {dialect.name('value')} END AS {dialect.name(CORRUPT_COLUMN)}"
+    return [*before, *fields, corrupt]
 
 
 def _part(dialect: Dialect, struct: str, field: Field) -> str:
@@ -68,7 +74,7 @@ def _convert(dialect: Dialect, json_type: JsonType, text: str, depth: int) -> st
             return _convert_scalar(dialect, json_type, text)
         case ArrayType(item):
             variable = f"item{depth}"
-            return dialect.each(text, variable, _convert(dialect, item, variable, depth + 1))
+            return dialect.each(text, item, variable, _convert(dialect, item, variable, depth + 1))
         case StructType(fields):
             parts = [(field, _part(dialect, text, field)) for field in fields]
             values = [(field.name, _convert(dialect, field.type, part, depth)) for field, part in parts]
@@ -92,32 +98,23 @@ def _convert_scalar(dialect: Dialect, json_type: ScalarType, text: str) -> str:
     return f"CASE WHEN {dialect.matches(text, pattern.get(kind, NUMBER))} THEN {cast} END"
 
 
-def _texts(json_type: JsonType) -> JsonType:
-    """The same shape, with texts in it."""
-    match json_type:
-        case ScalarType():
-            return TEXT
-        case ArrayType(item):
-            return ArrayType(_texts(item))
-        case StructType(fields):
-            return StructType(tuple(Field(field.name, _texts(field.type)) for field in fields))
+_STRICTLY = "map('allowSingleQuotes', 'false', 'allowNonNumericNumbers', 'false', 'mode', 'PERMISSIVE')"
 
 
 @dataclass(frozen=True, slots=True)
 class SparkDialect:
     """Spark's parser stops after the first value, so the text is parsed as a list, which must have one object. Its
-    leniency towards other quotes and NaN is switched off."""
+    leniency towards other quotes and NaN is switched off. A list of objects that has one element of another type would
+    be null as a whole, so such lists are texts first, and parsed element by element."""
 
     def name(self, name: str) -> str:
         return f"`{name}`"
 
-    def parse(self, view: JsonView) -> str:
-        row = StructType(tuple(Field(field.name, _texts(field.type)) for field in view.fields))
-        options = "map('allowSingleQuotes', 'false', 'allowNonNumericNumbers', 'false', 'mode', 'PERMISSIVE')"
-        schema = format_type(ArrayType(row)).replace("'", "\\'")
-        items = f"from_json(concat('[', `value`, ']'), '{schema}', {options})"
+    def parse(self, view: JsonView) -> tuple[tuple[str, str], ...]:
+        row = StructType(tuple(Field(field.name, _spark_shape(field.type)) for field in view.fields))
+        items = f"from_json(concat('[', `value`, ']'), '{format_type(ArrayType(row))}', {_STRICTLY})"
         is_object = "`value` RLIKE '^[ \\\\t\\\\r\\\\n]*[{]'"
-        return f"CASE WHEN {is_object} AND size({items}) = 1 THEN {items}[0] END"
+        return ("_items", items), (OBJECT, f"CASE WHEN {is_object} AND size(_items) = 1 THEN _items[0] END")
 
     def matches(self, text: str, pattern: str) -> str:
         return f"{text} RLIKE '^({pattern})$'"
@@ -125,7 +122,10 @@ class SparkDialect:
     def cast(self, text: str, json_type: ScalarType) -> str:
         return f"try_cast({text} AS {format_type(json_type)})"
 
-    def each(self, items: str, variable: str, body: str) -> str:
+    def each(self, items: str, item: JsonType, variable: str, body: str) -> str:
+        if not isinstance(item, ScalarType):
+            shape = format_type(_spark_shape(item))
+            items = f"transform({items}, text -> from_json(text, '{shape}', {_STRICTLY}))"
         return f"transform({items}, {variable} -> {body})"
 
     def struct(self, values: list[tuple[str, str]]) -> str:
@@ -140,7 +140,7 @@ class DuckdbDialect:
     def name(self, name: str) -> str:
         return f'"{name}"'
 
-    def parse(self, view: JsonView) -> str:
+    def parse(self, view: JsonView) -> tuple[tuple[str, str], ...]:
         shape = _quote(json.dumps({field.name: _duckdb_shape(field.type) for field in view.fields}))
         lenient = "(?i)nan|inf|,[ \\t\\r\\n]*[]}]"
         strings = '"([^"\\\\]|\\\\.)*"'
@@ -149,10 +149,8 @@ class DuckdbDialect:
             f"regexp_matches(regexp_replace(\"value\", '{strings}', '\"\"', 'g'), '{lenient}')"
         )
         is_object = "regexp_matches(\"value\", '^[ \\t\\r\\n]*[{]')"
-        return (
-            f'CASE WHEN {is_object} AND json_valid("value") AND NOT ({is_lenient}) '
-            f'THEN json_transform("value", {shape}) END'
-        )
+        is_right = f'{is_object} AND json_valid("value") AND NOT ({is_lenient})'
+        return ((OBJECT, f'CASE WHEN {is_right} THEN json_transform("value", {shape}) END'),)
 
     def matches(self, text: str, pattern: str) -> str:
         return f"regexp_full_match({text}, '{pattern}')"
@@ -160,11 +158,22 @@ class DuckdbDialect:
     def cast(self, text: str, json_type: ScalarType) -> str:
         return f"try_cast({text} AS {_duckdb_type(json_type)})"
 
-    def each(self, items: str, variable: str, body: str) -> str:
+    def each(self, items: str, item: JsonType, variable: str, body: str) -> str:
         return f"list_transform({items}, lambda {variable}: {body})"
 
     def struct(self, values: list[tuple[str, str]]) -> str:
         return "struct_pack(" + ", ".join(f'"{name}" := {value}' for name, value in values) + ")"
+
+
+def _spark_shape(json_type: JsonType) -> JsonType:
+    """With texts in it."""
+    match json_type:
+        case ScalarType():
+            return _TEXT
+        case ArrayType():
+            return ArrayType(_TEXT)
+        case StructType(fields):
+            return StructType(tuple(Field(field.name, _spark_shape(field.type)) for field in fields))
 
 
 def _duckdb_type(json_type: ScalarType) -> str:

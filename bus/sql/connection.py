@@ -1,15 +1,16 @@
 """SQL over topics with the embedded engine, no broker and no Spark needed.
 
 Each topic is a view of its name, with the columns that bus/sql/views.py describes; beside them are the views of
-bus/system_views.py, also in the schema `bus`, since a topic of such a name comes first. Guards two promises: a
-statement sees the last committed version of each partition at the time of its `sql()` call, or the point in time that
-was asked for; and a bus root is only read, without a lock.
+bus/system_views.py and those of JSON values that the cluster's metadata has, all of them also in the schema `bus`,
+since a topic of such a name comes first. Guards two promises: a statement sees the last committed version of each
+partition at the time of its `sql()` call, or the point in time that was asked for; and a bus root is only read, without
+a lock.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +18,8 @@ import duckdb
 import pyarrow as pa
 
 from bus.errors import StorageFault
+from bus.json_views import JsonView
+from bus.json_views.select import DUCKDB, select_view
 from bus.point_in_time import Bound, bound_of, check_bound
 from bus.sql.statement import AmbiguousName, quote_name, quote_offset, tokens, topics_named, views_named
 from bus.sql.views import create_view
@@ -82,6 +85,7 @@ class Connection:
         self._at_version = at_version
         self._at_offset = at_offset
         self._views: dict[str, str] = {}  # topic -> the statement that made its view
+        self._json_views: set[str] = set()  # in the schema of the bus, by casefolded name
         self._engine = duckdb.connect()
         self._engine.execute(_SETTINGS)
         self._engine.execute(f"CREATE SCHEMA {VIEW_SCHEMA}")
@@ -95,17 +99,19 @@ class Connection:
         """Run one statement; `?` and `$1` stand for `parameters`. Raises `SqlError`.
 
         `offset` is the column, unless a number, a parameter or a parenthesis follows it. `SHOW TABLES` lists the
-        topics. A name that is no plain word, like "my-topic", is written in double quotes.
+        topics and the views of JSON values. A name that is no plain word, like "my-topic", is written in double quotes.
         """
         try:
             topics = self.topics
             if " ".join(token.text for token in tokens(query)).casefold().rstrip("; ") == "show tables":
-                return Result(pa.table({"name": pa.array(topics, pa.string())}).to_reader())
+                names = [*topics, *sorted(view.name for view in self._tables.cluster().views.values())]
+                return Result(pa.table({"name": pa.array(names, pa.string())}).to_reader())
             self._drop_views_but(topics)
             for topic in topics_named(query, topics):
                 self._refresh_view(topic)
             for name in views_named(query, VIEW_NAMES, VIEW_SCHEMA):
                 self._refresh_system_view(name, topics)
+            self._refresh_json_views(query, topics)
             # A cursor of its own, so that the rows of an earlier statement can still be read.
             relation = self._engine.cursor().sql(quote_offset(query), params=parameters)
             return Result(pa.table({}).to_reader() if relation is None else relation.to_arrow_reader())
@@ -134,6 +140,29 @@ class Connection:
         if name not in map(str.casefold, topics):
             self._engine.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {VIEW_SCHEMA}.{name}")
 
+    def _refresh_json_views(self, query: str, topics: Sequence[str]) -> None:
+        views = self._tables.cluster().views
+        self._drop_json_views(self._json_views - views.keys(), topics)
+        for name in views_named(query, views, VIEW_SCHEMA):
+            self._refresh_json_view(views[name], topics)
+
+    def _refresh_json_view(self, view: JsonView, topics: Sequence[str]) -> None:
+        check_topic_of(view, topics)
+        self._refresh_view(view.topic)
+        name = f"{VIEW_SCHEMA}.{quote_name(view.name)}"
+        select = select_view(view, DUCKDB, f"main.{quote_name(view.topic)}")
+        self._engine.execute(f"CREATE OR REPLACE VIEW {name} AS {select}")
+        self._json_views.add(view.name.casefold())
+        if view.name.casefold() not in map(str.casefold, topics):
+            self._engine.execute(f"CREATE OR REPLACE VIEW {quote_name(view.name)} AS SELECT * FROM {name}")
+
+    def _drop_json_views(self, names: Iterable[str], topics: Sequence[str]) -> None:
+        for name in names:
+            self._engine.execute(f"DROP VIEW {VIEW_SCHEMA}.{quote_name(name)}")
+            if name not in map(str.casefold, topics):
+                self._engine.execute(f"DROP VIEW IF EXISTS {quote_name(name)}")
+        self._json_views.difference_update(names)
+
     def _drop_views_but(self, topics: Sequence[str]) -> None:
         for gone in self._views.keys() - set(topics):
             self._engine.execute(f"DROP VIEW {quote_name(gone)}")
@@ -142,7 +171,8 @@ class Connection:
     def _hint(self, query: str, error: duckdb.Error) -> str:
         topics = self.topics
         if isinstance(error, duckdb.CatalogException) and re.search(r"Table .*does not exist", str(error)):
-            return f"\nviews: {', '.join(VIEW_NAMES)}\ntopics: {', '.join(topics) or 'none yet'}"
+            names = [*VIEW_NAMES, *sorted(view.name for view in self._tables.cluster().views.values())]
+            return f"\nviews: {', '.join(names)}\ntopics: {', '.join(topics) or 'none yet'}"
         if isinstance(error, duckdb.ParserException):
             odd = [
                 name for name in topics if not name.isidentifier() and re.search(rf"(?<!\"){re.escape(name)}", query)
@@ -171,6 +201,12 @@ def connect(root: str, *, at_version: Bound | None = None, at_offset: Bound | No
     for every partition, or a mapping from topic name or `TopicPartition` to a number. Raises `RootNotUsable`.
     """
     return Connection(root, at_version=at_version, at_offset=at_offset)
+
+
+def check_topic_of(view: JsonView, topics: Container[str]) -> None:
+    """Raises `SqlError`."""
+    if view.topic not in topics:
+        raise SqlError(f"view {view.name}: its topic {view.topic} is gone")
 
 
 def _python_values(column: pa.Array) -> list[Any]:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import bus.sql
 from bus.model import TopicPartition
-from bus.spark import read_topic, register_views
+from bus.spark import read_topic, register
 from bus.system_views import VIEW_NAMES
 from tests.support.hand_written_groups import NO_TOPIC_ID, HandWrittenGroups, member
 from tests.support.hand_written_root import HandWrittenRoot
@@ -43,7 +43,7 @@ def groups(root: HandWrittenRoot) -> HandWrittenGroups:
 def test_both_engines_show_the_same_columns_and_rows(
     spark: SparkSession, root: HandWrittenRoot, groups: HandWrittenGroups, name: str
 ) -> None:
-    register_views(spark, str(root.folder))
+    register(spark, str(root.folder), topics=[], views=[name])
     distributed = spark.sql(f"SELECT * FROM {name}").toArrow()
     with bus.sql.connect(str(root.folder)) as connection:
         embedded = connection.sql(f"SELECT * FROM {name}").arrow()
@@ -54,17 +54,18 @@ def test_both_engines_show_the_same_columns_and_rows(
 
 
 def test_views_of_a_root_without_groups_are_empty(spark: SparkSession, root: HandWrittenRoot) -> None:
-    register_views(spark, str(root.folder))
-    assert [spark.table(name).count() for name in ("groups", "group_members", "group_offsets", "lag")] == [0] * 4
+    names = ["groups", "group_members", "group_offsets", "lag"]
+    register(spark, str(root.folder), topics=[], views=names)
+    assert [spark.table(name).count() for name in names] == [0] * 4
 
 
 def test_registering_again_shows_later_commits(
     spark: SparkSession, root: HandWrittenRoot, groups: HandWrittenGroups
 ) -> None:
-    register_views(spark, str(root.folder), ["lag"])
+    register(spark, str(root.folder), topics=[], views=["lag"])
     before = spark.sql("SELECT lag FROM lag WHERE NOT is_stale")
     root.append("orders", 0, (b"k", b"v"))
-    register_views(spark, str(root.folder), ["lag"])
+    register(spark, str(root.folder), topics=[], views=["lag"])
     assert spark.sql("SELECT lag FROM lag WHERE NOT is_stale").collect() == [(2,)]
     assert before.collect() == [(1,)]
 
@@ -72,9 +73,8 @@ def test_registering_again_shows_later_commits(
 def test_a_topic_of_such_a_name_keeps_it(spark: SparkSession, root: HandWrittenRoot, groups: HandWrittenGroups) -> None:
     root.create_topic("lag")
     root.append("lag", 0, (b"k", b"mine"))
-    read_topic(spark, str(root.folder), "lag").createOrReplaceTempView("lag")
+    register(spark, str(root.folder), topics=["lag"], views=["lag"])
     try:
-        register_views(spark, str(root.folder))
         assert spark.sql("SELECT CAST(value AS STRING) FROM lag").collect() == [("mine",)]
         assert spark.sql("SELECT lag FROM bus.lag WHERE NOT is_stale").collect() == [(1,)]
     finally:

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bus.json_views import check_view
 from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE, delta_type, log_schema
-from bus.topics.cluster_records import BrokerRegistered, ClusterRecord, TopicCreated, encode_record
+from bus.topics.cluster_records import BrokerRegistered, ClusterRecord, TopicCreated, ViewCreated, encode_record
 
 Row = tuple[bytes | None, bytes | None]
 FIRST_TIMESTAMP_MS = 1_700_000_000_000  # the record at offset n is n ms later
@@ -119,6 +120,10 @@ class HandWrittenRoot:
             HandWrittenTable(folder / str(number), topic_id, value_type) for number in range(partitions)
         ]
         self.record(TopicCreated(topic, topic_id, partitions, leader_id=0))
+
+    def create_view(self, name: str, topic: str, schema: str, columns: Sequence[str] | None = None) -> None:
+        view = check_view(name, topic, schema, columns)
+        self.record(ViewCreated(view.name, view.topic, view.schema, ",".join(view.columns)))
 
     def append(self, topic: str, partition: int, *rows: Row, headers: Sequence[Any] | None = None) -> None:
         self.tables[topic][partition].append([key for key, _ in rows], [value for _, value in rows], headers)
