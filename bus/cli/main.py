@@ -14,6 +14,7 @@ _COMMANDS = {
     "groups": ("bus.cli.consumer_groups:groups", "List, describe, create, delete and reset consumer groups."),
     "offsets": ("bus.cli.offsets:offsets", "Show the offsets of a topic's partitions."),
     "sql": ("bus.cli.sql:sql", "Query topics with SQL, broker up or down."),
+    "views": ("bus.cli.views:views", "JSON values as typed columns for SQL: create, list, describe, delete."),
     "log": ("bus.cli.log:log", "Inspect and verify the tables under a topic."),
     "perf": ("bus.cli.perf:perf", "Measure produce, consume and latency."),
     "completion": ("bus.cli.completion:completion", "Print the completion script of a shell."),
