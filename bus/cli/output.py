@@ -11,15 +11,18 @@ import io
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from itertools import chain, islice
+from typing import Any, TypeVar
 
 import click
 
 LISTING_FORMATS = ("table", "json", "csv")
 _GAP = "  "
+_CHUNK_ROWS = 1_000
+T = TypeVar("T")
 # A newline in a value must not break a table, nor an escape sequence recolour the terminal.
 _CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
 
@@ -46,27 +49,41 @@ def resolve_form(form: str | None) -> str:
 def write_listing(
     columns: Sequence[Column], rows: Iterable[Sequence[Any]], form: str | None, *, may_expand: bool = False
 ) -> None:
-    """Print `rows`, each as long as `columns`; None is an empty cell, or null.
+    """Print `rows`, each as long as `columns`; None is an empty cell, or null. JSON and CSV are written as the rows
+    come, however many; a table is laid out as a whole.
 
     With `may_expand`, rows that are too long for the terminal are printed a cell a line.
     """
     match resolve_form(form):
         case "json":
-            write_json([dict(zip((column.name for column in columns), row, strict=True)) for row in rows])
+            write_json(dict(zip((column.name for column in columns), row, strict=True)) for row in rows)
         case "csv":
-            text = io.StringIO()
-            writer = csv.writer(text, lineterminator="\n")
-            writer.writerow([column.name for column in columns])
-            writer.writerows(rows)
-            click.echo(text.getvalue(), nl=False)
+            _write_csv([column.name for column in columns], rows)
         case _:
             _write_table(columns, rows, may_expand=may_expand)
 
 
-def write_json(items: Sequence[Any]) -> None:
+def write_json(items: Iterable[Any]) -> None:
     """One array, an item a line: a whole document for parsers, lines for grep."""
-    lines = ",\n ".join(json.dumps(item, ensure_ascii=False, default=str) for item in items)
-    click.echo(f"[{lines}]")
+    before = "["
+    for chunk in _chunks(items):
+        click.echo(before + ",\n ".join(json.dumps(item, ensure_ascii=False, default=str) for item in chunk), nl=False)
+        before = ",\n "
+    click.echo("[]" if before == "[" else "]")
+
+
+def _write_csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    for chunk in _chunks(chain([names], rows)):
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(chunk)
+        click.echo(text.getvalue(), nl=False)
+
+
+def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
+    """A write for each item would cost more than the item."""
+    rest = iter(items)
+    while chunk := list(islice(rest, _CHUNK_ROWS)):
+        yield chunk
 
 
 def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, may_expand: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import click
@@ -100,20 +101,33 @@ def _table_rows(table: Any) -> Iterator[Sequence[Any]]:
 
 
 def _write(columns: Sequence[Column], rows: Iterable[Sequence[Any]], form: str | None) -> int:
-    is_table = resolve_form(form) == "table"
-    shown: list[Sequence[Any]] = []
-    count = 0
-    for row in rows:
-        count += 1
-        if not is_table or count <= _TABLE_ROWS_MAX:
-            shown.append([_plain(cell) for cell in row])
-    if columns:
-        write_listing(columns, shown, form, may_expand=True)
-    if len(shown) < count:
-        click.echo(
-            f"{count_of(count, 'row')}, of which the first {len(shown):,} are shown; --format csv has all", err=True
-        )
-    return count
+    """How many there were. They are written as they come, but for a table."""
+    counted = _Counted(rows)
+    if columns and resolve_form(form) == "table":
+        write_listing(columns, list(islice(counted, _TABLE_ROWS_MAX)), form, may_expand=True)
+    elif columns:
+        write_listing(columns, counted, form)
+    shown = counted.count
+    for _ in counted:
+        pass
+    if columns and shown < counted.count:
+        total = count_of(counted.count, "row")
+        click.echo(f"{total}, of which the first {shown:,} are shown; --format csv has all", err=True)
+    return counted.count
+
+
+class _Counted:
+    def __init__(self, rows: Iterable[Sequence[Any]]) -> None:
+        self.count = 0
+        self._rows = iter(rows)
+
+    def __iter__(self) -> Iterator[Sequence[Any]]:
+        return self
+
+    def __next__(self) -> Sequence[Any]:
+        row = next(self._rows)
+        self.count += 1
+        return [_plain(cell) for cell in row]
 
 
 def _plain(cell: Any) -> Any:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 
@@ -58,3 +59,25 @@ def test_time_for_people_has_milliseconds_and_survives_the_end_of_the_calendar()
     assert human_time(1357041600250) == "2013-01-01T12:00:00.250Z"
     assert human_time(-1) == "-"
     assert human_time(2**60) == f"@{2**60}"
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_json_and_csv_are_written_as_the_rows_come(capsys: pytest.CaptureFixture[str], form: str) -> None:
+    seen: list[str] = []
+
+    def rows() -> Iterator[tuple[int]]:
+        for number in range(2_500):
+            if number == 2_400:
+                seen.append(capsys.readouterr().out)
+            yield (number,)
+
+    write_listing([Column("n")], rows(), form)
+    assert "1500" in seen[0]
+
+
+def test_listing_of_many_rows_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    for form in ("json", "csv"):
+        write_listing([Column("n")], ((number,) for number in range(2_500)), form)
+        out = capsys.readouterr().out
+        found = [row["n"] for row in json.loads(out)] if form == "json" else [int(n) for n in out.split()[1:]]
+        assert found == list(range(2_500))
