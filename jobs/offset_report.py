@@ -10,10 +10,8 @@ Reads the tables with Spark and needs no broker. Writes nothing.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
@@ -119,7 +117,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     )
     moment.add_argument(
         "--timestamp",
-        type=timestamp_ms,
+        type=jobs.timestamp_ms,
         metavar="TIME",
         help="as of the last version that was committed by then: ISO 8601, UTC unless it says otherwise",
     )
@@ -131,15 +129,6 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     except ValueError as error:
         parser.error(f"argument --version: {error}")
     return options
-
-
-def timestamp_ms(text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a time such as 2026-11-21T09:00:00Z, found {text!r}") from None
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
-    return round(aware.timestamp() * 1000)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import csv as csv_format
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from bus.config_keys import ConfigError
@@ -53,7 +55,12 @@ def run_job(name: str, body: Callable[[SparkSession], int], conf: Mapping[str, s
 
 
 def first_line(error: BaseException) -> str:
-    """Behind it are Spark's query plan and Java's stack."""
+    """Behind it are Spark's query plan and Java's stack. What Python raised is told as that."""
+    _, traceback, behind = str(error).rpartition("Traceback (most recent call last):")
+    if traceback:
+        raised = next((line for line in behind.splitlines()[1:] if line and not line[0].isspace()), "")
+        if raised:
+            return re.sub(r"^[\w.]*?(\w+: )", r"\1", raised).strip()
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith("An error occurred while calling")]
     return told[0].removeprefix(": ").removesuffix(";") if told else type(error).__name__
@@ -93,6 +100,16 @@ def positive_number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
     return int(text)
+
+
+def timestamp_ms(text: str) -> int:
+    """An argument's value: ISO 8601, UTC unless it says otherwise."""
+    try:
+        moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a time such as 2026-11-21T09:00:00Z, found {text!r}") from None
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+    return round(aware.timestamp() * 1000)
 
 
 def print_rows(frame: DataFrame, *, csv: bool) -> int:

@@ -1,0 +1,52 @@
+"""What a job tells of an error, and how it reads its arguments."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from bus.spark.jobs import first_line, timestamp_ms
+
+IN_A_TASK = """[PYTHON_DATA_SOURCE_ERROR] Failed to read: Traceback (most recent call last):
+  File "/srv/bus/source.py", line 5, in read
+    raise ValueError("the first")
+ValueError: the first
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/srv/bus/source.py", line 7, in read
+    raise _unknown("expected a topic")
+           ^^^^^^^^
+bus.errors.BusError: UNKNOWN_TOPIC_OR_PARTITION: expected a topic, found 'nope'
+ SQLSTATE: 38000
+\tat org.apache.spark.Somewhere(Some.scala:1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (IN_A_TASK, "BusError: UNKNOWN_TOPIC_OR_PARTITION: expected a topic, found 'nope'"),
+        ("An error occurred while calling o1.load.\n: java.io.IOException: no;\n\tat a.B", "java.io.IOException: no"),
+        ("[NOT_FOUND] no such path;\n'Project [*]", "[NOT_FOUND] no such path"),
+        ("An exception was thrown:\nTraceback (most recent call last):\n  File 'cut", "An exception was thrown:"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_an_error_is_one_line_without_plans_and_stacks(text: str, expected: str) -> None:
+    assert first_line(RuntimeError(text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1970-01-01T00:00:01Z", 1_000), ("1970-01-01", 0), ("1970-01-01T01:00:00.5+01:00", 500)],
+)
+def test_times_are_utc_unless_they_say_otherwise(text: str, expected: int) -> None:
+    assert timestamp_ms(text) == expected
+
+
+def test_text_that_is_no_time_is_refused() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="expected a time such as 2026-11-21T09:00:00Z, found 'soon'"):
+        timestamp_ms("soon")
