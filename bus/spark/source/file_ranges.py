@@ -136,8 +136,8 @@ def _groups(parquet: pq.ParquetFile, file: FileRange, columns: Sequence[str]) ->
     if not file.is_ordered:
         yield parquet.read(columns=list(columns), use_threads=False).sort_by("offset")
         return
-    leaves = [parquet.schema.column(index).path for index in range(len(parquet.schema))]
-    offset_leaf = leaves.index("offset")
+    schema = parquet.schema
+    offset_leaf = next(leaf for leaf in range(len(schema)) if schema.column(leaf).path == "offset")
     for index in range(parquet.metadata.num_row_groups):
         if _may_hold(parquet.metadata.row_group(index), offset_leaf, file):
             yield parquet.read_row_group(index, columns=list(columns), use_threads=False)

@@ -1,0 +1,113 @@
+"""A view that follows a table shows at every version what one that is opened anew shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bus.errors import StorageDamaged
+from bus.log_schema import log_schema
+from bus.ports import Committed
+from bus.storage_delta.following_reader import FollowingReader
+from bus.storage_delta.local_store import LocalStore
+from bus.storage_delta.partition_reader import TableView
+from bus.storage_delta.read_cache import ReadCache
+from bus.storage_delta.root import folder_of
+from tests.support.log_root import PARTITION, TOPIC_ID, LogRoot
+from tests.support.stores import NOW_MS
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogRoot:
+    log = LogRoot(tmp_path / "root")
+    log.append(2)
+    return log
+
+
+def follow(log: LogRoot, topic_id: str = TOPIC_ID) -> FollowingReader:
+    return FollowingReader(
+        LocalStore(str(log.root)), folder_of(PARTITION), log_schema(), ReadCache(), topic_id=topic_id
+    )
+
+
+def shown(view: TableView) -> tuple[object, ...]:
+    return view.state, list(view.live_files), view.timestamp_maxima_ms[: view.state.file_count], view.compacted_to
+
+
+def check(log: LogRoot, reader: FollowingReader) -> None:
+    assert shown(reader.refresh()) == shown(follow(log).refresh())
+    assert reader.reader.state.version == log.table.state.version
+    assert reader.reader.state.high_watermark == log.table.state.high_watermark
+
+
+def test_appends_are_followed_one_and_many(log: LogRoot) -> None:
+    reader = follow(log)
+    for commits in (1, 0, 5):
+        log.append(commits)
+        check(log, reader)
+
+
+def test_an_append_costs_no_new_reading_of_the_log(log: LogRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = follow(log)
+    log.append(3)
+    monkeypatch.setattr(reader.reader, "load", lambda **_: pytest.fail("read anew"))
+    assert reader.refresh().state.high_watermark == log.table.state.high_watermark
+
+
+def test_a_view_that_was_given_out_stays_what_it_was(log: LogRoot) -> None:
+    reader = follow(log)
+    view = reader.refresh()
+    before = shown(view)
+    log.append(3)
+    reader.refresh()
+    assert shown(view) == before
+
+
+def test_rolled_files_are_followed(log: LogRoot) -> None:
+    reader = follow(log)
+    log.append()
+    prepared = log.table.prepare_roll(log.table.files[:2], compression="none", now_ms=NOW_MS, tombstone_retention_ms=1)
+    assert isinstance(log.table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+    log.append()
+    check(log, reader)
+
+
+def test_a_log_start_that_moves_is_followed(log: LogRoot) -> None:
+    reader = follow(log)
+    assert isinstance(log.table.advance_log_start(13, leader_epoch=0, now_ms=NOW_MS), Committed)
+    log.append()
+    check(log, reader)
+    assert reader.refresh().state.log_start == 13
+
+
+def test_versions_that_were_dropped_before_they_were_read_are_passed(log: LogRoot) -> None:
+    reader = follow(log)
+    log.append(4)
+    log.table.write_checkpoint()
+    log.append()
+    for version in range(log.table.state.version - 1):
+        (log.log / f"{version:020}.json").unlink()
+    check(log, reader)
+
+
+def test_the_version_that_was_last_read_may_be_dropped(log: LogRoot) -> None:
+    reader = follow(log)
+    seen = reader.reader.state.version
+    log.append(4)
+    log.table.write_checkpoint()
+    for version in range(seen + 2):
+        (log.log / f"{version:020}.json").unlink()
+    check(log, reader)
+
+
+def test_a_version_that_cannot_be_read_is_damage_and_named(log: LogRoot) -> None:
+    reader = follow(log)
+    (log.log / f"{log.table.state.version + 1:020}.json").write_text("{", encoding="utf-8")
+    with pytest.raises(StorageDamaged, match=f"{log.table.state.version + 1:020}.json"):
+        reader.refresh()
+
+
+def test_a_table_of_another_topic_is_refused(log: LogRoot) -> None:
+    with pytest.raises(StorageDamaged, match="another"):
+        follow(log, topic_id="another")
