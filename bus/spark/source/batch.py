@@ -40,7 +40,7 @@ class BusBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         access = open_access(self._options.location)
         try:
-            return [*plan_input(self._ranges(access), access, self._options, cores=self._cores)]
+            return [*plan_input(self._ranges(access), access, self._options, self._options.sharing(self._cores))]
         finally:
             access.close()
 

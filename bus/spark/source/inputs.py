@@ -14,7 +14,7 @@ from bus.spark.source.access import InputRange, LogAccess, ReadRules
 from bus.spark.source.broker_access import BrokerAccess
 from bus.spark.source.file_ranges import read_range
 from bus.spark.source.options import Location, SourceOptions
-from bus.spark.source.planning import OffsetRange, pack
+from bus.spark.source.planning import OffsetRange, Sharing, pack
 from bus.spark.source.rows import RowColumns
 from bus.spark.source.storage_access import StorageAccess
 
@@ -42,9 +42,8 @@ def read_input(task: BusInput, columns: RowColumns) -> Iterator[pa.RecordBatch]:
             yield from columns.batches(wanted.offsets.partition, table)
 
 
-def plan_input(ranges: list[OffsetRange], access: LogAccess, options: SourceOptions, *, cores: int) -> list[BusInput]:
-    packed = pack(
-        ranges, cores=cores, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
-    )
+def plan_input(
+    ranges: list[OffsetRange], access: LogAccess, options: SourceOptions, sharing: Sharing
+) -> list[BusInput]:
     rules = ReadRules(access.location, options.fail_on_data_loss, options.patience_ms)
-    return [BusInput(access.plan(taken), rules) for taken in packed]
+    return [BusInput(access.plan(taken), rules) for taken in pack(ranges, sharing)]

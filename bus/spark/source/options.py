@@ -19,6 +19,7 @@ from bus.client.configs import parse_addresses, parse_config
 from bus.client.consumer_config import ConsumerConfig
 from bus.errors import BusError
 from bus.model import TopicPartition
+from bus.spark.source.planning import Sharing
 from bus.spark.source.positions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -94,6 +95,9 @@ class SourceOptions:
     group_id_prefix: str
     has_progress: bool
     adopts_kafka_offsets: bool
+
+    def sharing(self, cores: int) -> Sharing:
+        return Sharing(cores, self.min_partitions, self.max_records_per_partition)
 
 
 _STREAM_ONLY = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")

@@ -15,6 +15,16 @@ from bus.model import TopicPartition
 _PIECE_RECORDS_MIN = 50_000
 
 
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """By which numbers the tasks of a batch share its offsets. A batch that runs again keeps them, wherever it runs: a
+    sink that knows rows by their task and their place in it would else take them for others."""
+
+    cores: int
+    min_partitions: int | None = None
+    max_records: int | None = None  # of one input partition
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
     """Offsets from `begin` up to, but without, `end`."""
@@ -48,18 +58,16 @@ def limit_offsets(
     }
 
 
-def pack(
-    ranges: Sequence[OffsetRange], *, cores: int, min_partitions: int | None, max_records: int | None
-) -> list[tuple[OffsetRange, ...]]:
-    """What each input partition reads: as few as keep all cores busy, unless `min_partitions` or `max_records` (of one
-    input partition) ask for more. None is empty."""
+def pack(ranges: Sequence[OffsetRange], sharing: Sharing) -> list[tuple[OffsetRange, ...]]:
+    """What each input partition reads: as few as keep all cores busy, unless `min_partitions` or `max_records` ask for
+    more. None is empty."""
     total = sum(found.size for found in ranges)
     if not total:
         return []
-    wanted = max(min_partitions or 0, min(cores, -(-total // _PIECE_RECORDS_MIN)), 1)
+    wanted = max(sharing.min_partitions or 0, min(sharing.cores, -(-total // _PIECE_RECORDS_MIN)), 1)
     most = max(-(-total // wanted), 1)
-    if max_records is not None:
-        most = min(most, max_records)
+    if sharing.max_records is not None:
+        most = min(most, sharing.max_records)
     packed: list[tuple[OffsetRange, ...]] = []
     taken: list[OffsetRange] = []
     room = most

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any
 
 from bus.model import TopicPartition
+from bus.spark.source.planning import Sharing
 
 LATEST_OFFSET = -1
 EARLIEST_OFFSET = -2
@@ -76,11 +77,14 @@ class QueryOffsets:
     topic_ids: Mapping[str, str]
     query_id: str
     lost: int = 0
+    sharing: Sharing | None = None  # of the batch that ends here; None: as is fit when it runs
 
     def encode(self) -> dict[str, Any]:
         """As JSON data, sorted: equal offsets give equal texts."""
         topic_ids = dict(sorted(self.topic_ids.items()))
-        ours = {"lost_offsets": self.lost, "query_id": self.query_id, "topic_ids": topic_ids}
+        ours: dict[str, Any] = {"lost_offsets": self.lost, "query_id": self.query_id, "topic_ids": topic_ids}
+        if self.sharing is not None:
+            ours["sharing"] = asdict(self.sharing)
         return {**encode_partitions(self.offsets), "": ours}
 
 
@@ -99,7 +103,16 @@ def decode_query_offsets(data: Any) -> QueryOffsets:
     lost = ours.get("lost_offsets", 0)
     if isinstance(lost, bool) or not isinstance(lost, int):
         raise NotOffsets(f"expected the number of lost offsets, found {lost!r}")
-    return QueryOffsets(offsets, topic_ids, str(ours.get("query_id", "")), lost)
+    return QueryOffsets(offsets, topic_ids, str(ours.get("query_id", "")), lost, _decode_sharing(ours.get("sharing")))
+
+
+def _decode_sharing(data: Any) -> Sharing | None:
+    if data is None:
+        return None
+    names = {field.name for field in fields(Sharing)}
+    if not isinstance(data, dict) or data.keys() != names or not isinstance(data["cores"], int):
+        raise NotOffsets(f"expected how tasks share a batch, {', '.join(sorted(names))}, found {data!r}")
+    return Sharing(**data)
 
 
 def encode_partitions(numbers: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:

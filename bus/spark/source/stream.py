@@ -66,7 +66,7 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         self._options = options
         self._columns = columns
-        self._cores = cores
+        self._sharing = options.sharing(cores)
         self._open_log, self._clock, self._sleep = open_log, clock, sleep
         self._access: LogAccess | None = None
         self._progress: QueryProgress | None = None
@@ -125,8 +125,8 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = limit_offsets(going.begin, end, limit.max_rows)
         self._carried, self._uncounted = self._uncounted, 0
         lost = begun.lost + _offsets_of(going.losses) + self._carried
-        latest = QueryOffsets(end, now.selection.topic_ids, begun.query_id, lost)
-        return start if latest == begun else latest.encode()
+        latest = QueryOffsets(end, now.selection.topic_ids, begun.query_id, lost, begun.sharing)
+        return start if latest == begun else replace(latest, sharing=self._sharing).encode()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What the last trigger saw, for the query's status: asking again would cost as much as the trigger."""
@@ -171,7 +171,7 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tell(losses)
         counted = ended.lost - begun.lost - self._carried
         self._uncounted = max(_offsets_of(losses) - counted, 0)
-        return plan_input(ranges, access, self._options, cores=self._cores)
+        return plan_input(ranges, access, self._options, ended.sharing or self._sharing)
 
     # ------------------------------------------------------------------ the log
 

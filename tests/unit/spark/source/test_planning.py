@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.model import TopicPartition
-from bus.spark.source.planning import OffsetRange, limit_offsets, pack, ranges_between
+from bus.spark.source.planning import OffsetRange, Sharing, limit_offsets, pack, ranges_between
 
 P0, P1, P2 = (TopicPartition("orders", number) for number in range(3))
 
@@ -59,7 +59,7 @@ ranges = st.lists(st.tuples(st.integers(0, 10), st.integers(1, 300_000)), max_si
 def test_inputs_are_the_ranges_cut_and_nothing_else(
     wanted: list[OffsetRange], cores: int, min_partitions: int | None, max_records: int | None
 ) -> None:
-    packed = pack(wanted, cores=cores, min_partitions=min_partitions, max_records=max_records)
+    packed = pack(wanted, Sharing(cores, min_partitions, max_records))
     pieces = [piece for taken in packed for piece in taken]
     for found in wanted:
         own = [piece for piece in pieces if piece.partition == found.partition]
@@ -92,5 +92,5 @@ def test_as_many_inputs_as_keep_the_cores_busy(
     sizes: list[int], cores: int, min_partitions: int | None, max_records: int | None, expected: int
 ) -> None:
     wanted = [OffsetRange(TopicPartition("orders", number), 0, size) for number, size in enumerate(sizes)]
-    packed = pack(wanted, cores=cores, min_partitions=min_partitions, max_records=max_records)
+    packed = pack(wanted, Sharing(cores, min_partitions, max_records))
     assert len(packed) == expected

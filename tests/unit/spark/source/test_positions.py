@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from bus.model import TopicPartition
+from bus.spark.source.planning import Sharing
 from bus.spark.source.positions import (
     KafkaOffsets,
     NotOffsets,
@@ -29,6 +31,13 @@ def test_offsets_of_partitions_are_written_as_kafkas_and_ours_under_the_empty_na
     }
 
 
+def test_offsets_say_how_the_tasks_of_their_batch_share_it() -> None:
+    shared = replace(OFFSETS, sharing=Sharing(cores=4, min_partitions=None, max_records=9))
+    encoded = shared.encode()
+    assert encoded[""]["sharing"] == {"cores": 4, "min_partitions": None, "max_records": 9}
+    assert decode_query_offsets(json.loads(json.dumps(encoded))) == shared
+
+
 def test_equal_offsets_have_equal_texts_whatever_their_order() -> None:
     other = QueryOffsets({ORDERS_2: 5, ORDERS_10: 7}, {"orders": "id-1"}, query_id="q", lost=3)
     assert json.dumps(other.encode()) == json.dumps(OFFSETS.encode())
@@ -46,6 +55,10 @@ def test_offsets_without_topic_ids_are_a_kafka_querys() -> None:
         ({"orders": 5, "": {"topic_ids": {}}}, "expected JSON like"),
         ({"orders": {"0": 5}, "": {"topic_ids": {"alerts": "x"}}}, "expected the ids of the topics orders"),
         ({"orders": {"0": 5}, "": []}, "expected the ids of the topics orders"),
+        (
+            {"orders": {"0": 5}, "": {"topic_ids": {"orders": "x"}, "sharing": {"cores": 4}}},
+            "expected how tasks share a batch, cores, max_records, min_partitions, found {'cores': 4}",
+        ),
         ({"orders": {"-1": 5}, "": {"topic_ids": {"orders": "x"}}}, "a number from 0 on, found '-1'"),
         ({"orders": {"0": True}, "": {"topic_ids": {"orders": "x"}}}, "expected an offset for partition 0"),
     ],

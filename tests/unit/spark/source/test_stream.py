@@ -14,6 +14,7 @@ from bus.model import TopicPartition
 from bus.spark.source.access import Bounds
 from bus.spark.source.inputs import BusInput
 from bus.spark.source.options import OptionError, parse_source_options
+from bus.spark.source.planning import OffsetRange
 from bus.spark.source.rows import SOURCE_SCHEMA, columns_of
 from bus.spark.source.stream import BusStreamReader, DataLost
 from tests.support.fake_log_access import FakeLogAccess
@@ -25,7 +26,7 @@ ALL = ReadAllAvailable()
 class Query:
     """As Spark's micro-batches drive a reader: offsets travel as JSON."""
 
-    def __init__(self, log: FakeLogAccess, /, **options: str) -> None:
+    def __init__(self, log: FakeLogAccess, /, *, cores: int = 1, **options: str) -> None:
         self.log = log
         self.now_s = 1_000.0
         self.slept_s: list[float] = []
@@ -35,7 +36,7 @@ class Query:
         self.reader = BusStreamReader(
             parse_source_options(given, is_stream=True),
             columns_of(SOURCE_SCHEMA, include_headers=False),
-            cores=1,
+            cores=cores,
             open_log=lambda location: log,
             clock=lambda: self.now_s,
             sleep=self._sleep,
@@ -129,6 +130,26 @@ def test_a_batch_that_runs_again_reads_the_same_however_much_has_come(log: FakeL
     first = query.batch()
     grow(log, P0, 100)
     assert Query(log).ranges(start, query.offset) == first
+
+
+def test_a_batch_that_runs_again_is_shared_by_tasks_as_before_wherever_it_runs(log: FakeLogAccess) -> None:
+    def shares(query: Query, start: dict[str, Any], end: dict[str, Any]) -> list[list[OffsetRange]]:
+        inputs = [task for task in query.reader.partitions(start, end) if isinstance(task, BusInput)]
+        return [[planned.offsets for planned in task.ranges] for task in inputs]
+
+    grow(log, P0, 400_000)
+    first = Query(log, cores=4).begin()
+    start = first.offset
+    first.batch()
+    planned = shares(first, start, first.offset)
+    assert len(planned) == 4
+    elsewhere = Query(log, cores=2, minPartitions="7").begin()
+    assert shares(elsewhere, start, first.offset) == planned
+    elsewhere.offset = first.offset
+    assert elsewhere.batch() is None, "another machine alone is no news"
+    grow(log, P0, 800_000)
+    elsewhere.batch()
+    assert len(shares(elsewhere, first.offset, elsewhere.offset)) == 7
 
 
 def test_a_starting_offset_beyond_the_log_stops_the_query_or_is_brought_back(log: FakeLogAccess) -> None:
