@@ -60,7 +60,7 @@ _NAMES = (
 _SPELLINGS = {name.lower(): name for name in _NAMES}
 _BATCH_ONLY = ("bus.txnappid", "bus.txnversion")
 # What Spark hands on to every sink.
-_SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode", "asyncprogresstrackingenabled"})
+_SPARKS_OWN = frozenset({"checkpointlocation"})
 _APPLICATION_NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 
 _SETTINGS = {found.name: found for found in fields(ProducerConfig)}
