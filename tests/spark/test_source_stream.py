@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.broker_thread import running_broker
 from tests.support.spark_source import Stream, produce
 
+GUIDE = Path(__file__).parents[2] / "docs" / "spark.md"
 OFFSETS = "partition int, offset bigint"
 CONFIG = BrokerConfig(offsets_topic_num_partitions=1, group_initial_rebalance_delay_ms=0)
 
@@ -140,6 +142,18 @@ def test_an_aggregate_with_a_watermark_closes_its_windows(
     counted = spark.table("windows_of_topic").agg(sql.sum("count")).first()
     assert counted is not None
     assert counted[0] == 20
+
+
+def test_the_first_query_of_the_guide_runs(spark: SparkSession, broker: Broker, admin: Admin, tmp_path: Path) -> None:
+    create(admin, "orders", 7)
+    program = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)[0]
+    for there, here in {"localhost:9094": f"127.0.0.1:{broker.port}", '"/data/': f'"{tmp_path}/'}.items():
+        assert there in program
+        program = program.replace(there, here)
+    exec(program, {})
+    assert [row.value for row in spark.read.parquet(str(tmp_path / "orders")).sort("value").collect()] == [
+        str(n) for n in range(7)
+    ]
 
 
 # ---------------------------------------------------------------- changes below a query

@@ -102,7 +102,7 @@ class SourceOptions:
 
 _STREAM_ONLY = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")
 _BATCH_ONLY = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp", "bus.endingversion")
-_NAMES = (
+OPTION_NAMES = (
     "assign",
     "subscribe",
     "subscribePattern",
@@ -135,7 +135,7 @@ _NAMES = (
     "bus.endingVersion",
     "bus.adoptKafkaOffsets",
 )
-_SPELLINGS = {name.lower(): name for name in _NAMES}
+_SPELLINGS = {name.lower(): name for name in OPTION_NAMES}
 # Of membership in a consumer group, which a query has not: it assigns partitions to its tasks by itself.
 _WITHOUT_MEANING = frozenset(
     {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bus.model import TopicPartition
 from bus.spark.source.options import (
+    OPTION_NAMES,
     Assigned,
     OptionError,
     SourceOptions,
@@ -250,3 +252,8 @@ def test_names_of_options_are_the_same_in_any_case() -> None:
 def test_bootstrap_servers_are_split_and_checked() -> None:
     with pytest.raises(OptionError, match=r"bus.bootstrap.servers: .*found 'nowhere'"):
         parsed({"bus.bootstrap.servers": "nowhere"}, is_stream=False)
+
+
+def test_the_guide_names_every_option() -> None:
+    guide = (Path(__file__).parents[4] / "docs" / "spark.md").read_text(encoding="utf-8")
+    assert [name for name in OPTION_NAMES if f"`{name}`" not in guide] == []
