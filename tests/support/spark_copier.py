@@ -20,7 +20,7 @@ def start(spark: SparkSession, address: str, source: str, target: str, checkpoin
     rows = (
         spark.readStream.format("bus")
         .options(**{"bus.bootstrap.servers": address, "subscribe": source, "startingOffsets": "earliest"})
-        .options(maxOffsetsPerTrigger="3000", minPartitions="2")
+        .options(**{"maxOffsetsPerTrigger": "3000", "minPartitions": "2", "bus.splitPartitions": "false"})
         .load()
     )
     return (

@@ -85,6 +85,7 @@ class SourceOptions:
     include_headers: bool
     min_partitions: int | None
     max_records_per_partition: int | None
+    splits_partitions: bool  # False: one task reads all that a batch has of a partition, in its order
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
@@ -97,7 +98,7 @@ class SourceOptions:
     adopts_kafka_offsets: bool
 
     def sharing(self, cores: int) -> Sharing:
-        return Sharing(cores, self.min_partitions, self.max_records_per_partition)
+        return Sharing(cores, self.min_partitions, self.max_records_per_partition, self.splits_partitions)
 
 
 _STREAM_ONLY = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")
@@ -130,6 +131,7 @@ OPTION_NAMES = (
     "bus.root",
     "bus.group.id",
     "bus.progress",
+    "bus.splitPartitions",
     "bus.startingGroup",
     "bus.startingVersion",
     "bus.endingVersion",
@@ -183,6 +185,7 @@ def parse_source_options(given: Mapping[str, str], *, is_stream: bool) -> Source
         include_headers=options.boolean("includeHeaders", False),
         min_partitions=options.number("minPartitions", at_least=1),
         max_records_per_partition=options.number("maxRecordsPerPartition", at_least=1),
+        splits_partitions=_splits_partitions(options),
         max_offsets_per_trigger=options.number("maxOffsetsPerTrigger", at_least=1),
         min_offsets_per_trigger=options.number("minOffsetsPerTrigger", at_least=1),
         max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", 15 * 60_000),
@@ -362,6 +365,13 @@ def _subscription(options: _Options) -> Subscription:
     except re.error as error:
         raise OptionError(f"subscribePattern: expected a regular expression, found {text!r}: {error}") from None
     return SubscribedPattern(text)
+
+
+def _splits_partitions(options: _Options) -> bool:
+    splits = options.boolean("bus.splitPartitions", True)
+    if not splits and "maxRecordsPerPartition" in options:
+        raise OptionError("maxRecordsPerPartition: expected bus.splitPartitions=true, found false: it cuts partitions")
+    return splits
 
 
 def _position(options: _Options, edge: str, default: Edge) -> Position:

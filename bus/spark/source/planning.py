@@ -23,6 +23,7 @@ class Sharing:
     cores: int
     min_partitions: int | None = None
     max_records: int | None = None  # of one input partition
+    splits: bool = True  # a partition of a topic may be read by several tasks at once: then its order is lost
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -65,6 +66,8 @@ def pack(ranges: Sequence[OffsetRange], sharing: Sharing) -> list[tuple[OffsetRa
     if not total:
         return []
     wanted = max(sharing.min_partitions or 0, min(sharing.cores, -(-total // _PIECE_RECORDS_MIN)), 1)
+    if not sharing.splits:
+        return _pack_whole(ranges, min(wanted, len(ranges)))
     most = max(-(-total // wanted), 1)
     if sharing.max_records is not None:
         most = min(most, sharing.max_records)
@@ -83,3 +86,11 @@ def pack(ranges: Sequence[OffsetRange], sharing: Sharing) -> list[tuple[OffsetRa
     if taken:
         packed.append(tuple(taken))
     return packed
+
+
+def _pack_whole(ranges: Sequence[OffsetRange], count: int) -> list[tuple[OffsetRange, ...]]:
+    """The largest first, each to the task that has least."""
+    tasks: list[list[OffsetRange]] = [[] for _ in range(count)]
+    for found in sorted(ranges, key=lambda one: (-one.size, one)):
+        min(tasks, key=lambda task: sum(one.size for one in task)).append(found)
+    return [tuple(sorted(task)) for task in tasks]

@@ -52,17 +52,19 @@ class StorageAccess:
         }
 
     def bounds(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
-        states = {partition: self._view(partition).state for partition in partitions}
+        readers = self._current(partitions)
+        states = {partition: reader.refresh().state for partition, reader in readers.items()}
         return {partition: Bounds(state.log_start, state.high_watermark) for partition, state in states.items()}
 
     def offsets_at_times(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
-        found = {partition: self._reader(partition).reader.find_timestamp(at) for partition, at in times_ms.items()}
+        readers = self._current(times_ms)
+        found = {partition: readers[partition].reader.find_timestamp(at) for partition, at in times_ms.items()}
         return {partition: None if offset is None else offset.offset for partition, offset in found.items()}
 
     def offsets_at_versions(self, versions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        readers = self._current(versions)
         return {
-            partition: self._reader(partition).reader.high_watermark_at(version)
-            for partition, version in versions.items()
+            partition: readers[partition].reader.high_watermark_at(version) for partition, version in versions.items()
         }
 
     def committed(self, group_id: str) -> Mapping[TopicPartition, int]:
@@ -72,7 +74,8 @@ class StorageAccess:
         return {TopicPartition(topic, number): offset for topic, number, offset in zip(*columns, strict=True)}
 
     def plan(self, ranges: Collection[OffsetRange]) -> list[InputRange]:
-        return [self._planned(wanted) for wanted in ranges]
+        readers = self._current([wanted.partition for wanted in ranges])
+        return [self._planned(wanted, readers[wanted.partition]) for wanted in ranges]
 
     def tell_progress(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Only a broker writes."""
@@ -80,16 +83,17 @@ class StorageAccess:
     def close(self) -> None:
         self._readers.clear()
 
-    def _planned(self, wanted: OffsetRange) -> InputRange:
-        files = files_of(self._view(wanted.partition), self._tables.path(wanted.partition), wanted)
+    def _planned(self, wanted: OffsetRange, reader: FollowingReader) -> InputRange:
+        files = files_of(reader.refresh(), self._tables.path(wanted.partition), wanted)
         topic_id, _ = self._readers[wanted.partition]
         return InputRange(wanted, files, topic_id)
 
-    def _view(self, partition: TopicPartition) -> TableView:
-        return self._reader(partition).refresh()
+    def _current(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, FollowingReader]:
+        """Of the topics of now."""
+        topics = self._tables.cluster().topics
+        return {partition: self._reader(partition, topics.get(partition.topic)) for partition in partitions}
 
-    def _reader(self, partition: TopicPartition) -> FollowingReader:
-        topic = self._tables.cluster().topics.get(partition.topic)
+    def _reader(self, partition: TopicPartition, topic: TopicState | None) -> FollowingReader:
         if topic is None or partition.partition >= len(topic.partitions):
             self._tables.partitions(partition.topic)  # says which topics there are, if it is none of them
             raise BusError(

@@ -85,6 +85,8 @@ BATCH, STREAM = (False,), (True,)
         ({"bus.group.id": "sales", "kafka.group.id": "other"}, BOTH, "group_id", "sales"),
         ({}, STREAM, "has_progress", True),
         ({"bus.progress": "false"}, STREAM, "has_progress", False),
+        ({}, BOTH, "splits_partitions", True),
+        ({"bus.splitPartitions": "false"}, BOTH, "splits_partitions", False),
         ({"bus.startingGroup": "sales"}, BOTH, "start", AtGroup("sales")),
         ({"bus.startingVersion": "12"}, BOTH, "start", AtVersions(12)),
         ({"bus.startingVersion": '{"orders":{"0":12}}'}, BOTH, "start", AtVersions({ORDERS_0: 12})),
@@ -146,6 +148,11 @@ def test_an_option_means_what_it_means_to_spark(
         ({"includeHeaders": "1"}, BOTH, "includeHeaders: expected true or false, found '1'"),
         ({"minPartitions": "0"}, BOTH, "minPartitions: expected a number from 1 on, found 0"),
         ({"minPartitions": "many"}, BOTH, "minPartitions: expected a whole number, found 'many'"),
+        (
+            {"bus.splitPartitions": "false", "maxRecordsPerPartition": "9"},
+            BOTH,
+            "maxRecordsPerPartition: expected bus.splitPartitions=true, found false: it cuts partitions",
+        ),
         ({"maxRecordsPerPartition": "0"}, BOTH, "maxRecordsPerPartition: expected a number from 1 on"),
         ({"maxOffsetsPerTrigger": "0"}, STREAM, "maxOffsetsPerTrigger: expected a number from 1 on"),
         (

@@ -72,6 +72,21 @@ def test_inputs_are_the_ranges_cut_and_nothing_else(
         assert all(sum(piece.size for piece in taken) <= max_records for taken in packed)
 
 
+@settings(max_examples=200, deadline=None)
+@given(ranges, st.integers(1, 8), st.none() | st.integers(1, 40))
+def test_whole_partitions_have_one_task_each_and_tasks_as_little_difference_as_that_allows(
+    wanted: list[OffsetRange], cores: int, min_partitions: int | None
+) -> None:
+    packed = pack(wanted, Sharing(cores, min_partitions, splits=False))
+    assert sorted(piece for taken in packed for piece in taken) == sorted(wanted)
+    assert all(taken == tuple(sorted(taken)) and taken for taken in packed)
+    assert len(packed) <= max(min_partitions or 0, cores)
+    if packed:
+        sizes = [sum(piece.size for piece in taken) for taken in packed]
+        assert max(sizes) - min(sizes) <= max(found.size for found in wanted)
+    assert packed == pack(wanted[::-1], Sharing(cores, min_partitions, splits=False))
+
+
 @pytest.mark.parametrize(
     ("sizes", "cores", "min_partitions", "max_records", "expected"),
     [

@@ -34,7 +34,7 @@ def test_offsets_of_partitions_are_written_as_kafkas_and_ours_under_the_empty_na
 def test_offsets_say_how_the_tasks_of_their_batch_share_it() -> None:
     shared = replace(OFFSETS, sharing=Sharing(cores=4, min_partitions=None, max_records=9))
     encoded = shared.encode()
-    assert encoded[""]["sharing"] == {"cores": 4, "min_partitions": None, "max_records": 9}
+    assert encoded[""]["sharing"] == {"cores": 4, "min_partitions": None, "max_records": 9, "splits": True}
     assert decode_query_offsets(json.loads(json.dumps(encoded))) == shared
 
 
@@ -57,7 +57,7 @@ def test_offsets_without_topic_ids_are_a_kafka_querys() -> None:
         ({"orders": {"0": 5}, "": []}, "expected the ids of the topics orders"),
         (
             {"orders": {"0": 5}, "": {"topic_ids": {"orders": "x"}, "sharing": {"cores": 4}}},
-            "expected how tasks share a batch, cores, max_records, min_partitions, found {'cores': 4}",
+            "expected how tasks share a batch, cores, max_records, min_partitions, splits, found {'cores': 4}",
         ),
         ({"orders": {"-1": 5}, "": {"topic_ids": {"orders": "x"}}}, "a number from 0 on, found '-1'"),
         ({"orders": {"0": True}, "": {"topic_ids": {"orders": "x"}}}, "expected an offset for partition 0"),
