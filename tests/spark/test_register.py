@@ -1,0 +1,73 @@
+"""What `register` and `read_topic` find by a broker's address, by a time, and in order."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bus import Admin, NewTopic, Producer
+from bus.errors import RootNotUsable, StorageFault
+from bus.spark import read_topic, register
+from bus.spark.views import find_root
+from tests.support.broker_thread import running_broker
+
+
+def test_a_bus_is_registered_by_the_address_of_its_broker(spark: SparkSession, tmp_path: Path) -> None:
+    with running_broker(tmp_path / "root") as broker:
+        address = f"127.0.0.1:{broker.port}"
+        with Admin(address) as admin, Producer(address) as producer:
+            admin.create_topics([NewTopic("flights", 2)])
+            admin.create_view("delays", "flights", "delay INT", columns=["partition"])
+            for partition in (1, 0):
+                producer.send("flights", b'{"delay":%d}' % partition, partition=partition).result(30)
+            between = datetime.now(timezone.utc)
+            producer.send("flights", b'{"delay":7}', partition=0).result(30)
+        register(spark, address, topics=["flights"], views=["delays", "lag"])
+        root = find_root(address)
+    assert spark.sql("SELECT delay FROM delays ORDER BY delay").collect() == [(0,), (1,), (7,)]
+    assert spark.table("lag").count() == 0
+    places = [
+        tuple(row) for row in read_topic(spark, root, "flights", ordered=True).select("partition", "offset").collect()
+    ]
+    assert places == [(0, 0), (0, 1), (1, 0)]
+    assert read_topic(spark, root, "flights", at_time=between).count() == 2
+    assert read_topic(spark, root, "flights", at_time=between + timedelta(days=1)).count() == 3
+    with pytest.raises(StorageFault, match="flights-0: expected a version that was committed by"):
+        read_topic(spark, root, "flights", at_time=between - timedelta(days=1))
+    with pytest.raises(ValueError, match="expected at_version or at_time, found both"):
+        read_topic(spark, root, "flights", at_time=between, at_version=0)
+
+
+def test_a_view_that_is_not_there_is_refused_by_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    with running_broker(tmp_path / "root"):
+        pass
+    with pytest.raises(ValueError, match=r"expected views of groups, .*log_maintenance, found 'nothing'"):
+        register(spark, str(tmp_path / "root"), views=["nothing"])
+
+
+def test_a_broker_whose_storage_is_not_here_is_told_with_what_can_be_done(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "root") as broker:
+        shutil.move(tmp_path / "root" / "bus-root.json", tmp_path / "bus-root.json")
+        with pytest.raises(RootNotUsable, match=r"keeps its tables in .*cannot be read from here.*format\(\"bus\"\)"):
+            find_root(f"127.0.0.1:{broker.port}")
+        shutil.move(tmp_path / "bus-root.json", tmp_path / "root" / "bus-root.json")
+
+
+def test_the_storage_of_another_cluster_is_not_taken_for_the_brokers(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "other"):
+        pass
+    with running_broker(tmp_path / "root") as broker:
+        shutil.copy(tmp_path / "root" / "bus-root.json", tmp_path / "kept.json")
+        shutil.copy(tmp_path / "other" / "bus-root.json", tmp_path / "root" / "bus-root.json")
+        with pytest.raises(RootNotUsable, match=r"expected the storage of cluster .*, found that of"):
+            find_root(f"127.0.0.1:{broker.port}")
+        shutil.copy(tmp_path / "kept.json", tmp_path / "root" / "bus-root.json")
+
+
+@pytest.mark.parametrize("where", ["./bus-data", "bus-data", "file:///data", "/data:9", "C"])
+def test_what_is_no_address_is_a_root(where: str) -> None:
+    assert find_root(where) == where
