@@ -1,0 +1,155 @@
+"""Streaming queries as jobs: started once or for good, followed with lines for whoever watches, ended by a signal.
+
+Guards one promise: a batch of a query that is run again writes to a topic what it wrote before, under the same stamps,
+so that the topic has it once: rows are brought into the order of their offsets first (`_records.in_offset_order`), and
+the name of the writer is that of the query, which lives in its checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bus.model import TopicPartition
+from bus.spark import jobs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_POLL_S = 1
+_TELL_S = 5.0
+
+
+def add_query_arguments(parser: argparse.ArgumentParser, *, batch_records: int) -> None:
+    parser.add_argument(
+        "--checkpoint",
+        required=True,
+        metavar="FOLDER",
+        help="where the job keeps how far it is; the same folder goes on, a new one begins anew",
+    )
+    parser.add_argument(
+        "--batch-records",
+        type=jobs.positive_number,
+        default=batch_records,
+        metavar="N",
+        help=f"records that are written as one batch, at most (default: {batch_records})",
+    )
+
+
+def add_pace_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--continuous", action="store_true", help="go on until stopped (default: up to the end of now)")
+    parser.add_argument(
+        "--interval", metavar="TIME", default="1 second", help="with --continuous, between batches (default: 1 second)"
+    )
+
+
+def trigger_of(options: argparse.Namespace) -> dict[str, Any]:
+    """For `DataStreamWriter.trigger`."""
+    return {"processingTime": options.interval} if options.continuous else {"availableNow": True}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTarget:
+    """Where the rows of a query go."""
+
+    address: str
+    topic: str | None  # None: the column `topic` says it
+    keeps_timestamps: bool
+    order: str = "rows"  # bus.order
+
+    def options(self) -> dict[str, str]:
+        given = {"bus.bootstrap.servers": self.address, "bus.order": self.order}
+        if self.topic is not None:
+            given["topic"] = self.topic
+        if self.keeps_timestamps:
+            given["bus.timestamps"] = "keep"
+        return given
+
+
+def batch_to_topic(change: Callable[[DataFrame], DataFrame], target: TopicTarget) -> Callable[[DataFrame, int], None]:
+    """For `foreachBatch`: what `change` makes of a batch is appended to the topic, once."""
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        assert query_id is not None, "a batch of no streaming query"
+        written = change(batch).write.format("bus").options(**target.options())
+        written.options(**{"bus.txnAppId": query_id, "bus.txnVersion": str(batch_id)}).mode("append").save()
+
+    return write
+
+
+def follow(query: StreamingQuery, *, ends: Mapping[TopicPartition, int] | None = None) -> int:
+    """Until the query ends, a signal comes, or its source has reached `ends`; how many rows it has read. Raises what
+    ended the query."""
+    told = _Told()
+    with _signals() as stopped:
+        while not query.awaitTermination(_POLL_S):
+            told.look(query)
+            if stopped.is_set():
+                jobs.tell("stopped; the same checkpoint goes on from here")
+                break
+            if ends is not None and told.has_reached(ends):
+                break
+        query.stop()
+    told.look(query)
+    jobs.tell(f"{told.rows:,} records in {told.batches} batches, {told.rate():,.0f} a second")
+    return told.rows
+
+
+def reaches(end_offset: str | None, ends: Mapping[TopicPartition, int]) -> bool:
+    """Whether a source whose offsets are this JSON has nothing to read below `ends` any more."""
+    found = json.loads(end_offset) if end_offset else {}
+    return all(
+        found.get(partition.topic, {}).get(str(partition.partition), 0) >= end for partition, end in ends.items()
+    )
+
+
+class _Told:
+    """What a query has done, and how much of it was told."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.batches = 0
+        self._last_batch = -1
+        self._end_offset: str | None = None
+        self._started_s = self._told_s = time.monotonic()
+
+    def look(self, query: StreamingQuery) -> None:
+        for progress in query.recentProgress:
+            if progress.batchId > self._last_batch:
+                self._last_batch = progress.batchId
+                self._end_offset = progress.sources[0].endOffset if progress.sources else None
+                self.rows += progress.numInputRows
+                self.batches += bool(progress.numInputRows)
+        if self.batches and time.monotonic() - self._told_s >= _TELL_S:
+            self._told_s = time.monotonic()
+            jobs.tell(f"batch {self._last_batch}: {self.rows:,} records, {self.rate():,.0f} a second")
+
+    def has_reached(self, ends: Mapping[TopicPartition, int]) -> bool:
+        return reaches(self._end_offset, ends)
+
+    def rate(self) -> float:
+        return self.rows / max(time.monotonic() - self._started_s, 0.001)
+
+
+@contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """Set when the process is asked to end. Only the main thread may ask for signals; elsewhere it is never set."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    before = {one: signal.signal(one, lambda *_: stopped.set()) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
