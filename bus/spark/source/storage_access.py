@@ -24,6 +24,7 @@ from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.root import folder_of, open_reader
 from bus.storage_delta.schema_evolution import find_value_type
 from bus.topic_tables import TopicTables
+from bus.topics.cluster import Topic
 
 
 class StorageAccess:
@@ -52,8 +53,7 @@ class StorageAccess:
         }
 
     def bounds(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
-        readers = self._current(partitions)
-        states = {partition: reader.refresh().state for partition, reader in readers.items()}
+        states = {partition: found.reader.state for partition, found in self._current(partitions).items()}
         return {partition: Bounds(state.log_start, state.high_watermark) for partition, state in states.items()}
 
     def offsets_at_times(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
@@ -84,16 +84,19 @@ class StorageAccess:
         self._readers.clear()
 
     def _planned(self, wanted: OffsetRange, reader: FollowingReader) -> InputRange:
-        files = files_of(reader.refresh(), self._tables.path(wanted.partition), wanted)
+        files = files_of(reader.reader.view, self._tables.path(wanted.partition), wanted)
         topic_id, _ = self._readers[wanted.partition]
         return InputRange(wanted, files, topic_id)
 
     def _current(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, FollowingReader]:
-        """Of the topics of now."""
+        """Of the topics of now, at their last version."""
         topics = self._tables.cluster().topics
-        return {partition: self._reader(partition, topics.get(partition.topic)) for partition in partitions}
+        readers = {partition: self._reader(partition, topics.get(partition.topic)) for partition in partitions}
+        for reader in readers.values():
+            reader.refresh()
+        return readers
 
-    def _reader(self, partition: TopicPartition, topic: TopicState | None) -> FollowingReader:
+    def _reader(self, partition: TopicPartition, topic: Topic | None) -> FollowingReader:
         if topic is None or partition.partition >= len(topic.partitions):
             self._tables.partitions(partition.topic)  # says which topics there are, if it is none of them
             raise BusError(
