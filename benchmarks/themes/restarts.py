@@ -34,13 +34,14 @@ def measure_restarts(bench: Bench) -> list[Figure]:
             f"{partitions:,} partitions of {versions:,} versions, linked in {time.perf_counter() - started:.0f} s"
         )
         live_files = open_reader(str(broker.root)).open_partition(TopicPartition(topic, 0)).state.file_count
-        ready, served = [], []
+        ready, served, cpu = [], [], []
         for _ in range(bench.sizes.rounds):
             broker.stop()
             started = time.perf_counter()
             ready.append(broker.start())
             _ask_all(broker.address, topic, partitions, versions)
             served.append(time.perf_counter() - started)
+            cpu.append(broker.cpu_seconds())
         memory = broker.resident_bytes_soon() / MIB
     bench.report(f"  ready {ready}, all served {served}")
     name = f"restart with {partitions:,} partitions of {versions:,} versions"
@@ -48,6 +49,7 @@ def measure_restarts(bench: Bench) -> list[Figure]:
     return [
         Figure("restarts-served", f"{name} until all are served", "s", served, 15.0, note=note),
         Figure("restarts-ready", "... until ready", "s", ready),
+        Figure("restarts-cpu", "... processor time", "s of a core", cpu),
         Figure("restarts-memory", "... memory of the broker then", "MiB", [memory]),
     ]
 
