@@ -42,7 +42,7 @@ class Part:
 @dataclass(slots=True)
 class _Lane:
     """Invariant: every part that is not settled is in one of the three; the numbers of `waiting` grow, and are above
-    all others."""
+    all others. While one has failed, others are under way and the lane is not open."""
 
     waiting: deque[Part] = field(default_factory=deque)
     under_way: list[Part] = field(default_factory=list)
@@ -98,7 +98,7 @@ class StampedLanes:
 
     def _take(self, lane: _Lane, now_s: float) -> Iterator[Part]:
         room = self._in_flight_max if lane.is_open else 1
-        if lane.failed or lane.not_before_s > now_s:
+        if lane.not_before_s > now_s:
             return
         while lane.waiting and len(lane.under_way) < room:
             part = lane.waiting.popleft()
