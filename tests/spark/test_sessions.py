@@ -62,3 +62,8 @@ def test_jars_of_another_version_are_refused(tmp_path: Path) -> None:
     artifact = delta_coordinate().split(":")[1]
     with pytest.raises(JarsMissing, match=rf"expected {artifact}-4\.4\.0\.jar.*found .*4\.3\.1\.jar"):
         check_jars(tmp_path)
+
+
+def test_workers_find_the_source_in_a_checkout(spark: SparkSession) -> None:
+    assert str(CHECKOUT) in os.environ["PYTHONPATH"].split(os.pathsep)
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
