@@ -63,6 +63,10 @@ class Sizes:
     compacted_keys: int = 1_000_000
     rolling_seconds: float = 20.0
     kept_versions: int = 10_000
+    spark_records: int = 2_000_000  # of 100 bytes, and a tenth as many of 1 KB
+    spark_latencies: int = 100
+    spark_freshness: int = 40
+    spark_triggers: int = 10
 
 
 QUICK = Sizes(
@@ -95,6 +99,10 @@ QUICK = Sizes(
     compacted_keys=30_000,
     rolling_seconds=3.0,
     kept_versions=300,
+    spark_records=200_000,
+    spark_latencies=10,
+    spark_freshness=5,
+    spark_triggers=3,
     sweep_seconds=0.5,
     peer_sweep_seconds=1.0,
     batch_records=(100, 10_000),

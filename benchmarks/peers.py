@@ -1,7 +1,8 @@
 """`make bench-peers`: what the benchmarks compare with, fetched once; `python -m benchmarks.peers`.
 
-Kafka's jars, and the packages of the extra `bench`, into the environment that runs this. Safe to repeat: what is there
-is not fetched again. Tries everything, then says plainly what is missing, and fails if anything is.
+Kafka's jars, Spark's connector to it, and the packages of the extra `bench`, into the environment that runs this. Safe
+to repeat: what is there is not fetched again. Tries everything, then says plainly what is missing, and fails if
+anything is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kafka_jars import JARS, VERSION, PeerMissing, resolve_jars
+from benchmarks.spark_jars import CONNECTOR, resolve_connector
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,14 +36,16 @@ def install_extra() -> None:
 
 def main() -> int:
     missing = []
-    for fetch in (resolve_jars, install_extra):
+    for fetch in (resolve_jars, resolve_connector, install_extra):
         try:
             fetch()
         except PeerMissing as error:
             missing.append(str(error))
     if not missing:
         confluent = importlib.metadata.version("confluent-kafka")
-        sys.stdout.write(f"there: Kafka {VERSION} in {JARS}, confluent-kafka {confluent}\n")
+        sys.stdout.write(
+            f"there: Kafka {VERSION} in {JARS}, Spark's connector in {CONNECTOR}, confluent-kafka {confluent}\n"
+        )
     for reason in missing:
         sys.stderr.write(f"missing: {reason}\n")
     return 1 if missing else 0

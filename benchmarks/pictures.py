@@ -27,6 +27,23 @@ _PANELS = (
 )
 
 
+_SPARKS_KAFKA = "Spark's\nKafka connector"
+_SPARK_THROUGHPUT = (
+    ("spark-batch-100b-bus-sum", 'batch, 100 B, format("bus")', _SPARKS_KAFKA),
+    ("spark-batch-100b-native-sum", "batch, 100 B, native Delta", _SPARKS_KAFKA),
+    ("spark-batch-1kb-bus-sum", 'batch, 1 KB, format("bus")', _SPARKS_KAFKA),
+    ("spark-stream-100b", "AvailableNow, 100 B", _SPARKS_KAFKA),
+    ("spark-sink-100b", "written by Spark, 100 B", _SPARKS_KAFKA),
+    ("spark-sink-1kb", "written by Spark, 1 KB", _SPARKS_KAFKA),
+)
+_TO_DELTA = "Kafka, Spark\nand Delta"
+_SPARK_FRESHNESS = (
+    ("spark-latency-p50", "until foreachBatch has it, p50", _SPARKS_KAFKA),
+    ("spark-freshness-spark-p50", "until a Spark SQL count sees it, p50", _TO_DELTA),
+    ("spark-freshness-embedded-p50", "until the embedded engine sees it, p50", _TO_DELTA),
+)
+
+
 def short_number(value: float | None) -> str:
     """For people: three digits or so; nothing for None."""
     if value is None:
@@ -37,8 +54,22 @@ def short_number(value: float | None) -> str:
 
 
 def draw_bars(lines: Sequence[dict[str, Any]], path: Path) -> Path | None:
+    return _draw_panels(lines, _PANELS, "The bus beside Apache Kafka, same machine, same minutes", path)
+
+
+def draw_spark_throughput(lines: Sequence[dict[str, Any]], path: Path) -> Path | None:
+    return _draw_panels(lines, _SPARK_THROUGHPUT, "Spark on the bus beside Spark on Kafka: throughput", path)
+
+
+def draw_spark_freshness(lines: Sequence[dict[str, Any]], path: Path) -> Path | None:
+    return _draw_panels(lines, _SPARK_FRESHNESS, "How fresh: from send() until it is seen", path)
+
+
+def _draw_panels(
+    lines: Sequence[dict[str, Any]], wanted: Sequence[tuple[str, str, str]], heading: str, path: Path
+) -> Path | None:
     by_name = {line["name"]: line for line in lines}
-    panels = [(by_name[name], title, peer) for name, title, peer in _PANELS if name in by_name]
+    panels = [(by_name[name], title, peer) for name, title, peer in wanted if name in by_name]
     if not panels:
         return None
     pyplot = _pyplot()
@@ -48,7 +79,7 @@ def draw_bars(lines: Sequence[dict[str, Any]], path: Path) -> Path | None:
         axes.set_visible(False)
     for axes, (line, title, peer) in zip(grid.flat, panels, strict=False):
         _draw_bars(axes, line, title, peer)
-    _finish(pyplot, picture, "The bus beside Apache Kafka, same machine, same minutes", lines[0], path)
+    _finish(pyplot, picture, heading, panels[0][0], path)
     return path
 
 

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figure import Curve, Figure
-from benchmarks.pictures import draw_bars, draw_batch_sizes, draw_load_latencies, short_number
+from benchmarks.pictures import (
+    draw_bars,
+    draw_batch_sizes,
+    draw_load_latencies,
+    draw_spark_freshness,
+    draw_spark_throughput,
+    short_number,
+)
 
 _HERE = Path(__file__).parent
 RESULTS = _HERE / "results" / "latest.jsonl"
@@ -28,6 +35,8 @@ _PICTURE_TITLES = {
     "latest.png": "the figures",
     "batch-size.png": "throughput against batch size",
     "load.png": "latency against load",
+    "spark-throughput.png": "throughput of Spark",
+    "spark-freshness.png": "how fresh what Spark sees is",
 }
 
 
@@ -66,6 +75,8 @@ def publish() -> None:
         draw_bars(figures, PICTURES / "latest.png"),
         draw_batch_sizes(curves, PICTURES / "batch-size.png"),
         draw_load_latencies(curves, PICTURES / "load.png"),
+        draw_spark_throughput(figures, PICTURES / "spark-throughput.png"),
+        draw_spark_freshness(figures, PICTURES / "spark-freshness.png"),
     ]
     text = README.read_text() if README.exists() else f"{_BEGIN}\n{_END}\n"
     before, rest = text.split(_BEGIN, 1)

@@ -33,6 +33,9 @@ from benchmarks.themes.many_producers import measure_many_producers
 from benchmarks.themes.partitions import measure_many_partitions, measure_soak
 from benchmarks.themes.restarts import measure_restarts
 from benchmarks.themes.single_sends import measure_sends
+from benchmarks.themes.spark_reads import measure_spark_batch, measure_spark_stream
+from benchmarks.themes.spark_waits import measure_spark_freshness, measure_spark_latency, measure_spark_partitions
+from benchmarks.themes.spark_writes import measure_spark_sink
 from benchmarks.themes.timers import measure_timers
 
 Tell = Callable[[str], None]
@@ -56,6 +59,12 @@ _THEMES: dict[str, Theme] = {
     "maintenance": measure_maintenance,
     "day": measure_day,
     "restarts": measure_restarts,
+    "spark-batch": measure_spark_batch,
+    "spark-stream": measure_spark_stream,
+    "spark-latency": measure_spark_latency,
+    "spark-freshness": measure_spark_freshness,
+    "spark-sink": measure_spark_sink,
+    "spark-partitions": measure_spark_partitions,
     "commits": measure_many_commits,  # last: it leaves the most files behind
 }
 _SOAK = "soak"
