@@ -44,6 +44,8 @@ class RowSorter:
 
     def add(self, targets: Numbers, hashes: Codes, records: pa.RecordBatch) -> None:
         """`hashes`: equal for rows that are equal in `names`."""
+        if not records.num_rows:
+            return  # of a batch whose rows have no key
         codes = hashes * _MULTIPLIER
         batch = records.append_column(_TARGET, pa.array(targets)).append_column(_CODE, pa.array(codes))
         self._held.append(batch)

@@ -97,3 +97,14 @@ def test_by_content_no_order_of_arrival_matters_at_all(hash_bits: int) -> None:
 
 def test_nothing_in_nothing_out() -> None:
     assert sort([], KEY, hash_bits=1) == {}
+
+
+@pytest.mark.parametrize("memory_bytes", [0, 2**40])
+def test_a_batch_without_rows_that_are_to_be_sorted_changes_nothing(memory_bytes: int) -> None:
+    records = pa.RecordBatch.from_arrays([pa.array([b"k"]), pa.array([b"v"])], names=["key", "value"])
+    none, one = np.empty(0, np.int64), np.array([2])
+    with RowSorter(KEY, memory_bytes=memory_bytes) as sorter:
+        sorter.add(none, none.astype(np.uint64), records.slice(0, 0))
+        assert list(sorter.drain()) == []
+        sorter.add(one, one.astype(np.uint64), records)
+        assert [(target, rows.to_pylist()) for target, rows in sorter.drain()] == [(2, records.to_pylist())]
