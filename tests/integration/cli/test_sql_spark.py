@@ -12,7 +12,7 @@ import pytest
 from bus.model import LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed
 from bus.storage_delta.root import open_storage
-from bus.topics.cluster_records import BrokerRegistered, TopicCreated, encode_record
+from bus.topics.cluster_records import BrokerRegistered, TopicCreated, ViewCreated, encode_record
 from tests.support.stores import NOW_MS, log_batch
 
 pytestmark = pytest.mark.spark
@@ -24,7 +24,11 @@ TOPIC_ID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("spark") / "root"
     storage = open_storage(str(root))
-    records = [BrokerRegistered(0, "127.0.0.1", 9094), TopicCreated("my-topic", TOPIC_ID, 2, 0)]
+    records = [
+        BrokerRegistered(0, "127.0.0.1", 9094),
+        TopicCreated("my-topic", TOPIC_ID, 2, 0),
+        ViewCreated("typed", "my-topic", "n INT", "partition,offset,_corrupt"),
+    ]
     storage.open_metadata().append([encode_record(record) for record in records], leader_epoch=0, now_ms=NOW_MS)
     for number in range(2):
         table = storage.create_partition(TopicPartition("my-topic", number), topic_id=TOPIC_ID)
@@ -49,8 +53,8 @@ def answers(root: Path, engine: str, statement: str, *options: str) -> subproces
 @pytest.mark.timeout(240)
 def test_both_engines_give_the_same_rows_at_a_point_in_time(root: Path) -> None:
     statement = (
-        'SELECT topic, partition, offset, timestamp_type, key, value, value_bytes FROM "my-topic" '
-        "WHERE partition = 1 OR offset < 2 ORDER BY partition, offset"
+        "SELECT topic, partition, offset, timestamp_type, key, value, value_bytes, (SELECT max(n) FROM typed) AS n "
+        'FROM "my-topic" WHERE partition = 1 OR offset < 2 ORDER BY partition, offset'
     )
     bounds = ("--at-version", "my-topic:0=1", "--at-offset", "my-topic:1=5", "--format", "json")
     found = [answers(root, engine, statement, *bounds) for engine in ("duckdb", "spark")]
@@ -59,6 +63,7 @@ def test_both_engines_give_the_same_rows_at_a_point_in_time(root: Path) -> None:
     assert embedded == distributed
     assert [(row["partition"], row["offset"]) for row in embedded] == [(0, 0), (0, 1), *((1, n) for n in range(5))]
     assert embedded[0]["value"] == embedded[0]["value_bytes"] == '{"n":1}'
+    assert {row["n"] for row in embedded} == {1}
 
 
 @pytest.mark.timeout(120)
