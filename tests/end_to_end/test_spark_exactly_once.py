@@ -25,6 +25,7 @@ from tests.support.broker_process import BrokerProcess
 
 KILLS = int(os.environ.get("BUS_SPARK_KILLS", "20"))
 DRIVER_EVERY = 20
+BACKLOG = 8_000  # so much the query always has to do: each kill hits it in the middle of a batch
 RECOVERY_S = 120  # for the slowest machine; seconds are usual
 KEYS = 40
 
@@ -91,10 +92,11 @@ def _kill(process: psutil.Process) -> None:
 
 
 class Load:
-    """Records without end, until told: the values of a key count up."""
+    """Records without end, as far as is allowed: the values of a key count up."""
 
     def __init__(self, address: str) -> None:
         self.count = 0
+        self.allowed = BACKLOG
         self._producer = Producer(address, retry_backoff_ms=20, retry_backoff_max_ms=100, reconnect_backoff_ms=20)
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._produce)
@@ -102,10 +104,10 @@ class Load:
 
     def _produce(self) -> None:
         while not self._is_over.is_set():
-            for _ in range(100):
+            while self.count < self.allowed:
                 self._producer.send("in", b"%d" % self.count, key=b"key-%d" % (self.count % KEYS))
                 self.count += 1
-            self._is_over.wait(0.05)
+            self._is_over.wait(0.02)
 
     def finish(self) -> int:
         self._is_over.set()
@@ -139,9 +141,10 @@ def test_query_killed_at_random_copies_every_record_once_and_in_order(tmp_path: 
         arguments = (broker.address, "in", "out", str(tmp_path / "checkpoint"))
         with Copier(*arguments, log=tmp_path / "copier.log") as copier:
             load = Load(broker.address)
-            done = 0
+            done = workers = 0
             for victim in victims:
                 done = wait_arrived(broker.address, done + chance.randrange(1, 400), copier)
+                load.allowed = done + BACKLOG
                 match victim or chance.choice(["workers", "workers", "broker"]):
                     case "driver":
                         copier.kill()
@@ -150,7 +153,8 @@ def test_query_killed_at_random_copies_every_record_once_and_in_order(tmp_path: 
                         broker.kill()
                         broker.start()
                     case _:
-                        copier.kill_workers()
+                        workers += copier.kill_workers()
+            assert workers, "no task was killed"
             count = load.finish()
             wait_arrived(broker.address, count, copier)
         check_copied(tmp_path / "root", count)
