@@ -74,16 +74,14 @@ def decide_roll(
 def plan_full_roll(
     files: Sequence[LogFile], rules: RollingRules, *, compacted_to: int, left_alone: Collection[str] = ()
 ) -> list[Run]:
-    """All that may be rolled, due or not, oldest first."""
-    plan: list[Run] = []
-    for fragment in _split(files, rules, compacted_to, left_alone):
-        rest = fragment.files
-        while rest:
-            run = _fitting(rest, rules)
-            if len(run) > 1:
-                plan.append(run)
-            rest = rest[len(run) :]
-    return plan
+    """All that no roll has made yet and that may be rolled, due or not, oldest first.
+
+    What rolls have made waits until it is due. Else a file that is rolled by hand again and again, with what came
+    meanwhile, would never come of age: its time is that of its newest record.
+    """
+    fragments = _split(files, rules, compacted_to, left_alone)
+    runs = (run for fragment in fragments for run in _runs(fragment) if fragment.is_closed or run[0].level == 0)
+    return [fitting for run in runs for fitting in _complete(run, rules) if len(fitting) > 1]
 
 
 def _split(

@@ -106,12 +106,19 @@ def test_too_many_small_files_of_many_levels_have_their_longest_run_rolled() -> 
     assert roll(live[1:]) == []
 
 
-def test_a_full_roll_takes_all_that_is_not_full_in_as_few_files_as_fit() -> None:
-    live = [*files(300, 300, level=2), *files(300, 200, base=2), *files(500, base=4), *files(1, base=5)]
+def test_a_full_roll_takes_all_that_no_roll_has_made_in_as_few_files_as_fit() -> None:
+    live = [*files(300, 300), *files(300, 200, base=2), *files(500, base=4), *files(1, base=5)]
     plan = plan_full_roll(live, RULES, compacted_to=0)
     assert [bases(run) for run in plan] == [[0, 1, 2]]
     assert [bases(run) for run in plan_full_roll(live, RULES, compacted_to=1)] == [[1, 2, 3]]
     assert plan_full_roll(live, RULES, compacted_to=0, left_alone={live[1].path}) != plan
+
+
+def test_what_was_rolled_is_not_rolled_again_by_hand_so_that_it_comes_of_age() -> None:
+    live = [*files(10, level=1), *files(1, 1, base=1)]
+    assert [bases(run) for run in plan_full_roll(live, RULES, compacted_to=0)] == [[1, 2]]
+    enclosed = [*live, *files(500, base=3)]
+    assert [bases(run) for run in plan_full_roll(enclosed, RULES, compacted_to=0)] == [[0, 1, 2]]
 
 
 @pytest.mark.parametrize("size_bytes", [700, 5_000, 40_000, 300_000, 3_000_000])
