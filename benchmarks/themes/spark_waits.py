@@ -32,7 +32,11 @@ def measure_spark_latency(bench: Bench) -> list[Figure]:
 def measure_spark_freshness(bench: Bench) -> list[Figure]:
     with spark_bench(bench) as on:
         seconds = on.run("freshness", on.create_topic(1), records=bench.sizes.spark_freshness)
-    ways = (("bus", "spark", "a Spark SQL count", 0.1), ("embedded", "embedded", "the embedded engine", 0.01))
+    ways = (
+        ("bus", "spark", "a Spark SQL count", 0.1),
+        ("native", "native", "a Spark SQL count of native Delta", None),
+        ("embedded", "embedded", "the embedded engine", 0.01),
+    )
     note = "one record under way; beside Kafka, a Spark query that copies to Delta, and a Spark SQL count of that"
     return [
         _percentile(
