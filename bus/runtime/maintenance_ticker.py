@@ -17,6 +17,9 @@ from bus.runtime.maintenance import MaintenanceClock
 
 _SLOTS_MAX = 60
 _SLOT_S_MIN = 1.0
+# A broker that has just started has better things to do: with Kafka's interval it waits as long as Kafka does
+# (log.initial.task.delay.ms).
+_FIRST_DELAY_SHARE = 10
 
 
 class Maintained(Protocol):
@@ -34,21 +37,25 @@ class MaintenanceTicker:
     ) -> None:
         self._clock = clock
         self._partitions = partitions
+        self._first_delay_s = interval_s / _FIRST_DELAY_SHARE
         self._slots = max(1, min(_SLOTS_MAX, int(interval_s / _SLOT_S_MIN)))
         self._slot_s = interval_s / self._slots
         self._slot = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._slot_s, self._tick)
+        self._wait(self._first_delay_s)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
+    def _wait(self, delay_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
     def _tick(self) -> None:
-        self.start()
+        self._wait(self._slot_s)
         self._clock.now_ms()
         for partition in self._partitions():
             if zlib.crc32(str(partition.name).encode()) % self._slots == self._slot:

@@ -28,7 +28,9 @@ class Place:
 
     def create(self, topics: Mapping[str, int]) -> None:
         with Admin(self.address) as admin:
-            admin.create_topics([NewTopic(name, partitions) for name, partitions in topics.items()])
+            # Their records are of the past: no retention by time may take them away.
+            configs = {"retention.ms": -1}
+            admin.create_topics([NewTopic(name, partitions, configs) for name, partitions in topics.items()])
 
     def rows(self, spark: SparkSession, topic: str) -> list[Row]:
         """In the order of partitions and offsets."""

@@ -76,7 +76,7 @@ def test_single_records_come_back_as_they_were_sent(address: str) -> None:
         Producer(address) as producer,
         Consumer(address, auto_offset_reset="earliest") as consumer,
     ):
-        admin.create_topics([NewTopic("single")])
+        admin.create_topics([NewTopic("single", configs={"retention.ms": -1})])  # a record of 2020
         producer.send("single", b"a", key=b"k", headers=[("x", b"1"), ("x", None)], timestamp_ms=1_600_000_000_123)
         placed = producer.send("single", None, key=b"gone").result(WAIT_S)
         consumer.assign([TopicPartition("single", 0)])
