@@ -107,7 +107,7 @@ def test_log_append_time_is_told_to_the_producer_and_the_consumer(address: str) 
 def test_offsets_are_found_by_time(address: str) -> None:
     here = TopicPartition("timed", 0)
     with Admin(address) as admin, Producer(address) as producer, Consumer(address) as consumer:
-        admin.create_topics([NewTopic("timed")])
+        admin.create_topics([NewTopic("timed", configs={"retention.ms": -1})])
         for number in range(5):
             producer.send("timed", b"a", timestamp_ms=1_600_000_000_000 + number * 1_000).result(WAIT_S)
         found = consumer.offsets_for_times({here: 1_600_000_001_500})[here]
