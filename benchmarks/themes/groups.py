@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +22,14 @@ _GROUPS = 500  # that commit at once
 _KEYS = 1_000
 _PIPELINE = 200  # commits under way of the one that commits a million
 
+# One loop for all: gRPC's asyncio keeps telling the loop that it began with, and a closed one would answer with errors.
+_LOOP = asyncio.new_event_loop()
+_T = TypeVar("_T")
+
+
+def _run(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    return _LOOP.run_until_complete(coroutine)
+
 
 def measure_groups(bench: Bench) -> list[Figure]:
     rebalances: dict[int, dict[str, list[float]]] = {size: {"joins": [], "leaves": []} for size in (100, 1_000)}
@@ -32,17 +42,17 @@ def measure_groups(bench: Bench) -> list[Figure]:
         with bench.broker("group.initial.rebalance.delay.ms=0") as broker:
             loads.create_topic(broker.address, "t", 1)
             for size, found in rebalances.items():
-                join_s, leave_s = asyncio.run(_rebalance(broker.address, f"rebalance-{size}", size))
+                join_s, leave_s = _run(_rebalance(broker.address, f"rebalance-{size}", size))
                 found["joins"].append(join_s)
                 found["leaves"].append(leave_s)
                 bench.report(
                     f"{size} members, round {number + 1}: one joins {join_s:.2f} s, one leaves {leave_s:.2f} s"
                 )
-            heartbeats.append(asyncio.run(_heartbeats(broker, sizes.group_members, sizes.heartbeat_seconds)))
+            heartbeats.append(_run(_heartbeats(broker, sizes.group_members, sizes.heartbeat_seconds)))
             bench.report(f"{sizes.group_members:,} members, round {number + 1}: {heartbeats[-1]:.2f} of a core")
-            latencies.append(asyncio.run(_commit_latency(broker.address, sizes.latency_records)))
+            latencies.append(_run(_commit_latency(broker.address, sizes.latency_records)))
             cpu = broker.cpu_seconds()
-            rates.append(asyncio.run(_commit_rate(broker.address, sizes.commit_seconds)))
+            rates.append(_run(_commit_rate(broker.address, sizes.commit_seconds)))
             rates_cpu.append((broker.cpu_seconds() - cpu) / (rates[-1] * sizes.commit_seconds) * 1e6)
             p50 = np.percentile(latencies[-1], 50) * 1000
             bench.report(f"offset commits, round {number + 1}: p50 {p50:.2f} ms; {_GROUPS} groups {rates[-1]:,.0f}/s")
@@ -163,7 +173,7 @@ def measure_offsets(bench: Bench) -> list[Figure]:
     with bench.broker("file.delete.delay.ms=1000") as broker:
         loads.create_topic(broker.address, "t", _KEYS)
         started = time.perf_counter()
-        asyncio.run(_commit_many(broker.address, count))
+        _run(_commit_many(broker.address, count))
         bench.report(f"{count:,} commits to {_KEYS:,} keys in {time.perf_counter() - started:.0f} s")
         time.sleep(bench.sizes.idle_seconds)
         size = _folder_bytes(broker.root / "topics" / "__consumer_offsets") / 1e6
