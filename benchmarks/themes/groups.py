@@ -73,11 +73,15 @@ def measure_groups(bench: Bench) -> list[Figure]:
             heartbeats,
             0.5,
         ),
-        Figure("commit-p50", "an offset commit, p50", "ms", [float(np.percentile(run, 50)) * 1000 for run in latencies], 3.0),
-        Figure("commit-p99", "... p99", "ms", [float(np.percentile(run, 99)) * 1000 for run in latencies]),
+        Figure("commit-p50", "an offset commit, p50", "ms", _percentiles_ms(latencies, 50), 3.0),
+        Figure("commit-p99", "... p99", "ms", _percentiles_ms(latencies, 99)),
         Figure("commit-rate", f"offset commits of {_GROUPS} groups", "commits/s", rates, 5_000, is_more_better=True),
         Figure("commit-cpu", "... processor time of the broker", "µs a commit", rates_cpu),
     ]
+
+
+def _percentiles_ms(runs: list[np.ndarray], percent: int) -> list[float]:
+    return [float(np.percentile(seconds, percent)) * 1000 for seconds in runs]
 
 
 async def _rebalance(address: str, group_id: str, size: int) -> tuple[float, float]:
