@@ -189,7 +189,7 @@ async def _commit_rate(address: str, seconds: float) -> float:
 def measure_offsets(bench: Bench) -> list[Figure]:
     """`__consumer_offsets` after very many commits to a few keys: its size, and how long a coordinator reads it."""
     count = bench.sizes.offset_commits
-    with bench.broker("file.delete.delay.ms=1000") as broker:
+    with bench.broker("log.segment.delete.delay.ms=1000") as broker:
         loads.create_topic(broker.address, "t", _KEYS)
         started = time.perf_counter()
         _run(_commit_many(broker.address, count))
