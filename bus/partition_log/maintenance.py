@@ -12,7 +12,7 @@ from bus.partition_log.retention import RetentionRules
 from bus.partition_log.rolling import RollingRules
 
 # The bus's own topics get a version for every few records, which say more of the past than anybody asks for.
-INTERNAL_VERSION_COUNT_MAX = 1_000
+INTERNAL_VERSION_COUNT_MAX = 250
 
 
 @dataclass(frozen=True, slots=True)
