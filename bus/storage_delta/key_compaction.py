@@ -9,20 +9,19 @@ for the rows. Commits nothing.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from bus.ports import Pace, PreparedFiles, no_pace
+from bus.ports import Pace, PreparedFiles, SwapKind, no_pace
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.last_of_key import find_last_of_keys
 from bus.storage_delta.orphans import FilesUnderWay
 from bus.storage_delta.rewritten_file import FileRewriter, Rewriting
 from bus.storage_delta.store import ObjectStore
-from bus.storage_delta.swaps import SwapPlan
+from bus.storage_delta.swaps import prepared_swap
 from bus.storage_delta.tombstone_ages import ages_of, end_of_old, thin
 
 FILE_BYTES_MAX = 128 << 20
@@ -57,26 +56,18 @@ class KeyCompaction:
             return None
         ages = ages_of(files)
         old_end = end_of_old(ages, until_ms=now_ms - tombstone_retention_ms)
-        rewriting = Rewriting(
-            base_offset=files[0].base_offset,
-            next_offset=files[-1].next_offset,
+        rewriting = Rewriting.of(
+            files,
             ages=thin(ages, now_ms=now_ms, retention_ms=tombstone_retention_ms),
-            level=1 + max(file.level for file in files),
             compression=_COMPRESSION,
             file_bytes_max=self._file_bytes_max,
-            txn_id=str(uuid.uuid4()),
         )
         written = self._rewriter.write(self._kept_rows(files, old_end, pace), rewriting, pace)
         removed_count = sum(file.record_count for file in files) - sum(file.record_count for file, _ in written)
         if not removed_count and len(written) >= len(files):
             self._rewriter.discard(written)
             return None
-        return PreparedFiles(
-            removes=[file.path for file in files],
-            added_count=len(written),
-            rewritten_bytes=sum(file.size_bytes for file, _ in written),
-            plan=SwapPlan(written, "COMPACT", files[-1].next_offset, rewriting.txn_id),
-        )
+        return prepared_swap(files, written, SwapKind.LAST_OF_KEYS, txn_id=rewriting.txn_id)
 
     def _kept_rows(self, files: Sequence[LiveFile], old_end: int, pace: Pace) -> Iterator[pa.Table]:
         is_last = find_last_of_keys(lambda: self._keys(files, pace), sum(file.record_count for file in files))

@@ -7,6 +7,7 @@ whatever the size of the files. Commits nothing.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -20,7 +21,7 @@ from bus.storage_delta.data_files import ROW_GROUP_BYTES, open_parquet_writer
 from bus.storage_delta.orphans import FilesUnderWay
 from bus.storage_delta.row_statistics import RowStatistics
 from bus.storage_delta.store import ObjectStore
-from bus.storage_delta.swaps import discard, with_history
+from bus.storage_delta.swaps import discard, level_above, with_history
 from bus.storage_delta.tombstone_ages import Ages
 
 # Of rows with next to no bytes.
@@ -40,6 +41,19 @@ class Rewriting:
     compression: str
     file_bytes_max: int  # about: the last row group of a file may go beyond
     txn_id: str
+
+    @classmethod
+    def of(cls, files: Sequence[LiveFile], *, ages: Ages, compression: str, file_bytes_max: int) -> Rewriting:
+        """Of rows of `files`, which follow each other; `ages` are theirs."""
+        return cls(
+            base_offset=files[0].base_offset,
+            next_offset=files[-1].next_offset,
+            ages=ages,
+            level=level_above(files),
+            compression=compression,
+            file_bytes_max=file_bytes_max,
+            txn_id=str(uuid.uuid4()),
+        )
 
 
 class FileRewriter:

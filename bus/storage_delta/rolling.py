@@ -6,19 +6,18 @@ left it, is in offset order afterwards. Commits nothing.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from bus.errors import StorageDamaged
-from bus.ports import Pace, PreparedFiles
+from bus.ports import Pace, PreparedFiles, SwapKind
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.orphans import FilesUnderWay
 from bus.storage_delta.rewritten_file import FileRewriter, Rewriting
 from bus.storage_delta.store import ObjectStore
-from bus.storage_delta.swaps import SwapPlan
+from bus.storage_delta.swaps import prepared_swap
 from bus.storage_delta.tombstone_ages import ages_of, thin
 
 # A Delta reader takes larger files in pieces anyway, and an object store wants them in at most 10,000 parts.
@@ -37,7 +36,6 @@ class Rolling:
         *,
         under_way: FilesUnderWay | None = None,
     ) -> None:
-        self._store = store
         self._folder = folder
         self._rewriter = FileRewriter(store, folder, schema, under_way)
         self._reader = reader
@@ -56,14 +54,11 @@ class Rolling:
         """Write the file that is to replace `files`, live ones that follow each other. Raises `StorageFault`; then
         nothing stays written."""
         assert files, f"{self._folder}: nothing to roll"
-        rewriting = Rewriting(
-            base_offset=files[0].base_offset,
-            next_offset=files[-1].next_offset,
+        rewriting = Rewriting.of(
+            files,
             ages=thin(ages_of(files), now_ms=now_ms, retention_ms=tombstone_retention_ms),
-            level=1 + max(file.level for file in files),
             compression=compression,
             file_bytes_max=file_bytes_max,
-            txn_id=str(uuid.uuid4()),
         )
         written = self._rewriter.write(self._rows(files, pace), rewriting, pace)
         expected, found = (sum(file.record_count for file in some) for some in (files, [file for file, _ in written]))
@@ -72,12 +67,7 @@ class Rolling:
             raise StorageDamaged(
                 f"{self._folder}: expected {expected} rows in {len(files)} files from {files[0].path} on, found {found}"
             )
-        return PreparedFiles(
-            removes=[file.path for file in files],
-            added_count=len(written),
-            rewritten_bytes=sum(file.size_bytes for file, _ in written),
-            plan=SwapPlan(written, "OPTIMIZE", None, rewriting.txn_id),
-        )
+        return prepared_swap(files, written, SwapKind.SAME_ROWS, txn_id=rewriting.txn_id)
 
     def _rows(self, files: Sequence[LiveFile], pace: Pace) -> Iterator[pa.Table]:
         for file in files:

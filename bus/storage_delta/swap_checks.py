@@ -25,7 +25,7 @@ from bus.storage_delta.partition_reader import TableView
 from bus.storage_delta.row_statistics import COLUMNS as STATISTICS_COLUMNS
 from bus.storage_delta.row_statistics import RowStatistics
 from bus.storage_delta.store import KeyNotFound
-from bus.storage_delta.swaps import SwapPlan, with_history
+from bus.storage_delta.swaps import level_above, prepared_swap, with_history
 from bus.storage_delta.tombstone_ages import ages_of, thin_by_ratio
 
 # What a Delta log holds as it is, without escapes; the number is checked when the rows are known.
@@ -59,19 +59,9 @@ def check_swap(
     except _Unfit as unfit:
         return Refused(ErrorCode.INVALID_REQUEST, str(unfit))
     ages = thin_by_ratio(ages_of(files))
-    level = 1 + max(file.level for file in files)
-    is_same = kind is SwapKind.SAME_ROWS
-    return PreparedFiles(
-        removes=list(removes),
-        added_count=len(adds),
-        rewritten_bytes=sum(file.size_bytes for file, _ in described),
-        plan=SwapPlan(
-            adds=[(with_history(file, ages, level=level), stats) for file, stats in described],
-            operation="OPTIMIZE" if is_same else "COMPACT",
-            compacted_to=None if is_same else files[-1].next_offset,
-            txn_id=str(uuid.uuid4()),
-        ),
-    )
+    level = level_above(files)
+    written = [(with_history(file, ages, level=level), stats) for file, stats in described]
+    return prepared_swap(files, written, kind, txn_id=str(uuid.uuid4()))
 
 
 def _find_removes(view: TableView, removes: Sequence[str], kind: SwapKind) -> Sequence[LiveFile]:

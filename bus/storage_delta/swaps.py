@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bus.errors import StorageFault
+from bus.ports import PreparedFiles, SwapKind
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.store import ObjectStore
 from bus.storage_delta.tombstone_ages import Ages, encode_ages
@@ -23,6 +24,29 @@ class SwapPlan:
     operation: str  # as the version will name it
     compacted_to: int | None  # offsets below it may be missing from then on; None: no row is
     txn_id: str
+
+
+def prepared_swap(
+    files: Sequence[LiveFile], adds: Sequence[tuple[LiveFile, str]], kind: SwapKind, *, txn_id: str
+) -> PreparedFiles:
+    """`adds`, which are in the store, in place of `files`."""
+    is_same = kind is SwapKind.SAME_ROWS
+    return PreparedFiles(
+        removes=[file.path for file in files],
+        added_count=len(adds),
+        rewritten_bytes=sum(file.size_bytes for file, _ in adds),
+        plan=SwapPlan(
+            adds,
+            operation="OPTIMIZE" if is_same else "COMPACT",
+            compacted_to=None if is_same else files[-1].next_offset,
+            txn_id=txn_id,
+        ),
+    )
+
+
+def level_above(files: Iterable[LiveFile]) -> int:
+    """Of what is made of their rows."""
+    return 1 + max(file.level for file in files)
 
 
 def with_history(file: LiveFile, ages: Ages, *, level: int) -> LiveFile:
