@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from bus.errors import ErrorCode, Refused
+from bus.grpc_api.server.partition_answers import answered, gather_answers
 from bus.grpc_api.server.requests import StreamRegistry, new_request_id
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
@@ -25,8 +26,6 @@ from bus.runtime.maintenance import (
     RecordsDeleted,
 )
 from bus.runtime.partition import Partition
-
-T = TypeVar("T")
 
 _ACTIONS = {
     pb.MAINTENANCE_ACTION_ROLL: MaintenanceAction.ROLL,
@@ -55,26 +54,22 @@ class MaintenanceHandler:
     async def delete_records(self, request: pb.DeleteRecordsRequest) -> pb.DeleteRecordsResponse:
         """All partitions at once, so that a busy one holds up no other; each has the broker's request.timeout.ms."""
         answers = [self._delete(asked) for asked in request.partitions]
-        if answers:
-            await asyncio.wait(answers, timeout=self._request_timeout_ms / 1000)
-        late = Refused(
-            ErrorCode.REQUEST_TIMED_OUT,
-            f"the records were not deleted within {self._request_timeout_ms} ms; they may be later",
+        results = await gather_answers(
+            answers,
+            timeout_ms=self._request_timeout_ms,
+            otherwise=f"the records were not deleted within {self._request_timeout_ms} ms; they may be later",
         )
         return pb.DeleteRecordsResponse(
-            partitions=[
-                _encode_deleted(asked, answer.result() if answer.done() else late)
-                for asked, answer in zip(request.partitions, answers, strict=True)
-            ]
+            partitions=[_encode_deleted(*pair) for pair in zip(request.partitions, results, strict=True)]
         )
 
     def _delete(self, asked: pb.DeleteRecordsPartition) -> asyncio.Future[DeleteRecordsResult]:
         partition = self._find(asked.topic, asked.partition)
         if isinstance(partition, Refused):
-            return _done(partition)
+            return answered(partition)
         if self._cluster.is_internal(asked.topic):
             message = f"expected a topic of a user, found {asked.topic}: its records are the bus's own"
-            return _done(Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, message))
+            return answered(Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, message))
         return partition.delete_records(asked.offset)
 
     # ------------------------------------------------------------------ maintenance by hand
@@ -107,7 +102,7 @@ class MaintenanceHandler:
 
     def _maintain(self, topic: str, number: int, action: MaintenanceAction) -> asyncio.Future[MaintainResult]:
         partition = self._find(topic, number)
-        return _done(partition) if isinstance(partition, Refused) else partition.maintain(action)
+        return answered(partition) if isinstance(partition, Refused) else partition.maintain(action)
 
     # ------------------------------------------------------------------ files of a job
 
@@ -165,12 +160,6 @@ def _encode_swapped(result: FilesSwapped | Refused) -> pb.SwapFilesResponse:
             return pb.SwapFilesResponse(version=version)
         case Refused(code, message):
             return pb.SwapFilesResponse(error_code=int(code), error_message=message, version=-1)  # type: ignore[arg-type]
-
-
-def _done(result: T) -> asyncio.Future[T]:
-    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    answer.set_result(result)
-    return answer
 
 
 async def _wait(event: asyncio.Event) -> None:

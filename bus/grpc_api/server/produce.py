@@ -17,6 +17,7 @@ import grpc
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.arrow_claims import Allowance
 from bus.grpc_api.server.codec import decode_produce
+from bus.grpc_api.server.partition_answers import answered
 from bus.grpc_api.server.payloads import THREAD_BYTES_MIN, count_packed_bytes, unpack_call
 from bus.grpc_api.server.produce_window import RequestMemory, Window
 from bus.grpc_api.server.produce_wire import Payload, ProduceCall
@@ -222,9 +223,7 @@ class ProduceHandler:
 
 
 def _refused(partition: TopicPartition, refusal: Refused) -> _Submitted:
-    answer: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
-    answer.set_result(refusal)
-    return _Submitted(partition, None, answer)
+    return _Submitted(partition, None, answered(refusal))
 
 
 def _encode(partition: TopicPartition, appended: Appended) -> pb.PartitionProduceResponse:

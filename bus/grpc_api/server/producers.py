@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from bus.errors import ErrorCode, Refused
+from bus.grpc_api.server.partition_answers import answered, gather_answers
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import SEQUENCE_MODULUS, ProducerStamp, TopicPartition
 from bus.partition_log.appends import ACKS_NONE
@@ -48,20 +49,16 @@ class ProducerHandler:
         refused = check_identity(request.producer_id, request.producer_epoch) or self._cluster.check_producer(
             ProducerStamp(request.producer_id, request.producer_epoch, 0)
         )
-        answers = [
-            _done(refused) if refused is not None else self._resume(asked, request) for asked in request.partitions
+        answers: list[asyncio.Future[ResumeResult]] = [
+            answered(refused) if refused is not None else self._resume(asked, request) for asked in request.partitions
         ]
-        if answers:
-            await asyncio.wait(answers, timeout=self._request_timeout_ms / 1000)
-        late = Refused(
-            ErrorCode.REQUEST_TIMED_OUT,
-            f"what was queued before was not committed within {self._request_timeout_ms} ms",
+        results = await gather_answers(
+            answers,
+            timeout_ms=self._request_timeout_ms,
+            otherwise=f"what was queued before was not committed within {self._request_timeout_ms} ms",
         )
         return pb.ResumeProducerResponse(
-            partitions=[
-                _encode(asked, answer.result() if answer.done() else late)
-                for asked, answer in zip(request.partitions, answers, strict=True)
-            ]
+            partitions=[_encode(*pair) for pair in zip(request.partitions, results, strict=True)]
         )
 
     def _resume(
@@ -69,7 +66,7 @@ class ProducerHandler:
     ) -> asyncio.Future[ResumeResult]:
         partition = self._cluster.find_partition(TopicPartition(asked.topic, asked.partition), asked.topic_id)
         if isinstance(partition, Refused):
-            return _done(partition)
+            return answered(partition)
         return partition.resume_producer(request.producer_id, request.producer_epoch)
 
 
@@ -104,12 +101,6 @@ def check_identity(producer_id: int, producer_epoch: int) -> Refused | None:
 
 def _invalid(message: str) -> Refused:
     return Refused(ErrorCode.INVALID_REQUEST, message)
-
-
-def _done(result: ResumeResult) -> asyncio.Future[ResumeResult]:
-    answer: asyncio.Future[ResumeResult] = asyncio.get_running_loop().create_future()
-    answer.set_result(result)
-    return answer
 
 
 def _encode(asked: pb.ResumeProducerPartition, result: ResumeResult) -> pb.ResumeProducerPartitionResponse:
