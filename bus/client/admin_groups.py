@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from bus.client.cluster import Cluster, error_of
 from bus.client.failures import raise_failures
 from bus.client.group_calls import GroupAnswer, GroupCalls
-from bus.client.group_protocol import PROTOCOL_TYPE, flat, topic_partitions
+from bus.client.group_protocol import PROTOCOL_TYPE, commit_partitions, flat, topic_partitions
 from bus.client.group_values import CommittedOffset, GroupDescription, GroupListing, MemberDescription
 from bus.client.values import BrokerInfo, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
@@ -76,16 +76,7 @@ class GroupAdmin:
         request = pb.OffsetCommitRequest(
             group_id=group_id,
             generation=_NO_GENERATION,
-            partitions=[
-                pb.OffsetCommitPartition(
-                    topic=partition.topic,
-                    partition=partition.partition,
-                    offset=committed.offset,
-                    leader_epoch=committed.leader_epoch,
-                    metadata=committed.metadata,
-                )
-                for partition, committed in offsets.items()
-            ],
+            partitions=commit_partitions(offsets),
         )
         answer = self._ask_one("OffsetCommit", group_id, request, is_repeatable=True)
         if any(result.error_code == ErrorCode.UNKNOWN_MEMBER_ID for result in answer.item.partitions):

@@ -5,11 +5,12 @@ Bytes come from other members, perhaps of another version: what cannot be read i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from google.protobuf.message import DecodeError
 
 from bus.client.assignors import MemberSubscription
+from bus.client.values import OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
@@ -73,6 +74,19 @@ def topic_partitions(partitions: Iterable[TopicPartition]) -> list[pb.TopicParti
 
 def flat(topics: Iterable[pb.TopicPartitions]) -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition(topic.topic, number) for topic in topics for number in topic.partitions)
+
+
+def commit_partitions(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[pb.OffsetCommitPartition]:
+    return [
+        pb.OffsetCommitPartition(
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=committed.offset,
+            leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+        )
+        for partition, committed in offsets.items()
+    ]
 
 
 def _unreadable(what: str, error: DecodeError) -> BusError:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from bus.client.cluster import error_of
 from bus.client.consumer_config import ConsumerConfig
 from bus.client.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
+from bus.client.group_protocol import commit_partitions
 from bus.client.membership import Generation
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
@@ -238,16 +239,7 @@ def _request(stamp: GroupMetadata, offsets: Offsets) -> pb.OffsetCommitRequest:
         generation=stamp.generation,
         member_id=stamp.member_id,
         group_instance_id=stamp.group_instance_id,
-        partitions=[
-            pb.OffsetCommitPartition(
-                topic=partition.topic,
-                partition=partition.partition,
-                offset=committed.offset,
-                leader_epoch=committed.leader_epoch,
-                metadata=committed.metadata,
-            )
-            for partition, committed in offsets.items()
-        ],
+        partitions=commit_partitions(offsets),
     )
 
 
