@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from bus.client.interceptors import Complaints
+from bus.client.interceptors import Chain
 from bus.client.values import ConsumerRecord, OffsetAndMetadata
 from bus.model import TopicPartition
 
@@ -32,41 +32,15 @@ class ConsumerInterceptor(Protocol):
         ...
 
 
-class ConsumerInterceptorChain:
-    """Calls each in the order in which they were given. False if there are none."""
-
+class ConsumerInterceptorChain(Chain):
     def __init__(
         self, interceptors: Sequence[ConsumerInterceptor], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._interceptors = tuple(interceptors)
-        self._complain = Complaints(self._interceptors, "the consumer", clock).add
-
-    def __bool__(self) -> bool:
-        return bool(self._interceptors)
+        super().__init__(interceptors, "the consumer", clock)
 
     def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
         """What the last of them made of `records`."""
-        for position, interceptor in enumerate(self._interceptors):
-            try:
-                changed = interceptor.on_consume(records)
-                if not isinstance(changed, list):
-                    raise TypeError(f"expected on_consume to give a list of records, found {type(changed).__name__}")
-            except Exception as error:
-                self._complain(position, "on_consume", error)
-            else:
-                records = changed
-        return records
+        return self.change("on_consume", records, list)
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        for position, interceptor in enumerate(self._interceptors):
-            try:
-                interceptor.on_commit(offsets)
-            except Exception as error:
-                self._complain(position, "on_commit", error)
-
-    def close(self) -> None:
-        for position, interceptor in enumerate(self._interceptors):
-            try:
-                interceptor.close()
-            except Exception as error:
-                self._complain(position, "close", error)
+        self.tell("on_commit", offsets)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from bus.client.values import RecordMetadata
 from bus.errors import BusError
@@ -17,6 +17,7 @@ from bus.errors import BusError
 logger = logging.getLogger(__name__)
 
 _LOG_INTERVAL_S = 30.0
+_T = TypeVar("_T")
 
 
 class ProducerRecord(NamedTuple):
@@ -54,56 +55,62 @@ class Outcome(Protocol):
     def exception(self) -> BusError | None: ...
 
 
-class InterceptorChain:
-    """Calls each in the order in which they were given. False if there are none."""
+class Chain:
+    """Calls each interceptor in the order in which they were given. False if there are none."""
 
-    def __init__(
-        self, interceptors: Sequence[ProducerInterceptor], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, interceptors: Sequence[object], subject: str, clock: Callable[[], float]) -> None:
+        """`subject` goes on in spite of what they raise."""
         self._interceptors = tuple(interceptors)
-        self._complain = Complaints(self._interceptors, "the record", clock).add
+        self._complain = _Complaints(self._interceptors, subject, clock).add
 
     def __bool__(self) -> bool:
         return bool(self._interceptors)
 
-    def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """What the last of them made of `record`."""
+    def change(self, method: str, subject: _T, kind: type[_T]) -> _T:
+        """What the last of them made of `subject`; what is no `kind` does not count."""
         for position, interceptor in enumerate(self._interceptors):
             try:
-                changed = interceptor.on_send(record)
-                if not isinstance(changed, ProducerRecord):
-                    raise TypeError(f"expected on_send to give a ProducerRecord, found {type(changed).__name__}")
+                changed = getattr(interceptor, method)(subject)
+                if not isinstance(changed, kind):
+                    raise TypeError(f"expected {method} to give a {kind.__name__}, found {type(changed).__name__}")
             except Exception as error:
-                self._complain(position, "on_send", error)
+                self._complain(position, method, error)
             else:
-                record = changed
-        return record
+                subject = changed
+        return subject
+
+    def tell(self, method: str, *arguments: object) -> None:
+        for position, interceptor in enumerate(self._interceptors):
+            try:
+                getattr(interceptor, method)(*arguments)
+            except Exception as error:
+                self._complain(position, method, error)
+
+    def close(self) -> None:
+        self.tell("close")
+
+
+class InterceptorChain(Chain):
+    def __init__(
+        self, interceptors: Sequence[ProducerInterceptor], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(interceptors, "the record", clock)
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """What the last of them made of `record`."""
+        return self.change("on_send", record, ProducerRecord)
 
     def on_done(self, future: Outcome) -> None:
         """For `add_done_callback`."""
         error = future.exception()
-        self._acknowledge(None if error is not None else future.result(), error)
+        self.tell("on_acknowledgement", None if error is not None else future.result(), error)
 
     def on_send_error(self, error: BusError) -> None:
         """The record that `on_send` gave was refused by `send` itself: there is no future."""
-        self._acknowledge(None, error)
-
-    def _acknowledge(self, metadata: RecordMetadata | None, error: BusError | None) -> None:
-        for position, interceptor in enumerate(self._interceptors):
-            try:
-                interceptor.on_acknowledgement(metadata, error)
-            except Exception as raised:
-                self._complain(position, "on_acknowledgement", raised)
-
-    def close(self) -> None:
-        for position, interceptor in enumerate(self._interceptors):
-            try:
-                interceptor.close()
-            except Exception as error:
-                self._complain(position, "close", error)
+        self.tell("on_acknowledgement", None, error)
 
 
-class Complaints:
+class _Complaints:
     """What interceptors raise, in the log, a few times and not for each record."""
 
     def __init__(self, interceptors: Sequence[object], subject: str, clock: Callable[[], float]) -> None:
