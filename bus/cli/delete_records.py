@@ -21,7 +21,7 @@ from bus.cli.groups import BusCommand
 from bus.cli.log_targets import Target
 from bus.cli.options import address_option, complete_topics, count_of, listing_format_option
 from bus.cli.output import Column, resolve_form, write_listing
-from bus.cli.positions import parse_timestamp_ms
+from bus.cli.positions import TimestampType
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
@@ -82,7 +82,12 @@ class _Deletion:
 @click.argument("target", metavar="[TOPIC[/PARTITION]]", required=False, shell_complete=complete_topics)
 @click.option("--offset", type=click.IntRange(min=0), metavar="N", help="Records below this offset.")
 @click.option("--all", "is_all", is_flag=True, help="All records that are committed now.")
-@click.option("--before", metavar="TIME", help="Records before the first one of that time on; ISO 8601 (UTC).")
+@click.option(
+    "--before",
+    type=TimestampType(),
+    metavar="TIME",
+    help="Records before the first one of that time on; ISO 8601 (UTC).",
+)
 @click.option(
     "--offset-json-file",
     "file",
@@ -98,7 +103,7 @@ def delete_records(
     target: str | None,
     offset: int | None,
     is_all: bool,
-    before: str | None,
+    before: int | None,
     file: Path | None,
     dry_run: bool,
     yes: bool,
@@ -117,12 +122,11 @@ def delete_records(
     if (target is None) != (file is not None):
         raise click.UsageError("expected TOPIC or TOPIC/PARTITION, or --offset-json-file alone")
     offsets = None if file is None else read_offsets(file)
-    timestamp_ms = None if before is None else _timestamp(before)
     chosen = None if target is None else Target(target)
     with open_admin(address) as admin:
         if offsets is None:
             assert chosen is not None, "there is a target where there is no file"
-            offsets = _offsets_of(admin, chosen, _ALL if offset is None else offset, timestamp_ms)
+            offsets = _offsets_of(admin, chosen, _ALL if offset is None else offset, before)
         plan = _plan(admin, offsets)
         if dry_run:
             write_listing(_COLUMNS, [one.row() for one in plan], form)
@@ -135,15 +139,6 @@ def delete_records(
 
 
 # ------------------------------------------------------------------ what is wanted
-
-
-def _timestamp(text: str) -> int:
-    timestamp_ms = parse_timestamp_ms(text)
-    if timestamp_ms is None:
-        raise click.BadParameter(
-            f"expected a time like 2013-01-31T12:00 or @MILLISECONDS, found {text!r}", param_hint="--before"
-        )
-    return timestamp_ms
 
 
 def read_offsets(file: Path) -> dict[TopicPartition, int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bus.cli.options import complete_groups
-from bus.cli.positions import parse_timestamp_ms
+from bus.cli.positions import TimestampType
 from bus.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 _STARTS = (
     click.option("--to-earliest", is_flag=True, help="The first record that is there."),
     click.option("--to-latest", is_flag=True, help="The end: new records alone."),
-    click.option("--to-datetime", metavar="TIME", help="The first record from then on; ISO 8601 (UTC)."),
+    click.option(
+        "--to-datetime",
+        type=TimestampType(),
+        metavar="TIME",
+        help="The first record from then on; ISO 8601 (UTC).",
+    ),
     click.option("--to-version", multiple=True, metavar="N", help="The end at a Delta version: N, TOPIC=N, TOPIC:0=N."),
     click.option("--to-group", metavar="OTHER", shell_complete=complete_groups, help="What another group committed."),
 )
@@ -78,7 +83,7 @@ def target_of(places: Mapping[str, Any]) -> OffsetTarget:
         case "shift_by":
             return targets.ShiftBy(value)
         case "to_datetime":
-            return targets.ToTimestamp(_timestamp(value))
+            return targets.ToTimestamp(value)
         case "by_duration":
             return targets.ToTimestamp(time.time_ns() // 1_000_000 - _duration(value))
         case "to_version":
@@ -87,15 +92,6 @@ def target_of(places: Mapping[str, Any]) -> OffsetTarget:
             return targets.ToGroup(value)
         case _:
             return targets.ToGiven(read_offsets(value))
-
-
-def _timestamp(text: str) -> int:
-    timestamp_ms = parse_timestamp_ms(text)
-    if timestamp_ms is None:
-        raise click.BadParameter(
-            f"expected a time like 2013-01-31T12:00 or @MILLISECONDS, found {text!r}", param_hint="--to-datetime"
-        )
-    return timestamp_ms
 
 
 def _duration(text: str) -> int:

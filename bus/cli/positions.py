@@ -84,6 +84,16 @@ def parse_timestamp_ms(text: str) -> int | None:
     return timestamp_ms if timestamp_ms >= 0 else None
 
 
+class TimestampType(click.ParamType[int]):
+    name = "timestamp"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        timestamp_ms = parse_timestamp_ms(str(value))
+        if timestamp_ms is None:
+            self.fail(f"expected a time like 2013-01-31T12:00 or @MILLISECONDS, found {value!r}", param, ctx)
+        return timestamp_ms
+
+
 class PositionType(click.ParamType[Position]):
     name = "position"
 
