@@ -16,14 +16,17 @@ from bus.storage_delta.table_history import FilesSummary, VersionSummary, read_h
 from bus.topic_tables import TopicTables
 from bus.view_tables import TIME_TYPE
 
+_COMMON = [
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("version", pa.int64()),
+    ("time", TIME_TYPE),
+    ("operation", pa.string()),
+    ("leader_epoch", pa.int32()),
+]
 VERSIONS = pa.schema(
     [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("version", pa.int64()),
-        ("time", TIME_TYPE),
-        ("operation", pa.string()),
-        ("leader_epoch", pa.int32()),
+        *_COMMON,
         ("first_offset", pa.int64()),  # of what it added
         ("last_offset", pa.int64()),
         ("records", pa.int64()),
@@ -35,12 +38,7 @@ VERSIONS = pa.schema(
 )
 LOG_MAINTENANCE = pa.schema(
     [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("version", pa.int64()),
-        ("time", TIME_TYPE),
-        ("operation", pa.string()),
-        ("leader_epoch", pa.int32()),
+        *_COMMON,
         ("first_offset", pa.int64()),  # of what it removed
         ("last_offset", pa.int64()),
         ("files_before", pa.int64()),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 
 from bus import group_views, log_views, topic_views
+from bus.json_views.view import SYSTEM_VIEW_NAMES
 from bus.topic_tables import TopicTables
 
 _VIEWS: Mapping[str, Callable[[TopicTables], pa.Table]] = {
@@ -23,7 +24,8 @@ _VIEWS: Mapping[str, Callable[[TopicTables], pa.Table]] = {
     "versions": log_views.versions,
     "log_maintenance": log_views.log_maintenance,
 }
-VIEW_NAMES = tuple(_VIEWS)
+VIEW_NAMES = SYSTEM_VIEW_NAMES
+assert tuple(_VIEWS) == VIEW_NAMES, "a view of a topic's values may not have the name of any of these"
 VIEW_SCHEMA = "bus"  # of the database: where the views are whatever the topics are called
 
 
