@@ -7,17 +7,11 @@ named by topic, partition and offset, with the raw record at hand, so that the r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from bus.client.values import ConsumerRecord, Headers
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-
-
-class Deserializer(Protocol):
-    """Kafka's shape, for those who need to know the topic."""
-
-    def deserialize(self, topic: str, headers: Headers, data: bytes) -> Any: ...
 
 
 class RecordDeserializationError(BusError):

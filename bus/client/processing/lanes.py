@@ -81,9 +81,5 @@ class Lanes(Generic[ItemT]):
         return dropped
 
     @property
-    def has_ready(self) -> bool:
-        return bool(self._ready)
-
-    @property
     def is_empty(self) -> bool:
         return not self._items
