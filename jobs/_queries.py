@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bus.client.processing.stop_signals import StopSignals
 from bus.model import TopicPartition
 from bus.spark import jobs
+from bus.spark.source.positions import encode_partitions
+from jobs._ranges import OffsetSpan, place_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_S = 1
@@ -54,6 +55,35 @@ def add_pace_arguments(parser: argparse.ArgumentParser) -> None:
 def trigger_of(options: argparse.Namespace) -> dict[str, Any]:
     """For `DataStreamWriter.trigger`."""
     return {"processingTime": options.interval} if options.continuous else {"availableNow": True}
+
+
+def check_target(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.source == options.target:
+        parser.error(f"expected another topic than {options.source} as the target: it would read what it writes")
+
+
+def stream_of(
+    spark: SparkSession,
+    topic: str,
+    span: OffsetSpan,
+    options: argparse.Namespace,
+    *,
+    group: str,
+    has_headers: bool = False,
+) -> DataFrame:
+    """The topic from the start of `span` on, as a stream whose groups' names begin with `group`."""
+    return (
+        spark.readStream.format("bus")
+        .options(
+            **place_options(options),
+            subscribe=topic,
+            includeHeaders=str(has_headers).lower(),
+            maxOffsetsPerTrigger=str(options.batch_records),
+            startingOffsets=json.dumps(encode_partitions(span.begin)),
+            groupIdPrefix=group,
+        )
+        .load()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +120,8 @@ def follow(query: StreamingQuery, *, ends: Mapping[TopicPartition, int] | None =
     """Until the query ends, a signal comes, or its source has reached `ends`; how many rows it has read. Raises what
     ended the query."""
     told = _Told()
-    with _signals() as stopped:
+    stopped = threading.Event()
+    with StopSignals(lambda _: stopped.set()):
         while not query.awaitTermination(_POLL_S):
             told.look(query)
             if stopped.is_set():
@@ -138,18 +169,3 @@ class _Told:
 
     def rate(self) -> float:
         return self.rows / max(time.monotonic() - self._started_s, 0.001)
-
-
-@contextmanager
-def _signals() -> Iterator[threading.Event]:
-    """Set when the process is asked to end. Only the main thread may ask for signals; elsewhere it is never set."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-    before = {one: signal.signal(one, lambda *_: stopped.set()) for one in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)

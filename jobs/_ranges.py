@@ -30,9 +30,7 @@ class OffsetSpan:
 
 
 def add_place_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--bootstrap", default="127.0.0.1:9094", metavar="ADDRESS", help="a broker (default: 127.0.0.1:9094)"
-    )
+    jobs.add_bootstrap_argument(parser)
     parser.add_argument("--root", help="read the storage of this bus root, without a broker")
 
 

@@ -249,10 +249,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument(
         "--keep-partitions", action="store_true", help="rows go where the source's column partition says, not by key"
     )
-    parser.add_argument("--root", default="./bus-data", help="the bus root (default: ./bus-data)")
-    parser.add_argument(
-        "--bootstrap", default="127.0.0.1:9094", metavar="ADDRESS", help="a broker (default: 127.0.0.1:9094)"
-    )
+    jobs.add_root_argument(parser)
+    jobs.add_bootstrap_argument(parser)
     parser.add_argument(
         "--tasks",
         type=jobs.positive_number,

@@ -21,15 +21,15 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
 from bus.client.admin import Admin
-from bus.model import TopicPartition
 from bus.ports import SwapKind
 from bus.spark import jobs
 from bus.spark.file_swaps import FileSwap, Leader, LeaderByAdmin, check_record_count, swap
-from bus.spark.file_writer import CODECS, row_bytes, staging, write_runs
+from bus.spark.file_writer import row_bytes, staging, write_runs
 from bus.spark.log_files import PartitionFiles, files_frame, load_files, read_rows
 from bus.storage_delta.actions import LiveFile
 from bus.topic_tables import TopicTables
-from bus.topics.configs import TopicConfig, resolve_topic_config
+from bus.topics.configs import TopicConfig
+from jobs._rewrites import add_file_arguments, topic_config
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -142,16 +142,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         epilog="Exit code 1 if something was refused or could not be done.",
     )
     parser.add_argument("partitions", nargs="+", metavar="TOPIC[/PARTITION]")
-    parser.add_argument("--root", default="./bus-data", help="the bus root (default: ./bus-data)")
-    parser.add_argument(
-        "--bootstrap", default="127.0.0.1:9094", metavar="ADDRESS", help="a broker (default: 127.0.0.1:9094)"
-    )
-    parser.add_argument(
-        "--target-bytes",
-        type=jobs.positive_number,
-        metavar="N",
-        help="size of the new files (default: segment.bytes of the topic)",
-    )
+    jobs.add_root_argument(parser)
+    jobs.add_bootstrap_argument(parser)
+    add_file_arguments(parser)
     parser.add_argument(
         "--small-bytes",
         type=jobs.positive_number,
@@ -160,12 +153,6 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     )
     parser.add_argument(
         "--files-min", type=jobs.positive_number, default=2, metavar="N", help="files of a run (default: 2)"
-    )
-    parser.add_argument(
-        "--compression",
-        default="zstd",
-        choices=sorted(CODECS),
-        help="codec of the new files (default: zstd)",
     )
     parser.add_argument("--dry-run", action="store_true", help="show the runs; write nothing, ask no broker")
     parser.add_argument("--csv", action="store_true", help="with --dry-run: CSV instead of a table")
@@ -188,14 +175,9 @@ def _compact(options: argparse.Namespace, spark: SparkSession) -> int:
     with Admin(options.bootstrap) as admin:
         admin.describe_topics(sorted({partition.topic for partition in partitions}))
         for partition in partitions:
-            found, config = load_files(tables, partition), _config(tables, partition)
+            found, config = load_files(tables, partition), topic_config(tables, partition.topic)
             refused += compact_partition(spark, found, settings, config, LeaderByAdmin(admin, tables))
     return jobs.EXIT_FAILURE if refused else jobs.EXIT_DONE
-
-
-def _config(tables: TopicTables, partition: TopicPartition) -> TopicConfig:
-    topic = tables.cluster().topics.get(partition.topic)
-    return resolve_topic_config(topic.configs if topic else {})
 
 
 def _show(
@@ -211,7 +193,7 @@ def _show(
             sum(file.size_bytes for file in run),
         )
         for one in found
-        for run in plan_runs(spark, one, settings, _config(tables, one.partition))[1]
+        for run in plan_runs(spark, one, settings, topic_config(tables, one.partition.topic))[1]
     ]
     schema = "topic string, partition int, first_offset long, last_offset long, files int, bytes long"
     jobs.print_rows(spark.createDataFrame(rows, schema), csv=csv)

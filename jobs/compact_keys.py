@@ -27,12 +27,13 @@ from bus.client.admin import Admin
 from bus.ports import SwapKind
 from bus.spark import jobs
 from bus.spark.file_swaps import FileSwap, Leader, LeaderByAdmin, check_record_count, swap
-from bus.spark.file_writer import CODECS, row_bytes, staging, write_runs
+from bus.spark.file_writer import row_bytes, staging, write_runs
 from bus.spark.log_files import PartitionFiles, load_files, read_rows
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.tombstone_ages import ages_of, end_of_old
 from bus.topic_tables import TopicTables
-from bus.topics.configs import TopicConfig, resolve_topic_config
+from bus.topics.configs import TopicConfig
+from jobs._rewrites import add_file_arguments, topic_config
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -162,10 +163,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         epilog="Exit code 1 if something was refused or could not be done.",
     )
     parser.add_argument("partitions", nargs="+", metavar="TOPIC[/PARTITION]")
-    parser.add_argument("--root", default="./bus-data", help="the bus root (default: ./bus-data)")
-    parser.add_argument(
-        "--bootstrap", default="127.0.0.1:9094", metavar="ADDRESS", help="a broker (default: 127.0.0.1:9094)"
-    )
+    jobs.add_root_argument(parser)
+    jobs.add_bootstrap_argument(parser)
     parser.add_argument(
         "--to-offset",
         type=jobs.whole_number,
@@ -179,15 +178,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         metavar="N",
         help="how long tombstones stay (default: the topic's)",
     )
-    parser.add_argument(
-        "--target-bytes",
-        type=jobs.positive_number,
-        metavar="N",
-        help="size of the new files (default: segment.bytes of the topic)",
-    )
-    parser.add_argument(
-        "--compression", default="zstd", choices=sorted(CODECS), help="codec of the new files (default: zstd)"
-    )
+    add_file_arguments(parser)
     parser.add_argument("--dry-run", action="store_true", help="only tell how many records would stay")
     return parser.parse_args(arguments)
 
@@ -221,8 +212,7 @@ def _compact(options: argparse.Namespace, spark: SparkSession) -> int:
 
 def _compacted_config(tables: TopicTables, name: str) -> TopicConfig:
     """Raises `JobFailed` if records of the topic may not go because later ones have their key."""
-    topic = tables.cluster().topics.get(name)
-    config = resolve_topic_config(topic.configs if topic else {})
+    config = topic_config(tables, name)
     if "compact" not in config.cleanup_policy:
         found = ",".join(config.cleanup_policy) or "none"
         raise jobs.JobFailed(f"{name}: expected a cleanup.policy with compact, found {found}")

@@ -12,7 +12,6 @@ export it to have it in another shape, in another place, or for longer than the 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,9 +20,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sql
 
 from bus.spark import jobs
-from bus.spark.source.positions import encode_partitions
-from jobs._queries import add_pace_arguments, add_query_arguments, follow, trigger_of
-from jobs._ranges import add_place_arguments, add_range_arguments, find_span, place_options
+from jobs._queries import add_pace_arguments, add_query_arguments, follow, stream_of, trigger_of
+from jobs._ranges import add_place_arguments, add_range_arguments, find_span
 from jobs._records import before_ends
 
 if TYPE_CHECKING:
@@ -129,16 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _export(options: argparse.Namespace, spark: SparkSession) -> int:
     span = find_span(options.topic, options)
-    rows = spark.readStream.format("bus").options(
-        **place_options(options),
-        subscribe=options.topic,
-        includeHeaders="true",
-        maxOffsetsPerTrigger=str(options.batch_records),
-        startingOffsets=json.dumps(encode_partitions(span.begin)),
-        groupIdPrefix="export",
-    )
+    rows = stream_of(spark, options.topic, span, options, group="export", has_headers=True)
     ends: Mapping[int, int] = {partition.partition: end for partition, end in span.end.items()}
-    wanted = rows.load() if options.continuous else before_ends(rows.load(), ends)
+    wanted = rows if options.continuous else before_ends(rows, ends)
     files = exported(
         wanted,
         values=options.values,

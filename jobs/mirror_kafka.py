@@ -86,9 +86,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--kafka", required=True, metavar="ADDRESSES", help="kafka.bootstrap.servers")
     parser.add_argument("--topics", required=True, type=topic_names, metavar="A,B", help="topics of the source")
     parser.add_argument("--prefix", default="", help="before the names of the topics in the target (default: none)")
-    parser.add_argument(
-        "--bootstrap", default="127.0.0.1:9094", metavar="ADDRESS", help="a broker (default: 127.0.0.1:9094)"
-    )
+    jobs.add_bootstrap_argument(parser)
     parser.add_argument("--kafka-name", default="kafka", metavar="NAME", help="of the Kafka cluster, in headers")
     parser.add_argument("--bus-name", default="bus", metavar="NAME", help="of the bus, in headers")
     parser.add_argument(

@@ -106,7 +106,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         epilog="Exit code 1 for a topic, a version or a root that is not there.",
     )
     parser.add_argument("topics", nargs="+", metavar="TOPIC[/PARTITION]")
-    parser.add_argument("--root", default="./bus-data", help="the bus root (default: ./bus-data)")
+    jobs.add_root_argument(parser)
     moment = parser.add_mutually_exclusive_group()
     moment.add_argument(
         "--version",

@@ -12,7 +12,6 @@ another order (groupBy, join, distinct), say `--order content`.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,9 +19,8 @@ from typing import TYPE_CHECKING
 
 from bus.client.admin import Admin
 from bus.spark import jobs
-from bus.spark.source.positions import encode_partitions
-from jobs._queries import TopicTarget, add_query_arguments, batch_to_topic, follow
-from jobs._ranges import OffsetSpan, add_place_arguments, add_range_arguments, find_span, place_options
+from jobs._queries import TopicTarget, add_query_arguments, batch_to_topic, check_target, follow, stream_of
+from jobs._ranges import OffsetSpan, add_place_arguments, add_range_arguments, find_span
 from jobs._records import Change, before_ends, change_named, in_offset_order, topic_columns, with_origin
 
 if TYPE_CHECKING:
@@ -86,9 +84,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--dry-run", action="store_true", help="show the offsets; write nothing")
     parser.add_argument("--csv", action="store_true", help="with --dry-run: CSV instead of a table")
     options = parser.parse_args(arguments)
-    is_same = options.target_bootstrap in (None, options.bootstrap)
-    if options.source == options.target and is_same:
-        parser.error(f"expected another topic than {options.source} as the target: it would read what it writes")
+    if options.target_bootstrap in (None, options.bootstrap):
+        check_target(parser, options)
     return options
 
 
@@ -106,17 +103,9 @@ def _replay(options: argparse.Namespace, spark: SparkSession) -> int:
     with Admin(address) as admin:
         admin.describe_topics([options.target])
     target = TopicTarget(address, options.target, options.timestamps == "keep", options.order)
-    rows = spark.readStream.format("bus").options(
-        **place_options(options),
-        subscribe=options.source,
-        includeHeaders="true",
-        maxOffsetsPerTrigger=str(options.batch_records),
-        startingOffsets=json.dumps(encode_partitions(span.begin)),
-        groupIdPrefix="replay",
-    )
+    rows = stream_of(spark, options.source, span, options, group="replay", has_headers=True)
     query = (
-        rows.load()
-        .writeStream.foreachBatch(batch_to_topic(_change(span, options), target))
+        rows.writeStream.foreachBatch(batch_to_topic(_change(span, options), target))
         .option("checkpointLocation", options.checkpoint)
         .trigger(availableNow=True)
         .start()

@@ -16,7 +16,6 @@ target.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -26,9 +25,16 @@ from pyspark.sql import functions as sql
 
 from bus.client.admin import Admin
 from bus.spark import jobs
-from bus.spark.source.positions import encode_partitions
-from jobs._queries import TopicTarget, add_pace_arguments, add_query_arguments, follow, trigger_of
-from jobs._ranges import add_place_arguments, add_range_arguments, find_span, place_options
+from jobs._queries import (
+    TopicTarget,
+    add_pace_arguments,
+    add_query_arguments,
+    check_target,
+    follow,
+    stream_of,
+    trigger_of,
+)
+from jobs._ranges import add_place_arguments, add_range_arguments, find_span
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -119,8 +125,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     options = parser.parse_args(arguments)
     if options.to_offset or options.to_time is not None:
         parser.error("expected no end: the stream goes up to the end of the log, or on with --continuous")
-    if options.source == options.target:
-        parser.error(f"expected another topic than {options.source} as the target: it would read what it writes")
+    check_target(parser, options)
     return options
 
 
@@ -134,14 +139,8 @@ def _aggregate(options: argparse.Namespace, spark: SparkSession) -> int:
     span = find_span(options.source, options)
     with Admin(options.bootstrap) as admin:
         admin.describe_topics([options.target])
-    rows = spark.readStream.format("bus").options(
-        **place_options(options),
-        subscribe=options.source,
-        maxOffsetsPerTrigger=str(options.batch_records),
-        startingOffsets=json.dumps(encode_partitions(span.begin)),
-        groupIdPrefix="streaming-aggregate",
-    )
-    records = parsed_records(rows.load(), options.schema, key=options.key, time=options.time)
+    rows = stream_of(spark, options.source, span, options, group="streaming-aggregate")
+    records = parsed_records(rows, options.schema, key=options.key, time=options.time)
     results = windowed(records, window=options.window, slide=options.slide, late=options.late, measure=options.measure)
     # Results of a window come in the order of the state, which another attempt may not repeat.
     target = TopicTarget(options.bootstrap, options.target, keeps_timestamps=False, order="content")

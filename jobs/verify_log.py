@@ -91,7 +91,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         epilog="Exit code 1 if there is a breach.",
     )
     parser.add_argument("partitions", nargs="*", metavar="TOPIC[/PARTITION]")
-    parser.add_argument("--root", default="./bus-data", help="the bus root (default: ./bus-data)")
+    jobs.add_root_argument(parser)
     parser.add_argument("--all", action="store_true", help="all topics of the root, the bus's own included")
     parser.add_argument("--no-rows", action="store_true", help="only the Delta logs and the sizes of the files")
     parser.add_argument("--csv", action="store_true", help="print CSV instead of a table")

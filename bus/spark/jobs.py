@@ -89,6 +89,16 @@ def partitions_named(tables: TopicTables, names: Iterable[str]) -> list[TopicPar
     return list(found)
 
 
+def add_root_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--root", default="./bus-data", help="the bus root (default: ./bus-data)")
+
+
+def add_bootstrap_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bootstrap", default="127.0.0.1:9094", metavar="ADDRESS", help="a broker (default: 127.0.0.1:9094)"
+    )
+
+
 def whole_number(text: str) -> int:
     """An argument's value: 0 or more."""
     if not text.isdecimal():
