@@ -1,10 +1,11 @@
-"""When a partition's maintenance is done: one job at a time, beside the writer.
+"""When a partition's maintenance is done: one job that commits at a time, beside the writer.
 
 Theory of operation. A task lives while there is something to do: what was asked for by hand first, then what has come
 of age, then what commits have made due. A commit only compares two numbers; the files are looked at when enough have
 come, and when the broker's ticker calls, which also sees to partitions that nobody writes to. Rules are read anew for
 each decision, so altered configs count from the next one on. What fails rests for a while and is due again: the log is
-whole without it. Checkpoints are not held up by a long job; they are written beside it.
+whole without it. Two things go on beside the jobs, since neither commits: checkpoints, which no long job shall hold up,
+and cleaning, which shall hold up no roll, however many files there are to delete.
 """
 
 from __future__ import annotations
@@ -82,9 +83,10 @@ class PartitionUpkeep:
         self._requests: deque[_MaintainRequest | _SwapRequest] = deque()
         self._running: asyncio.Task[None] | None = None
         self._checkpoint: asyncio.Task[None] | None = None
+        self._cleaning: asyncio.Task[None] | None = None
         self._resting: asyncio.TimerHandle | None = None
         self._stopped: Refused | None = None
-        self._is_age_due = False  # retention and cleaning
+        self._is_age_due = False  # retention
         self._is_clean_due = False
         self._is_look_due = False  # compaction and rolling
         self._look_files = self._look_bytes = 0  # look at the files when so many are live
@@ -117,7 +119,7 @@ class PartitionUpkeep:
 
     def look(self) -> None:
         """To be called now and then, whether there were commits or not; returns at once."""
-        self._is_age_due = self._is_look_due = True
+        self._is_age_due = self._is_clean_due = self._is_look_due = True
         self._wake()
 
     def _is_commit_worth_a_look(self) -> bool:
@@ -270,29 +272,42 @@ class PartitionUpkeep:
             return self._serve(self._requests.popleft())
         if self._resting is not None:
             return None
-        if self._is_age_due or self._is_clean_due:
-            return self._keep_to_age()
+        if self._is_age_due:
+            return self._retain()
+        self._wake_cleaning()
         if self._is_look_due:
             return self._next_rewrite()
         return None
 
-    async def _keep_to_age(self) -> None:
-        retention = self._rules.retention if self._is_age_due else None
-        self._is_age_due = self._is_clean_due = False
-        retained: JobResult = Done() if retention is None else await self._jobs.retain(retention)
-        cleaned: JobResult = Done() if self._is_clean() else await self._clean()
-        if isinstance(retained, Refused) or isinstance(cleaned, Refused):
+    async def _retain(self) -> None:
+        self._is_age_due = False
+        retention = self._rules.retention
+        if retention is not None and isinstance(await self._jobs.retain(retention), Refused):
             self._is_age_due = True
             self._rest()
 
-    async def _clean(self) -> JobResult:
+    def _wake_cleaning(self) -> None:
+        if self._is_clean_due and self._cleaning is None:
+            self._is_clean_due = False
+            if not self._is_clean():
+                self._cleaning = self._tasks.start(self._clean(), f"{self._name}/cleaning")
+
+    async def _clean(self) -> None:
+        request_id.set("")
         version, now_ms = self._table.state.version, self._maintenance.clock.now_ms()
         if version != self._changed_version:
             self._changed_version, self._changed_ms = version, now_ms
-        done = await self._jobs.clean(self._rules.versions)
-        if isinstance(done, Done):
-            self._cleaned_version, self._cleaned_ms = version, now_ms
-        return done
+        done: JobResult | None = None
+        try:
+            done = await self._jobs.clean(self._rules.versions)
+        finally:
+            self._cleaning = None
+            if isinstance(done, Done):
+                self._cleaned_version, self._cleaned_ms = version, now_ms
+                self._wake()
+            else:
+                self._is_clean_due = True
+                self._rest()
 
     def _is_clean(self) -> bool:
         """Nothing has changed since all that there was had come of age."""
@@ -383,7 +398,7 @@ class PartitionUpkeep:
 
     async def join(self) -> None:
         """After `stop`: wait until nothing of it touches the table any more."""
-        running = [task for task in (self._running, self._checkpoint) if task is not None]
+        running = [task for task in (self._running, self._checkpoint, self._cleaning) if task is not None]
         if running:
             await asyncio.wait(running)
 

@@ -72,7 +72,8 @@ class _Plan:
 class FakeTable:
     """Commits at once, unless `script` holds something else to do for the next append: an outcome to return (nothing
     is committed), a fault to raise, `Scripted`, or a function to call first; `change_script` is the same for swaps and
-    new log starts. `gate`, when cleared, holds every append back, `prepare_gate` every preparation of files, and
+    new log starts. `gate`, when cleared, holds every append back, `prepare_gate` every preparation of files, `drop_gate` every dropping of
+    old versions, and
     `prepare_script` has faults to raise there. A compacted file has half the bytes, unless not `gains`: then there is
     nothing to gain. Questions about producers are answered from its rows; `asked` counts them,
     `ask_fault` is raised by them."""
@@ -95,6 +96,8 @@ class FakeTable:
         self.prepare_script: list[Exception | None] = []
         self.prepare_gate = threading.Event()
         self.prepare_gate.set()
+        self.drop_gate = threading.Event()
+        self.drop_gate.set()
         self.discarded: list[str] = []
         self.dropping: list[tuple[int, int, int]] = []
         self.drop_result = Dropped()
@@ -374,6 +377,7 @@ class FakeTable:
 
     def drop_old_versions(self, *, committed_before_ms: int, count_max: int, removed_before_ms: int) -> Dropped:
         self.dropping.append((committed_before_ms, count_max, removed_before_ms))
+        self.drop_gate.wait()
         if self.drop_fault is not None:
             raise self.drop_fault
         dropped, self.drop_result = self.drop_result, Dropped()

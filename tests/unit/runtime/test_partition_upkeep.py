@@ -233,6 +233,7 @@ def in_threads(scenario: Callable[[Bench], Awaitable[None]], rules: MaintenanceR
             await scenario(bench)
         finally:
             bench.table.prepare_gate.set()
+            bench.table.drop_gate.set()
             bench.partition.stop(ErrorCode.UNKNOWN_SERVER_ERROR, "the test has ended")
             await bench.close()
 
@@ -614,6 +615,37 @@ def test_orphans_are_deleted_a_grace_after_they_were_found_and_only_once() -> No
         assert bench.table.deleted_orphans == [frozenset({"left"})]
 
     run(scenario)
+
+
+def test_files_are_rolled_while_old_ones_are_being_deleted() -> None:
+    async def scenario(bench: Bench) -> None:
+        fill(bench.table, RUN_FILES_MAX)
+        await bench.partition.rebuild()
+        bench.table.drop_gate.clear()
+        bench.partition.look_after()
+        await wait_until(lambda: len(bench.table.dropping) == 1)
+        await wait_until(lambda: levels(bench.table) == [1])
+        bench.partition.look_after()
+        await settle()
+        assert len(bench.table.dropping) == 1
+        bench.table.drop_gate.set()
+        await wait_until(lambda: len(bench.table.dropping) == 2)
+
+    in_threads(scenario)
+
+
+def test_a_partition_that_stops_waits_until_nothing_is_deleted_any_more() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.table.drop_gate.clear()
+        bench.partition.look_after()
+        await wait_until(lambda: len(bench.table.dropping) == 1)
+        retiring = asyncio.ensure_future(bench.partition.retire())
+        await settle()
+        assert not retiring.done()
+        bench.table.drop_gate.set()
+        await retiring
+
+    in_threads(scenario)
 
 
 def test_cleaning_that_fails_is_tried_again_after_the_backoff() -> None:
