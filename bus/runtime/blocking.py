@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 # It holds no interpreter lock; more of it at a time would only take the cores from the commits.
 _COMPUTING_THREADS = 2
+# What a broker with thousands of partitions opens meanwhile; one that hangs holds up the others no longer.
+_OPENING_WAIT_MAX_S = 30.0
 
 
 class BlockingCalls:
@@ -31,9 +33,18 @@ class BlockingCalls:
         self._maintenance = ThreadPoolExecutor(maintenance_threads, thread_name_prefix="maintenance")
         self._housekeeping = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
         self.commit_turns = CommitTurns(threads)
+        self._opening_turns = CommitTurns(threads, _OPENING_WAIT_MAX_S)
 
     async def append(self, call: Callable[[], T]) -> T:
         """`commit` of one who has a turn."""
+        return await self._measure(self.commit_turns, call)
+
+    async def open(self, call: Callable[[], T]) -> T:
+        """Of a partition, of which there may be thousands: in turns."""
+        async with self._opening_turns.turn():
+            return await self._measure(self._opening_turns, call)
+
+    async def _measure(self, turns: CommitTurns, call: Callable[[], T]) -> T:
         processor_s = 0.0
 
         def measured() -> T:
@@ -44,7 +55,7 @@ class BlockingCalls:
             finally:
                 processor_s = time.thread_time() - started
 
-        return await self.commit_turns.measure(lambda: self.commit(measured), lambda: processor_s)
+        return await turns.measure(lambda: self.commit(measured), lambda: processor_s)
 
     def commit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         return _submit(self._commits, call)

@@ -447,7 +447,7 @@ class Cluster:
     async def _open(self, name: TopicPartition) -> None:
         topic = self._state.topics[name.topic]
         try:
-            table = await self._calls.commit(
+            table = await self._calls.open(
                 functools.partial(self._storage.open_partition, name, topic_id=topic.topic_id)
             )
         except StorageFault as fault:

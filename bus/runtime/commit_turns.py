@@ -4,8 +4,8 @@ What a small commit costs is mostly the same for one record and for a thousand. 
 commits at once make each of them slower and smaller; a partition that waits for its turn instead gathers what arrives
 meanwhile, and commits it as one. Where the store is the bound (a slow disk, an object store), most of a commit is
 waiting, and many may wait at once. Which of the two it is, is measured: how long a commit that ran alone took, and how
-much of that was processor time. Guards one promise: nobody waits for a turn longer than `WAIT_MAX_S`, so that a commit
-that hangs holds up nobody else.
+much of that was processor time. Guards one promise: nobody waits for a turn longer than `wait_max_s`, so that a commit
+that hangs holds up nobody else. What is true of commits is true of opening partitions, which take turns of their own.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _WEIGHT = 0.1  # of the newest commit among those before
 class CommitTurns:
     """For one event loop."""
 
-    def __init__(self, turns_max: int) -> None:
+    def __init__(self, turns_max: int, wait_max_s: float = WAIT_MAX_S) -> None:
         self._turns_max = turns_max
+        self._wait_max_s = wait_max_s
         self._running = 0  # turns that are taken, those that were just called included
         self._taken_count = 0  # ever
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -76,7 +77,7 @@ class CommitTurns:
         called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(called)
         try:
-            await asyncio.wait([called], timeout=WAIT_MAX_S)
+            await asyncio.wait([called], timeout=self._wait_max_s)
         except asyncio.CancelledError:
             if called.done():
                 self._give_back()

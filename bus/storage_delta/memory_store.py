@@ -58,6 +58,10 @@ class MemoryStore:
     def size(self, key: str) -> int:
         return len(self.get(key))
 
+    def sizes(self, keys: Sequence[str]) -> Sequence[int | None]:
+        with self._mutex:
+            return [len(self._files[key]) if key in self._files else None for key in keys]
+
     def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "") -> Listing:
         prefix = f"{folder}/" if folder else ""
         files: list[Entry] = []
@@ -84,9 +88,6 @@ class MemoryStore:
 
     def sync(self, folder: str, names: Sequence[str] = ()) -> None:
         """Nothing to do."""
-
-    def remove_leftovers(self, folder: str) -> Sequence[str]:
-        return ()
 
     def lock(self, key: str, holder: str) -> MemoryLock:
         with self._mutex:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 
 from bus.storage_delta.actions import LAST_CHECKPOINT, LOG_FOLDER
 from bus.storage_delta.snapshot import Snapshot
@@ -17,11 +18,13 @@ from bus.storage_delta.store import ObjectStore
 _log = logging.getLogger(__name__)
 
 
-def remove_leftovers(store: ObjectStore, folder: str) -> None:
-    """Remove temporary files of the log. A former leader that is still writing one then fails to commit, as it should.
-    Data files are written under their own names: those of interrupted writes are orphans."""
+def remove_leftovers(store: ObjectStore, folder: str, names: Sequence[str]) -> None:
+    """Remove temporary files of the log. A former leader that is still writing one then fails to commit, as it should;
+    it may have finished just before, so the log is to be read after this. Data files are written under their own names:
+    those of interrupted writes are orphans."""
     log_folder = f"{folder}/{LOG_FOLDER}"
-    for name in store.remove_leftovers(log_folder):
+    for name in names:
+        store.delete(f"{log_folder}/{name}")
         _log.info("%s/%s: removed, an interrupted write left it", log_folder, name)
 
 

@@ -58,6 +58,9 @@ class RehearsalStore:
         self._check_not_gone(key)
         return len(self._written[key]) if key in self._written else self._store.size(key)
 
+    def sizes(self, keys: Sequence[str]) -> Sequence[int | None]:
+        return [self.size(key) if self._is_there(key) else None for key in keys]
+
     def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "") -> Listing:
         prefix = f"{folder}/" if folder else ""
         found = self._store.list(folder, with_sizes=with_sizes, start_at=start_at)
@@ -70,7 +73,8 @@ class RehearsalStore:
                     folders.add(name)
                 else:
                     files[name] = Entry(name, len(data) if with_sizes else -1)
-        return Listing([files[name] for name in sorted(files)], sorted(folders))
+        leftovers = [name for name in found.leftovers if f"{prefix}{name}" not in self._gone]
+        return Listing([files[name] for name in sorted(files)], sorted(folders), leftovers)
 
     def delete(self, key: str) -> None:
         self._written.pop(key, None)
@@ -86,9 +90,6 @@ class RehearsalStore:
 
     def sync(self, folder: str, names: Sequence[str] = ()) -> None:
         """Nothing to do."""
-
-    def remove_leftovers(self, folder: str) -> Sequence[str]:
-        return ()
 
     def lock(self, key: str, holder: str) -> Lock:
         return self._store.lock(key, holder)

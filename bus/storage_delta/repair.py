@@ -84,7 +84,7 @@ class _Repair:
 
     def run(self) -> None:
         """Raises `StorageDamaged` if the table would not open afterwards."""
-        remove_leftovers(self._store, self._folder)
+        remove_leftovers(self._store, self._folder, self._store.list(self._log_folder, with_sizes=False).leftovers)
         listing = list_log(self._store, self._folder)
         log = HistoryReader(self._store, self._folder, self._reader, self._schema, listing)
         history = log.follow()

@@ -52,6 +52,7 @@ class Findings:
 
     truncated_checkpoints: Sequence[str] = ()
     torn_version: str | None = None  # holds no acknowledged record: nobody got as far as a data file for it
+    leftovers: Sequence[str] = ()  # of interrupted writes, or of writes under way
     is_hint_wrong: bool = False  # `_last_checkpoint` names another checkpoint than the newest valid one
 
 
@@ -115,10 +116,10 @@ def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapsh
     """The table in `folder` at its last version. Raises `StorageDamaged`."""
     log_folder = f"{folder}/{LOG_FOLDER}"
     hinted = _read_hint(store, log_folder)
-    names = _list_names(store, log_folder, hinted)
+    names, leftovers = _list_names(store, log_folder, hinted)
     checkpoint, truncated = _newest_valid_checkpoint(store, log_folder, names)
     if checkpoint is None and hinted is not None:
-        names = _list_names(store, log_folder, None)
+        names, leftovers = _list_names(store, log_folder, None)
         checkpoint, truncated = _newest_valid_checkpoint(store, log_folder, names)
     versions = sorted(version for name in names if (version := parse_version_name(name)) is not None)
     if not versions and checkpoint is None and not truncated:
@@ -142,6 +143,7 @@ def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapsh
         findings=Findings(
             truncated_checkpoints=truncated,
             torn_version=torn,
+            leftovers=leftovers,
             is_hint_wrong=hinted != checkpoint.version if checkpoint is not None else LAST_CHECKPOINT in names,
         ),
     )
@@ -172,10 +174,12 @@ def _read_hint(store: ObjectStore, log_folder: str) -> int | None:
         return None
 
 
-def _list_names(store: ObjectStore, log_folder: str, checkpoint: int | None) -> list[str]:
-    """What is in the log, or what is there from `checkpoint` on: most of the versions that are kept lie before it."""
+def _list_names(store: ObjectStore, log_folder: str, checkpoint: int | None) -> tuple[list[str], Sequence[str]]:
+    """What is in the log, or what is there from `checkpoint` on: most of the versions that are kept lie before it. And
+    what nobody has finished."""
     start_at = "" if checkpoint is None else checkpoint_name(checkpoint)
-    return [entry.name for entry in store.list(log_folder, with_sizes=False, start_at=start_at).files]
+    found = store.list(log_folder, with_sizes=False, start_at=start_at)
+    return [entry.name for entry in found.files], found.leftovers
 
 
 def _newest_valid_checkpoint(
@@ -383,8 +387,8 @@ def _check_metadata_change(commit: Commit, replay: _Replay) -> None:
 def _check_files(store: ObjectStore, replay: _Replay) -> list[LiveFile]:
     """The live files in offset order: all there with their exact size, without gap or overlap, up to the end."""
     files = sorted(replay.files.values(), key=lambda file: file.base_offset)
-    for file in files:
-        found = _size_of(store, f"{replay.folder}/{file.path}")
+    sizes = store.sizes([f"{replay.folder}/{file.path}" for file in files])
+    for file, found in zip(files, sizes, strict=True):
         if found != file.size_bytes:
             raise StorageDamaged(
                 f"{replay.folder}/{file.path}: version {replay.version} expects {file.size_bytes} bytes with offsets "

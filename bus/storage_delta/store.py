@@ -46,10 +46,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What is directly in one folder, sorted by name; an absent folder is an empty one."""
+    """What is directly in one folder, sorted by name; an absent folder is an empty one. `leftovers`: files that nobody
+    has finished, of interrupted writes or of writes under way; they are not among the others."""
 
     files: Sequence[Entry]
     folders: Sequence[str]
+    leftovers: Sequence[str] = ()
 
 
 class Lock(Protocol):
@@ -107,8 +109,12 @@ class ObjectStore(Protocol):
         """In bytes. Raises `KeyNotFound`."""
         ...
 
+    def sizes(self, keys: Sequence[str]) -> Sequence[int | None]:
+        """The same of many; None where there is nothing."""
+        ...
+
     def list(self, folder: str, *, with_sizes: bool = True, start_at: str = "") -> Listing:
-        """Without the names that sort before `start_at`."""
+        """Without the files and folders whose names sort before `start_at`."""
         ...
 
     def delete(self, key: str) -> None:
@@ -121,10 +127,6 @@ class ObjectStore(Protocol):
 
     def sync(self, folder: str, names: Sequence[str] = ()) -> None:
         """Make durable what others wrote: these files of the folder, and the folder's names."""
-        ...
-
-    def remove_leftovers(self, folder: str) -> Sequence[str]:
-        """Remove what interrupted writes left, and say what. Only while nobody writes to the folder."""
         ...
 
     def lock(self, key: str, holder: str) -> Lock:

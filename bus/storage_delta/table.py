@@ -58,7 +58,7 @@ from bus.storage_delta.producer_spans import id_max_of
 from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.recovery import recover, remove_leftovers
 from bus.storage_delta.rolling import Rolling
-from bus.storage_delta.snapshot import Removal, load_txns
+from bus.storage_delta.snapshot import Removal, Snapshot, load_txns
 from bus.storage_delta.store import KeyNotFound, ObjectStore
 from bus.storage_delta.swap_checks import check_swap
 from bus.storage_delta.swaps import SwapPlan, discard
@@ -110,9 +110,12 @@ class DeltaPartitionTable:
         self._nothing_to_gain_to = 0  # offsets below it were seen by a compaction that changed nothing
         self._checkpoint_tried_version = -1
         self._checkpoint_ended_s = self._checkpoint_duration_s = 0.0
-        # Not when the log is read again: by then another leader may be writing here.
-        remove_leftovers(store, folder)
-        self.reload()
+        snapshot = self._reader.load(topic_id=topic_id)
+        if leftovers := snapshot.findings.leftovers:
+            # Not when the log is read again later: by then another leader may be writing here.
+            remove_leftovers(store, folder, leftovers)
+            snapshot = self._reader.load(topic_id=topic_id)
+        self._take(snapshot)
 
     @property
     def state(self) -> LogState:
@@ -191,17 +194,19 @@ class DeltaPartitionTable:
         doubtful = self._doubtful
         if doubtful is not None:
             self._settle(doubtful)
-        snapshot = self._reader.load(topic_id=self._topic_id)
-        recover(self._store, self._folder, snapshot)
-        self._checkpoint_version = snapshot.checkpoint_version
-        self._producers = decode_producers(snapshot.txns)
-        self._forgotten_id_max = max([self._forgotten_id_max, *map(_unnamed_id_max, snapshot.files)])
-        self._removed = dict(snapshot.removed)
+        self._take(self._reader.load(topic_id=self._topic_id))
         self._doubtful = None
         self._must_reload = False
         if doubtful is not None:
             self._under_way.settle(doubtful.new_paths)
         return self.state
+
+    def _take(self, snapshot: Snapshot) -> None:
+        recover(self._store, self._folder, snapshot)
+        self._checkpoint_version = snapshot.checkpoint_version
+        self._producers = decode_producers(snapshot.txns)
+        self._forgotten_id_max = max([self._forgotten_id_max, *map(_unnamed_id_max, snapshot.files)])
+        self._removed = dict(snapshot.removed)
 
     def read(self, offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
         return self._reader.read(offset, end_offset=end_offset, max_bytes=max_bytes)

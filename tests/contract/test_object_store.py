@@ -136,11 +136,18 @@ def test_list_gives_one_folder_sorted_with_sizes(store: ObjectStore) -> None:
     assert list(store.list("t", start_at="sub2").folders) == ["sub2"]
 
 
+def test_sizes_of_many_keys_are_told_at_once(store: ObjectStore) -> None:
+    store.put("t/a", b"123")
+    store.put("t/b", b"")
+    assert list(store.sizes(["t/b", "t/gone", "t/a", "nowhere/x"])) == [0, None, 3, None]
+    assert list(store.sizes([])) == []
+
+
 def test_an_absent_folder_is_empty(store: ObjectStore) -> None:
     assert [*store.list("nowhere").files, *store.list("nowhere").folders] == []
     store.delete_folder("nowhere")
     store.delete("nowhere/file")
-    assert list(store.remove_leftovers("nowhere")) == []
+    assert list(store.list("nowhere").leftovers) == []
 
 
 def test_a_deleted_folder_can_be_written_to_again(store: ObjectStore) -> None:

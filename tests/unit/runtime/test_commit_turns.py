@@ -11,6 +11,8 @@ import pytest
 from bus.runtime import commit_turns
 from bus.runtime.commit_turns import CommitTurns
 
+PATIENT_S = 5.0
+
 
 def run(scenario: Callable[[], Any]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 10))
@@ -49,15 +51,9 @@ async def measured(
             await turns.measure(commit, lambda: processor_s)
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_turns, "WAIT_MAX_S", 5.0)
-
-
-@pytest.mark.usefixtures("patient")
 def test_turns_go_round_in_the_order_of_coming() -> None:
     async def scenario() -> None:
-        turns = CommitTurns(8)
+        turns = CommitTurns(8, PATIENT_S)
         first, second, third = Holder(turns), Holder(turns), Holder(turns)
         await first.has_turn.wait()
         await let_others_run()
@@ -93,10 +89,9 @@ def test_as_many_commits_at_once_as_keep_a_core_busy(
     run(scenario)
 
 
-@pytest.mark.usefixtures("patient")
 def test_commit_beside_another_is_no_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        turns = CommitTurns(8)
+        turns = CommitTurns(8, PATIENT_S)
         await measured(turns, elapsed_s=0.010, processor_s=0.002, monkeypatch=monkeypatch)
         beside = Holder(turns)
         await beside.has_turn.wait()
@@ -109,11 +104,9 @@ def test_commit_beside_another_is_no_measure(monkeypatch: pytest.MonkeyPatch) ->
     run(scenario)
 
 
-def test_commit_that_hangs_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_turns, "WAIT_MAX_S", 0.001)
-
+def test_commit_that_hangs_holds_up_nobody_for_long() -> None:
     async def scenario() -> None:
-        turns = CommitTurns(8)
+        turns = CommitTurns(8, wait_max_s=0.001)
         hanging, other = Holder(turns), Holder(turns)
         await other.has_turn.wait()
         assert not hanging.task.done()
@@ -128,10 +121,9 @@ def test_commit_that_hangs_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPa
     run(scenario)
 
 
-@pytest.mark.usefixtures("patient")
 def test_cancelled_waiter_leaves_its_turn_to_the_next() -> None:
     async def scenario() -> None:
-        turns = CommitTurns(8)
+        turns = CommitTurns(8, PATIENT_S)
         first, cancelled, last = Holder(turns), Holder(turns), Holder(turns)
         await first.has_turn.wait()
         await let_others_run()
@@ -145,10 +137,9 @@ def test_cancelled_waiter_leaves_its_turn_to_the_next() -> None:
     run(scenario)
 
 
-@pytest.mark.usefixtures("patient")
 def test_waiter_that_is_cancelled_just_as_it_is_called_gives_its_turn_back() -> None:
     async def scenario() -> None:
-        turns = CommitTurns(8)
+        turns = CommitTurns(8, PATIENT_S)
         first, cancelled, last = Holder(turns), Holder(turns), Holder(turns)
         await first.has_turn.wait()
         await let_others_run()
