@@ -146,9 +146,10 @@ class Bench:
     @staticmethod
     def cut(folder: Path) -> None:
         """Give the space of what is in it back before the theme is over."""
-        for path in folder.rglob("*"):
-            if path.is_file() and path.stat().st_size >= _CUT_BYTES_MIN:
-                os.truncate(path, 0)
+        for parent, _, names in os.walk(folder):
+            for path in (f"{parent}/{name}" for name in names):
+                if os.stat(path).st_size >= _CUT_BYTES_MIN:
+                    os.truncate(path, 0)
 
     def new_topic(self) -> str:
         self.topics += 1
