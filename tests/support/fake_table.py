@@ -72,11 +72,10 @@ class _Plan:
 class FakeTable:
     """Commits at once, unless `script` holds something else to do for the next append: an outcome to return (nothing
     is committed), a fault to raise, `Scripted`, or a function to call first; `change_script` is the same for swaps and
-    new log starts. `gate`, when cleared, holds every append back, `prepare_gate` every preparation of files, `drop_gate` every dropping of
-    old versions, and
-    `prepare_script` has faults to raise there. A compacted file has half the bytes, unless not `gains`: then there is
-    nothing to gain. Questions about producers are answered from its rows; `asked` counts them,
-    `ask_fault` is raised by them."""
+    new log starts. When cleared, `gate` holds every append back, `prepare_gate` every preparation of files and
+    `drop_gate` every dropping of old versions; `prepare_script` has faults to raise in a preparation. A compacted file
+    has half the bytes, unless not `gains`: then there is nothing to gain. Questions about producers are answered from
+    its rows; `asked` counts them, `ask_fault` is raised by them."""
 
     def __init__(self) -> None:
         self.commits: list[list[LogBatch]] = []
