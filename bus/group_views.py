@@ -195,19 +195,19 @@ class _GroupRows:
     def __init__(self, tables: TopicTables) -> None:
         is_there = CONSUMER_OFFSETS_TOPIC in tables.topics()
         parts = [_last_rows(tables, one) for one in tables.partitions(CONSUMER_OFFSETS_TOPIC)] if is_there else []
-        self._rows = pa.concat_tables([_EMPTY_ROWS, *parts])
+        self._rows = pa.concat_tables([_ROWS.empty_table(), *parts])
 
     def of_type(self, name: str) -> pa.Table:
         return self._rows.filter(pc.equal(self._rows.column("type"), name))
 
 
-_EMPTY_ROWS = pa.schema([*CONSUMER_OFFSETS_VALUE_TYPE, pa.field("log_partition", pa.int32())]).empty_table()
+_ROWS = pa.schema([*CONSUMER_OFFSETS_VALUE_TYPE, pa.field("log_partition", pa.int32())])
 
 
 def _last_rows(tables: TopicTables, partition: TopicPartition) -> pa.Table:
     files = tables.snapshot(partition).files
     if not files:
-        return _EMPTY_ROWS
+        return _ROWS.empty_table()
     rows = pa.concat_tables(
         [pq.read_table(file, columns=["offset", "key", "value"], partitioning=None) for file in files]
     )
@@ -216,9 +216,7 @@ def _last_rows(tables: TopicTables, partition: TopicPartition) -> pa.Table:
     fields = _fields(rows.column("value").combine_chunks())
     count = rows.num_rows
     columns = [fields.get(field.name, pa.nulls(count, field.type)) for field in CONSUMER_OFFSETS_VALUE_TYPE]
-    return pa.Table.from_arrays(
-        [*columns, pa.repeat(pa.scalar(partition.partition, pa.int32()), count)], schema=_EMPTY_ROWS.schema
-    )
+    return pa.Table.from_arrays([*columns, pa.repeat(pa.scalar(partition.partition, pa.int32()), count)], schema=_ROWS)
 
 
 def _fields(structs: pa.Array) -> dict[str, pa.Array]:

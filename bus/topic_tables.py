@@ -226,6 +226,7 @@ def _describe_versions(path: Path, version: int) -> str:
 
 def _values(snapshot: TableSnapshot) -> Iterator[Mapping[str, Any]]:
     """The values of a typed log, in offset order."""
-    tables = [pq.read_table(file, columns=["offset", "value"], partitioning=None) for file in snapshot.files]
+    # Not `read_table`, which loads Arrow's datasets and with them pandas: half a second of each new process.
+    tables = [pq.ParquetFile(file).read(columns=["offset", "value"]) for file in snapshot.files]
     if tables:
         yield from pa.concat_tables(tables).sort_by("offset").column("value").to_pylist()

@@ -1,11 +1,18 @@
 """Topics in Spark: `session()` starts it with the right configuration, `read_topic()` and `read_stream_topic()` give a
-topic as a DataFrame, `register()` makes tables of all that a bus can tell. `format("bus")` needs none of them."""
+topic as a DataFrame, `register()` makes tables of all that a bus can tell. `format("bus")` needs none of them, and its
+workers come through here for each query: so each name is loaded when it is first used."""
 
-from bus.spark.jars import JarsMissing
-from bus.spark.native import read_stream_topic
-from bus.spark.sessions import SHORT_SESSION, SparkUnavailable, session
-from bus.spark.topics import read_topic
-from bus.spark.views import register
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bus.spark.jars import JarsMissing
+    from bus.spark.native import read_stream_topic
+    from bus.spark.sessions import SHORT_SESSION, SparkUnavailable, session
+    from bus.spark.topics import read_topic
+    from bus.spark.views import register
 
 __all__ = [
     "SHORT_SESSION",
@@ -16,3 +23,25 @@ __all__ = [
     "register",
     "session",
 ]
+
+_HOMES = {
+    "SHORT_SESSION": "bus.spark.sessions",
+    "JarsMissing": "bus.spark.jars",
+    "SparkUnavailable": "bus.spark.sessions",
+    "read_stream_topic": "bus.spark.native",
+    "read_topic": "bus.spark.topics",
+    "register": "bus.spark.views",
+    "session": "bus.spark.sessions",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'bus.spark' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,20 +1,24 @@
 """`format("bus")`: what Spark makes of the name, and where it asks for readers and writers.
 
 Guards one promise: options are checked before anything else, so a wrong one fails at load() or start() and says why.
+Each reader and writer is loaded by the queries that use it, since every query has new processes that come through here.
 """
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from bus.spark.sink.writers import BusBatchWriter, BusStreamWriter, batch_writer, stream_writer
-from bus.spark.source.batch import BusBatchReader, batch_reader
 from bus.spark.source.options import OptionError, SourceOptions, parse_source_options
 from bus.spark.source.rows import SOURCE_SCHEMA, SOURCE_SCHEMA_WITH_HEADERS, columns_of
-from bus.spark.source.stream import BusStreamReader
+
+if TYPE_CHECKING:
+    from bus.spark.sink.writers import BusBatchWriter, BusStreamWriter
+    from bus.spark.source.batch import BusBatchReader
+    from bus.spark.source.stream import BusStreamReader
 
 
 class BusDataSource(DataSource):
@@ -29,18 +33,26 @@ class BusDataSource(DataSource):
         return SOURCE_SCHEMA_WITH_HEADERS if self._any_options().include_headers else SOURCE_SCHEMA
 
     def reader(self, schema: StructType) -> BusBatchReader:
+        from bus.spark.source.batch import batch_reader
+
         options = self._source_options(is_stream=False)
         columns = columns_of(schema, include_headers=options.include_headers)
         return batch_reader(options, columns, cores=_cores())
 
     def streamReader(self, schema: StructType) -> BusStreamReader:
+        from bus.spark.source.stream import BusStreamReader
+
         options = self._source_options(is_stream=True)
         return BusStreamReader(options, columns_of(schema, include_headers=options.include_headers), cores=_cores())
 
     def writer(self, schema: StructType, overwrite: bool) -> BusBatchWriter:
+        from bus.spark.sink.writers import batch_writer
+
         return batch_writer(schema, self.options, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BusStreamWriter:
+        from bus.spark.sink.writers import stream_writer
+
         return stream_writer(schema, self.options)
 
     def _any_options(self) -> SourceOptions:

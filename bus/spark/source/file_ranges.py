@@ -11,18 +11,19 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bus.client.consumer import Consumer
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged, StorageFault
 from bus.spark.source.access import FileRange, InputRange, ReadRules
 from bus.spark.source.planning import OffsetRange
 from bus.spark.source.rows import BATCH_ROWS_MAX
-from bus.spark.source.storage_access import StorageAccess
+
+if TYPE_CHECKING:
+    from bus.client.consumer import Consumer
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +86,8 @@ def merge(tables: Iterator[pa.Table], rows_max: int = BATCH_ROWS_MAX) -> Iterato
 
 def _look_up(wanted: OffsetRange, topic_id: str | None, rules: ReadRules) -> InputRange:
     """Where what is left of the range is now; a task on a machine without the storage fetches it."""
+    from bus.spark.source.storage_access import StorageAccess
+
     assert rules.location.root is not None, "files are read where the storage is"
     try:
         access = StorageAccess(rules.location.root)
@@ -159,6 +162,8 @@ def _within(table: pa.Table, file: FileRange) -> pa.Table:
 
 
 def _fetch(wanted: OffsetRange, columns: Sequence[str], rules: ReadRules) -> Iterator[pa.Table]:
+    from bus.client.consumer import Consumer
+
     address = rules.location.address
     assert address is not None, f"nobody to fetch {wanted} from"
     with Consumer(address, **{**_FETCH_DEFAULTS, **rules.location.settings, **_FETCH_SETTINGS}) as consumer:

@@ -1,6 +1,7 @@
 """What Spark's tasks read: planned on the driver, sent to them, turned into rows there.
 
-Guards one promise: an input is all that a task needs; it opens what it reads by itself and leaves nothing open.
+Guards one promise: an input is all that a task needs; it opens what it reads by itself and leaves nothing open. Workers
+are started for each query, so what only some of them need (a broker's client, the tables of a root) is loaded by those.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from bus.spark.source.access import InputRange, LogAccess, ReadRules
-from bus.spark.source.broker_access import BrokerAccess
 from bus.spark.source.file_ranges import read_range
 from bus.spark.source.options import Location, SourceOptions
 from bus.spark.source.planning import OffsetRange, Sharing, pack
 from bus.spark.source.rows import RowColumns
-from bus.spark.source.storage_access import StorageAccess
 
 
 def open_access(location: Location) -> LogAccess:
     """Raises `RootNotUsable`, or `BusError` if no broker answers."""
     if location.address is not None:
+        from bus.spark.source.broker_access import BrokerAccess
+
         return BrokerAccess(location)
+    from bus.spark.source.storage_access import StorageAccess
+
     assert location.root is not None, "neither a broker nor a root"
     return StorageAccess(location.root)
 

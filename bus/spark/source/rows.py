@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
@@ -82,9 +83,9 @@ class RowColumns:
 
     def _column(self, field: pa.Field, partition: TopicPartition, batch: pa.RecordBatch) -> pa.Array:
         if field.name == "topic":
-            return pa.repeat(pa.scalar(partition.topic, field.type), batch.num_rows)
+            return _repeated_text(partition.topic, batch.num_rows)
         if field.name == "partition":
-            return pa.repeat(pa.scalar(partition.partition, field.type), batch.num_rows)
+            return _repeated_int(partition.partition, batch.num_rows)
         column = batch.column(_LOG_COLUMNS[field.name])
         if pa.types.is_struct(column.type) and field.name == "value":
             column = _json_texts(column)
@@ -107,6 +108,19 @@ def columns_of(schema: StructType, *, include_headers: bool) -> RowColumns:
     if not schema.fields:
         raise OptionError(f"schema: expected at least one of the columns {', '.join(known)}, found none")
     return RowColumns(tuple(schema.fieldNames()), to_arrow_schema(schema, timezone="UTC"))
+
+
+# Of buffers: Arrow imports pandas, if it is there, for the first Python value that it is to convert.
+
+
+def _repeated_text(text: str, count: int) -> pa.Array:
+    data = text.encode()
+    ends = np.arange(0, (count + 1) * len(data), len(data), dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(data * count)])
+
+
+def _repeated_int(number: int, count: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(np.full(count, number, np.int32))])
 
 
 def _json_texts(structs: pa.Array) -> pa.Array:

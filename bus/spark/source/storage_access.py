@@ -12,7 +12,6 @@ from pathlib import Path
 import pyarrow.compute as pc
 
 from bus.errors import BusError, ErrorCode
-from bus.group_views import group_offsets
 from bus.log_schema import INTERNAL_VALUE_TYPES, log_schema
 from bus.model import TopicPartition
 from bus.spark.source.access import Bounds, FileRange, InputRange, TopicFacts
@@ -68,6 +67,8 @@ class StorageAccess:
         }
 
     def committed(self, group_id: str) -> Mapping[TopicPartition, int]:
+        from bus.group_views import group_offsets
+
         table = group_offsets(self._tables)
         table = table.filter(pc.and_not(pc.equal(table.column("group_id"), group_id), table.column("is_stale")))
         columns = (table.column(name).to_pylist() for name in ("topic", "partition", "committed_offset"))
