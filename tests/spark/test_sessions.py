@@ -64,6 +64,6 @@ def test_jars_of_another_version_are_refused(tmp_path: Path) -> None:
         check_jars(tmp_path)
 
 
-def test_workers_find_the_source_in_a_checkout(spark: SparkSession) -> None:
+@pytest.mark.usefixtures("spark")
+def test_workers_find_the_source_in_a_checkout() -> None:
     assert str(CHECKOUT) in os.environ["PYTHONPATH"].split(os.pathsep)
-    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -186,9 +187,30 @@ def test_a_batch_is_split_as_it_was_asked_for(spark: SparkSession, root: Path) -
 def test_filters_keep_their_rows_and_others_are_not_read(
     spark: SparkSession, root: Path, condition: str, expected: dict[int, tuple[int, int]], read: int
 ) -> None:
-    frame = read_bus(spark, root, subscribe="orders").where(condition)
-    assert spans_of(frame) == expected
-    assert rows_read(frame) == read
+    with pushing(spark):
+        frame = read_bus(spark, root, subscribe="orders", bus_pushFilters="true").where(condition)
+        assert spans_of(frame) == expected
+        assert rows_read(frame) == read
+
+
+@contextmanager
+def pushing(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        yield
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.mark.parametrize("is_pushing", [False, True])
+def test_a_frame_is_used_twice_with_different_conditions(spark: SparkSession, root: Path, is_pushing: bool) -> None:
+    with pushing(spark) if is_pushing else nullcontext():
+        frame = read_bus(spark, root, subscribe="orders")
+        assert frame.where("offset < 5").count() == 10
+        assert frame.count() == 2 * ROWS
+        assert frame.where("partition = 0").unionAll(frame.where("partition = 1")).count() == 2 * ROWS
+        firsts = frame.where("partition = 0").alias("a").join(frame.where("partition = 1").alias("b"), "offset")
+        assert firsts.count() == ROWS
 
 
 def rows_read(frame: DataFrame) -> int:
@@ -201,12 +223,8 @@ def rows_read(frame: DataFrame) -> int:
 
 
 def test_without_the_setting_nothing_is_pushed_and_all_is_well(spark: SparkSession, root: Path) -> None:
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-    try:
-        frame = read_bus(spark, root, subscribe="orders").where("offset >= 35")
-        assert (spans_of(frame), rows_read(frame)) == ({0: (35, 39), 1: (35, 39)}, 80)
-    finally:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    frame = read_bus(spark, root, subscribe="orders", bus_pushFilters="true").where("offset >= 35")
+    assert (spans_of(frame), rows_read(frame)) == ({0: (35, 39), 1: (35, 39)}, 80)
 
 
 # ---------------------------------------------------------------- by a broker

@@ -26,7 +26,8 @@ from bus.spark.source.starting import resolve, select
 _log = logging.getLogger(__name__)
 
 # Spark asks for filters in a worker of this name; a reader that offers to take them elsewhere is refused unless a
-# setting of the session is on.
+# setting of the session is on. Spark 4.2 keeps what they left for all uses of a frame, with other conditions too, so
+# they are taken only where `bus.pushFilters` says that the frame is used once.
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -60,7 +61,7 @@ class BusBatchReader(DataSourceReader):
 
 
 class PushingBatchReader(BusBatchReader):
-    """The same where Spark asks for filters."""
+    """The same where Spark asks for filters and may have them taken."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Ranges are narrowed by them; Spark applies all of them once more, since rows are what they are about."""
@@ -69,7 +70,8 @@ class PushingBatchReader(BusBatchReader):
 
 
 def batch_reader(options: SourceOptions, columns: RowColumns, *, cores: int) -> BusBatchReader:
-    return (PushingBatchReader if _asks_for_filters() else BusBatchReader)(options, columns, cores=cores)
+    takes_filters = options.pushes_filters and _asks_for_filters()
+    return (PushingBatchReader if takes_filters else BusBatchReader)(options, columns, cores=cores)
 
 
 def _asks_for_filters() -> bool:

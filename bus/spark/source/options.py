@@ -86,6 +86,7 @@ class SourceOptions:
     min_partitions: int | None
     max_records_per_partition: int | None
     splits_partitions: bool  # False: one task reads all that a batch has of a partition, in its order
+    pushes_filters: bool
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
@@ -132,6 +133,7 @@ OPTION_NAMES = (
     "bus.group.id",
     "bus.progress",
     "bus.splitPartitions",
+    "bus.pushFilters",
     "bus.startingGroup",
     "bus.startingVersion",
     "bus.endingVersion",
@@ -186,6 +188,7 @@ def parse_source_options(given: Mapping[str, str], *, is_stream: bool) -> Source
         min_partitions=options.number("minPartitions", at_least=1),
         max_records_per_partition=options.number("maxRecordsPerPartition", at_least=1),
         splits_partitions=_splits_partitions(options),
+        pushes_filters=options.boolean("bus.pushFilters", False),
         max_offsets_per_trigger=options.number("maxOffsetsPerTrigger", at_least=1),
         min_offsets_per_trigger=options.number("minOffsetsPerTrigger", at_least=1),
         max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", 15 * 60_000),
@@ -368,7 +371,9 @@ def _subscription(options: _Options) -> Subscription:
 
 
 def _splits_partitions(options: _Options) -> bool:
-    splits = options.boolean("bus.splitPartitions", True)
+    """Not unless it is asked for, as in Spark's Kafka source: what tasks write keeps the order of a partition then."""
+    is_asked = "minPartitions" in options or "maxRecordsPerPartition" in options
+    splits = options.boolean("bus.splitPartitions", is_asked)
     if not splits and "maxRecordsPerPartition" in options:
         raise OptionError("maxRecordsPerPartition: expected bus.splitPartitions=true, found false: it cuts partitions")
     return splits
