@@ -29,6 +29,7 @@ from jobs._queries import (
     TopicTarget,
     add_pace_arguments,
     add_query_arguments,
+    batch_to_topic,
     check_target,
     follow,
     stream_of,
@@ -144,11 +145,10 @@ def _aggregate(options: argparse.Namespace, spark: SparkSession) -> int:
     results = windowed(records, window=options.window, slide=options.slide, late=options.late, measure=options.measure)
     # Results of a window come in the order of the state, which another attempt may not repeat.
     target = TopicTarget(options.bootstrap, options.target, keeps_timestamps=False, order="content")
+    # A batch at a time, since Spark lets no Python sink have a stream of updates.
+    writer = results.writeStream.foreachBatch(batch_to_topic(as_topic_rows, target))
     query = (
-        as_topic_rows(results)
-        .writeStream.format("bus")
-        .options(**target.options())
-        .option("checkpointLocation", options.checkpoint)
+        writer.option("checkpointLocation", options.checkpoint)
         .outputMode(options.output_mode)
         .trigger(**trigger_of(options))
         .start()

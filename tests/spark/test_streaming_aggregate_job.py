@@ -116,6 +116,24 @@ def test_a_window_is_written_once_when_the_watermark_has_passed_it(
     assert run(("a", 8.0, 59), ("a", 16.0, 70)) == [(b"a", 2, 9.0), (b"b", 1, 2.0)]  # at 60 s
 
 
+def test_each_change_of_a_window_is_written_at_once_if_asked_for(
+    spark: SparkSession, place: Place, tmp_path: Path
+) -> None:
+    place.create({"sales": 1, "so-far": 1})
+    arguments = ["--bootstrap", place.address, "--checkpoint", str(tmp_path / "c"), "--schema", SCHEMA]
+    arguments += ["--key", "shop", "--time", "at", "--measure", "total", "--output-mode", "update", "sales", "so-far"]
+
+    def run(*orders: tuple[str, float, int]) -> list[tuple[bytes, float]]:
+        """All that was written so far, in order."""
+        produce(place.port, "sales", [order(*one).encode() for one in orders])
+        assert streaming_aggregate.main(arguments) == 0
+        rows = sorted(place.rows(spark, "so-far"), key=lambda row: row.offset)
+        return [(row.key, json.loads(row.value)["sum"]) for row in rows]
+
+    assert sorted(run(("a", 1.0, 0), ("b", 2.0, 30))) == [(b"a", 1.0), (b"b", 2.0)]
+    assert run(("a", 4.0, 31))[2:] == [(b"a", 5.0)]
+
+
 def test_sums_do_not_depend_on_the_order_of_records(spark: SparkSession) -> None:
     numbers = [0.1, 0.2, 0.3, 1e15, -1e15]
 
