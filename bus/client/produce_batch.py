@@ -342,7 +342,7 @@ class RecordBatchBuilder:
         for index, callback in zip(called, callbacks, strict=True):
             try:
                 callback(RecordFuture(self, index))
-            except Exception:  # a user's code, on a thread that must go on
+            except (Exception, SystemExit):  # a user's code, on a thread that must go on
                 _note_failed_callback()
 
     def _take_callbacks(self, chunk: RowChunk) -> tuple[list[int], list[_Callback]]:

@@ -86,7 +86,10 @@ class BatchFuture:
         if event is not None:
             event.set()
         for callback in callbacks:
-            self._run(callback)
+            try:
+                self._run(callback)
+            except SystemExit:  # on a thread that is not the callback's to end
+                logger.exception("a callback of a produce future failed")
 
     def _run(self, callback: Callable[[Any], object]) -> None:
         try:

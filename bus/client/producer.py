@@ -223,8 +223,8 @@ class Producer:
         return future
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send what waits for company, and wait until everything sent before this call has its outcome; errors stay in
-        the futures.
+        """Send what waits for company, and wait until everything sent before this call has its outcome and its
+        callbacks have run; errors stay in the futures. So whoever holds a lock that a callback wants must not call it.
 
         Raises `TimeoutError` after `timeout` seconds, and `BusError` INVALID_REQUEST in a callback, where answers wait
         behind it.
@@ -232,9 +232,11 @@ class Producer:
         self._check_process()
         if self._sender.is_in_callback:
             raise BusError(ErrorCode.INVALID_REQUEST, "expected flush() outside of callbacks: it would wait for itself")
+        deadline = None if timeout is None else time.monotonic() + timeout
         unsettled = self._sender.start_flush()
         try:
             wait_all(unsettled, timeout)
+            self._sender.wait_until_told(None if deadline is None else max(0.0, deadline - time.monotonic()))
         finally:
             self._sender.end_flush()
 

@@ -67,6 +67,8 @@ def test_what_lingers_when_a_program_ends_is_delivered(broker: FakeBroker) -> No
 DEAD_BROKER = """
 import sys, time
 from bus import Producer
+with Producer(sys.argv[1], linger_ms=0) as warm:
+    warm.send("t", b"loads what a first record needs").result(20)
 producers = [Producer(sys.argv[1], linger_ms=0, delivery_timeout_ms=1000, request_timeout_ms=1000) for _ in range(3)]
 for producer in producers:
     producer.send("t", b"a").result(20)

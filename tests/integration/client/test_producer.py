@@ -829,7 +829,30 @@ def test_callback_that_flushes_or_closes_does_not_wait_for_itself(broker: FakeBr
     assert heard == [ErrorCode.INVALID_REQUEST]
 
 
-def test_callback_that_ends_its_thread_ends_one_connection_and_no_more(broker: FakeBroker) -> None:
+def test_flush_returns_when_callbacks_have_run(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    may_end, has_begun = threading.Event(), threading.Event()
+
+    def slow(_: object) -> None:
+        has_begun.set()
+        assert may_end.wait(WAIT_S)
+
+    with Producer(broker.address, **{**QUICK, "linger_ms": 60_000}) as producer:
+        future = producer.send("t", b"a")
+        future.add_done_callback(slow)
+        flushing = threading.Thread(target=producer.flush)
+        flushing.start()
+        assert has_begun.wait(WAIT_S)
+        assert future.done()
+        with pytest.raises(TimeoutError, match="expected callbacks to end"):
+            producer.flush(0.01)
+        assert flushing.is_alive()
+        may_end.set()
+        flushing.join(WAIT_S)
+        assert not flushing.is_alive()
+
+
+def test_callback_that_wants_to_end_its_thread_disturbs_nothing(broker: FakeBroker) -> None:
     broker.cluster.create("t")
 
     def leave(_: object) -> None:
@@ -837,6 +860,7 @@ def test_callback_that_ends_its_thread_ends_one_connection_and_no_more(broker: F
 
     with Producer(broker.address, **QUICK) as producer:
         producer.send("t", b"a").add_done_callback(leave)
-        assert producer.send("t", b"b").result(WAIT_S).offset == 1
+        producer.send_batch("t", pa.table({"value": [b"b"]})).add_done_callback(leave)
+        producer.flush(WAIT_S)
         assert producer.send("t", b"c").result(WAIT_S).offset == 2
-    assert log_of(broker, "t") == [b"a", b"b", b"c"]
+    assert sorted(log_of(broker, "t")) == [b"a", b"b", b"c"]
