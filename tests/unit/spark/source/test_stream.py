@@ -138,7 +138,7 @@ def test_a_batch_that_runs_again_is_shared_by_tasks_as_before_wherever_it_runs(l
         return [[planned.offsets for planned in task.ranges] for task in inputs]
 
     grow(log, P0, 400_000)
-    first = Query(log, cores=4).begin()
+    first = Query(log, cores=4, **{"bus.splitPartitions": "true"}).begin()
     start = first.offset
     first.batch()
     planned = shares(first, start, first.offset)
