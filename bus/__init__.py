@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from bus.lazy_names import load_name
 
 if TYPE_CHECKING:
     from bus.client.admin import Admin
@@ -84,11 +85,7 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("delta-bus")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'bus' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    return load_name(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:

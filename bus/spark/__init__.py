@@ -4,8 +4,9 @@ workers come through here for each query: so each name is loaded when it is firs
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from bus.lazy_names import load_name
 
 if TYPE_CHECKING:
     from bus.spark.jars import JarsMissing
@@ -36,11 +37,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'bus.spark' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    return load_name(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:

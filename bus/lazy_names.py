@@ -1,0 +1,17 @@
+"""Public names of a package that are loaded when they are first used, so that importing a part of it loads no other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+
+def load_name(package: str, homes: Mapping[str, str], name: str) -> Any:
+    """For a package's `__getattr__`, which is asked once for each name; `homes` says in which modules they are."""
+    if name not in homes:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    value = getattr(import_module(homes[name]), name)
+    setattr(sys.modules[package], name, value)
+    return value
