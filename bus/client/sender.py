@@ -159,7 +159,6 @@ class Sender:
         self._settled: deque[Chunk] = deque()  # not announced yet, oldest first
         self._telling: set[Chunk] = set()  # being announced
         self._told = threading.Condition(self.lock)
-        self._told_waiters = 0
         self._flushing = 0
         self._wakes_at = 0.0  # when the next tick comes, as far as anybody knows
         self._stale_topics: set[str] = set()
@@ -301,21 +300,16 @@ class Sender:
                     self._announcing.is_here = False
                     with self.lock:
                         self._telling.discard(chunk)
-                        if self._told_waiters:
-                            self._told.notify_all()
+                        self._told.notify_all()
 
     def wait_until_told(self, timeout: float | None) -> None:
         """Until the callbacks have run of all that is settled. Raises `TimeoutError`. Not for a callback."""
         with self.lock:
             untold = {*self._settled, *self._telling}
-            self._told_waiters += 1
-            try:
-                self._wake()
-                is_told = self._told.wait_for(
-                    lambda: untold.isdisjoint(self._telling) and untold.isdisjoint(self._settled), timeout
-                )
-            finally:
-                self._told_waiters -= 1
+            self._wake()
+            is_told = self._told.wait_for(
+                lambda: untold.isdisjoint(self._telling) and untold.isdisjoint(self._settled), timeout
+            )
         if not is_told:
             raise TimeoutError(f"expected callbacks to end within {timeout} s, found some that run or wait")
 
