@@ -228,7 +228,7 @@ def _tail_after(
     end = tail[-1] + 1 if tail else start
     # A listing may miss a version that is committed while it is taken, and yet have the one after it.
     missing = next(
-        (gap for gap in _gaps(tail, start) if _size_of(store, f"{log_folder}/{version_name(gap)}") is None), None
+        (gap for gap in _gaps(tail, start) if store.sizes([f"{log_folder}/{version_name(gap)}"]) == [None]), None
     )
     if missing is None and (tail or checkpoint is not None):
         return range(start, end)
@@ -246,14 +246,6 @@ def _gaps(tail: Sequence[int], start: int) -> Iterator[int]:
     for version in tail:
         yield from range(expected, version)
         expected = version + 1
-
-
-def _size_of(store: ObjectStore, key: str) -> int | None:
-    """None if it is not there."""
-    try:
-        return store.size(key)
-    except KeyNotFound:
-        return None
 
 
 def _apply_tail(
