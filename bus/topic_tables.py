@@ -25,6 +25,7 @@ from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import LogState
 from bus.storage_delta.actions import LOG_START_APP
 from bus.storage_delta.root import FORMAT_VERSION, MARKER, open_reader
+from bus.storage_delta.snapshot import READER_VERSION_MAX
 from bus.storage_delta.store import ObjectStore
 from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, replay_cluster
 
@@ -41,6 +42,9 @@ class TableSnapshot:
     schema: pa.Schema
     log_start: int = 0  # records below it are deleted
     has_deleted_rows: bool = False  # some of those are still in the first file
+    first_offsets: tuple[int, ...] = ()  # of each of the files
+    delta_schema: str = ""  # as the table's metadata has it: Spark's JSON of a schema
+    is_plain: bool = True  # its rows are all that is in its files; else a feature of Delta decides (deletion vectors)
 
 
 class TopicTables:
@@ -152,6 +156,9 @@ class TopicTables:
             schema=pa.schema(table.schema().to_arrow()),
             log_start=log_start,
             has_deleted_rows=bool(files) and files[0][0] < log_start,
+            first_offsets=tuple(first for first, _ in files),
+            delta_schema=table.schema().to_json(),
+            is_plain=table.protocol().min_reader_version <= READER_VERSION_MAX,
         )
 
     def _has_metadata(self) -> bool:
