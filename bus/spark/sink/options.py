@@ -59,8 +59,8 @@ _NAMES = (
 )
 _SPELLINGS = {name.lower(): name for name in _NAMES}
 _BATCH_ONLY = ("bus.txnappid", "bus.txnversion")
-# What Spark hands on to every sink.
-_SPARKS_OWN = frozenset({"checkpointlocation"})
+# What Spark hands on to every sink: queryName() is an option to it.
+_SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 _APPLICATION_NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 
 _SETTINGS = {found.name: found for found in fields(ProducerConfig)}

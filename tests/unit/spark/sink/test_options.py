@@ -29,6 +29,7 @@ def test_job_moves_from_kafka_by_its_names_in_any_case() -> None:
             "KAFKA.bootstrap.servers": "a:1, b:2",
             "Topic": "orders",
             "checkpointLocation": "/c",
+            "queryName": "copy of orders",
             "kafka.acks": "ALL",
             "kafka.enable.idempotence": "true",
             "kafka.compression.type": "zstd",
@@ -41,6 +42,15 @@ def test_job_moves_from_kafka_by_its_names_in_any_case() -> None:
     assert (options.addresses, options.topic) == (("a:1", "b:2"), "orders")
     assert (options.config.compression_type, options.config.request_timeout_ms) == ("zstd", 1000)
     assert options.part_bytes == 2000
+
+
+@pytest.mark.parametrize("text", ["all", "ALL", "-1"])
+def test_every_way_to_ask_for_all_acknowledgements_is_taken(text: str) -> None:
+    assert parse(**{"kafka.acks": text}).config.acks == -1
+
+
+def test_headers_may_be_left_out() -> None:
+    assert not parse(includeHeaders="False").include_headers
 
 
 def test_batch_write_may_say_who_writes_which_version() -> None:
@@ -76,6 +86,9 @@ def test_epochs_fit_in_what_a_producer_has_and_no_two_batches_share_a_name_and_a
         ({"kafka.enable.idempotence": "false"}, "kafka.enable.idempotence: expected true, found 'false'"),
         ({"kafka.linger.ms": "5"}, "kafka.linger.ms: a task sends what it has in requests of kafka.max.request.size"),
         ({"kafka.key.serializer": "s"}, "kafka.key.serializer: keys and values are columns of text or binary"),
+        ({"kafka.value.serializer": "s"}, "kafka.value.serializer: keys and values are columns of text or binary"),
+        ({"kafka.interceptor.classes": "i"}, "kafka.interceptor.classes: interceptors would run in Spark's tasks"),
+        ({"kafka.max.block.ms": "5000"}, "kafka.max.block.ms: how long a task waits for a broker is kafka.delivery"),
         ({"kafka.transactional.id": "x"}, "kafka.transactional.id: a task is a producer with a name of its own"),
         ({"kafka.partitioner.class": "x"}, "kafka.partitioner.class: a row goes where its column partition says"),
         ({"kafka.compression.type": "brotli"}, "compression_type: expected one of 'none'"),
