@@ -54,7 +54,7 @@ def register(
             raise ValueError(f"expected views of {there}, found {name!r}")
 
     def read(topic: str) -> DataFrame:
-        return read_topic(spark, root, topic)
+        return read_topic(spark, root, topic, live=True)
 
     for topic in chosen:
         read(topic).createOrReplaceTempView(f"`{topic}`")

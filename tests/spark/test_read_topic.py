@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from chispa import assert_df_equality
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
@@ -15,6 +18,25 @@ from bus.errors import BusError, ErrorCode, RootNotUsable, StorageFault
 from bus.model import TopicPartition
 from bus.spark import read_topic
 from tests.support.hand_written_root import HandWrittenRoot
+
+Conf = Callable[[str, str], None]
+
+
+@pytest.fixture
+def conf(spark: SparkSession) -> Iterator[Conf]:
+    """Sets a setting of the session for a test."""
+    before: dict[str, str | None] = {}
+
+    def set_for_now(name: str, value: str) -> None:
+        before.setdefault(name, spark.conf.get(name, None))
+        spark.conf.set(name, value)
+
+    yield set_for_now
+    for name, value in before.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +55,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> HandWrittenRoot:
                 ),
             )
     return root
+
+
+@pytest.fixture(scope="module")
+def plain_root(root: HandWrittenRoot, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same, where no character of the path has a meaning for Spark."""
+    return shutil.copytree(root.folder, str(tmp_path_factory.mktemp("bus") / "bus=data é"))
 
 
 def test_a_topic_is_one_frame_over_its_partitions(spark: SparkSession, root: HandWrittenRoot) -> None:
@@ -54,9 +82,60 @@ def test_the_columns_are_topic_partition_and_the_log(spark: SparkSession, root: 
     assert types["headers"] == "array<struct<key:string,value:binary>>"
 
 
-def test_a_version_and_an_offset_are_points_in_time(spark: SparkSession, root: HandWrittenRoot) -> None:
+def test_spark_and_delta_read_the_same_rows_and_columns(spark: SparkSession, plain_root: str, conf: Conf) -> None:
+    by_delta = read_topic(spark, plain_root, "flights", live=True, ordered=True)
+    for files_of_a_relation in ("1000", "3"):
+        conf("spark.sql.sources.parallelPartitionDiscovery.threshold", files_of_a_relation)
+        frame = read_topic(spark, plain_root, "flights", ordered=True)
+        assert frame.dtypes == by_delta.dtypes
+        assert frame.collect() == by_delta.collect()
+
+
+def test_a_frame_stays_what_it_was_unless_it_is_live(spark: SparkSession, tmp_path: Path) -> None:
+    root = HandWrittenRoot(tmp_path / "root")
+    root.create_topic("orders", partitions=2)
+    root.append("orders", 0, (b"a", b"1"))
+    frames = [read_topic(spark, str(root.folder), "orders", live=live) for live in (False, True)]
+    assert [frame.count() for frame in frames] == [1, 1]
+    root.append("orders", 1, (b"b", b"2"))
+    assert [frame.count() for frame in frames] == [1, 2]
+    assert read_topic(spark, str(root.folder), "orders").count() == 2
+
+
+def test_a_file_that_is_gone_fails_the_query_whatever_the_session_passes_over(
+    spark: SparkSession, tmp_path: Path, conf: Conf
+) -> None:
+    root = HandWrittenRoot(tmp_path / "root")
+    root.create_topic("orders")
+    root.append("orders", 0, (b"a", b"1"))
+    root.append("orders", 0, (b"b", b"2"))
+    conf("spark.sql.files.ignoreMissingFiles", "true")
+    frame = read_topic(spark, str(root.folder), "orders")
+    next((root.folder / "topics/orders/0").glob("*1-*.parquet")).unlink()
+    with pytest.raises(Py4JJavaError, match="FILE_NOT_EXIST"):
+        frame.collect()
+
+
+def test_rows_that_a_deletion_vector_took_are_not_shown(spark: SparkSession, tmp_path: Path, conf: Conf) -> None:
+    # Without it Delta lets nobody alter a table whose headers have a key each.
+    conf("spark.databricks.delta.constraints.allowUnenforcedNotNull.enabled", "true")
+    root = HandWrittenRoot(tmp_path / "root")
+    root.create_topic("orders")
+    root.append("orders", 0, (b"a", b"1"), (b"b", b"2"), (b"c", b"3"))
+    table = f"delta.`{root.folder}/topics/orders/0`"
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM {table} WHERE offset = 1")
+    assert [row.offset for row in read_topic(spark, str(root.folder), "orders").collect()] == [0, 2]
+    assert read_topic(spark, str(root.folder), "orders", at_version=1).count() == 3
+
+
+@pytest.mark.parametrize("path", ["root", "plain_root"])
+def test_a_version_and_an_offset_are_points_in_time(
+    spark: SparkSession, path: str, request: pytest.FixtureRequest
+) -> None:
     first = TopicPartition("flights", 0)
-    folder = str(root.folder)
+    found = request.getfixturevalue(path)
+    folder = found if isinstance(found, str) else str(found.folder)
     assert read_topic(spark, folder, "flights", at_version=0).count() == 0
     assert read_topic(spark, folder, "flights", at_version={first: 1, "flights": 0}).count() == 4
     assert read_topic(spark, folder, "flights", at_offset={first: 3, "flights": 5}).count() == 8

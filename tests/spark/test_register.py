@@ -38,7 +38,7 @@ def test_a_bus_is_registered_by_the_address_of_its_broker(spark: SparkSession, t
     assert read_topic(spark, root, "flights", at_time=between + timedelta(days=1)).count() == 3
     with pytest.raises(StorageFault, match="flights-0: expected a version that was committed by"):
         read_topic(spark, root, "flights", at_time=between - timedelta(days=1))
-    with pytest.raises(ValueError, match="expected at_version or at_time, found both"):
+    with pytest.raises(ValueError, match="expected at_version, at_time or live, found at_version and at_time"):
         read_topic(spark, root, "flights", at_time=between, at_version=0)
 
 
