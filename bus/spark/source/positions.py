@@ -78,6 +78,7 @@ class QueryOffsets:
     query_id: str
     lost: int = 0
     sharing: Sharing | None = None  # of the batch that ends here; None: as is fit when it runs
+    begun: Mapping[TopicPartition, int] | None = None  # of the first batch: where it began, before `offsets`
 
     def encode(self) -> dict[str, Any]:
         """As JSON data, sorted: equal offsets give equal texts."""
@@ -85,6 +86,8 @@ class QueryOffsets:
         ours: dict[str, Any] = {"lost_offsets": self.lost, "query_id": self.query_id, "topic_ids": topic_ids}
         if self.sharing is not None:
             ours["sharing"] = asdict(self.sharing)
+        if self.begun is not None:
+            ours["begun"] = encode_partitions(self.begun)
         return {**encode_partitions(self.offsets), "": ours}
 
 
@@ -103,7 +106,15 @@ def decode_query_offsets(data: Any) -> QueryOffsets:
     lost = ours.get("lost_offsets", 0)
     if isinstance(lost, bool) or not isinstance(lost, int):
         raise NotOffsets(f"expected the number of lost offsets, found {lost!r}")
-    return QueryOffsets(offsets, topic_ids, str(ours.get("query_id", "")), lost, _decode_sharing(ours.get("sharing")))
+    begun = ours.get("begun")
+    return QueryOffsets(
+        offsets,
+        topic_ids,
+        str(ours.get("query_id", "")),
+        lost,
+        _decode_sharing(ours.get("sharing")),
+        None if begun is None else decode_partitions(begun, "an offset"),
+    )
 
 
 def _decode_sharing(data: Any) -> Sharing | None:

@@ -125,8 +125,11 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = limit_offsets(going.begin, end, limit.max_rows)
         self._carried, self._uncounted = self._uncounted, 0
         lost = begun.lost + _offsets_of(going.losses) + self._carried
-        latest = QueryOffsets(end, now.selection.topic_ids, begun.query_id, lost, begun.sharing)
-        return start if latest == begun else replace(latest, sharing=self._sharing).encode()
+        latest = QueryOffsets(end, now.selection.topic_ids, begun.query_id, lost, begun.sharing, begun.begun)
+        if latest == begun:
+            return start
+        is_first = begun.sharing is None
+        return replace(latest, sharing=self._sharing, begun=going.begin if is_first else None).encode()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What the last trigger saw, for the query's status: asking again would cost as much as the trigger."""
@@ -164,6 +167,9 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_input(partition, self._columns)
 
     def _plan(self, begun: QueryOffsets, ended: QueryOffsets) -> list[BusInput]:
+        if ended.begun is not None:
+            # Spark asks anew for the initial offset when it plans the first batch, and again if that did not finish.
+            begun = replace(begun, offsets=ended.begun, topic_ids=ended.topic_ids)
         access = self._opened()
         topic_ids = {name: facts.topic_id for name, facts in access.topics().items()}
         bounds = access.bounds(same_topics(ended, topic_ids))

@@ -38,6 +38,13 @@ def test_offsets_say_how_the_tasks_of_their_batch_share_it() -> None:
     assert decode_query_offsets(json.loads(json.dumps(encoded))) == shared
 
 
+def test_offsets_of_a_first_batch_say_where_it_began() -> None:
+    first = replace(OFFSETS, begun={ORDERS_2: 1, ORDERS_10: 0})
+    encoded = first.encode()
+    assert encoded[""]["begun"] == {"orders": {"2": 1, "10": 0}}
+    assert decode_query_offsets(json.loads(json.dumps(encoded))) == first
+
+
 def test_equal_offsets_have_equal_texts_whatever_their_order() -> None:
     other = QueryOffsets({ORDERS_2: 5, ORDERS_10: 7}, {"orders": "id-1"}, query_id="q", lost=3)
     assert json.dumps(other.encode()) == json.dumps(OFFSETS.encode())
@@ -59,6 +66,7 @@ def test_offsets_without_topic_ids_are_a_kafka_querys() -> None:
             {"orders": {"0": 5}, "": {"topic_ids": {"orders": "x"}, "sharing": {"cores": 4}}},
             "expected how tasks share a batch, cores, max_records, min_partitions, splits, found {'cores': 4}",
         ),
+        ({"orders": {"0": 5}, "": {"topic_ids": {"orders": "x"}, "begun": {"orders": 1}}}, "expected JSON like"),
         ({"orders": {"-1": 5}, "": {"topic_ids": {"orders": "x"}}}, "a number from 0 on, found '-1'"),
         ({"orders": {"0": True}, "": {"topic_ids": {"orders": "x"}}}, "expected an offset for partition 0"),
     ],

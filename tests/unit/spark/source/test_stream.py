@@ -152,6 +152,25 @@ def test_a_batch_that_runs_again_is_shared_by_tasks_as_before_wherever_it_runs(l
     assert len(shares(elsewhere, first.offset, elsewhere.offset)) == 7
 
 
+def test_a_first_batch_reads_what_it_was_planned_with_wherever_a_query_would_begin_by_now(log: FakeLogAccess) -> None:
+    query = Query(log, startingOffsets="latest").begin()
+    grow(log, P0, 13)
+    first = query.batch()
+    assert first == {"orders-0": (10, 13)}
+    for end in (13, 20):  # Spark asks again when it plans the batch, and when it runs it again after a restart
+        grow(log, P0, end)
+        assert Query(log).ranges(Query(log, startingOffsets="latest").begin().offset, query.offset) == first
+    assert query.batch() == {"orders-0": (13, 20)}
+
+
+def test_records_that_went_before_a_first_batch_ran_again_are_a_loss(log: FakeLogAccess) -> None:
+    query = Query(log).begin()
+    query.batch()
+    cut(log, P0, 4)
+    with pytest.raises(DataLost, match="orders-0: records 0 to 3 were not read and are gone"):
+        Query(log).ranges(Query(log).begin().offset, query.offset)
+
+
 def test_a_starting_offset_beyond_the_log_stops_the_query_or_is_brought_back(log: FakeLogAccess) -> None:
     wanted = {"startingOffsets": '{"orders":{"0":11,"1":3}}'}
     with pytest.raises(DataLost, match="orders-0: expected a starting offset from 0 to 10, found 11"):
