@@ -68,12 +68,16 @@ def pack(ranges: Sequence[OffsetRange], sharing: Sharing) -> list[tuple[OffsetRa
     wanted = max(sharing.min_partitions or 0, min(sharing.cores, -(-total // _PIECE_RECORDS_MIN)), 1)
     if not sharing.splits:
         return _pack_whole(ranges, min(wanted, len(ranges)))
-    most = max(-(-total // wanted), 1)
     if sharing.max_records is not None:
-        most = min(most, sharing.max_records)
+        wanted = max(wanted, -(-total // sharing.max_records))
+    return _pack_pieces(ranges, total, min(wanted, total))
+
+
+def _pack_pieces(ranges: Sequence[OffsetRange], total: int, count: int) -> list[tuple[OffsetRange, ...]]:
+    """All of one size, but for one record."""
     packed: list[tuple[OffsetRange, ...]] = []
     taken: list[OffsetRange] = []
-    room = most
+    room = total // count
     for found in ranges:
         begin = found.begin
         while begin < found.end:
@@ -82,9 +86,9 @@ def pack(ranges: Sequence[OffsetRange], sharing: Sharing) -> list[tuple[OffsetRa
             begin, room = piece.end, room - piece.size
             if not room:
                 packed.append(tuple(taken))
-                taken, room = [], most
-    if taken:
-        packed.append(tuple(taken))
+                taken = []
+                room = total * (len(packed) + 1) // count - total * len(packed) // count
+    assert not taken, f"{len(packed)} of {count} inputs have not all of {total} records"
     return packed
 
 

@@ -47,6 +47,22 @@ def test_a_limit_is_kept_but_for_one_offset_a_partition_and_starves_none(sizes: 
     assert sum(taken.values()) <= limit + len(sizes)
 
 
+def test_a_range_that_does_not_divide_is_cut_into_sizes_that_differ_by_one() -> None:
+    assert pack([OffsetRange(P0, 1, 11)], Sharing(1, 3)) == [
+        (OffsetRange(P0, 1, 4),),
+        (OffsetRange(P0, 4, 7),),
+        (OffsetRange(P0, 7, 11),),
+    ]
+
+
+def test_small_ranges_share_a_task_with_a_piece_of_a_large_one() -> None:
+    assert pack([OffsetRange(P0, 1, 3), OffsetRange(P1, 0, 10)], Sharing(1, 3)) == [
+        (OffsetRange(P0, 1, 3), OffsetRange(P1, 0, 2)),
+        (OffsetRange(P1, 2, 6),),
+        (OffsetRange(P1, 6, 10),),
+    ]
+
+
 ranges = st.lists(st.tuples(st.integers(0, 10), st.integers(1, 300_000)), max_size=8).map(
     lambda given: [
         OffsetRange(TopicPartition("orders", n), begin, begin + size) for n, (begin, size) in enumerate(given)
@@ -68,8 +84,11 @@ def test_inputs_are_the_ranges_cut_and_nothing_else(
         assert all(before.end == after.begin for before, after in itertools.pairwise(own))
     assert {piece.partition for piece in pieces} == {found.partition for found in wanted}
     assert all(taken and all(piece.size > 0 for piece in taken) for taken in packed)
+    sizes = [sum(piece.size for piece in taken) for taken in packed]
+    assert len(sizes) >= min(min_partitions or 0, sum(sizes))
+    assert not sizes or max(sizes) - min(sizes) <= 1
     if max_records is not None:
-        assert all(sum(piece.size for piece in taken) <= max_records for taken in packed)
+        assert all(size <= max_records for size in sizes)
 
 
 @settings(max_examples=200, deadline=None)
@@ -99,6 +118,13 @@ def test_whole_partitions_have_one_task_each_and_tasks_as_little_difference_as_t
         ([1_000_000, 1_000_000], 4, None, None, 4),
         ([100], 4, 10, None, 10),
         ([3], 4, 10, None, 3),  # an input has one record at least
+        ([10], 4, 6, None, 6),
+        ([4, 20], 1, 4, None, 4),
+        ([1, 1_000], 1, 4, None, 4),
+        ([10, 10, 1], 1, 6, None, 6),
+        ([500, 12_000, 15_001], 1, 6, None, 6),
+        ([1, 1, 10_000], 1, 6, None, 6),
+        ([1_000], 4, 3, 100, 10),
         ([1_000], 4, None, 100, 10),
         ([1_000_000], 4, 2, None, 4),  # minPartitions asks for more, never for fewer
     ],
