@@ -10,50 +10,32 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged, StorageFault
+from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import LogState
-from bus.storage_delta.actions import LOG_START_APP
+from bus.storage_delta.actions import LOG_FOLDER, version_name
 from bus.storage_delta.root import FORMAT_VERSION, MARKER, open_reader
-from bus.storage_delta.snapshot import READER_VERSION_MAX
 from bus.storage_delta.store import ObjectStore
+from bus.table_snapshots import FollowedTable, TableSnapshot, check_plain, open_snapshot
 from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, replay_cluster
 
 _METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class TableSnapshot:
-    """One version of one partition's table."""
-
-    partition: TopicPartition
-    version: int
-    files: tuple[str, ...]  # absolute paths of the live data files, in offset order
-    schema: pa.Schema
-    log_start: int = 0  # records below it are deleted
-    has_deleted_rows: bool = False  # some of those are still in the first file
-    first_offsets: tuple[int, ...] = ()  # of each of the files
-    delta_schema: str = ""  # as the table's metadata has it: Spark's JSON of a schema
-    is_plain: bool = True  # its rows are all that is in its files; else a feature of Delta decides (deletion vectors)
-
-
 class TopicTables:
-    """The topics of one root. Snapshots are cached by version; not safe for several threads at once."""
+    """The topics of one root. Last versions are followed from call to call; not safe for several threads at once."""
 
     def __init__(self, root: str) -> None:
         """`root` is a path or a file URL. Raises `RootNotUsable` if it is no bus root that this version can read."""
         self.root = check_root(root)
-        self._latest: dict[TopicPartition, tuple[str | None, TableSnapshot]] = {}
+        self._followed: dict[TopicPartition, FollowedTable] = {}
         self._cluster: tuple[int, ClusterState] = (-1, EMPTY_CLUSTER)
         self._reader = open_reader(str(self.root))
         self._states: dict[TopicPartition, tuple[str | None, LogState]] = {}
@@ -118,51 +100,20 @@ class TopicTables:
 
     def _snapshot(self, partition: TopicPartition, topic_id: str | None, version: int | None) -> TableSnapshot:
         if version is not None:
-            return self._open(partition, topic_id, version)
-        cached = self._latest.get(partition)
-        if cached is not None and cached[0] == topic_id and self._is_latest(partition, cached[1].version):
-            return cached[1]
-        snapshot = self._open(partition, topic_id, None)
-        self._latest[partition] = (topic_id, snapshot)
-        return snapshot
+            return open_snapshot(self.path(partition), partition, topic_id=topic_id, version=version)
+        table = self._followed.get(partition)
+        if table is None or table.topic_id != topic_id:
+            table = self._followed[partition] = FollowedTable(self.path(partition), partition, topic_id=topic_id)
+        return table.latest()
 
     def _is_latest(self, partition: TopicPartition, version: int) -> bool:
         """Versions are contiguous, so the next one's file tells; log clean-up removes the own one first."""
-        log = self.path(partition) / "_delta_log"
-        has_next = (log / f"{version + 1:020}.json").exists()
-        return not has_next and (log / f"{version:020}.json").exists()
-
-    def _open(self, partition: TopicPartition, topic_id: str | None, version: int | None) -> TableSnapshot:
-        path = self.path(partition)
-        try:
-            table = DeltaTable(str(path), version=version)
-        except TableNotFoundError:
-            if version is not None and (path / "_delta_log").is_dir():  # none of that version, or of an older one
-                raise StorageFault(f"{partition}: {_describe_versions(path, version)}") from None
-            raise StorageDamaged(f"{partition}: expected a Delta table in {path}, found none") from None
-        except (DeltaError, OSError, ValueError) as error:
-            if version is not None:
-                raise StorageFault(f"{partition}: {_describe_versions(path, version)} ({error})") from None
-            raise StorageDamaged(f"{partition}: the table in {path} cannot be read: {error}") from None
-        found = table.metadata().configuration.get("bus.topic_id")
-        if topic_id is not None and found != topic_id:
-            raise StorageDamaged(f"{partition}: expected a table of topic id {topic_id} in {path}, found {found}")
-        files = _live_files(table)
-        log_start = table.transaction_version(LOG_START_APP) or 0
-        return TableSnapshot(
-            partition=partition,
-            version=table.version(),
-            files=tuple(str(path / file) for _, file in files),
-            schema=pa.schema(table.schema().to_arrow()),
-            log_start=log_start,
-            has_deleted_rows=bool(files) and files[0][0] < log_start,
-            first_offsets=tuple(first for first, _ in files),
-            delta_schema=table.schema().to_json(),
-            is_plain=table.protocol().min_reader_version <= READER_VERSION_MAX,
-        )
+        log = self.path(partition) / LOG_FOLDER
+        has_next = (log / version_name(version + 1)).exists()
+        return not has_next and (log / version_name(version)).exists()
 
     def _has_metadata(self) -> bool:
-        return (self.path(_METADATA) / "_delta_log").is_dir()
+        return (self.path(_METADATA) / LOG_FOLDER).is_dir()
 
     def _replay(self) -> ClusterState:
         if not self._has_metadata():
@@ -171,28 +122,11 @@ class TopicTables:
         version, state = self._cluster
         if snapshot.version != version:
             try:
-                state = replay_cluster(_values(snapshot))
+                state = replay_cluster(_values(check_plain(snapshot)))
             except ValueError as error:
                 raise StorageDamaged(str(error)) from error
             self._cluster = (snapshot.version, state)
         return state
-
-
-def _live_files(table: DeltaTable) -> list[tuple[int, str]]:
-    """First offset and path, in offset order. Statistics tell, since other engines name their files as they like; a
-    file without any is named by the bus."""
-    adds = table.get_add_actions(flatten=True)
-    paths = adds.column("path").to_pylist()
-    has_statistics = "min.offset" in adds.schema.names
-    first = adds.column("min.offset").to_pylist() if has_statistics else [None] * len(paths)
-    return sorted(
-        (_named_offset(path) if offset is None else offset, path) for offset, path in zip(first, paths, strict=True)
-    )
-
-
-def _named_offset(path: str) -> int:
-    start = path.partition("-")[0]
-    return int(start) if start.isdecimal() else 0
 
 
 def check_root(root: str) -> Path:
@@ -222,13 +156,6 @@ def _local_path(root: str) -> str:
     if url.scheme != "file" or url.netloc not in ("", "localhost"):
         raise RootNotUsable(f"expected a path or a file:// URL as bus root, found {root!r}: not supported yet")
     return unquote(url.path)
-
-
-def _describe_versions(path: Path, version: int) -> str:
-    """A table's versions are known by their files; those behind a checkpoint may have been cleaned up."""
-    versions = sorted(int(file.stem) for file in (path / "_delta_log").glob("[0-9]" * 20 + ".json"))
-    there = f"{versions[0]} to {versions[-1]}" if versions else "none"
-    return f"expected one of the versions that are there, {there}, found {version}"
 
 
 def _values(snapshot: TableSnapshot) -> Iterator[Mapping[str, Any]]:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from bus.point_in_time import Bound, bound_of, check_bound
 from bus.spark.log_files import version_at
-from bus.topic_tables import TableSnapshot, TopicTables
+from bus.table_snapshots import TableSnapshot
+from bus.topic_tables import TopicTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from bus.model import TopicPartition
 from bus.sql.statement import quote_name, quote_text
-from bus.topic_tables import TableSnapshot
+from bus.table_snapshots import TableSnapshot
 
 
 def create_view(topic: str, snapshots: Sequence[TableSnapshot], end_offsets: Sequence[int | None]) -> str:
