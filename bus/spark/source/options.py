@@ -19,6 +19,7 @@ from bus.client.configs import parse_addresses, parse_config
 from bus.client.consumer_config import ConsumerConfig
 from bus.errors import BusError
 from bus.model import TopicPartition
+from bus.ports import OFFSET_MAX
 from bus.spark.source.planning import Sharing
 from bus.spark.source.positions import (
     EARLIEST_OFFSET,
@@ -242,6 +243,8 @@ class _Options:
             raise OptionError(f"{name}: expected a whole number, found {text!r}") from None
         if value < at_least:
             raise OptionError(f"{name}: expected a number from {at_least} on, found {value}")
+        if value > OFFSET_MAX:
+            raise OptionError(f"{name}: expected a number up to {OFFSET_MAX}, found {value}")
         return value
 
     def duration_ms(self, name: str, default: int) -> int:
@@ -387,7 +390,7 @@ def _position(options: _Options, edge: str, default: Edge) -> Position:
         name = f"bus.{edge}Version"
         version = options.text(name) or ""
         if version.isascii() and version.isdecimal():
-            return AtVersions(int(version))
+            return AtVersions(options.number(name, at_least=0))
         return AtVersions(options.parsed(name, lambda text: parse_partitions(text, "a version")))
     if f"{edge}Timestamp" in options:
         return AtTime(options.number(f"{edge}Timestamp", at_least=0))

@@ -22,12 +22,13 @@ from bus.spark.source.positions import AtGroup, AtOffsets, AtTime, AtTimes, AtVe
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
+A_0, A_1, B_0, B_2 = (TopicPartition(*found) for found in (("a", 0), ("a", 1), ("b", 0), ("b", 2)))
 LEAST = {"kafka.bootstrap.servers": "localhost:9094", "subscribe": "orders"}
 
 
 def parsed(given: dict[str, str], *, is_stream: bool) -> SourceOptions:
     """Of `given` beside what no query is without."""
-    place = {} if any("bootstrap" in name or name == "bus.root" for name in given) else {**LEAST}
+    place = {} if any("bootstrap" in name or name == "bus.root" for name in map(str.lower, given)) else {**LEAST}
     place.pop("subscribe", None)
     whose = {} if {name.lower() for name in given} & {"assign", "subscribe", "subscribepattern"} else LEAST
     return parse_source_options({**place, **({"subscribe": "orders"} if whose else {}), **given}, is_stream=is_stream)
@@ -41,6 +42,7 @@ BATCH, STREAM = (False,), (True,)
     ("given", "kinds", "field", "expected"),
     [
         ({"assign": '{"orders":[1,0]}'}, BOTH, "subscription", Assigned((ORDERS_0, ORDERS_1))),
+        ({"assign": '{"b":[2],"a":[0,1]}'}, BOTH, "subscription", Assigned((A_0, A_1, B_2))),
         ({"subscribe": "orders, alerts,orders"}, BOTH, "subscription", Subscribed(("alerts", "orders"))),
         ({"subscribePattern": "orders-.*"}, BOTH, "subscription", SubscribedPattern("orders-.*")),
         ({}, STREAM, "start", Edge.LATEST),
@@ -48,13 +50,27 @@ BATCH, STREAM = (False,), (True,)
         ({"startingOffsets": "Earliest"}, BOTH, "start", Edge.EARLIEST),
         ({"startingOffsets": "latest"}, STREAM, "start", Edge.LATEST),
         ({"startingOffsets": '{"orders":{"0":23,"1":-2}}'}, BOTH, "start", AtOffsets({ORDERS_0: 23, ORDERS_1: -2})),
+        (
+            {"startingOffsets": ' {"a":{"0":23,"1":-1},"b":{"0":-2}} '},
+            STREAM,
+            "start",
+            AtOffsets({A_0: 23, A_1: -1, B_0: -2}),
+        ),
         ({"startingOffsets": '{"orders":{"0":-1}}'}, STREAM, "start", AtOffsets({ORDERS_0: -1})),
         ({"startingOffsetsByTimestamp": '{"orders":{"0":1000}}'}, BOTH, "start", AtTimes({ORDERS_0: 1000})),
+        (
+            {"startingOffsetsByTimestamp": '{"a":{"0":1000,"1":1000},"b":{"0":2000}}'},
+            BOTH,
+            "start",
+            AtTimes({A_0: 1000, A_1: 1000, B_0: 2000}),
+        ),
         ({"startingTimestamp": "1000"}, BOTH, "start", AtTime(1000)),
+        ({"startingTimestamp": "9223372036854775807"}, BOTH, "start", AtTime(2**63 - 1)),
         ({}, BATCH, "end", Edge.LATEST),
-        ({"endingOffsets": "latest"}, BATCH, "end", Edge.LATEST),
+        ({"endingOffsets": "laTest"}, BATCH, "end", Edge.LATEST),
         ({"endingOffsets": '{"orders":{"0":50,"1":-1}}'}, BATCH, "end", AtOffsets({ORDERS_0: 50, ORDERS_1: -1})),
         ({"endingOffsetsByTimestamp": '{"orders":{"0":1000}}'}, BATCH, "end", AtTimes({ORDERS_0: 1000})),
+        ({"endingOffsetsByTimestamp": '{"a":{"0":1},"b":{"0":2}}'}, BATCH, "end", AtTimes({A_0: 1, B_0: 2})),
         ({"endingTimestamp": "1000"}, BATCH, "end", AtTime(1000)),
         ({}, BOTH, "is_late_start_latest", False),
         ({"startingOffsetsByTimestampStrategy": "error"}, BOTH, "is_late_start_latest", False),
@@ -71,17 +87,22 @@ BATCH, STREAM = (False,), (True,)
         ({"maxOffsetsPerTrigger": "9223372036854775807"}, STREAM, "max_offsets_per_trigger", 2**63 - 1),
         ({"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "10"}, STREAM, "min_offsets_per_trigger", 10),
         ({}, STREAM, "max_trigger_delay_ms", 15 * 60_000),
+        ({"maxTriggerDelay": "1111"}, STREAM, "max_trigger_delay_ms", 1_111),
+        ({"maxTriggerDelay": "5 min"}, STREAM, "max_trigger_delay_ms", 300_000),
         ({"maxTriggerDelay": "90s"}, STREAM, "max_trigger_delay_ms", 90_000),
         ({"maxTriggerDelay": "2h"}, STREAM, "max_trigger_delay_ms", 7_200_000),
         ({}, BOTH, "patience_ms", 120_000),
+        ({}, STREAM, "min_offsets_per_trigger", None),
         ({"kafkaConsumer.pollTimeoutMs": "512"}, BOTH, "patience_ms", 512),
         ({}, BOTH, "retries", 3),
         ({"fetchOffset.numRetries": "0"}, BOTH, "retries", 0),
+        ({}, BOTH, "retry_interval_ms", 1_000),
         ({"fetchOffset.retryIntervalMs": "10"}, BOTH, "retry_interval_ms", 10),
         ({}, BOTH, "group_id_prefix", "spark-bus-source"),
         ({"groupIdPrefix": "nightly"}, BOTH, "group_id_prefix", "nightly"),
         ({}, BOTH, "group_id", None),
         ({"kafka.group.id": "sales"}, BOTH, "group_id", "sales"),
+        ({"kafka.group.id": "sales", "groupIdPrefix": "nightly"}, BOTH, "group_id", "sales"),
         ({"bus.group.id": "sales", "kafka.group.id": "other"}, BOTH, "group_id", "sales"),
         ({}, STREAM, "has_progress", True),
         ({"bus.progress": "false"}, STREAM, "has_progress", False),
@@ -110,6 +131,8 @@ def test_an_option_means_what_it_means_to_spark(
 @pytest.mark.parametrize(
     ("given", "kinds", "message"),
     [
+        ({"subscribe": "a", "subscribePattern": "a.*"}, BOTH, "found subscribe and subscribePattern"),
+        ({"subscribe": "a", "assign": '{"a":[0]}', "subscribePattern": "a"}, BOTH, "assign and subscribe and subscr"),
         (
             {"subscribe": "a", "assign": '{"a":[0]}'},
             BOTH,
@@ -152,7 +175,9 @@ def test_an_option_means_what_it_means_to_spark(
         ({"failOnDataLoss": "maybe"}, BOTH, "failOnDataLoss: expected true or false, found 'maybe'"),
         ({"includeHeaders": "1"}, BOTH, "includeHeaders: expected true or false, found '1'"),
         ({"minPartitions": "0"}, BOTH, "minPartitions: expected a number from 1 on, found 0"),
+        ({"minPartitions": "-1"}, BOTH, "minPartitions: expected a number from 1 on, found -1"),
         ({"minPartitions": "many"}, BOTH, "minPartitions: expected a whole number, found 'many'"),
+        ({"minPartitions": "1.0"}, BOTH, "minPartitions: expected a whole number, found '1.0'"),
         (
             {"bus.splitPartitions": "false", "maxRecordsPerPartition": "9"},
             BOTH,
@@ -165,6 +190,15 @@ def test_an_option_means_what_it_means_to_spark(
             STREAM,
             "minOffsetsPerTrigger: .*at most .*4, found 5",
         ),
+        ({"minOffsetsPerTrigger": "0"}, STREAM, "minOffsetsPerTrigger: expected a number from 1 on"),
+        ({"maxOffsetsPerTrigger": str(2**63)}, STREAM, "maxOffsetsPerTrigger: expected a number up to 922.*5807"),
+        ({"startingTimestamp": str(2**63)}, BOTH, "startingTimestamp: expected a number up to 9223372036854775807"),
+        ({"bus.startingVersion": str(2**63)}, BOTH, "bus.startingVersion: expected a number up to"),
+        ({"startingOffsets": f'{{"a":{{"0":{2**63}}}}}'}, BOTH, "startingOffsets: expected an offset up to 9223"),
+        ({"startingOffsets": '{"a":{"0":1},"a":{"1":1}}'}, BOTH, "startingOffsets: .*'a' is there twice"),
+        ({"assign": '{"a":[0],"a":[1]}'}, BOTH, "assign: .*'a' is there twice"),
+        ({"fetchOffset.retryIntervalMs": "-1"}, BOTH, "fetchOffset.retryIntervalMs: expected a number from 0 on"),
+        ({"groupIdPrefix": " "}, BOTH, "groupIdPrefix: expected a value"),
         ({"maxTriggerDelay": "soon"}, STREAM, "maxTriggerDelay: expected a time like .*found 'soon'"),
         ({"fetchOffset.numRetries": "-1"}, BOTH, "fetchOffset.numRetries: expected a number from 0 on"),
         ({"kafkaConsumer.pollTimeoutMs": "0"}, BOTH, "kafkaConsumer.pollTimeoutMs: expected a number from 1 on"),
@@ -210,6 +244,21 @@ def test_a_setting_that_no_query_may_have_says_why(name: str, value: str, messag
 def test_settings_of_the_client_reach_it_under_its_own_names_and_types() -> None:
     location = parsed({"kafka.fetch.min.bytes": "7", "kafka.client.id": "etl"}, is_stream=False).location
     assert location.settings == {"fetch_min_bytes": 7, "client_id": "etl"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("isolation.level", "read_committed", "read_committed"),
+        ("isolation.level", "read_uncommitted", "read_uncommitted"),
+        ("metadata.max.age.ms", "1", 1),
+        ("request.timeout.ms", "3000", 3000),
+        ("default.api.timeout.ms", "3000", 3000),
+    ],
+)
+def test_settings_that_jobs_of_kafka_have_are_taken(name: str, text: str, value: Any) -> None:
+    settings = parsed({f"kafka.{name}": text}, is_stream=True).location.settings
+    assert settings == {name.replace(".", "_"): value}
 
 
 @pytest.mark.parametrize(
@@ -259,6 +308,38 @@ def test_names_of_options_are_the_same_in_any_case() -> None:
     given = {"KAFKA.BOOTSTRAP.SERVERS": "a:1", "SubScribe": "orders", "STARTINGOFFSETS": "earliest"}
     options = parse_source_options(given, is_stream=True)
     assert (options.location.address, options.start) == ("a:1", Edge.EARLIEST)
+
+
+VALUES = {
+    "assign": '{"orders":[0]}',
+    "subscribe": "orders",
+    "subscribePattern": "orders",
+    "startingTimestamp": "1111",
+    "startingOffsetsByTimestamp": '{"orders":{"0":1111}}',
+    "startingOffsets": '{"orders":{"0":1111}}',
+    "startingOffsetsByTimestampStrategy": "latest",
+    "endingTimestamp": "1111",
+    "endingOffsetsByTimestamp": '{"orders":{"0":1111}}',
+    "endingOffsets": '{"orders":{"0":1111}}',
+    "kafka.bootstrap.servers": "a:1",
+    "bus.bootstrap.servers": "a:1",
+    "bus.root": "/data",
+    "failOnDataLoss": "false",
+    "includeHeaders": "true",
+    "bus.progress": "false",
+    "bus.splitPartitions": "true",
+    "bus.pushFilters": "true",
+    "bus.adoptKafkaOffsets": "true",
+}
+
+
+@pytest.mark.parametrize("name", OPTION_NAMES)
+def test_an_option_counts_in_whichever_case_its_name_is(name: str) -> None:
+    value = VALUES.get(name, "1111")
+    is_stream = not name.lower().removeprefix("bus.").startswith("ending")
+    assert parsed({name: value}, is_stream=is_stream) != parsed({"bus.bootstrap.servers": "x:1"}, is_stream=is_stream)
+    for spelling in (name.upper(), name.lower()):
+        assert parsed({spelling: value}, is_stream=is_stream) == parsed({name: value}, is_stream=is_stream)
 
 
 def test_bootstrap_servers_are_split_and_checked() -> None:

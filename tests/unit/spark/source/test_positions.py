@@ -86,10 +86,43 @@ def test_numbers_of_partitions_are_read_from_json() -> None:
     assert parse_partitions('{"orders":{"0":-2,"10":7}}', "an offset") == {ORDERS_0: -2, ORDERS_10: 7}
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"orders":[0]}', '{"orders":{"0":1.5}}', '{"orders":{"²":1}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "not json",
+        "[]",
+        '"earliest"',
+        '{"orders":"first"}',
+        '{"orders":{"0":"earliest"}}',
+        '{"orders":[0]}',
+        '{"orders":{"0":1.5}}',
+        '{"orders":{"²":1}}',
+    ],
+)
 def test_other_texts_are_no_numbers_of_partitions(text: str) -> None:
     with pytest.raises(NotOffsets):
         parse_partitions(text, "an offset")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [('{"orders":{"0":1},"orders":{"1":2}}', "'orders'"), ('{"orders":{"0":1,"0":2}}', "'0'")],
+)
+def test_a_name_that_is_there_twice_is_refused(text: str, name: str) -> None:
+    with pytest.raises(NotOffsets, match=f"{name} is there twice"):
+        parse_partitions(text, "an offset")
+
+
+def test_a_topic_that_is_assigned_twice_is_refused() -> None:
+    with pytest.raises(NotOffsets, match="'orders' is there twice"):
+        parse_assignment('{"orders":[0],"orders":[1]}')
+
+
+def test_a_number_is_one_of_64_bits() -> None:
+    assert parse_partitions(f'{{"orders":{{"0":{2**63 - 1}}}}}', "an offset") == {ORDERS_0: 2**63 - 1}
+    with pytest.raises(NotOffsets, match="an offset up to 9223372036854775807 for partition 0 of orders, found 922"):
+        parse_partitions(f'{{"orders":{{"0":{2**63}}}}}', "an offset")
 
 
 def test_an_assignment_is_sorted_and_named_once() -> None:
