@@ -24,10 +24,15 @@ from bus.point_in_time import Bound, bound_of, check_bound
 from bus.sql.statement import AmbiguousName, quote_name, quote_offset, tokens, topics_named, views_named
 from bus.sql.views import create_view
 from bus.system_views import VIEW_NAMES, VIEW_SCHEMA, read_view
+from bus.table_snapshots import check_plain
 from bus.topic_tables import TopicTables
 
-# Data files never change, so their footers are kept; a query never reaches for the network by itself.
-_SETTINGS = "SET TimeZone = 'UTC'; SET parquet_metadata_cache = true; SET autoinstall_known_extensions = false"
+# Data files never change, so their footers are kept; a query never reaches for the network by itself. Global, since
+# each statement has a cursor of its own, and that is another session.
+_SETTINGS = (
+    "SET GLOBAL TimeZone = 'UTC'; SET GLOBAL parquet_metadata_cache = true; "
+    "SET GLOBAL autoinstall_known_extensions = false"
+)
 
 
 class SqlError(Exception):
@@ -124,7 +129,7 @@ class Connection:
 
     def _refresh_view(self, topic: str) -> None:
         partitions = self._tables.partitions(topic)
-        snapshots = [self._tables.snapshot(name, bound_of(self._at_version, name)) for name in partitions]
+        snapshots = [check_plain(self._tables.snapshot(name, bound_of(self._at_version, name))) for name in partitions]
         statement = create_view(topic, snapshots, [bound_of(self._at_offset, name) for name in partitions])
         if self._views.get(topic) != statement:
             for other in [view for view in self._views if view.casefold() == topic.casefold()]:

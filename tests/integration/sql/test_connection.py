@@ -152,6 +152,37 @@ def test_files_of_other_engines_are_read_in_offset_order(root: HandWrittenRoot) 
     assert rows(root, "SELECT offset FROM flights WHERE partition = 0") == [(0,), (1,), (2,)]
 
 
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        {"minReaderVersion": 2, "minWriterVersion": 5},  # column mapping
+        {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": ["deletionVectors"],
+            "writerFeatures": ["deletionVectors"],
+        },
+    ],
+)
+def test_a_table_whose_files_do_not_tell_all_is_refused_from_that_version_on(
+    root: HandWrittenRoot, protocol: dict[str, object]
+) -> None:
+    count = "SELECT count(*) FROM flights"
+    with bus.sql.connect(str(root.folder)) as connection:
+        assert connection.sql(count).fetchall() == [(5,)]
+        root.tables["flights"][1].commit({"commitInfo": {"operation": "UPGRADE PROTOCOL"}}, {"protocol": protocol})
+        for _ in range(2):
+            with pytest.raises(SqlError, match=r"flights-1: expected at version 2 .* deletion vectors"):
+                connection.sql(count)
+    assert rows(root, count, at_version={TopicPartition("flights", 1): 1}) == [(5,)]
+
+
+def test_every_statement_has_the_settings_of_the_connection(root: HandWrittenRoot) -> None:
+    names = ("TimeZone", "parquet_metadata_cache", "autoinstall_known_extensions")
+    query = "SELECT " + ", ".join(f"current_setting('{name}')" for name in names)
+    assert rows(root, query) == [("UTC", True, False)]
+
+
 def test_a_version_that_is_not_there_names_those_that_are(root: HandWrittenRoot) -> None:
     with pytest.raises(SqlError, match=r"flights-0: .*0 to 2, found 9"):
         rows(root, "SELECT * FROM flights", at_version=9)
