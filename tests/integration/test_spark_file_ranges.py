@@ -16,7 +16,7 @@ from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged
 from bus.model import TopicPartition
 from bus.ports import Committed
 from bus.spark.source.access import FileRange, InputRange, ReadRules
-from bus.spark.source.file_ranges import RecordsGone, merge, read_range
+from bus.spark.source.file_ranges import RecordsGone, TopicGone, merge, read_range
 from bus.spark.source.options import Location
 from bus.spark.source.planning import OffsetRange
 from bus.spark.source.storage_access import StorageAccess
@@ -107,12 +107,22 @@ def test_a_range_that_has_gone_as_a_whole_is_empty_where_it_may_be(log: LogRoot)
     assert read(planned, rules_of(log, fails_on_loss=False)) == []
 
 
-def test_files_of_another_topic_of_that_name_are_never_read(log: LogRoot) -> None:
+def test_files_of_another_topic_of_that_name_are_never_read(log: LogRoot, caplog: pytest.LogCaptureFixture) -> None:
     planned = replace(plan(log, 0, 40), topic_id="of the topic before")
     roll(log)
-    for fails_on_loss in (True, False):
-        with pytest.raises(RecordsGone, match="orders-0: expected topic id of the topic before, found"):
-            read(planned, rules_of(log, fails_on_loss=fails_on_loss))
+    with pytest.raises(TopicGone, match="orders-0: expected topic id of the topic before, found"):
+        read(planned, rules_of(log))
+    with caplog.at_level(logging.WARNING):
+        assert read(planned, rules_of(log, fails_on_loss=False)) == []
+    assert "data lost: orders-0: expected topic id of the topic before, found" in caplog.text
+
+
+def test_what_was_read_of_a_topic_before_it_went_is_kept_where_losses_are_allowed(log: LogRoot) -> None:
+    planned = plan(log, 0, 40)
+    assert planned.files is not None
+    roll(log, but=planned.files[0].path)
+    planned = replace(planned, topic_id="of the topic before")
+    assert read(planned, rules_of(log, fails_on_loss=False)) == list(range(10))
 
 
 def test_a_live_file_that_is_not_there_is_damage(log: LogRoot) -> None:
@@ -207,7 +217,8 @@ def test_a_task_without_the_storage_fetches_and_goes_on_where_files_were(tmp_pat
             assert read(InputRange(wanted, None, None), rules) == list(range(5, 45))
             # Planned where the storage was, read where it is not.
             elsewhere = FileRange(str(tmp_path / "elsewhere" / "f.parquet"), 5, 45, True, True)
-            planned = InputRange(wanted, (elsewhere,), "id")
+            topic_id = admin.describe_topics(["fetched"])["fetched"].topic_id
+            planned = InputRange(wanted, (elsewhere,), topic_id)
             both = replace(rules, location=Location(address, str(tmp_path / "elsewhere")))
             assert read(planned, both) == list(range(5, 45))
             with pytest.raises(RootNotUsable):
@@ -222,3 +233,33 @@ def test_a_task_without_the_storage_fetches_and_goes_on_where_files_were(tmp_pat
             with pytest.raises(BusError, match="expected records from offset 50 on within 200 ms") as caught:
                 read(beyond, replace(rules, patience_ms=200))
             assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_a_fetching_task_never_takes_another_topic_of_that_name_for_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_broker(tmp_path / "root", config=BrokerConfig()) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        rules = ReadRules(Location(address, None), True, patience_ms=5_000)
+        anyway = replace(rules, fails_on_loss=False)
+        with Admin(address) as admin:
+            planned = {}
+            for generation in range(2):
+                admin.create_topics([NewTopic("fetched", 1)])
+                with Producer(address) as producer:
+                    for n in range(20):
+                        producer.send("fetched", b"%d" % n)
+                topic_id = admin.describe_topics(["fetched"])["fetched"].topic_id
+                planned[generation] = InputRange(OffsetRange(FETCHED, 5, 15), None, topic_id)
+                assert read(planned[generation], rules) == list(range(5, 15))
+                if generation == 0:
+                    admin.delete_topics(["fetched"])
+                    with pytest.raises(TopicGone, match=r"fetched-0: expected topic id .*, found None"):
+                        read(planned[generation], rules)
+                    assert read(planned[generation], anyway) == []
+            with pytest.raises(TopicGone, match=rf"expected topic id .*, found {planned[1].topic_id}"):
+                read(planned[0], rules)
+            with caplog.at_level(logging.WARNING):
+                assert read(planned[0], anyway) == []
+            assert "data lost: fetched-0: expected topic id" in caplog.text
+            assert read(planned[1], rules) == list(range(5, 15))

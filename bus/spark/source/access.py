@@ -48,7 +48,7 @@ class InputRange:
 
     offsets: OffsetRange
     files: tuple[FileRange, ...] | None
-    topic_id: str | None  # of the table that the files are of
+    topic_id: str | None  # of the topic whose records they are; None: of whichever has that name
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,14 +20,19 @@ from bus.spark.source.storage_access import StorageAccess
 _ADMIN_SETTINGS = ("client_id", "request_timeout_ms", "retry_backoff_ms", "retry_backoff_max_ms")
 
 
+def open_admin(location: Location) -> Admin:
+    assert location.address is not None, f"{location} is no broker"
+    settings = {name: value for name, value in location.settings.items() if name in _ADMIN_SETTINGS}
+    return Admin(location.address, **settings)
+
+
 class BrokerAccess:
     """Implements `LogAccess`."""
 
     def __init__(self, location: Location) -> None:
-        assert location.address is not None, f"{location} is no broker"
-        settings = {name: value for name, value in location.settings.items() if name in _ADMIN_SETTINGS}
         self._location = location
-        self._admin = Admin(location.address, **settings)
+        self._admin = open_admin(location)
+        self._topic_ids: dict[str, str] = {}  # as a query was told them last
         try:
             self._storage = self._find_storage()
         except BaseException:
@@ -40,10 +45,9 @@ class BrokerAccess:
         return Location(self._location.address, root, self._location.settings)
 
     def topics(self) -> Mapping[str, TopicFacts]:
-        return {
-            topic.name: TopicFacts(topic.topic_id, len(topic.partitions), topic.is_internal)
-            for topic in self._admin.describe_topics().values()
-        }
+        topics = self._admin.describe_topics().values()
+        self._topic_ids = {topic.name: topic.topic_id for topic in topics}
+        return {topic.name: TopicFacts(topic.topic_id, len(topic.partitions), topic.is_internal) for topic in topics}
 
     def bounds(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
         # The earliest first: what retention takes in between leaves a range that is smaller, never one upside down.
@@ -63,7 +67,7 @@ class BrokerAccess:
 
     def plan(self, ranges: Collection[OffsetRange]) -> list[InputRange]:
         if self._storage is None:
-            return [InputRange(wanted, None, None) for wanted in ranges]
+            return [InputRange(wanted, None, self._topic_ids.get(wanted.partition.topic)) for wanted in ranges]
         return self._storage.plan(ranges)
 
     def tell_progress(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:

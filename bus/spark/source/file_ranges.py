@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged, StorageFault
+from bus.model import TopicPartition
 from bus.spark.source.access import FileRange, InputRange, ReadRules
 from bus.spark.source.planning import OffsetRange
 from bus.spark.source.rows import BATCH_ROWS_MAX
 
 if TYPE_CHECKING:
+    from bus.client.admin import Admin
     from bus.client.consumer import Consumer
 
 _log = logging.getLogger(__name__)
@@ -33,16 +35,35 @@ _LOOKUPS_MAX = 5
 _FETCH_DEFAULTS = {"max_partition_fetch_bytes": 8 << 20}
 _FETCH_SETTINGS = {"enable_auto_commit": False, "auto_offset_reset": "none"}
 _POLL_MS = 500
+_MAY_BE_GONE = (
+    ErrorCode.OFFSET_OUT_OF_RANGE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+)
 
 
 class RecordsGone(StorageFault):
-    """Records of the range are below the log start now, or their topic is another one."""
+    """Records of the range are below the log start now."""
+
+
+class TopicGone(RecordsGone):
+    """The topic was deleted, or deleted and made again. What its files held cannot be told any more, and what its name
+    holds now is another topic's."""
 
 
 def read_range(wanted: InputRange, columns: Sequence[str], rules: ReadRules) -> Iterator[pa.Table]:
     """Tables with `columns`, of which `offset` is one. Raises `StorageFault`, `RecordsGone`, or `BusError`."""
-    read = _fetch(wanted.offsets, columns, rules) if wanted.files is None else _read_files(wanted, columns, rules)
-    yield from merge(read)
+    read = _fetch(wanted, columns, rules) if wanted.files is None else _read_files(wanted, columns, rules)
+    yield from merge(_while_topic_is_there(read, rules))
+
+
+def _while_topic_is_there(tables: Iterator[pa.Table], rules: ReadRules) -> Iterator[pa.Table]:
+    try:
+        yield from tables
+    except TopicGone as gone:
+        if rules.fails_on_loss:
+            raise
+        _log.warning("data lost: %s", gone)
 
 
 def _read_files(wanted: InputRange, columns: Sequence[str], rules: ReadRules) -> Iterator[pa.Table]:
@@ -63,7 +84,7 @@ def _read_files(wanted: InputRange, columns: Sequence[str], rules: ReadRules) ->
                 raise StorageDamaged(f"{gone.filename or gone}: expected a live data file, found none") from gone
             left = _look_up(OffsetRange(partition, done, end), wanted.topic_id, rules)
             if left.files is None:
-                yield from _fetch(left.offsets, columns, rules)
+                yield from _fetch(left, columns, rules)
                 return
             done, files = left.offsets.begin, left.files
     if done < end:
@@ -94,15 +115,20 @@ def _look_up(wanted: OffsetRange, topic_id: str | None, rules: ReadRules) -> Inp
     except RootNotUsable:
         if rules.location.address is None:
             raise
-        return InputRange(wanted, None, None)
+        return InputRange(wanted, None, topic_id)
     topic = access.topics().get(wanted.partition.topic)
-    if topic is None or topic.topic_id != topic_id:
-        # What the files of a deleted topic held cannot be told from what was never there: no option goes on here.
-        raise RecordsGone(f"{wanted.partition}: expected topic id {topic_id}, found {topic and topic.topic_id}")
+    _check_same_topic(wanted.partition, topic_id, None if topic is None else topic.topic_id)
     bounds = access.bounds([wanted.partition])[wanted.partition]
     begin = min(_begin_or_gone(wanted, wanted.begin, bounds.begin, rules), wanted.end)
     (planned,) = access.plan([OffsetRange(wanted.partition, begin, wanted.end)])
     return planned
+
+
+def _check_same_topic(partition: TopicPartition, planned: str | None, found: str | None) -> None:
+    if found is None or (planned is not None and found != planned):
+        raise TopicGone(
+            f"{partition}: expected topic id {planned}, found {found}; failOnDataLoss=false goes on without"
+        )
 
 
 def _begin_or_gone(wanted: OffsetRange, done: int, log_start: int, rules: ReadRules) -> int:
@@ -161,45 +187,74 @@ def _within(table: pa.Table, file: FileRange) -> pa.Table:
     return table.filter(inside)
 
 
-def _fetch(wanted: OffsetRange, columns: Sequence[str], rules: ReadRules) -> Iterator[pa.Table]:
+def _fetch(wanted: InputRange, columns: Sequence[str], rules: ReadRules) -> Iterator[pa.Table]:
     from bus.client.consumer import Consumer
+    from bus.spark.source.broker_access import open_admin
 
-    address = rules.location.address
+    address, partition = rules.location.address, wanted.offsets.partition
     assert address is not None, f"nobody to fetch {wanted} from"
-    with Consumer(address, **{**_FETCH_DEFAULTS, **rules.location.settings, **_FETCH_SETTINGS}) as consumer:
-        consumer.assign([wanted.partition])
-        consumer.seek(wanted.partition, wanted.begin)
-        yield from _polled(consumer, wanted, columns, rules)
+    settings = {**_FETCH_DEFAULTS, **rules.location.settings, **_FETCH_SETTINGS}
+    with open_admin(rules.location) as admin, Consumer(address, **settings) as consumer:
+        consumer.assign([partition])
+        consumer.seek(partition, wanted.offsets.begin)
+        yield from _Fetched(consumer, admin, wanted, rules).tables(columns)
 
 
-def _polled(consumer: Consumer, wanted: OffsetRange, columns: Sequence[str], rules: ReadRules) -> Iterator[pa.Table]:
-    done, since_s = wanted.begin, time.monotonic()
-    while done < wanted.end:
-        table = _or_gone(lambda: consumer.poll_arrow(_POLL_MS), consumer, wanted, done, rules)
-        if table.num_rows:
-            yield table.filter(pc.less(table.column("offset"), wanted.end)).select(list(columns))
-        before, done = done, consumer.position(wanted.partition)
-        if done > before:
-            since_s = time.monotonic()
-        elif time.monotonic() - since_s > rules.patience_ms / 1000:
-            raise BusError(
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"{wanted.partition}: expected records from offset {done} on within {rules.patience_ms} ms "
-                "(kafkaConsumer.pollTimeoutMs), found none",
-            )
+class _Fetched:
+    """A consumer stays with the topic that it found first. So records are of the topic that was planned if that one is
+    still there when the first of them have come: ids never come back."""
 
+    def __init__(self, consumer: Consumer, admin: Admin, wanted: InputRange, rules: ReadRules) -> None:
+        self._consumer = consumer
+        self._admin = admin
+        self._wanted = wanted.offsets
+        self._topic_id = wanted.topic_id
+        self._rules = rules
 
-def _or_gone(
-    poll: Callable[[], pa.Table], consumer: Consumer, wanted: OffsetRange, done: int, rules: ReadRules
-) -> pa.Table:
-    """An empty table if records were gone and the consumer has gone on behind them."""
-    try:
-        return poll()
-    except BusError as error:
-        if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise
-    log_start = consumer.beginning_offsets([wanted.partition])[wanted.partition]
-    if log_start <= done:
-        raise RecordsGone(f"{wanted.partition}: expected records from offset {done} on, the log ends before it")
-    consumer.seek(wanted.partition, min(_begin_or_gone(wanted, done, log_start, rules), wanted.end))
-    return pa.table({})
+    def tables(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        partition, end = self._wanted.partition, self._wanted.end
+        done, since_s, is_checked = self._wanted.begin, time.monotonic(), False
+        while done < end:
+            table = self._poll(done)
+            if not is_checked or not table.num_rows:
+                self._check_topic()
+                is_checked = True
+            if table.num_rows:
+                yield table.filter(pc.less(table.column("offset"), end)).select(list(columns))
+            before, done = done, self._consumer.position(partition)
+            if done > before:
+                since_s = time.monotonic()
+            elif time.monotonic() - since_s > self._rules.patience_ms / 1000:
+                raise BusError(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"{partition}: expected records from offset {done} on within {self._rules.patience_ms} ms "
+                    "(kafkaConsumer.pollTimeoutMs), found none",
+                )
+
+    def _poll(self, done: int) -> pa.Table:
+        """An empty table if records were gone and the consumer has gone on behind them."""
+        consumer, partition = self._consumer, self._wanted.partition
+        try:
+            return consumer.poll_arrow(_POLL_MS)
+        except BusError as error:
+            if error.code not in _MAY_BE_GONE:
+                raise
+            self._check_topic()
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+        log_start = consumer.beginning_offsets([partition])[partition]
+        if log_start <= done:
+            raise RecordsGone(f"{partition}: expected records from offset {done} on, the log ends before it")
+        begin = _begin_or_gone(self._wanted, done, log_start, self._rules)
+        consumer.seek(partition, min(begin, self._wanted.end))
+        return pa.table({})
+
+    def _check_topic(self) -> None:
+        partition = self._wanted.partition
+        try:
+            found: str | None = self._admin.describe_topics([partition.topic])[partition.topic].topic_id
+        except BusError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            found = None
+        _check_same_topic(partition, self._topic_id, found)
