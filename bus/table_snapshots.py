@@ -22,7 +22,6 @@ from bus.model import TopicPartition
 from bus.storage_delta.actions import (
     LOG_FOLDER,
     LOG_START_APP,
-    LiveFile,
     MalformedCommit,
     decode_commit,
     version_name,
@@ -147,18 +146,17 @@ def _id_of(name: str) -> _FileId | None:
 
 
 def _appended(snapshot: TableSnapshot, path: Path, data: bytes) -> TableSnapshot | None:
-    """The version after `snapshot`; None if it does anything else than to append files of the bus."""
+    """The version after `snapshot`; None if it may do anything else than to append files of the bus."""
     try:
         commit = decode_commit(snapshot.version + 1, data)
     except MalformedCommit:
         return None
-    if not commit.is_ours or commit.removes or commit.metadata is not None or commit.protocol is not None:
+    if commit.removes or commit.metadata is not None or commit.protocol is not None or LOG_START_APP in commit.txns:
         return None
-    files: list[LiveFile] = [add.live for add in commit.adds if add.live is not None and add.is_data_change]
-    if len(files) != len(commit.adds) or LOG_START_APP in commit.txns:
-        return None
+    files = [add.live for add in commit.adds if add.live is not None]
     first_offsets = (*snapshot.first_offsets, *(file.base_offset for file in files))
-    if any(first >= following for first, following in pairwise(first_offsets)):
+    is_in_order = all(first < following for first, following in pairwise(first_offsets))
+    if len(files) != len(commit.adds) or not is_in_order:  # a file of another engine, or one that was there before
         return None
     return replace(
         snapshot,

@@ -95,11 +95,16 @@ def test_an_empty_table_is_followed_from_its_beginning(tmp_path: Path) -> None:
     check(log, tables)
 
 
-def test_a_table_that_fell_far_behind_is_opened_afresh(log: LogRoot, tables: TopicTables) -> None:
+def test_a_table_that_is_far_behind_is_opened_afresh(
+    log: LogRoot, tables: TopicTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log.append(130)
-    check(log, tables)
-    log.append()
-    check(log, tables)
+    opened = []
+    with monkeypatch.context() as patch:
+        patch.setattr(bus.table_snapshots, "DeltaTable", lambda path, version: opened.append(path) or DeltaTable(path))
+        found = tables.snapshot(PARTITION)
+    assert opened == [str(log.folder)]
+    assert found == check(log, tables)
 
 
 def test_a_snapshot_that_was_given_out_stays_what_it_was(log: LogRoot, tables: TopicTables) -> None:
@@ -211,6 +216,21 @@ def test_a_commit_of_another_engine_is_judged_by_opening(log: LogRoot, tables: T
     found = tables.snapshot(PARTITION)
     assert found == TopicTables(str(log.root)).snapshot(PARTITION)
     assert found.files[-1] == str(log.folder / "part-0.parquet")
+
+
+def test_a_file_that_another_engine_removed_is_gone(log: LogRoot, tables: TopicTables) -> None:
+    write_version(log, {"remove": {"path": last_add(log)["path"], "dataChange": True}})
+    found = tables.snapshot(PARTITION)
+    assert found == TopicTables(str(log.root)).snapshot(PARTITION)
+    assert found.first_offsets == (0,)
+
+
+def test_a_file_that_is_added_again_is_there_once(log: LogRoot, tables: TopicTables) -> None:
+    """With other statistics, for example."""
+    write_version(log, {"add": {**last_add(log), "dataChange": False}})
+    found = tables.snapshot(PARTITION)
+    assert found == TopicTables(str(log.root)).snapshot(PARTITION)
+    assert found.first_offsets == (0, COUNT)
 
 
 def test_a_change_of_the_columns_is_seen(log: LogRoot, tables: TopicTables) -> None:
