@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import Any
 
@@ -13,67 +12,14 @@ from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.spark.source.access import Bounds
 from bus.spark.source.inputs import BusInput
-from bus.spark.source.options import OptionError, parse_source_options
+from bus.spark.source.options import OptionError
 from bus.spark.source.planning import OffsetRange
-from bus.spark.source.rows import SOURCE_SCHEMA, columns_of
-from bus.spark.source.stream import BusStreamReader, DataLost
+from bus.spark.source.stream import DataLost
 from tests.support.fake_log_access import FakeLogAccess
+from tests.support.planned_query import Query
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 ALL = ReadAllAvailable()
-
-
-class Query:
-    """As Spark's micro-batches drive a reader: offsets travel as JSON."""
-
-    def __init__(self, log: FakeLogAccess, /, *, cores: int = 1, **options: str) -> None:
-        self.log = log
-        self.now_s = 1_000.0
-        self.slept_s: list[float] = []
-        given = {"bus.root": "/log", "startingOffsets": "earliest", **options}
-        if "subscribePattern" not in given:
-            given.setdefault("subscribe", "orders")
-        self.reader = BusStreamReader(
-            parse_source_options(given, is_stream=True),
-            columns_of(SOURCE_SCHEMA, include_headers=False),
-            cores=cores,
-            open_log=lambda location: log,
-            clock=lambda: self.now_s,
-            sleep=self._sleep,
-        )
-        self.offset: dict[str, Any] = {}
-
-    def _sleep(self, seconds: float) -> None:
-        self.slept_s.append(seconds)
-        self.now_s += seconds
-
-    def begin(self) -> Query:
-        self.offset = json.loads(json.dumps(self.reader.initialOffset()))
-        return self
-
-    def batch(self, limit: Any = None) -> dict[str, tuple[int, int]] | None:
-        """The ranges of the next batch by partition, None if there is none."""
-        start = self.offset
-        limit = limit or self.reader.getDefaultReadLimit()
-        end = json.loads(json.dumps(self.reader.latestOffset(start, limit)))
-        if end == start:
-            return None
-        self.offset = end
-        return self.ranges(start, end)
-
-    def ranges(self, start: dict[str, Any], end: dict[str, Any]) -> dict[str, tuple[int, int]]:
-        found: dict[str, tuple[int, int]] = {}
-        for task in self.reader.partitions(start, end):
-            assert isinstance(task, BusInput)
-            for planned in task.ranges:
-                name = str(planned.offsets.partition)
-                begin, _ = found.get(name, (planned.offsets.begin, 0))
-                found[name] = (begin, planned.offsets.end)
-        return found
-
-    @property
-    def lost(self) -> int:
-        return int(self.offset[""]["lost_offsets"])
 
 
 @pytest.fixture
@@ -236,6 +182,11 @@ def test_without_limits_all_is_read(log: FakeLogAccess) -> None:
     assert Query(log).reader.getDefaultReadLimit() == ALL
     query = Query(log, maxOffsetsPerTrigger="3").begin()
     assert query.batch(ALL) == {"orders-0": (0, 10), "orders-1": (0, 5)}  # Trigger.Once
+    grow(log, P0, 11)
+    assert Query(log, minOffsetsPerTrigger="9").begin().batch(ALL) is not None
+    assert (waiting := Query(log, minOffsetsPerTrigger="99", startingOffsets="latest").begin()).batch() is None
+    grow(log, P0, 12)
+    assert waiting.batch(ALL) == {"orders-0": (11, 12)}
 
 
 def test_a_trigger_waits_for_enough_offsets_but_not_for_ever(log: FakeLogAccess) -> None:
