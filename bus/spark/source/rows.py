@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -87,6 +88,8 @@ class RowColumns:
         if field.name == "partition":
             return _repeated_int(partition.partition, batch.num_rows)
         column = batch.column(_LOG_COLUMNS[field.name])
+        if field.name == "headers":
+            column = _none_if_empty(column)
         if pa.types.is_struct(column.type) and field.name == "value":
             column = _json_texts(column)
         return column if column.type.equals(field.type) else column.cast(field.type)
@@ -121,6 +124,11 @@ def _repeated_text(text: str, count: int) -> pa.Array:
 
 def _repeated_int(number: int, count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(np.full(count, number, np.int32))])
+
+
+def _none_if_empty(lists: pa.Array) -> pa.Array:
+    """As Spark's Kafka source has it; the log has an empty list for a record without headers."""
+    return pc.if_else(pc.equal(pc.list_value_length(lists), 0), pa.scalar(None, lists.type), lists)
 
 
 def _json_texts(structs: pa.Array) -> pa.Array:

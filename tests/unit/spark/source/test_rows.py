@@ -67,6 +67,13 @@ def test_rows_have_every_column_of_the_record() -> None:
     ]
 
 
+def test_a_record_without_headers_has_none_whichever_way_the_log_says_it() -> None:
+    columns = columns_of(SOURCE_SCHEMA_WITH_HEADERS, include_headers=True)
+    rows = [{"headers": []}, {"headers": None}, {"headers": [{"key": "a", "value": None}]}]
+    (batch,) = columns.batches(P3, log_rows(rows, columns))
+    assert batch.column("headers").to_pylist() == [None, None, [{"key": "a", "value": None}]]
+
+
 def test_a_users_schema_is_all_that_is_read_and_in_its_order() -> None:
     columns = columns_of(schema_of("value binary, offset bigint"), include_headers=False)
     assert columns.log_columns == ["offset", "value"]
