@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 
-from bus import Admin, NewTopic
+from bus import Admin, NewTopic, Producer
 from bus.broker import Broker
 from bus.config import BrokerConfig
 from bus.model import TopicPartition
 from tests.support.broker_thread import running_broker
-from tests.support.spark_source import Stream, produce
+from tests.support.spark_source import Stream, place, produce, read_bus
 
 OFFSETS = "partition int, offset bigint"
 CONFIG = BrokerConfig(offsets_topic_num_partitions=1, group_initial_rebalance_delay_ms=0)
@@ -65,3 +68,124 @@ def test_a_first_batch_that_runs_again_begins_where_it_began_whatever_its_group_
     stream.before_batch = lambda: None
     stream.run()
     assert stream.offsets == {0: [2, 3, 4, 5]}
+
+
+def test_a_query_that_begins_at_the_end_has_what_came_while_it_was_down_before_its_first_record(
+    spark: SparkSession, broker: Broker, admin: Admin, tmp_path: Path
+) -> None:
+    create(admin, "quiet", 5)
+    stream = Stream(spark, broker.port, tmp_path, OFFSETS, subscribe="quiet", maxOffsetsPerTrigger=2**63 - 1)
+    stream.run()
+    append(admin, "quiet", 0, 5, 8)
+    stream.run()
+    assert stream.offsets == {0: [5, 6, 7]}
+
+
+def test_available_now_runs_an_unfinished_batch_again_although_partitions_were_added(
+    spark: SparkSession, broker: Broker, admin: Admin, tmp_path: Path
+) -> None:
+    create(admin, "retried", 7)
+    stream = Stream(spark, broker.port, tmp_path, OFFSETS, subscribe="retried", startingOffsets="earliest")
+    stream.after_batch = fail_at_a_record
+    with pytest.raises(PySparkException, match="record 6 is not to be had"):
+        stream.run()
+    unfinished = stream.batches.pop()
+    admin.create_partitions({"retried": 2})
+    append(admin, "retried", 1, 0, 3)
+    stream.after_batch = lambda: None
+    assert stream.run()[0] == unfinished
+    assert stream.offsets == {0: list(range(7)), 1: [0, 1, 2]}
+
+
+def fail_at_a_record() -> None:
+    raise ValueError("record 6 is not to be had")
+
+
+# ---------------------------------------------------------------- rows
+
+
+def test_a_frame_looks_once_and_the_next_one_sees_what_has_come(
+    spark: SparkSession, broker: Broker, admin: Admin
+) -> None:
+    create(admin, "looked-at", 4)
+    frame = read_bus(spark, broker.port, OFFSETS, subscribe="looked-at")
+    assert frame.union(frame).count() == 8
+    append(admin, "looked-at", 0, 4, 6)
+    assert frame.count() == 4
+    assert read_bus(spark, broker.port, OFFSETS, subscribe="looked-at").count() == 6
+
+
+def test_rows_of_a_stream_have_nulls_headers_and_times_as_they_were_sent(
+    spark: SparkSession, broker: Broker, admin: Admin, tmp_path: Path
+) -> None:
+    create(admin, "typed", 0)
+    before_s = time.time()
+    with Producer(f"127.0.0.1:{broker.port}") as producer:
+        for key, value in ((None, None), (b"k", None), (None, b"v")):
+            producer.send("typed", value, key=key)
+        producer.send("typed", b"h", headers=[("a", b"b"), ("a", None)])
+    stream = Stream(
+        spark, broker.port, tmp_path, subscribe="typed", startingOffsets="earliest", includeHeaders="true"
+    )
+    stream.run()
+    assert [(row.key, row.value) for row in stream.rows] == [(None, None), (b"k", None), (None, b"v"), (None, b"h")]
+    assert [row.headers for row in stream.rows[:3]] == [None, None, None]
+    assert [tuple(header) for header in stream.rows[3].headers] == [("a", b"b"), ("a", None)]
+    assert {(row.topic, row.partition, row.timestampType) for row in stream.rows} == {("typed", 0, 0)}
+    assert all(before_s - 1 <= row.timestamp.timestamp() <= time.time() for row in stream.rows)
+
+
+# ---------------------------------------------------------------- batches
+
+
+def test_a_batch_is_what_was_planned_in_as_many_tasks_as_asked_for_though_more_has_come(
+    spark: SparkSession, broker: Broker, admin: Admin, tmp_path: Path
+) -> None:
+    create(admin, "growing", 10, 10, 1)
+    task_counts = []
+    batches: list[int] = []
+
+    def keep(frame: DataFrame, _batch: int) -> None:
+        if not batches:
+            append(admin, "growing", 0, 10, 15)
+        task_counts.append(frame.rdd.getNumPartitions())
+        batches.append(frame.count())
+
+    rows = spark.readStream.format("bus").options(**place(broker.port), subscribe="growing", minPartitions="6")
+    writer = rows.option("startingOffsets", "earliest").load().writeStream.foreachBatch(keep)
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="50 milliseconds").start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert batches == [21, 5]
+    assert task_counts == [6, 5]
+
+
+def test_two_topics_in_one_query_have_limits_of_their_own_and_one_may_be_quiet(
+    spark: SparkSession, broker: Broker, admin: Admin, tmp_path: Path
+) -> None:
+    create(admin, "short", 10)
+    create(admin, "long", 30)
+    batches: list[dict[str, int]] = []
+
+    def keep(frame: DataFrame, _batch: int) -> None:
+        batches.append({row.topic: row["count"] for row in frame.groupBy("topic").count().collect()})
+
+    def rows(topic: str) -> DataFrame:
+        options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"}
+        return spark.readStream.format("bus").options(**place(broker.port), **options).load()
+
+    def run() -> list[dict[str, Any]]:
+        writer = rows("short").union(rows("long")).writeStream.foreachBatch(keep)
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        assert query.awaitTermination(100)
+        return [source for found in query.recentProgress for source in found["sources"]]
+
+    sources = [source for source in run() if "long" in json.loads(source["endOffset"])]
+    assert batches == [{"short": 10, "long": 10}, {"long": 10}, {"long": 10}]
+    seen = [[json.loads(source[name])["long"]["0"] for name in ("endOffset", "latestOffset")] for source in sources]
+    assert seen[:3] == [[10, 30], [20, 30], [30, 30]]
+    append(admin, "short", 0, 10, 12)
+    run()
+    assert batches[3:] == [{"short": 2}]
