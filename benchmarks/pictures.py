@@ -30,7 +30,7 @@ _PANELS = (
 _SPARKS_KAFKA = "Spark's\nKafka connector"
 _SPARK_THROUGHPUT = (
     ("spark-batch-100b-bus-sum", 'batch, 100 B, format("bus")', _SPARKS_KAFKA),
-    ("spark-batch-100b-native-sum", "batch, 100 B, native Delta", _SPARKS_KAFKA),
+    ("spark-batch-100b-native-sum", "batch, 100 B, read_topic", _SPARKS_KAFKA),
     ("spark-batch-1kb-bus-sum", 'batch, 1 KB, format("bus")', _SPARKS_KAFKA),
     ("spark-stream-100b", "AvailableNow, 100 B", _SPARKS_KAFKA),
     ("spark-sink-100b", "written by Spark, 100 B", _SPARKS_KAFKA),
@@ -39,7 +39,7 @@ _SPARK_THROUGHPUT = (
 _TO_DELTA = "Kafka, Spark\nand Delta"
 _SPARK_FRESHNESS = (
     ("spark-latency-p50", "until foreachBatch has it, p50", _SPARKS_KAFKA),
-    ("spark-freshness-spark-p50", "until a Spark SQL count sees it, p50", _TO_DELTA),
+    ("spark-freshness-native-p50", "until a Spark SQL count sees it, p50", _TO_DELTA),
     ("spark-freshness-embedded-p50", "until the embedded engine sees it, p50", _TO_DELTA),
 )
 

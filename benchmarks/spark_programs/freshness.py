@@ -1,7 +1,8 @@
 """From the call that sends a record until a count of its topic has it, asked again and again.
 
-Spark SQL over the bus, by `format("bus")` and over its tables as native Delta; the embedded engine over the bus; and
-what one does with Kafka: a query that copies the topic into a Delta table, which Spark SQL counts.
+Spark SQL over the bus: by `format("bus")`, by `read_topic`, and by a view of `register`, which Delta follows; the
+embedded engine over the bus; and what one does with Kafka: a query that copies the topic into a Delta table, which
+Spark SQL counts.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ def main() -> None:
             statement = f'SELECT count(*) FROM "{topic}"'
             seconds = {"embedded": _ages(ours, topic, records, lambda: _only(connection.sql(statement).fetchall()))}
         seconds["bus"] = _ages(ours, topic, records, lambda: _format_count(spark, ours, topic))
+        seconds["native"] = _ages(ours, topic, records, lambda: _native_count(spark, arguments.root, topic))
         bus.spark.register(spark, arguments.root, topics=[topic], views=[])
-        seconds["native"] = _ages(ours, topic, records, _spark_count(spark, f"`{topic}`"))
+        seconds["live"] = _ages(ours, topic, records, _spark_count(spark, f"`{topic}`"))
         for peer in peers:
             table = f"{arguments.folder}/table"
             with _copying(spark, peer, topic, table, f"{arguments.folder}/checkpoint"):
@@ -54,6 +56,11 @@ def _format_count(spark: SparkSession, side: Side, topic: str) -> int:
     """Spark asks a source in Python once for each load where the topic ends, so a view is made anew for each count."""
     side.read(spark, topic).createOrReplaceTempView("by_format")
     return _spark_count(spark, "by_format")()
+
+
+def _native_count(spark: SparkSession, root: str, topic: str) -> int:
+    records = bus.spark.read_topic(spark, root, topic)
+    return _only(spark.sql("SELECT count(*) FROM {records}", records=records).collect())
 
 
 def _only(rows: Sequence[tuple[int, ...]]) -> int:
