@@ -124,9 +124,7 @@ def test_rows_of_a_stream_have_nulls_headers_and_times_as_they_were_sent(
         for key, value in ((None, None), (b"k", None), (None, b"v")):
             producer.send("typed", value, key=key)
         producer.send("typed", b"h", headers=[("a", b"b"), ("a", None)])
-    stream = Stream(
-        spark, broker.port, tmp_path, subscribe="typed", startingOffsets="earliest", includeHeaders="true"
-    )
+    stream = Stream(spark, broker.port, tmp_path, subscribe="typed", startingOffsets="earliest", includeHeaders="true")
     stream.run()
     assert [(row.key, row.value) for row in stream.rows] == [(None, None), (b"k", None), (None, b"v"), (None, b"h")]
     assert [row.headers for row in stream.rows[:3]] == [None, None, None]
@@ -189,3 +187,78 @@ def test_two_topics_in_one_query_have_limits_of_their_own_and_one_may_be_quiet(
     append(admin, "short", 0, 10, 12)
     run()
     assert batches[3:] == [{"short": 2}]
+
+
+def test_a_stream_joined_with_itself_has_one_offset_and_all_pairs(
+    spark: SparkSession, broker: Broker, admin: Admin, tmp_path: Path
+) -> None:
+    create(admin, "paired", 0, 0)
+    options = {"subscribe": "paired", "startingOffsets": "earliest"}
+    numbers = spark.readStream.format("bus").options(**place(broker.port), **options).load()
+    numbers = numbers.select(sql.col("value").cast("string").cast("int").alias("n")).withColumn(
+        "key", sql.expr("n % 5")
+    )
+    pairs: list[tuple[int, int]] = []
+
+    def keep(frame: DataFrame, _batch: int) -> None:
+        pairs.extend((row["a"], row["b"]) for row in frame.collect())
+
+    for partition, begin in ((0, 1), (1, 2), (0, 6)):
+        append(admin, "paired", partition, begin, begin + 1)
+    joined = numbers.withColumnRenamed("n", "a").join(numbers.withColumnRenamed("n", "b"), "key")
+    writer = joined.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(100)
+    assert sorted(pairs) == [(1, 1), (1, 6), (2, 2), (6, 1), (6, 6)]
+    assert [len(found["sources"]) for found in query.recentProgress if found["numInputRows"]] == [1]
+
+
+# ---------------------------------------------------------------- changes below a query
+
+
+def test_a_topic_that_goes_under_a_running_task_stops_no_query_that_may_lose_it(
+    spark: SparkSession, broker: Broker, admin: Admin, tmp_path: Path
+) -> None:
+    create(admin, "fleeting-1", 10)
+    options = {"subscribePattern": "fleeting-.*", "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    stream = Stream(spark, broker.port, tmp_path, **options)
+
+    def replace_topic() -> None:
+        stream.before_batch = lambda: None
+        admin.delete_topics(["fleeting-1"])
+        create(admin, "fleeting-1", 2)
+        create(admin, "fleeting-2", 4)
+
+    stream.before_batch = replace_topic
+    with stream.running() as query:
+        query.processAllAvailable()
+        assert query.exception() is None
+    found = [(row.topic, row.offset) for batch in stream.batches[1:] for row in batch]
+    assert sorted(found) == [*(("fleeting-1", n) for n in range(2)), *(("fleeting-2", n) for n in range(4))]
+
+
+@pytest.mark.parametrize("is_fetched", [False, True], ids=["from files", "fetched"])
+def test_batches_that_compaction_has_emptied_are_passed_and_what_is_left_is_read_once(
+    spark: SparkSession, tmp_path: Path, is_fetched: bool
+) -> None:
+    root = tmp_path / "root"
+    with running_broker(root, config=CONFIG) as broker, Admin(f"127.0.0.1:{broker.port}") as admin:
+        create(admin, "emptied", 0, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0"})
+        for key, count in ((b"a", 1), (b"b", 8), (b"c", 2), (b"b", 3)):
+            with Producer(f"127.0.0.1:{broker.port}") as producer:
+                for _ in range(count):
+                    producer.send("emptied", b"v", key=key)
+        list(admin.maintain_log("emptied", "compact"))
+    with running_broker(root, config=CONFIG) as broker:  # which remembers nothing of what it compacted
+        marker = root / "bus-root.json"
+        if is_fetched:
+            marker.rename(marker.with_suffix(".away"))
+        options = {"subscribe": "emptied", "startingOffsets": "earliest", "maxOffsetsPerTrigger": 3}
+        stream = Stream(spark, broker.port, tmp_path / "checkpoint", OFFSETS, **options)
+        try:
+            stream.run()
+        finally:
+            if is_fetched:
+                marker.with_suffix(".away").rename(marker)
+    offsets = [[row.offset for row in batch] for batch in stream.batches]
+    assert offsets == [[0], [], [8], [10, 11], [12, 13]]  # all of the newest file stays
