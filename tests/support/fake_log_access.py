@@ -63,7 +63,7 @@ class FakeLogAccess:
 
     def plan(self, ranges: Collection[OffsetRange]) -> list[InputRange]:
         self._ask("plan")
-        return [InputRange(wanted, None, None) for wanted in ranges]
+        return [InputRange(wanted, None, self.facts[wanted.partition.topic].topic_id) for wanted in ranges]
 
     def tell_progress(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         self._ask("progress")

@@ -177,7 +177,10 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tell(losses)
         counted = ended.lost - begun.lost - self._carried
         self._uncounted = max(_offsets_of(losses) - counted, 0)
-        return plan_input(ranges, access, self._options, ended.sharing or self._sharing)
+        tasks = plan_input(ranges, access, self._options, ended.sharing or self._sharing)
+        if _are_of(ended.topic_ids, tasks):
+            return tasks
+        return self._plan(begun, ended)  # a topic was made again since its id was asked for: now it is told
 
     # ------------------------------------------------------------------ the log
 
@@ -259,6 +262,11 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._triggered_s = now_s
             return False
         return True
+
+
+def _are_of(topic_ids: Mapping[str, str], tasks: Sequence[BusInput]) -> bool:
+    planned = [found for task in tasks for found in task.ranges]
+    return all(found.topic_id in (None, topic_ids[found.offsets.partition.topic]) for found in planned)
 
 
 def _offsets_of(losses: Sequence[Loss]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
@@ -182,11 +183,14 @@ def test_without_limits_all_is_read(log: FakeLogAccess) -> None:
     assert Query(log).reader.getDefaultReadLimit() == ALL
     query = Query(log, maxOffsetsPerTrigger="3").begin()
     assert query.batch(ALL) == {"orders-0": (0, 10), "orders-1": (0, 5)}  # Trigger.Once
+
+
+def test_once_does_not_wait_for_enough(log: FakeLogAccess) -> None:
+    query = Query(log, minOffsetsPerTrigger="9").begin()
+    query.batch()
     grow(log, P0, 11)
-    assert Query(log, minOffsetsPerTrigger="9").begin().batch(ALL) is not None
-    assert (waiting := Query(log, minOffsetsPerTrigger="99", startingOffsets="latest").begin()).batch() is None
-    grow(log, P0, 12)
-    assert waiting.batch(ALL) == {"orders-0": (11, 12)}
+    assert query.batch() is None
+    assert query.batch(ALL) == {"orders-0": (10, 11)}
 
 
 def test_a_trigger_waits_for_enough_offsets_but_not_for_ever(log: FakeLogAccess) -> None:
@@ -378,6 +382,24 @@ def test_what_asking_again_does_not_change_is_raised_at_once(log: FakeLogAccess)
     with pytest.raises(BusError, match="INVALID_REQUEST"):
         query.batch()
     assert query.slept_s == []
+
+
+def test_a_topic_made_again_while_a_batch_is_planned_is_never_read_for_the_other(log: FakeLogAccess) -> None:
+    query = Query(log).begin()
+    start = query.offset
+    query.batch()
+
+    class AndMadeAgain(FakeLogAccess):
+        def bounds(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
+            self.create("orders", 100, 100, topic_id="another")
+            return super().bounds(partitions)
+
+    made_again = AndMadeAgain()
+    made_again.create("orders", 10, 5)
+    with pytest.raises(DataLost, match="topic orders was deleted and made again"):
+        Query(made_again).ranges(start, query.offset)
+    made_again.create("orders", 10, 5)
+    assert Query(made_again, failOnDataLoss="false").ranges(start, query.offset) == {}
 
 
 def test_stopping_closes_what_was_opened(log: FakeLogAccess) -> None:
