@@ -24,7 +24,7 @@ from bus.point_in_time import Bound, bound_of, check_bound
 from bus.sql.statement import AmbiguousName, quote_name, quote_offset, tokens, topics_named, views_named
 from bus.sql.views import create_view
 from bus.system_views import VIEW_NAMES, VIEW_SCHEMA, read_view
-from bus.table_snapshots import check_plain
+from bus.table_snapshots import TableSnapshot, check_plain
 from bus.topic_tables import TopicTables
 
 # Data files never change, so their footers are kept; a query never reaches for the network by itself. Global, since
@@ -33,6 +33,10 @@ _SETTINGS = (
     "SET GLOBAL TimeZone = 'UTC'; SET GLOBAL parquet_metadata_cache = true; "
     "SET GLOBAL autoinstall_known_extensions = false"
 )
+
+
+# What a view of a topic shows of each partition: the table, and below which offset.
+_Shown = tuple[list[TableSnapshot], list[int | None]]
 
 
 class SqlError(Exception):
@@ -89,7 +93,7 @@ class Connection:
         self._tables = TopicTables(root)
         self._at_version = at_version
         self._at_offset = at_offset
-        self._views: dict[str, str] = {}  # topic -> the statement that made its view
+        self._views: dict[str, _Shown] = {}  # by topic
         self._json_views: set[str] = set()  # in the schema of the bus, by casefolded name
         self._engine = duckdb.connect()
         self._engine.execute(_SETTINGS)
@@ -130,12 +134,12 @@ class Connection:
     def _refresh_view(self, topic: str) -> None:
         partitions = self._tables.partitions(topic)
         snapshots = [check_plain(self._tables.snapshot(name, bound_of(self._at_version, name))) for name in partitions]
-        statement = create_view(topic, snapshots, [bound_of(self._at_offset, name) for name in partitions])
-        if self._views.get(topic) != statement:
+        shown = (snapshots, [bound_of(self._at_offset, name) for name in partitions])
+        if self._views.get(topic) != shown:
             for other in [view for view in self._views if view.casefold() == topic.casefold()]:
                 del self._views[other]  # the engine tells no upper from lower case: the new view replaces it
-            self._engine.execute(statement)
-            self._views[topic] = statement
+            self._engine.execute(create_view(topic, *shown))
+            self._views[topic] = shown
 
     def _refresh_system_view(self, name: str, topics: Sequence[str]) -> None:
         """`name` in the schema of the bus, and by its name alone unless a topic has it."""

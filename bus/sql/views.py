@@ -5,55 +5,89 @@ as \\xNN; `key_bytes` and `value_bytes` are the bytes themselves. A typed topic'
 the log start is shown, even while its file is there. Files come in offset order, so a plain SELECT does too, partition
 by partition. The engine reads Parquet itself: it skips row groups by their statistics, decodes the columns that are
 asked for, and counts from the footers.
+
+A scan costs the engine a third of a millisecond to plan, several times a statement. So partitions that differ in their
+files alone share one, and a row's partition is the folder of its file; the engine asks that once a file, also to leave
+out the files of other partitions.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 import pyarrow as pa
 
-from bus.model import TopicPartition
+from bus.log_schema import TIMESTAMP_TYPE
 from bus.sql.statement import quote_name, quote_text
 from bus.table_snapshots import TableSnapshot
+
+_FOLDER = r"""regexp_extract(filename, '/([0-9]+)/[^/]*$', 1)::INTEGER"""
 
 
 def create_view(topic: str, snapshots: Sequence[TableSnapshot], end_offsets: Sequence[int | None]) -> str:
     """The statement that makes the view `topic`; a partition with an end offset shows what is below it."""
-    parts = [
-        _select_partition(snapshot, end_offset) for snapshot, end_offset in zip(snapshots, end_offsets, strict=True)
-    ]
-    return f"CREATE OR REPLACE VIEW {quote_name(topic)} AS\n" + "\nUNION ALL\n".join(parts)
+    bounded = [_Part(snapshot, end) for snapshot, end in zip(snapshots, end_offsets, strict=True) if snapshot.files]
+    scans = [list(parts) for _, parts in groupby(bounded, key=_scan_of)]
+    selects = [_select(parts) for parts in scans] or [_select_nothing(snapshots[0])]
+    return f"CREATE OR REPLACE VIEW {quote_name(topic)} AS\n" + "\nUNION ALL\n".join(selects)
 
 
-def _select_partition(snapshot: TableSnapshot, end_offset: int | None) -> str:
-    columns = ", ".join(_columns(snapshot.partition, snapshot.schema))
-    bounds = [f'"offset" >= {snapshot.log_start}'] if snapshot.has_deleted_rows else []
-    bounds += [] if end_offset is None else [f'"offset" < {end_offset}']
-    where = f" WHERE {' AND '.join(bounds)}" if bounds else ""
-    return f"SELECT {columns} FROM {_source(snapshot)}{where}"
+@dataclass(frozen=True, slots=True)
+class _Part:
+    snapshot: TableSnapshot
+    end_offset: int | None
+
+    @property
+    def where(self) -> str:
+        bounds = [f'"offset" >= {self.snapshot.log_start}'] if self.snapshot.has_deleted_rows else []
+        bounds += [] if self.end_offset is None else [f'"offset" < {self.end_offset}']
+        return f" WHERE {' AND '.join(bounds)}" if bounds else ""
 
 
-def _columns(partition: TopicPartition, schema: pa.Schema) -> list[str]:
-    columns = [f"{quote_text(partition.topic)} AS topic", f"{partition.partition}::INTEGER AS partition"]
+def _scan_of(part: _Part) -> tuple[object, ...]:
+    """Neighbours with the same answer share a scan. A struct is in each file as it was when the file was written, and
+    the first file of a scan decides for all."""
+    snapshot = part.snapshot
+    is_typed = not pa.types.is_binary(snapshot.schema.field("value").type)
+    return part.where, snapshot.schema, snapshot.partition.partition if is_typed or _is_nested(snapshot) else None
+
+
+def _is_nested(snapshot: TableSnapshot) -> bool:
+    """Another engine may put its files into folders below that of the partition."""
+    end = f"/{snapshot.partition.partition}"
+    return not all(file.rpartition("/")[0].endswith(end) for file in snapshot.files)
+
+
+def _select(parts: Sequence[_Part]) -> str:
+    snapshots = [part.snapshot for part in parts]
+    partition = _FOLDER if len(parts) > 1 else f"{snapshots[0].partition.partition}::INTEGER"
+    columns = ", ".join(_columns(snapshots[0], partition))
+    files = ", ".join(quote_text(_escape_glob(file)) for snapshot in snapshots for file in snapshot.files)
+    return f"SELECT {columns} FROM read_parquet([{files}], hive_partitioning = false){parts[0].where}"
+
+
+def _select_nothing(snapshot: TableSnapshot) -> str:
+    nothing = ", ".join(f"NULL::{sql_type(field.type)} AS {quote_name(field.name)}" for field in snapshot.schema)
+    columns = ", ".join(_columns(snapshot, f"{snapshot.partition.partition}::INTEGER"))
+    return f"SELECT {columns} FROM (SELECT {nothing} WHERE false)"
+
+
+def _columns(snapshot: TableSnapshot, partition: str) -> list[str]:
+    columns = [f"{quote_text(snapshot.partition.topic)} AS topic", f"{partition} AS partition"]
     raw = []
-    for field in schema:
+    for field in snapshot.schema:
         name = quote_name(field.name)
         if field.name in ("key", "value") and pa.types.is_binary(field.type):
             columns.append(f"coalesce(try(decode({name})), {name}::VARCHAR) AS {name}")
             raw.append(f"{name} AS {quote_name(field.name + '_bytes')}")
+        elif field.type == TIMESTAMP_TYPE:  # Spark writes it in a form that does not tell the time zone
+            columns.append(f"{name}::{sql_type(field.type)} AS {name}")
         else:
             columns.append(name)
     return columns + raw
-
-
-def _source(snapshot: TableSnapshot) -> str:
-    if not snapshot.files:
-        nothing = ", ".join(f"NULL::{sql_type(field.type)} AS {quote_name(field.name)}" for field in snapshot.schema)
-        return f"(SELECT {nothing} WHERE false)"
-    files = ", ".join(quote_text(_escape_glob(file)) for file in snapshot.files)
-    return f"read_parquet([{files}], hive_partitioning = false)"
 
 
 def _escape_glob(path: str) -> str:

@@ -7,10 +7,12 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import bus.sql
 from bus.errors import RootNotUsable
+from bus.log_schema import log_schema
 from bus.model import TopicPartition
 from bus.sql import SqlError
 from bus.topics.cluster_records import TopicDeleted
@@ -23,7 +25,7 @@ def flight(carrier: str, delay: int | None) -> tuple[bytes, bytes]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> HandWrittenRoot:
-    root = HandWrittenRoot(tmp_path / "bus data = é [1]")
+    root = HandWrittenRoot(tmp_path / "2024" / "bus data = é [1]")
     root.create_topic("flights", partitions=3)
     root.append("flights", 0, flight("UA", 2), flight("UA", 4))
     root.append("flights", 1, flight("AA", None), flight("AA", 30))
@@ -93,6 +95,56 @@ def test_bytes_that_are_no_text_are_escaped_and_there_as_bytes(root: HandWritten
         (None, "grün", None),
         ("\\xFF\\x00", None, b"\xff\x00"),
     ]
+
+
+def test_rows_come_partition_by_partition_and_in_offset_order_whatever_bounds_them(root: HandWrittenRoot) -> None:
+    root.append("flights", 2, flight("B6", 1), flight("B6", 2))
+    everything = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1)]
+    query = "SELECT partition, offset FROM flights"
+    assert rows(root, query) == everything
+    root.delete_records("flights", 1, 1)
+    assert rows(root, query) == [row for row in everything if row != (1, 0)]
+    bounds = {TopicPartition("flights", 0): 2, TopicPartition("flights", 1): 0}
+    assert rows(root, query, at_offset=bounds) == [(0, 0), (0, 1), (2, 0), (2, 1)]
+
+
+def test_a_filter_on_the_partition_opens_no_file_of_the_others(root: HandWrittenRoot) -> None:
+    root.append("flights", 2, flight("B6", 1))
+    for file in root.tables["flights"][2].folder.glob("*.parquet"):
+        file.write_bytes(b"no Parquet file")
+    assert rows(root, "SELECT key FROM flights WHERE partition = 1 AND offset = 1") == [("AA",)]
+    with pytest.raises(SqlError, match="no Parquet file|magic bytes|too small"):
+        rows(root, "SELECT key FROM flights")
+
+
+def test_a_file_in_a_folder_of_its_own_is_of_its_partition(root: HandWrittenRoot) -> None:
+    table = root.tables["flights"][1]
+    (table.folder / "7").mkdir()
+    table.rename(0, "7/part.parquet")
+    assert rows(root, "SELECT DISTINCT partition FROM flights ORDER BY 1") == [(0,), (1,)]
+
+
+def test_times_that_another_engine_wrote_without_a_zone_are_utc(root: HandWrittenRoot) -> None:
+    """As Spark does, for readers of the time before there were zones."""
+    query = "SELECT timestamp FROM flights ORDER BY ALL"
+    before = rows(root, query)
+    table = root.tables["flights"][0]
+    for number in (0, 2):
+        name = table.adds[number]["path"]
+        found = pq.read_table(table.folder / name, partitioning=None)
+        pq.write_table(found, table.folder / name, use_deprecated_int96_timestamps=True, store_schema=False)
+        table.rename(number, f"part-{number}.parquet")
+    assert rows(root, query) == before
+    assert before[0] == (datetime.fromtimestamp(FIRST_TIMESTAMP_MS / 1000, timezone.utc),)
+
+
+def test_partitions_of_a_typed_topic_may_differ_in_their_fields(root: HandWrittenRoot) -> None:
+    root.create_topic("typed", partitions=2, value_type=pa.struct([("n", pa.int64())]))
+    root.tables["typed"][0].append([None], [{"n": 1}])
+    wider = root.tables["typed"][1]
+    wider.schema = log_schema(pa.struct([("n", pa.int64()), ("more", pa.string())]))
+    wider.append([None], [{"n": 2, "more": "x"}])
+    assert rows(root, "SELECT value FROM typed WHERE partition = 1") == [({"n": 2, "more": "x"},)]
 
 
 def test_headers_are_a_list_of_key_and_bytes(root: HandWrittenRoot) -> None:
