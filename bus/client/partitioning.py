@@ -200,11 +200,18 @@ def _as_bytes(keys: pa.Array) -> pa.Array:
 def split_by_partition(
     batch: pa.RecordBatch, partitions: Any, partition_count: int
 ) -> list[tuple[int, pa.RecordBatch]]:
-    """One stable sort and one copy; the parts are slices of it. A part for each partition that has a row."""
+    """One stable sort and one copy; the parts are slices of it. A part for each partition that has a row.
+
+    Nothing is copied where the rows of each partition lie together.
+    """
     counts = np.bincount(partitions, minlength=partition_count)
     present = np.flatnonzero(counts)
     if len(present) == 1:
         return [(int(present[0]), batch)]
+    starts = np.flatnonzero(np.diff(partitions, prepend=-1))
+    if len(starts) == len(present):
+        starts = starts[np.argsort(partitions[starts])]
+        return [(int(p), batch.slice(int(start), int(counts[p]))) for p, start in zip(present, starts, strict=True)]
     # 16-bit numbers are sorted by radix, in linear time.
     narrow = partitions.astype(np.uint16) if partition_count <= 1 << 16 else partitions
     in_order = batch.take(pa.array(np.argsort(narrow, kind="stable")))

@@ -16,6 +16,7 @@ from bus.client.partitioning import (
     UserPartitioner,
     record_partitioner_of,
     split_by_key,
+    split_by_partition,
 )
 from bus.errors import BusError
 
@@ -259,3 +260,24 @@ def test_partitioner_that_fails_to_close_is_reported(caplog: pytest.LogCaptureFi
         UserPartitioner(clinging).close()
     assert clinging.closed == 1
     assert "held" in caplog.text
+
+
+@pytest.mark.parametrize("partitions", [[2, 2, 0, 0, 1], [2, 0, 2, 1, 0], [1, 1, 1, 1, 1]])
+def test_rows_are_split_by_partition_in_their_order(partitions: list[int]) -> None:
+    batch = pa.record_batch({"value": [b"a", b"b", b"c", b"d", b"e"]})
+    found = {
+        number: part.column("value").to_pylist() for number, part in split_by_partition(batch, np.array(partitions), 3)
+    }
+    expected: dict[int, list[bytes]] = {}
+    for number, value in sorted(
+        zip(partitions, batch.column("value").to_pylist(), strict=True), key=lambda row: row[0]
+    ):
+        expected.setdefault(number, []).append(value)
+    assert list(found.items()) == list(expected.items())
+
+
+def test_rows_that_lie_together_are_not_copied() -> None:
+    batch = pa.record_batch({"value": [b"a", b"b", b"c", b"d"]})
+    parts = split_by_partition(batch, np.array([3, 3, 0, 1]), 4)
+    values = batch.column("value").buffers()[2]
+    assert all(part.column("value").buffers()[2].address == values.address for _, part in parts)
