@@ -46,8 +46,10 @@ class SqlError(Exception):
 class Result:
     """The rows of one statement, computed while they are read; each row can be read once."""
 
-    def __init__(self, reader: pa.RecordBatchReader) -> None:
+    def __init__(self, reader: pa.RecordBatchReader, session: object = None) -> None:
+        """`session` lives as long as there are rows to be read: some versions of the engine end one with the other."""
         self._reader = reader
+        self._session = session
 
     @property
     def columns(self) -> list[str]:
@@ -122,8 +124,11 @@ class Connection:
                 self._refresh_system_view(name, topics)
             self._refresh_json_views(query, topics)
             # A cursor of its own, so that the rows of an earlier statement can still be read.
-            relation = self._engine.cursor().sql(quote_offset(query), params=parameters)
-            return Result(pa.table({}).to_reader() if relation is None else relation.to_arrow_reader())
+            session = self._engine.cursor()
+            relation = session.sql(quote_offset(query), params=parameters)
+            if relation is None:
+                return Result(pa.table({}).to_reader())
+            return Result(pa.RecordBatchReader.from_stream(relation), session)
         except AmbiguousName as error:
             raise SqlError(f"{error}; see the topics with SHOW TABLES") from None
         except StorageFault as fault:
