@@ -63,10 +63,12 @@ def _is_nested(snapshot: TableSnapshot) -> bool:
 
 def _select(parts: Sequence[_Part]) -> str:
     snapshots = [part.snapshot for part in parts]
-    partition = _FOLDER if len(parts) > 1 else f"{snapshots[0].partition.partition}::INTEGER"
+    is_shared = len(parts) > 1
+    partition = _FOLDER if is_shared else f"{snapshots[0].partition.partition}::INTEGER"
     columns = ", ".join(_columns(snapshots[0], partition))
-    files = ", ".join(quote_text(_escape_glob(file)) for snapshot in snapshots for file in snapshot.files)
-    return f"SELECT {columns} FROM read_parquet([{files}], hive_partitioning = false){parts[0].where}"
+    files = _escape_globs(", ".join(quote_text(file) for snapshot in snapshots for file in snapshot.files))
+    options = f"hive_partitioning = false, filename = {'true' if is_shared else 'false'}"
+    return f"SELECT {columns} FROM read_parquet([{files}], {options}){parts[0].where}"
 
 
 def _select_nothing(snapshot: TableSnapshot) -> str:
@@ -90,8 +92,8 @@ def _columns(snapshot: TableSnapshot, partition: str) -> list[str]:
     return columns + raw
 
 
-def _escape_glob(path: str) -> str:
-    return re.sub(r"([*?\[])", r"[\1]", path)
+def _escape_globs(paths: str) -> str:
+    return re.sub(r"([*?\[])", r"[\1]", paths)
 
 
 _SQL_TYPES = {

@@ -283,7 +283,8 @@ def test_filters_reach_the_files_and_leave_other_partitions_alone(root: HandWrit
     with bus.sql.connect(str(root.folder)) as connection:
         plan = connection.sql("EXPLAIN SELECT value FROM flights WHERE offset BETWEEN 1 AND 1 AND partition = 0")
         text = "\n".join(row[1] for row in plan.fetchall())
-    assert text.count("Filters") == 1, text
+    assert text.count("File Filters") == 1, text
+    assert text.count("Filters") == 2, text
     assert "EMPTY" not in text.upper(), text
 
 
