@@ -8,6 +8,7 @@ is asked for. Read-only: takes no lock, repairs nothing, writes nothing, so it m
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -35,6 +36,7 @@ class TopicTables:
     def __init__(self, root: str) -> None:
         """`root` is a path or a file URL. Raises `RootNotUsable` if it is no bus root that this version can read."""
         self.root = check_root(root)
+        self._metadata_log = f"{self.path(_METADATA)}/{LOG_FOLDER}"
         self._followed: dict[TopicPartition, FollowedTable] = {}
         self._cluster: tuple[int, ClusterState] = (-1, EMPTY_CLUSTER)
         self._reader = open_reader(str(self.root))
@@ -113,7 +115,7 @@ class TopicTables:
         return not has_next and (log / version_name(version)).exists()
 
     def _has_metadata(self) -> bool:
-        return (self.path(_METADATA) / LOG_FOLDER).is_dir()
+        return os.path.isdir(self._metadata_log)
 
     def _replay(self) -> ClusterState:
         if not self._has_metadata():
