@@ -22,6 +22,7 @@ from bus.spark.sink.options import RowOrder, SinkOptions
 from bus.spark.sink.placement import Numbers, Placed, Placement, hashes_of
 from bus.spark.sink.row_sorting import Codes, RowSorter
 from bus.spark.sink.stamped_writer import StampedWriter
+from bus.spark.workers import settled_worker
 
 _SORT_MEMORY_BYTES = 64 * 1024 * 1024
 _DECIDING_COLUMNS = {
@@ -39,7 +40,8 @@ def write_rows(
     if first is None:
         return 0
     try:
-        return _write(_chain(first, batches), columns, options, identity)
+        with settled_worker():
+            return _write(_chain(first, batches), columns, options, identity)
     except BusError as error:
         if error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             forget_producer(options, identity.producer_name)

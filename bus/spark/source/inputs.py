@@ -16,6 +16,7 @@ from bus.spark.source.file_ranges import read_range
 from bus.spark.source.options import Location, SourceOptions
 from bus.spark.source.planning import OffsetRange, Sharing, pack
 from bus.spark.source.rows import RowColumns
+from bus.spark.workers import settled_worker
 
 
 def open_access(location: Location) -> LogAccess:
@@ -40,9 +41,10 @@ class BusInput(InputPartition):
 
 
 def read_input(task: BusInput, columns: RowColumns) -> Iterator[pa.RecordBatch]:
-    for wanted in task.ranges:
-        for table in read_range(wanted, columns.log_columns, task.rules):
-            yield from columns.batches(wanted.offsets.partition, table)
+    with settled_worker():
+        for wanted in task.ranges:
+            for table in read_range(wanted, columns.log_columns, task.rules):
+                yield from columns.batches(wanted.offsets.partition, table)
 
 
 def plan_input(

@@ -1,0 +1,25 @@
+"""That Spark's workers are what workers.py takes them for."""
+
+from __future__ import annotations
+
+import gc
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from bus.spark.workers import settled_worker
+
+
+def _look(_: int) -> tuple[str, bool]:
+    with settled_worker():
+        pool = pa.default_memory_pool().backend_name
+    return pool, gc.get_freeze_count() > 0
+
+
+def test_a_task_settles_its_worker_and_a_driver_stays_as_it_is(spark: SparkSession) -> None:
+    pool, frozen = pa.default_memory_pool().backend_name, gc.get_freeze_count()
+    found = spark.sparkContext.parallelize([0], 1).map(_look).collect()
+    assert found == [("jemalloc" if "jemalloc" in pa.supported_memory_backends() else pool, True)]
+    with settled_worker():
+        pass
+    assert (pa.default_memory_pool().backend_name, gc.get_freeze_count()) == (pool, frozen)
