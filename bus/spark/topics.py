@@ -11,26 +11,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bus.point_in_time import Bound, bound_of, check_bound
 from bus.spark.log_files import version_at
 from bus.table_snapshots import TableSnapshot
-from bus.topic_tables import TopicTables
+from bus.topic_tables import TopicTables, check_root
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-
-    from bus.model import TopicPartition
+    from pyspark.sql import DataFrame, SparkSession
 
 # A session may be told to pass over files that are gone or damaged; a committed one that is not there is an error.
 _EVERY_FILE = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 # In the path of a file Spark takes these for a pattern. Delta does not.
 _PATTERN = re.compile(r"[][{}*?\\]")
 _LISTING_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+# The folder of a table is named by the number of its partition. A condition on it leaves out files when Spark plans.
+_PARTITION = "CAST(substring_index(substring_index(_metadata.file_path, '/', -2), '/', 1) AS INT) AS partition"
+_KNOWN_MAX = 8
+_known: dict[Path, TopicTables] = {}
+_turn = threading.Lock()
 # Byte by byte, as the embedded engine writes them: what is printable and no quote or backslash as it is.
 _ESCAPED = r"""array_join(transform(regexp_extract_all(hex(`{0}`), '(..)', 1), byte -> CASE
     WHEN byte BETWEEN '20' AND '7E' AND byte NOT IN ('22', '27', '5C') THEN char(conv(byte, 16, 10))
@@ -66,58 +72,102 @@ def read_topic(
     found = [name for name, value in given.items() if value is not None]
     if len(found) > 1:
         raise ValueError(f"expected at_version, at_time or live, found {' and '.join(found)}")
-    tables = TopicTables(root)
+    snapshots = []
+    with _known_tables(root) as tables:
+        for partition in tables.partitions(topic):
+            version = bound_of(at_version, partition)
+            if at_time is not None:
+                version = version_at(tables, partition, to_ms(at_time))
+            snapshots.append(tables.snapshot(partition, version))  # one that is gone is refused in the bus's own words
     frames = []
-    for partition in tables.partitions(topic):
-        end_offset = bound_of(at_offset, partition)
-        version = bound_of(at_version, partition)
-        if at_time is not None:
-            version = version_at(tables, partition, to_ms(at_time))
-        snapshot = tables.snapshot(partition, version)  # a missing version is refused here, in the bus's own words
-        if live:
-            frame = _open_delta(spark.read, tables, partition)
-        elif not snapshot.is_plain or _PATTERN.search(root):
-            frame = _open_delta(spark.read.option("versionAsOf", snapshot.version), tables, partition)
+    together: dict[_Scan, list[TableSnapshot]] = {}
+    for snapshot in snapshots:
+        folder = tables.path(snapshot.partition)
+        end_offset = bound_of(at_offset, snapshot.partition)
+        if not live and _is_readable(folder, snapshot):
+            scan = _Scan(snapshot.delta_schema, snapshot.log_start if snapshot.has_deleted_rows else None, end_offset)
+            together.setdefault(scan, []).append(snapshot)
         else:
-            frame = _read_files(spark, snapshot, end_offset)
-        frames.append(with_place(frame, snapshot, end_offset))
+            reader = spark.read if live else spark.read.option("versionAsOf", snapshot.version)
+            frames.append(with_place(reader.format("delta").load(f"file:{folder}"), snapshot, end_offset))
+    frames += [_read_files(spark, topic, scan, snapshots) for scan, snapshots in together.items()]
     frame = union_all(frames)
     return frame.orderBy("partition", "offset") if ordered else frame
 
 
-def _open_delta(reader: DataFrameReader, tables: TopicTables, partition: TopicPartition) -> DataFrame:
-    return reader.format("delta").load(f"file:{tables.path(partition)}")
+@contextmanager
+def _known_tables(root: str) -> Iterator[TopicTables]:
+    """Of one thread at a time. What is known of a root stays for the next frame, which need only look for what is new:
+    milliseconds for each partition. Raises `RootNotUsable`."""
+    folder = check_root(root)
+    with _turn:
+        if folder not in _known:
+            if len(_known) >= _KNOWN_MAX:
+                _known.clear()
+            _known[folder] = TopicTables(str(folder))
+        yield _known[folder]
 
 
-def _read_files(spark: SparkSession, snapshot: TableSnapshot, end_offset: int | None) -> DataFrame:
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """What partitions have in common that are read together."""
+
+    delta_schema: str
+    begin_offset: int | None
+    end_offset: int | None
+
+
+def _is_readable(folder: Path, snapshot: TableSnapshot) -> bool:
+    """Whether the rows of the table are those of its files, and Spark can be told of them by their paths."""
+    is_below = all(Path(file).parent == folder for file in snapshot.files)
+    return snapshot.is_plain and is_below and _PATTERN.search(str(folder)) is None
+
+
+def _read_files(spark: SparkSession, topic: str, scan: _Scan, snapshots: Sequence[TableSnapshot]) -> DataFrame:
+    """One relation, however many partitions: to plan one for each takes a hundredth of a second each."""
     from pyspark.sql.types import StructType
 
-    schema = StructType.fromJson(json.loads(snapshot.delta_schema))
-    first_offsets = zip(snapshot.files, snapshot.first_offsets, strict=True)
-    files = [f"file:{file}" for file, first in first_offsets if end_offset is None or first < end_offset]
-    if not files:
-        return spark.createDataFrame([], schema)
+    schema = StructType.fromJson(json.loads(scan.delta_schema))
+    files = [
+        f"file:{file}"
+        for snapshot in snapshots
+        for file, first in zip(snapshot.files, snapshot.first_offsets, strict=True)
+        if scan.end_offset is None or first < scan.end_offset
+    ]
     reader = spark.read.schema(schema).options(**_EVERY_FILE)
     # More files in one relation, and Spark starts a job of as many tasks to look at them.
-    together = max(1, int(spark.conf.get(_LISTING_THRESHOLD) or 0))
-    return union_all(reader.parquet(*files[start : start + together]) for start in range(0, len(files), together))
+    most = max(1, int(spark.conf.get(_LISTING_THRESHOLD) or 0))
+    frames = [
+        reader.parquet(*files[start : start + most]).selectExpr(f"'{topic}' AS topic", _PARTITION, "*")
+        for start in range(0, len(files), most)
+    ]
+    frame = union_all(frames or [spark.createDataFrame([], schema).selectExpr("'' AS topic", "0 AS partition", "*")])
+    return _between(frame, scan.begin_offset, scan.end_offset)
 
 
 def with_place(frame: DataFrame, snapshot: TableSnapshot, end_offset: int | None = None) -> DataFrame:
     """A partition's table as a part of its topic: without what is below its log start, or not below `end_offset`."""
-    from pyspark.sql import functions as sql
+    begin_offset = snapshot.log_start if snapshot.has_deleted_rows else None
+    topic, number = snapshot.partition.topic, snapshot.partition.partition
+    placed = frame.selectExpr(f"'{topic}' AS topic", f"{number} AS partition", "*")
+    return _between(placed, begin_offset, end_offset)
 
-    if snapshot.has_deleted_rows:
-        frame = frame.where(sql.col("offset") >= snapshot.log_start)
+
+def _between(frame: DataFrame, begin_offset: int | None, end_offset: int | None) -> DataFrame:
+    if begin_offset is not None:
+        frame = frame.where(f"offset >= {begin_offset}")
     if end_offset is not None:
-        frame = frame.where(sql.col("offset") < end_offset)
-    partition = snapshot.partition
-    return frame.select(sql.lit(partition.topic).alias("topic"), sql.lit(partition.partition).alias("partition"), "*")
+        frame = frame.where(f"offset < {end_offset}")
+    return frame
 
 
 def union_all(frames: Iterable[DataFrame]) -> DataFrame:
-    """Of at least one."""
-    return reduce(lambda left, right: left.unionAll(right), frames)
+    """Of at least one. Two and two, since Spark looks through all of a frame each time that it grows."""
+    level = list(frames)
+    while len(level) > 1:
+        pairs = zip(level[::2], level[1::2], strict=False)
+        level = [left.unionAll(right) for left, right in pairs] + level[len(level) & ~1 :]
+    return level[0]
 
 
 def with_text(frame: DataFrame) -> DataFrame:

@@ -116,6 +116,32 @@ def test_a_file_that_is_gone_fails_the_query_whatever_the_session_passes_over(
         frame.collect()
 
 
+def test_a_condition_on_the_partition_leaves_other_files_alone(spark: SparkSession, tmp_path: Path) -> None:
+    root = HandWrittenRoot(tmp_path / "root")
+    root.create_topic("orders", partitions=2)
+    root.append("orders", 0, (b"a", b"1"))
+    root.append("orders", 1, (b"b", b"2"), (b"c", b"3"))
+    frame = read_topic(spark, str(root.folder), "orders")
+    next((root.folder / "topics/orders/1").glob("*.parquet")).unlink()
+    assert frame.where("partition = 0").count() == 1
+    with pytest.raises(Py4JJavaError, match="FILE_NOT_EXIST"):
+        frame.where("partition = 1").collect()
+
+
+def test_partitions_that_begin_and_end_elsewhere_are_read_as_far_as_they_go(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    root = HandWrittenRoot(tmp_path / "root")
+    root.create_topic("orders", partitions=3)
+    for partition in range(3):
+        root.append("orders", partition, (b"a", b"1"), (b"b", b"2"), (b"c", b"3"))
+    root.delete_records("orders", 1, 2)
+    last = TopicPartition("orders", 2)
+    frame = read_topic(spark, str(root.folder), "orders", at_offset={last: 1}, ordered=True)
+    found = [(row.partition, row.offset) for row in frame.collect()]
+    assert found == [(0, 0), (0, 1), (0, 2), (1, 2), (2, 0)]
+
+
 def test_rows_that_a_deletion_vector_took_are_not_shown(spark: SparkSession, tmp_path: Path, conf: Conf) -> None:
     # Without it Delta lets nobody alter a table whose headers have a key each.
     conf("spark.databricks.delta.constraints.allowUnenforcedNotNull.enabled", "true")
