@@ -23,7 +23,7 @@ from benchmarks.kafka import Kafka
 from benchmarks.kafka_jars import PeerMissing
 from benchmarks.send_process import run_program
 from benchmarks.spark_jars import resolve_connector
-from bus import Producer
+from bus import Admin, Producer
 
 PARTITIONS = 4
 _BATCH_BYTES = 1_000_000
@@ -50,6 +50,12 @@ class SparkBench:
         produce_random(self.broker.address, topic, records=records, value_bytes=value_bytes)
         if self.kafka is not None:
             self.kafka.produce(topic, records=records, value_bytes=value_bytes)
+
+    def roll(self, topic: str) -> None:
+        """Few large files of many small ones, as time would."""
+        with Admin(self.broker.address) as admin:
+            for _ in admin.maintain_log(topic, "roll"):
+                pass
 
     def run(self, program: str, topic: str, **options: Any) -> dict[str, Any]:
         """A program of `spark_programs` on both sides."""

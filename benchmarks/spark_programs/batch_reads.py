@@ -17,6 +17,7 @@ def main() -> None:
     options.add_argument("--records", type=int, required=True)
     options.add_argument("--value-bytes", type=int, required=True)
     options.add_argument("--rounds", type=int, required=True)
+    options.add_argument("--readings", default="bus,kafka,root,native", help="which, separated by commas")
     arguments = options.parse_args()
     expected = (arguments.records, arguments.records * arguments.value_bytes)
     with running_session(arguments) as spark:
@@ -27,7 +28,10 @@ def main() -> None:
         }
         frames["native"] = partial(bus.spark.read_topic, spark, arguments.root, arguments.topic)
         works = {}
+        wanted = set(arguments.readings.split(","))
         for name, frame in frames.items():
+            if name not in wanted:
+                continue
             works[f"{name}.sum"] = partial(_sum, frame, expected)
             works[f"{name}.all"] = partial(_read_all, frame)
         print_result(rounds_of(works, arguments.rounds))

@@ -10,6 +10,8 @@ from benchmarks.spark_topics import SparkBench, spark_bench
 
 _PAGE_CACHE = "beside Spark's Kafka source, the same query; all files in the page cache"
 
+_SMALL_FILES = "files of 1 MB, as they were sent"
+
 
 def measure_spark_batch(bench: Bench) -> list[Figure]:
     with spark_bench(bench) as on:
@@ -24,16 +26,25 @@ def _batch(on: SparkBench, name: str, size: str, records: int, value_bytes: int)
     seconds = on.run("batch_reads", topic, records=records, value_bytes=value_bytes, rounds=rounds)
     rates = {reading: [records / run for run in runs] for reading, runs in seconds.items()}
 
+    on.roll(topic)
+    again = on.run(
+        "batch_reads", topic, records=records, value_bytes=value_bytes, rounds=rounds, readings="native,kafka"
+    )
+    rates |= {f"rolled-{reading}": [records / run for run in runs] for reading, runs in again.items()}
+
     def figure(reading: str, title: str, note: str = "", target: float | None = None) -> Figure:
-        peer = f"kafka.{reading.split('.')[1]}"
-        return _figure(f"spark-batch-{name}-{reading.replace('.', '-')}", title, rates, reading, peer, note, target)
+        way, query = reading.rsplit(".", 1)
+        peer = f"rolled-kafka.{query}" if way.startswith("rolled") else f"kafka.{query}"
+        return _figure(f"spark-batch-{name}-{way}-{query}", title, rates, reading, peer, note, target)
 
     return [
         figure("bus.sum", f'Spark, {records:,} values of {size} summed, format("bus")', _PAGE_CACHE, 2.5),
         figure("root.sum", "... by bus.root, without a broker"),
-        figure("native.sum", "... by read_topic, without a broker", target=6.0),
+        figure("native.sum", "... by read_topic, without a broker", _SMALL_FILES, 6.0),
+        figure("rolled-native.sum", "... by read_topic, after the files were rolled", target=6.0),
         figure("bus.all", '... all columns of all rows, format("bus")'),
-        figure("native.all", "... by read_topic, without a broker"),
+        figure("native.all", "... by read_topic, without a broker", _SMALL_FILES),
+        figure("rolled-native.all", "... by read_topic, after the files were rolled"),
     ]
 
 
