@@ -1,8 +1,9 @@
 """What the bus does to the Python workers that Spark runs its tasks in, once in each.
 
-Nothing of it changes a result. It spares a worker, which has a task every tenth of a second or moves hundreds of
+Nothing of it changes a result. It spares a worker, which has a task every tenth of a second or reads hundreds of
 megabytes, what costs more than the task: looking through all modules for garbage behind each task, which Spark asks
-for, and getting back from the system the memory that was given to it just before.
+for, and getting back from the system the memory that was given to it just before. The latter is for readers: they have
+each column in their hands for a moment. Writers, who wait for answers, were slower with it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ _KEEP_MEMORY_MS = 1_000
 
 
 @contextmanager
-def settled_worker() -> Iterator[None]:
+def settled_worker(*, keeps_memory: bool) -> Iterator[None]:
     """Around what a task does. Elsewhere, in a driver or a test, nothing is changed."""
     is_task = TaskContext.get() is not None
-    if is_task:
+    if is_task and keeps_memory:
         _keep_memory()
     try:
         yield

@@ -10,16 +10,20 @@ from pyspark.sql import SparkSession
 from bus.spark.workers import settled_worker
 
 
-def _look(_: int) -> tuple[str, bool]:
-    with settled_worker():
-        pool = pa.default_memory_pool().backend_name
-    return pool, gc.get_freeze_count() > 0
+def _look(_: int) -> tuple[str, str, bool]:
+    with settled_worker(keeps_memory=False):
+        before = pa.default_memory_pool().backend_name
+    with settled_worker(keeps_memory=True):
+        after = pa.default_memory_pool().backend_name
+    return before, after, gc.get_freeze_count() > 0
 
 
 def test_a_task_settles_its_worker_and_a_driver_stays_as_it_is(spark: SparkSession) -> None:
     pool, frozen = pa.default_memory_pool().backend_name, gc.get_freeze_count()
     found = spark.sparkContext.parallelize([0], 1).map(_look).collect()
-    assert found == [("jemalloc" if "jemalloc" in pa.supported_memory_backends() else pool, True)]
-    with settled_worker():
+    ((before, after, is_frozen),) = found
+    assert after == ("jemalloc" if "jemalloc" in pa.supported_memory_backends() else before)
+    assert is_frozen
+    with settled_worker(keeps_memory=True):
         pass
     assert (pa.default_memory_pool().backend_name, gc.get_freeze_count()) == (pool, frozen)

@@ -40,7 +40,7 @@ def write_rows(
     if first is None:
         return 0
     try:
-        with settled_worker():
+        with settled_worker(keeps_memory=False):
             return _write(_chain(first, batches), columns, options, identity)
     except BusError as error:
         if error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:

@@ -41,7 +41,7 @@ class BusInput(InputPartition):
 
 
 def read_input(task: BusInput, columns: RowColumns) -> Iterator[pa.RecordBatch]:
-    with settled_worker():
+    with settled_worker(keeps_memory=True):
         for wanted in task.ranges:
             for table in read_range(wanted, columns.log_columns, task.rules):
                 yield from columns.batches(wanted.offsets.partition, table)
