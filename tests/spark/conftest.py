@@ -1,4 +1,4 @@
-"""One Spark session for all tests of this folder: starting one takes seconds."""
+"""One Spark session for all tests of this folder: starting one takes seconds. And a broker for a module that asks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import bus.spark
+from bus import Admin
+from bus.broker import Broker
+from bus.config import BrokerConfig
+from tests.support.broker_thread import running_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,3 +42,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield spark
     spark.stop()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    config = BrokerConfig(offsets_topic_num_partitions=1, group_initial_rebalance_delay_ms=0)
+    with running_broker(tmp_path_factory.mktemp("broker") / "root", config=config) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def admin(broker: Broker) -> Iterator[Admin]:
+    with Admin(f"127.0.0.1:{broker.port}") as admin:
+        yield admin

@@ -10,22 +10,13 @@ from pyspark.sql import SparkSession
 
 from bus import Admin, Consumer, NewTopic
 from bus.broker import Broker
-from bus.config import BrokerConfig
 from bus.model import TopicPartition
 from bus.system_views import read_view
 from bus.topic_tables import TopicTables
-from tests.support.broker_thread import running_broker
 from tests.support.spark_source import Stream, produce
 
-CONFIG = BrokerConfig(offsets_topic_num_partitions=1, group_initial_rebalance_delay_ms=0)
 P0 = TopicPartition("orders", 0)
 EARLIEST = {"subscribe": "orders", "startingOffsets": "earliest"}
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running_broker(tmp_path_factory.mktemp("broker") / "root", config=CONFIG) as broker:
-        yield broker
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,9 @@ from pyspark.sql.streaming import StreamingQuery
 from bus import Admin, NewTopic
 from bus.broker import Broker
 from bus.client.murmur2 import partition_of_key
-from tests.support.broker_thread import running_broker
 from tests.support.spark_source import read_bus
 
 _names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running_broker(tmp_path_factory.mktemp("sink") / "root") as broker:
-        yield broker
 
 
 @pytest.fixture

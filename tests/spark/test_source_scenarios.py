@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +12,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from bus import Admin, NewTopic, Producer
+from bus import Admin, Producer
 from bus.broker import Broker
 from bus.config import BrokerConfig
 from bus.model import TopicPartition
 from tests.support.broker_thread import running_broker
-from tests.support.spark_source import Stream, place, produce, read_bus
+from tests.support.spark_source import Stream, append, create, place, read_bus
 
 OFFSETS = "partition int, offset bigint"
 CONFIG = BrokerConfig(offsets_topic_num_partitions=1, group_initial_rebalance_delay_ms=0)
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running_broker(tmp_path_factory.mktemp("broker") / "root", config=CONFIG) as broker:
-        yield broker
-
-
-@pytest.fixture(scope="module")
-def admin(broker: Broker) -> Iterator[Admin]:
-    with Admin(f"127.0.0.1:{broker.port}") as admin:
-        yield admin
-
-
-def create(admin: Admin, topic: str, *counts: int, **configs: str) -> None:
-    """A topic whose partitions have that many records; record n is n."""
-    admin.create_topics([NewTopic(topic, len(counts), configs=configs)])
-    for partition, count in enumerate(counts):
-        append(admin, topic, partition, 0, count)
-
-
-def append(admin: Admin, topic: str, partition: int, begin: int, end: int) -> None:
-    produce(admin.describe_cluster().brokers[0].port, topic, (b"%d" % n for n in range(begin, end)), partition)
 
 
 # ---------------------------------------------------------------- a query begins

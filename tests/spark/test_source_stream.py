@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,34 +18,11 @@ from bus.config import BrokerConfig
 from bus.model import TopicPartition
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_thread import running_broker
-from tests.support.spark_source import Stream, produce
+from tests.support.spark_source import Stream, append, create, produce
 
 GUIDE = Path(__file__).parents[2] / "docs" / "spark.md"
 OFFSETS = "partition int, offset bigint"
 CONFIG = BrokerConfig(offsets_topic_num_partitions=1, group_initial_rebalance_delay_ms=0)
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running_broker(tmp_path_factory.mktemp("broker") / "root", config=CONFIG) as broker:
-        yield broker
-
-
-@pytest.fixture(scope="module")
-def admin(broker: Broker) -> Iterator[Admin]:
-    with Admin(f"127.0.0.1:{broker.port}") as admin:
-        yield admin
-
-
-def create(admin: Admin, topic: str, *counts: int, **configs: str) -> None:
-    """A topic whose partitions have that many records; record n is n."""
-    admin.create_topics([NewTopic(topic, len(counts), configs=configs)])
-    for partition, count in enumerate(counts):
-        append(admin, topic, partition, 0, count)
-
-
-def append(admin: Admin, topic: str, partition: int, begin: int, end: int) -> None:
-    produce(admin.describe_cluster().brokers[0].port, topic, (b"%d" % n for n in range(begin, end)), partition)
 
 
 def last_offsets(checkpoint: Path) -> dict[str, dict[str, int]]:

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from bus import Producer
+from bus import Admin, NewTopic, Producer
 
 
 def read_bus(spark: SparkSession, where: Path | int, schema: str | None = None, /, **options: str | int) -> DataFrame:
@@ -98,3 +98,14 @@ class Stream:
     @property
     def rows(self) -> list[Row]:
         return [row for batch in self.batches for row in batch]
+
+
+def create(admin: Admin, topic: str, *counts: int, **configs: str) -> None:
+    """A topic whose partitions have that many records; record n is n."""
+    admin.create_topics([NewTopic(topic, len(counts), configs=configs)])
+    for partition, count in enumerate(counts):
+        append(admin, topic, partition, 0, count)
+
+
+def append(admin: Admin, topic: str, partition: int, begin: int, end: int) -> None:
+    produce(admin.describe_cluster().brokers[0].port, topic, (b"%d" % n for n in range(begin, end)), partition)
