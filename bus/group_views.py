@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from bus.errors import StorageFault
 from bus.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
 from bus.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from bus.table_snapshots import check_plain
 from bus.topic_tables import TopicTables
 from bus.view_tables import TIME_TYPE, time_of, view_table
 
@@ -205,7 +206,7 @@ _ROWS = pa.schema([*CONSUMER_OFFSETS_VALUE_TYPE, pa.field("log_partition", pa.in
 
 
 def _last_rows(tables: TopicTables, partition: TopicPartition) -> pa.Table:
-    files = tables.snapshot(partition).files
+    files = check_plain(tables.snapshot(partition)).files
     if not files:
         return _ROWS.empty_table()
     rows = pa.concat_tables(
