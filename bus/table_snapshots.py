@@ -40,14 +40,25 @@ class TableSnapshot:
     """One version of one partition's table."""
 
     partition: TopicPartition
+    folder: str  # of the table, named by the number of its partition
     version: int
     files: tuple[str, ...]  # absolute paths of the live data files, in offset order
     schema: pa.Schema
     log_start: int = 0  # records below it are deleted
-    has_deleted_rows: bool = False  # some of those are still in the first file
     first_offsets: tuple[int, ...] = ()  # of each of the files
     delta_schema: str = ""  # as the table's metadata has it: Spark's JSON of a schema
     is_plain: bool = True  # its rows are all that is in its files; else a feature of Delta decides (deletion vectors)
+
+    @property
+    def begin_offset(self) -> int | None:
+        """Below which rows do not count, though they are still in the first file; None: all rows count."""
+        return self.log_start if self.first_offsets and self.first_offsets[0] < self.log_start else None
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether a file's path tells its partition. Another engine may put files into folders below that of the table,
+        or leave them where they are."""
+        return all(file.rpartition("/")[0] == self.folder for file in self.files)
 
 
 def open_snapshot(
@@ -62,14 +73,13 @@ def open_snapshot(
     if topic_id is not None and found != topic_id:
         raise StorageDamaged(f"{partition}: expected a table of topic id {topic_id} in {path}, found {found}")
     files = _live_files(table)
-    log_start = table.transaction_version(LOG_START_APP) or 0
     return TableSnapshot(
         partition=partition,
+        folder=str(path),
         version=table.version(),
         files=tuple(f"{path}/{file}" for _, file in files),
         schema=pa.schema(table.schema().to_arrow()),
-        log_start=log_start,
-        has_deleted_rows=bool(files) and files[0][0] < log_start,
+        log_start=table.transaction_version(LOG_START_APP) or 0,
         first_offsets=tuple(first for first, _ in files),
         delta_schema=table.schema().to_json(),
         is_plain=table.protocol().min_reader_version <= READER_VERSION_MAX,
@@ -162,7 +172,6 @@ def _appended(snapshot: TableSnapshot, path: Path, data: bytes) -> TableSnapshot
         snapshot,
         version=commit.version,
         files=(*snapshot.files, *(f"{path}/{file.path}" for file in files)),
-        has_deleted_rows=bool(first_offsets) and first_offsets[0] < snapshot.log_start,
         first_offsets=first_offsets,
     )
 

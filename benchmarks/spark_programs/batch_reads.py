@@ -27,11 +27,9 @@ def main() -> None:
             for side in [*sides_of(arguments), root_side(arguments.root)]
         }
         frames["native"] = partial(bus.spark.read_topic, spark, arguments.root, arguments.topic)
+        wanted = arguments.readings.split(",")
         works = {}
-        wanted = set(arguments.readings.split(","))
-        for name, frame in frames.items():
-            if name not in wanted:
-                continue
+        for name, frame in ((name, frame) for name, frame in frames.items() if name in wanted):
             works[f"{name}.sum"] = partial(_sum, frame, expected)
             works[f"{name}.all"] = partial(_read_all, frame)
         print_result(rounds_of(works, arguments.rounds))

@@ -1,4 +1,4 @@
-"""Spark reads stored topics: batch and AvailableNow beside Spark's Kafka source, and the tables as Delta."""
+"""Spark reads stored topics: batch and AvailableNow beside Spark's Kafka source, and by read_topic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from benchmarks.figure import Figure
 from benchmarks.spark_topics import SparkBench, spark_bench
 
 _PAGE_CACHE = "beside Spark's Kafka source, the same query; all files in the page cache"
-
 _SMALL_FILES = "files of 1 MB, as they were sent"
 
 

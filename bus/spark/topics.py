@@ -33,7 +33,7 @@ _EVERY_FILE = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 _PATTERN = re.compile(r"[][{}*?\\]")
 _LISTING_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 # The folder of a table is named by the number of its partition. A condition on it leaves out files when Spark plans.
-_PARTITION = "CAST(substring_index(substring_index(_metadata.file_path, '/', -2), '/', 1) AS INT) AS partition"
+_PARTITION = "CAST(substring_index(substring_index(_metadata.file_path, '/', -2), '/', 1) AS INT)"
 _KNOWN_MAX = 8
 _known: dict[Path, TopicTables] = {}
 _turn = threading.Lock()
@@ -82,14 +82,13 @@ def read_topic(
     frames = []
     together: dict[_Scan, list[TableSnapshot]] = {}
     for snapshot in snapshots:
-        folder = tables.path(snapshot.partition)
         end_offset = bound_of(at_offset, snapshot.partition)
-        if not live and _is_readable(folder, snapshot):
-            scan = _Scan(snapshot.delta_schema, snapshot.log_start if snapshot.has_deleted_rows else None, end_offset)
+        if not live and _is_readable(snapshot):
+            scan = _Scan(snapshot.delta_schema, snapshot.begin_offset, end_offset)
             together.setdefault(scan, []).append(snapshot)
         else:
             reader = spark.read if live else spark.read.option("versionAsOf", snapshot.version)
-            frames.append(with_place(reader.format("delta").load(f"file:{folder}"), snapshot, end_offset))
+            frames.append(with_place(reader.format("delta").load(f"file:{snapshot.folder}"), snapshot, end_offset))
     frames += [_read_files(spark, topic, scan, snapshots) for scan, snapshots in together.items()]
     frame = union_all(frames)
     return frame.orderBy("partition", "offset") if ordered else frame
@@ -117,10 +116,9 @@ class _Scan:
     end_offset: int | None
 
 
-def _is_readable(folder: Path, snapshot: TableSnapshot) -> bool:
+def _is_readable(snapshot: TableSnapshot) -> bool:
     """Whether the rows of the table are those of its files, and Spark can be told of them by their paths."""
-    is_below = all(Path(file).parent == folder for file in snapshot.files)
-    return snapshot.is_plain and is_below and _PATTERN.search(str(folder)) is None
+    return snapshot.is_plain and snapshot.is_flat and _PATTERN.search(snapshot.folder) is None
 
 
 def _read_files(spark: SparkSession, topic: str, scan: _Scan, snapshots: Sequence[TableSnapshot]) -> DataFrame:
@@ -137,23 +135,21 @@ def _read_files(spark: SparkSession, topic: str, scan: _Scan, snapshots: Sequenc
     reader = spark.read.schema(schema).options(**_EVERY_FILE)
     # More files in one relation, and Spark starts a job of as many tasks to look at them.
     most = max(1, int(spark.conf.get(_LISTING_THRESHOLD) or 0))
-    frames = [
-        reader.parquet(*files[start : start + most]).selectExpr(f"'{topic}' AS topic", _PARTITION, "*")
-        for start in range(0, len(files), most)
-    ]
-    frame = union_all(frames or [spark.createDataFrame([], schema).selectExpr("'' AS topic", "0 AS partition", "*")])
-    return _between(frame, scan.begin_offset, scan.end_offset)
+    frames = [reader.parquet(*files[start : start + most]) for start in range(0, len(files), most)]
+    if not frames:
+        return _place(spark.createDataFrame([], schema), topic, "0", scan.begin_offset, scan.end_offset)
+    return union_all(_place(frame, topic, _PARTITION, scan.begin_offset, scan.end_offset) for frame in frames)
 
 
 def with_place(frame: DataFrame, snapshot: TableSnapshot, end_offset: int | None = None) -> DataFrame:
     """A partition's table as a part of its topic: without what is below its log start, or not below `end_offset`."""
-    begin_offset = snapshot.log_start if snapshot.has_deleted_rows else None
     topic, number = snapshot.partition.topic, snapshot.partition.partition
-    placed = frame.selectExpr(f"'{topic}' AS topic", f"{number} AS partition", "*")
-    return _between(placed, begin_offset, end_offset)
+    return _place(frame, topic, str(number), snapshot.begin_offset, end_offset)
 
 
-def _between(frame: DataFrame, begin_offset: int | None, end_offset: int | None) -> DataFrame:
+def _place(frame: DataFrame, topic: str, partition: str, begin_offset: int | None, end_offset: int | None) -> DataFrame:
+    """`partition`: an expression."""
+    frame = frame.selectExpr(f"'{topic}' AS topic", f"{partition} AS partition", "*")
     if begin_offset is not None:
         frame = frame.where(f"offset >= {begin_offset}")
     if end_offset is not None:

@@ -42,7 +42,8 @@ class _Part:
 
     @property
     def where(self) -> str:
-        bounds = [f'"offset" >= {self.snapshot.log_start}'] if self.snapshot.has_deleted_rows else []
+        begin_offset = self.snapshot.begin_offset
+        bounds = [] if begin_offset is None else [f'"offset" >= {begin_offset}']
         bounds += [] if self.end_offset is None else [f'"offset" < {self.end_offset}']
         return f" WHERE {' AND '.join(bounds)}" if bounds else ""
 
@@ -52,13 +53,7 @@ def _scan_of(part: _Part) -> tuple[object, ...]:
     the first file of a scan decides for all."""
     snapshot = part.snapshot
     is_typed = not pa.types.is_binary(snapshot.schema.field("value").type)
-    return part.where, snapshot.schema, snapshot.partition.partition if is_typed or _is_nested(snapshot) else None
-
-
-def _is_nested(snapshot: TableSnapshot) -> bool:
-    """Another engine may put its files into folders below that of the partition."""
-    end = f"/{snapshot.partition.partition}"
-    return not all(file.rpartition("/")[0].endswith(end) for file in snapshot.files)
+    return part.where, snapshot.schema, snapshot.partition.partition if is_typed or not snapshot.is_flat else None
 
 
 def _select(parts: Sequence[_Part]) -> str:
