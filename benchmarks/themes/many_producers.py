@@ -1,4 +1,4 @@
-"""Ten thousand idempotent producers on one partition: what they cost in memory, in latency and at a restart.
+"""Ten thousand producer ids on one partition: what they cost in memory, in latency and at a restart.
 
 Two topics have the same life, batch by batch, but for one thing: in one of them each batch has a producer of its own,
 in the other none has. So what differs between them is the producers and nothing else: not the commits, not the cached
@@ -37,7 +37,7 @@ def measure_many_producers(bench: Bench) -> list[Figure]:
         resident = broker.resident_bytes()
         starts = [broker.restart() for _ in range(bench.sizes.rounds)]
     ratios = [with_them / alone for with_them, alone in zip(of_crowded, of_plain, strict=True)]
-    name = f"{count:,} producers on one partition"
+    name = f"{count:,} producer ids on one partition"
     bench.report(f"{name}: {growth:.1f} MiB more, p50 {statistics.median(ratios):.2f} times as long")
     return [
         Figure(

@@ -58,6 +58,21 @@ def test_once_reads_all_whatever_the_limit(spark: SparkSession, broker: Broker, 
     assert [len(batch) for batch in Stream(spark, broker.port, tmp_path, **options).run(once=True)] == [15]
 
 
+@pytest.mark.parametrize(
+    ("trigger", "reason"),
+    [({"continuous": "1 second"}, "does not support continuous processing"), ({"realTime": "5 minutes"}, "REAL_TIME")],
+)
+def test_spark_refuses_the_triggers_that_the_guide_calls_unsupported(
+    spark: SparkSession, broker: Broker, admin: Admin, tmp_path: Path, trigger: dict[str, str], reason: str
+) -> None:
+    create(admin, f"trigger-{next(iter(trigger))}", 1)
+    options = {"kafka.bootstrap.servers": f"127.0.0.1:{broker.port}", "subscribePattern": "trigger-.*"}
+    frame = spark.readStream.format("bus").options(**options).load()
+    writer = frame.writeStream.format("console").outputMode("update").option("checkpointLocation", str(tmp_path))
+    with pytest.raises(PySparkException, match=reason):
+        writer.trigger(**trigger).start().awaitTermination(60)
+
+
 def test_a_running_query_sees_what_comes_and_new_partitions_and_topics(
     spark: SparkSession, broker: Broker, admin: Admin, tmp_path: Path
 ) -> None:
