@@ -1,33 +1,43 @@
 """The consumer for programs of asyncio.
 
-It is the blocking consumer on one thread of its own. Guards two promises: the event loop never waits; and a record
-counts as read when the program has it: what a cancelled `poll` had taken, or iteration has read ahead, is given by the
-next call, and neither `position` nor `commit` nor `close` goes past it before.
+It is the blocking consumer on one thread of its own. Guards three promises: the event loop never waits; a record counts
+as read when the program has it: what a cancelled `poll` had taken, or iteration has read ahead, is given by the next
+call, and neither `position` nor `commit` nor `close` goes past it before; and it counts as done when the program comes
+back for more: who leaves `async with` by an exception, a cancellation too, commits nothing of what was in hand.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import re
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from bus.aio.consumer_thread import ConsumerThread
+from bus.client.consumer import CLOSE_TIMEOUT_S, ToCommit, offsets_to_commit
 from bus.client.consumer import Consumer as BlockingConsumer
-from bus.client.consumer import ToCommit
+from bus.client.in_hand import InHand
 from bus.client.offset_commits import CommitCallback
 from bus.client.subscriptions import RebalanceCallback
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from bus.model import TopicPartition
 
+logger = logging.getLogger(__name__)
+
 ResultT = TypeVar("ResultT")
+_Place = tuple[str, int]  # a partition, as the first fields of a record have it
 
 _ITERATION_POLL_MS = 500  # other calls wait for so long behind an iteration that was cancelled
 
@@ -49,7 +59,9 @@ class Consumer:
         self._blocking = BlockingConsumer(address, **configs)
         self._thread = ConsumerThread("bus-aio-consumer")
         self._lock = threading.Lock()
-        self._ahead: deque[ConsumerRecord] = deque()  # taken from the blocking consumer, not yet given to anybody
+        self._ahead: deque[ConsumerRecord] = deque()  # taken from the blocking consumer, not yet given to the caller
+        self._table_ahead: pa.Table | None = None  # the same, of poll_arrow
+        self._in_hand: InHand[_Place] = InHand()
         self._closing: asyncio.Future[None] | None = None
 
     async def _run(self, function: Callable[[], ResultT]) -> ResultT:
@@ -99,14 +111,24 @@ class Consumer:
 
     async def poll(self, timeout_ms: int = 500, max_records: int | None = None) -> list[ConsumerRecord]:
         """As `bus.Consumer.poll`."""
+        self._come_back()
         await self._run(partial(self._read_ahead, timeout_ms, max_records))
         with self._lock:
             count = min(len(self._ahead), max_records or self._blocking.max_poll_records)
-            return [self._ahead.popleft() for _ in range(count)]
+            records = [self._ahead.popleft() for _ in range(count)]
+            self._note_given(records)
+            return records
 
     async def poll_arrow(self, timeout_ms: int = 500, max_records: int | None = None) -> pa.Table:
-        """As `bus.Consumer.poll_arrow`; what a cancelled one has taken is gone, unless `seek` goes back to it."""
-        return await self._run(partial(self._poll_arrow, timeout_ms, max_records))
+        """As `bus.Consumer.poll_arrow`."""
+        self._come_back()
+        await self._run(partial(self._poll_arrow, timeout_ms, max_records))
+        with self._lock:
+            table, self._table_ahead = self._table_ahead, None
+            assert table is not None, "the thread has put it there"
+            for place, (first, last) in _offsets_in(table).items():
+                self._in_hand.give(place, first, last + 1)
+            return table
 
     def __aiter__(self) -> Consumer:
         """Records for ever, waiting for new ones; ends after `wakeup` or `close`. Rebalances and automatic commits take
@@ -114,38 +136,61 @@ class Consumer:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
+        self._come_back()
         while True:
             with self._lock:
                 if self._ahead:
-                    return self._ahead.popleft()
+                    record = self._ahead.popleft()
+                    self._in_hand.give(record[:2], record.offset, record.offset + 1)
+                    return record
             if self._closing is not None or await self._run(partial(self._read_ahead, _ITERATION_POLL_MS, None)):
                 raise StopAsyncIteration
+
+    def _come_back(self) -> None:
+        """The program asks for more: what it was given counts as done."""
+        with self._lock:
+            self._in_hand.come_back()
+
+    def _note_given(self, records: list[ConsumerRecord]) -> None:
+        """The lock is held."""
+        for place, run in groupby(records, itemgetter(0, 1)):
+            offsets = [record.offset for record in run]
+            self._in_hand.give(place, offsets[0], offsets[-1] + 1)
 
     def _read_ahead(self, timeout_ms: int, max_records: int | None) -> bool:
         """On the thread: True after a wake-up that came before any record."""
         if self._ahead:
             return False
+        self._give_back()  # a table of a cancelled poll_arrow
         records = self._blocking.poll(timeout_ms, max_records)
         with self._lock:
             self._ahead += records
         return not records and self._blocking.was_awoken
 
-    def _poll_arrow(self, timeout_ms: int, max_records: int | None) -> pa.Table:
+    def _poll_arrow(self, timeout_ms: int, max_records: int | None) -> None:
         self._give_back()
-        return self._blocking.poll_arrow(timeout_ms, max_records)
+        table = self._blocking.poll_arrow(timeout_ms, max_records)
+        with self._lock:
+            self._table_ahead = table
 
     def _give_back(self) -> None:
         """On the thread: nothing is read ahead any more."""
-        for partition, offset in self._first_ahead().items():
-            if partition in self._blocking.assignment():
-                self._blocking.seek(partition, offset)
+        self._go_back(self._first_ahead())
         with self._lock:
             self._ahead.clear()
+            self._table_ahead = None
 
-    def _first_ahead(self) -> dict[TopicPartition, int]:
-        """On the thread: what nobody has been given yet begins here."""
+    def _go_back(self, offsets: Mapping[_Place, int]) -> None:
+        for place, offset in offsets.items():
+            partition = TopicPartition(*place)
+            if partition in self._blocking.assignment():
+                self._blocking.seek(partition, offset)
+
+    def _first_ahead(self) -> dict[_Place, int]:
+        """On the thread: what was not given to the program yet begins here."""
         with self._lock:
-            return {TopicPartition(record.topic, record.partition): record.offset for record in reversed(self._ahead)}
+            found = {place: first for place, (first, _) in _offsets_in(self._table_ahead).items()}
+            return found | {record[:2]: record.offset for record in reversed(self._ahead)}
 
     def _after_giving_back(self, function: Callable[..., ResultT], *arguments: Any) -> ResultT:
         self._give_back()
@@ -159,19 +204,29 @@ class Consumer:
 
     async def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         await self._run(partial(self._after_giving_back, self._blocking.seek, partition, offset))
+        self._drop_from_hand([partition])
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        await self._run(partial(self._after_giving_back, self._blocking.seek_to_beginning, list(partitions)))
+        wanted = list(partitions)
+        await self._run(partial(self._after_giving_back, self._blocking.seek_to_beginning, wanted))
+        self._drop_from_hand(wanted or self._blocking.assignment())
 
     async def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        await self._run(partial(self._after_giving_back, self._blocking.seek_to_end, list(partitions)))
+        wanted = list(partitions)
+        await self._run(partial(self._after_giving_back, self._blocking.seek_to_end, wanted))
+        self._drop_from_hand(wanted or self._blocking.assignment())
+
+    def _drop_from_hand(self, partitions: Iterable[TopicPartition]) -> None:
+        with self._lock:
+            for partition in partitions:
+                self._in_hand.drop((partition.topic, partition.partition))
 
     async def position(self, partition: TopicPartition) -> int:
         return await self._run(partial(self._position, partition))
 
     def _position(self, partition: TopicPartition) -> int:
         position = self._blocking.position(partition)
-        return self._first_ahead().get(partition, position)
+        return self._first_ahead().get((partition.topic, partition.partition), position)
 
     async def lag(self, partition: TopicPartition) -> int:
         return await self._run(partial(self._lag, partition))
@@ -201,13 +256,21 @@ class Consumer:
         await self._run(partial(self._commit, offsets, how))
 
     def _commit(self, offsets: ToCommit | None, how: Mapping[str, Any]) -> None:
-        if offsets is None:
-            first_ahead = self._first_ahead()
-            offsets = {
-                partition: OffsetAndMetadata(first_ahead.get(partition, consumed.offset), "", consumed.leader_epoch)
-                for partition, consumed in self._blocking.consumed().items()
-            }
-        self._blocking.commit(offsets, **how)
+        wanted = self._given() if offsets is None else offsets_to_commit(offsets)
+        with self._lock:
+            for partition, committed in wanted.items():
+                self._in_hand.settle((partition.topic, partition.partition), committed.offset)
+        self._blocking.commit(wanted, **how)
+
+    def _given(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """On the thread: what the program was given, as offsets to commit."""
+        first_ahead = self._first_ahead()
+        return {
+            partition: replace(
+                consumed, offset=first_ahead.get((partition.topic, partition.partition), consumed.offset)
+            )
+            for partition, consumed in self._blocking.consumed().items()
+        }
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
@@ -238,14 +301,24 @@ class Consumer:
 
     # ------------------------------------------------------------ the end
 
-    async def close(self, timeout: float = 30.0) -> None:
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """As `bus.Consumer.close`, after the calls before it; a poll that waits is ended. Safe to repeat; goes on if
-        who awaits it is cancelled."""
+        the task that awaits it is cancelled."""
+        await self._end(timeout, is_done=sys.exc_info()[1] is None)
+
+    async def _end(self, timeout: float, *, is_done: bool) -> None:
         if self._closing is None:
             self._blocking.wakeup()
-            self._closing = self._thread.call(partial(self._after_giving_back, self._blocking.close, timeout))
+            self._closing = self._thread.call(partial(self._close, timeout, is_done))
             self._thread.end()
         await asyncio.shield(self._closing)
+
+    def _close(self, timeout: float, is_done: bool) -> None:
+        """On the thread."""
+        self._give_back()
+        if not is_done:
+            self._go_back(self._in_hand.first())
+        self._blocking.close(timeout)
 
     async def __aenter__(self) -> Consumer:
         return self
@@ -253,4 +326,22 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        if error is None:
+            await self._end(CLOSE_TIMEOUT_S, is_done=True)
+            return
+        try:
+            await self._end(CLOSE_TIMEOUT_S, is_done=False)
+        except Exception:  # the error that ends the block is the one to raise
+            logger.exception("closing the consumer failed")
+
+
+def _offsets_in(table: pa.Table | None) -> dict[_Place, tuple[int, int]]:
+    """The first and the last offset of each partition."""
+    found: dict[_Place, tuple[int, int]] = {}
+    for rows in table.to_batches() if table is not None else ():
+        if rows.num_rows:
+            place = (rows.column("topic")[0].as_py(), rows.column("partition")[0].as_py())
+            offsets = rows.column("offset")
+            first = found[place][0] if place in found else offsets[0].as_py()
+            found[place] = (first, offsets[-1].as_py())
+    return found

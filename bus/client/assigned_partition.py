@@ -38,6 +38,7 @@ class AssignedPartition:
         self._row = 0  # of `_opened`: the next one for the user
 
     def seek(self, offset: int) -> None:
+        """Read on at `offset`; what was fetched ahead is fetched again."""
         self._drop_buffer()
         self.position = self.fetch_offset = offset
         self.reset = self.error = None
@@ -88,11 +89,6 @@ class AssignedPartition:
         except BusError:
             self.seek(position)
             raise
-
-    def advance(self, rows: pa.RecordBatch) -> None:
-        """The user has `rows`, which `peek` gave, or the first of them."""
-        assert self._opened is not None, f"{self.partition} has nothing to advance over"
-        self.advance_to(rows.num_rows, int(rows.column("offset")[-1].as_py()) + 1)
 
     def advance_to(self, count: int, position: int) -> None:
         """The user has the next `count` rows, up to, but not including, offset `position`."""

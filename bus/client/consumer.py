@@ -7,6 +7,7 @@ the caller's thread, inside poll; fetching ahead and heartbeats happen beside it
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import sys
@@ -23,14 +24,15 @@ from bus.client.cluster import Cluster
 from bus.client.configs import ConsumerConfig, parse_addresses, parse_config
 from bus.client.consumer_interceptors import ConsumerInterceptorChain
 from bus.client.consumer_metrics import ConsumerMetrics, Gauge
-from bus.client.deserialization import Deserializers, RecordDeserializationError, take_good
-from bus.client.fetched import PollTables, records_of
+from bus.client.deserialization import Deserializers, RecordDeserializationError
+from bus.client.fetched import PollTables
 from bus.client.fetcher import Fetcher
 from bus.client.group_client import GroupClient
 from bus.client.list_offsets import list_offsets
 from bus.client.offset_commits import CommitCallback
 from bus.client.one_thread import OneThread, exclusive
 from bus.client.positions import Positions
+from bus.client.record_building import RecordBuilder
 from bus.client.record_reader import RecordReader, Runs
 from bus.client.subscriptions import RebalanceCallback, subscription_of
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
@@ -42,7 +44,9 @@ if TYPE_CHECKING:
 
 ToCommit = Mapping[TopicPartition, int | OffsetAndMetadata] | ConsumerRecord
 
-_CLOSE_TIMEOUT_S = 30.0
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 30.0
 
 
 class Consumer(OneThread):
@@ -64,7 +68,7 @@ class Consumer(OneThread):
         self._metrics.add_gauge("records-lag-max", _lag_max(self._fetcher))
         self._metrics.add_gauge("assigned-partitions", lambda now: float(len(self._fetcher.assigned)))
         self._interceptors = ConsumerInterceptorChain(self._config.interceptors)
-        self._deserializers = Deserializers(self._config.key_deserializer, self._config.value_deserializer)
+        self._builder = RecordBuilder(Deserializers(self._config.key_deserializer, self._config.value_deserializer))
         self._group: GroupClient | None = None
         if self._config.group_id is not None:
             self._group = GroupClient(
@@ -79,7 +83,7 @@ class Consumer(OneThread):
             self._cluster, self._config, self._fetcher, self._group, is_lenient=lambda: self._is_subscribed
         )
         self._reader = RecordReader(
-            self._fetcher, self._positions, self._group, self._config, self._deserializers, self._metrics
+            self._fetcher, self._positions, self._group, self._config, self._builder, self._metrics
         )
         self._tables = PollTables()
         self._extra: list[ConsumerRecord] = []  # of interceptors, for the iteration; the next one is the last
@@ -187,7 +191,9 @@ class Consumer(OneThread):
             raise BusError(ErrorCode.INVALID_REQUEST, f"{partition}: expected an offset of 0 or more, found {offset!r}")
         self._reader.stop_iterating()
         with self._fetcher.lock:
-            self._assigned(partition).seek(offset)
+            assigned = self._assigned(partition)
+            assigned.seek(offset)
+            self._drop_from_hand(assigned)
             self._fetcher.fetch_anew(partition)
 
     @exclusive
@@ -248,8 +254,16 @@ class Consumer(OneThread):
         wanted = list(partitions)
         with self._fetcher.lock:
             for partition in wanted or list(self._fetcher.assigned):
-                self._assigned(partition).unset_position(reset)
+                assigned = self._assigned(partition)
+                assigned.unset_position(reset)
+                self._drop_from_hand(assigned)
                 self._fetcher.fetch_anew(partition)
+
+    def _drop_from_hand(self, assigned: AssignedPartition) -> None:
+        """The caller chose another position: what was given of it, or is to be given, counts no more."""
+        self._reader.drop_from_hand(assigned)
+        place = assigned.partition
+        self._extra = [one for one in self._extra if (one.topic, one.partition) != (place.topic, place.partition)]
 
     def _assigned(self, partition: TopicPartition) -> AssignedPartition:
         self._reader.check_open()
@@ -279,7 +293,8 @@ class Consumer(OneThread):
         """
         self._reader.check_open()
         group = self._needed_group("commit")
-        wanted = group.consumed() if offsets is None else _offsets_to_commit(offsets)
+        wanted = group.consumed() if offsets is None else offsets_to_commit(offsets)
+        self._reader.settle({partition: committed.offset for partition, committed in wanted.items()})
         if asynchronous:
             if wanted:
                 group.commit(wanted, callback)
@@ -314,13 +329,11 @@ class Consumer(OneThread):
         Waits longer only where it has to find a leader or a position first, or to commit before partitions are given
         up. Raises `BusError` for what does not mend itself; the position stays.
         """
+        self._reader.come_back()
         self._raise_rejected()
-        records: list[ConsumerRecord] = []
-        for partition, batch in self._take(timeout_ms, max_records or self._config.max_poll_records):
-            records += records_of(partition, batch)
-        if self._deserializers and records:
-            records = self._deserialized(records)
-        return self._interceptors.on_consume(records) if self._interceptors and records else records
+        with self._reader.giving():
+            records = self._build(self._take(timeout_ms, max_records or self._config.max_poll_records))
+            return self._interceptors.on_consume(records) if self._interceptors and records else records
 
     @exclusive
     def poll_arrow(self, timeout_ms: int = 500, max_records: int | None = None) -> pa.Table:
@@ -330,7 +343,9 @@ class Consumer(OneThread):
         the batches as they came, without a copy, past deserializers and interceptors. Otherwise as `poll`; an empty
         table if nothing came.
         """
-        return self._tables.table_of(self._take(timeout_ms, max_records or sys.maxsize))
+        self._reader.come_back()
+        with self._reader.giving():
+            return self._tables.table_of(self._take(timeout_ms, max_records or sys.maxsize))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records for ever, waiting for new ones; ends after `wakeup` or `close`. The position follows each record, and
@@ -367,24 +382,17 @@ class Consumer(OneThread):
     def _take(self, timeout_ms: int, max_records: int) -> Runs:
         return self._reader.take(timeout_ms / 1000, max_records)
 
-    def _deserialized(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
-        """Those that can be, of all partitions; another one's error is for the next poll, unless there are none."""
-        taken: list[ConsumerRecord] = []
-        left = records
-        first: RecordDeserializationError | None = None
-        while (rejected := take_good(self._deserializers.apply(left), taken)) is not None:
-            with self._fetcher.lock:
-                assigned = self._fetcher.assigned.get(rejected.partition)
-                if assigned is not None:
-                    assigned.seek(rejected.offset)
-                    self._fetcher.fetch_anew(rejected.partition)
-            first = first or rejected  # the others are found again
-            at = left.index(rejected.record)
-            left = [record for record in left[at:] if (record.topic, record.partition) != rejected.place]
-        if first is not None and not taken:
+    def _build(self, runs: Runs) -> list[ConsumerRecord]:
+        """Those that can be built, of all partitions; another one's error is for the next poll, unless there are
+        none."""
+        records, rejected = self._builder.build(runs)
+        for error in rejected:
+            self._reader.go_back(error.partition, error.offset)
+        first = rejected[0] if rejected else None  # the others are found again
+        if first is not None and not records:
             raise first
         self._rejected = first
-        return taken
+        return records
 
     def _raise_rejected(self) -> None:
         rejected, self._rejected = self._rejected, None
@@ -464,14 +472,24 @@ class Consumer(OneThread):
 
     # ------------------------------------------------------------ the end
 
-    @exclusive
-    def close(self, timeout: float = _CLOSE_TIMEOUT_S) -> None:
+    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """With auto-commit, commit what was consumed; leave the group, unless this is a static member; end. Takes
-        `timeout` seconds at most, callbacks apart, and raises what they raise. Safe to repeat."""
+        `timeout` seconds at most, callbacks apart, and raises what they raise. Safe to repeat.
+
+        Called while an exception is on its way (in `finally` or `except`), it is as leaving `with` by that exception:
+        what the last poll gave, or the record of the last step of an iteration, is not committed, and comes again.
+        """
+        self._end(timeout, is_done=sys.exc_info()[1] is None)
+
+    @exclusive
+    def _end(self, timeout: float, *, is_done: bool) -> None:
+        """`is_done`: the caller is through with what it was given last."""
         if self._is_closing:
             return
         self._is_closing = True
         try:
+            if not is_done or self._extra:
+                self._reader.give_back()
             if self._group is not None:
                 self._group.close(time.monotonic() + timeout)
         finally:
@@ -486,7 +504,13 @@ class Consumer(OneThread):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self._end(CLOSE_TIMEOUT_S, is_done=True)
+            return
+        try:
+            self._end(CLOSE_TIMEOUT_S, is_done=False)
+        except Exception:  # the error that ends the block is the one to raise
+            logger.exception("closing the consumer failed")
 
 
 def _lag_max(fetcher: Fetcher) -> Gauge:
@@ -501,7 +525,8 @@ def _lag_max(fetcher: Fetcher) -> Gauge:
     return lag_max
 
 
-def _offsets_to_commit(wanted: ToCommit) -> dict[TopicPartition, OffsetAndMetadata]:
+def offsets_to_commit(wanted: ToCommit) -> dict[TopicPartition, OffsetAndMetadata]:
+    """As `commit` takes them. Raises `BusError` INVALID_REQUEST."""
     if isinstance(wanted, ConsumerRecord):
         done = OffsetAndMetadata(wanted.offset + 1, "", wanted.leader_epoch)
         return {TopicPartition(wanted.topic, wanted.partition): done}

@@ -16,13 +16,19 @@ from bus.model import TopicPartition
 
 class RecordDeserializationError(BusError):
     """`record` is as it was read, with bytes; `field` is "key" or "value". The consumer's position is at this record:
-    the next poll finds it again, unless `seek` goes past it."""
+    the next poll finds it again, unless `seek` goes past it.
 
-    def __init__(self, record: ConsumerRecord, field: str, cause: Exception) -> None:
+    `is_raw`: no deserializer was asked, the log itself has something that is no record. Then `field` may be "headers"
+    or another column, and `record` has what can be read.
+    """
+
+    def __init__(self, record: ConsumerRecord, field: str, cause: Exception, *, is_raw: bool = False) -> None:
+        reader = "the consumer can read" if is_raw else f"{field}_deserializer accepts"
+        noun = field if field.endswith("s") else f"a {field}"
         super().__init__(
             ErrorCode.INVALID_RECORD,
-            f"{record.topic}-{record.partition} at offset {record.offset}: expected a {field} that "
-            f"{field}_deserializer accepts, found one that it does not: {type(cause).__name__}: {cause}",
+            f"{record.topic}-{record.partition} at offset {record.offset}: expected {noun} that {reader}, "
+            f"found one that raised {type(cause).__name__}: {cause}; seek to {record.offset + 1} to go on behind it",
         )
         self.record = record
         self.field = field
@@ -30,10 +36,6 @@ class RecordDeserializationError(BusError):
     @property
     def partition(self) -> TopicPartition:
         return TopicPartition(self.record.topic, self.record.partition)
-
-    @property
-    def place(self) -> tuple[str, int]:
-        return self.record.topic, self.record.partition
 
     @property
     def offset(self) -> int:

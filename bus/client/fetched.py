@@ -58,17 +58,24 @@ class FetchedBatch:
 
 
 def open_batch(partition: TopicPartition, fetched: FetchedBatch, position: int) -> pa.RecordBatch:
-    """The rows of `fetched` from `position` on. Raises `BusError` CORRUPT_MESSAGE."""
+    """The rows of `fetched` from `position` on. Raises `BusError` CORRUPT_MESSAGE, which names the offsets."""
     try:
-        columns = decode_arrow(fetched.payload)
-    except MalformedRecords as error:
-        raise BusError(ErrorCode.CORRUPT_MESSAGE, f"{partition} at offset {fetched.base_offset}: {error}") from None
-    if columns.num_rows != fetched.record_count:
+        return _open(fetched, position)
+    except Exception as error:  # outside data: any kind of damage
         raise BusError(
             ErrorCode.CORRUPT_MESSAGE,
-            f"{partition} at offset {fetched.base_offset}: expected {fetched.record_count} rows, "
-            f"found {columns.num_rows}",
-        )
+            f"{partition} at offset {max(position, fetched.base_offset)}: expected a batch, up to offset "
+            f"{fetched.next_offset - 1}, that can be read, found one that cannot: {error}; seek to "
+            f"{fetched.next_offset} to go on behind it",
+        ) from error
+
+
+def _open(fetched: FetchedBatch, position: int) -> pa.RecordBatch:
+    columns = decode_arrow(fetched.payload)
+    if columns.num_rows != fetched.record_count:
+        raise MalformedRecords(f"expected {fetched.record_count} rows, found {columns.num_rows}")
+    if "offset" in columns.schema.names:
+        _check_offsets(columns.column("offset"), fetched)
     columns = _with_producer(columns, fetched)
     names = columns.schema.names
     value_type = columns.schema.field("value").type if "value" in names else None
@@ -89,6 +96,15 @@ def open_batch(partition: TopicPartition, fetched: FetchedBatch, position: int) 
     if position <= fetched.base_offset:
         return batch
     return batch.slice(int(np.searchsorted(batch.column("offset").to_numpy(), position)))
+
+
+def _check_offsets(offsets: pa.Array, fetched: FetchedBatch) -> None:
+    """The position goes by them."""
+    found = offsets.to_numpy(zero_copy_only=False)
+    is_within = offsets.null_count == 0 and found[0] >= fetched.base_offset and found[-1] < fetched.next_offset
+    if not is_within or not bool(np.all(found[1:] > found[:-1])):
+        expected = f"offsets that grow from {fetched.base_offset} to below {fetched.next_offset}"
+        raise MalformedRecords(f"expected {expected}, found {offsets[0]} to {offsets[-1]}, or nulls")
 
 
 def _with_producer(columns: pa.RecordBatch, fetched: FetchedBatch) -> pa.RecordBatch:
@@ -119,7 +135,7 @@ def records_of(partition: TopicPartition, batch: pa.RecordBatch) -> list[Consume
         map(_TIMESTAMP_TYPES.__getitem__, batch.column("timestamp_type").to_numpy().tolist()),
         _python_values(batch.column("key")),
         _python_values(batch.column("value")),
-        repeat(NO_HEADERS) if headers.null_count == count else map(_headers, headers.to_pylist()),
+        repeat(NO_HEADERS) if headers.null_count == count else map(headers_of, headers.to_pylist()),
         batch.column("leader_epoch").to_numpy().tolist(),
         strict=False,
     )
@@ -136,7 +152,8 @@ def _python_values(array: pa.Array) -> list[Any]:
     return array.to_pylist()  # type: ignore[no-any-return]
 
 
-def _headers(entries: list[dict[str, Any]] | None) -> Headers:
+def headers_of(entries: list[dict[str, Any]] | None) -> Headers:
+    """Raises `TypeError` for a header that is null."""
     return [(entry["key"], entry["value"]) for entry in entries] if entries else NO_HEADERS
 
 

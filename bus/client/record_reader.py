@@ -1,7 +1,8 @@
 """Takes what was fetched and gives it out: for polls in runs of batches, for iteration record by record.
 
-Guards two promises: before anything is given out, the group has had its say, so that nothing comes of a partition that
-was given up; and every partition with records has its turn. Waits in the thread that polls; the lock is the fetcher's.
+Guards three promises: before anything is given out, the group has had its say, so that nothing comes of a partition
+that was given up; every partition with records has its turn; and what a call has taken but not given, because it
+failed, is taken by the next one. Waits in the thread that polls; the lock is the fetcher's.
 """
 
 from __future__ import annotations
@@ -9,18 +10,19 @@ from __future__ import annotations
 import _thread
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import pyarrow as pa
 
 from bus.client.assigned_partition import AssignedPartition
 from bus.client.consumer_config import ConsumerConfig
 from bus.client.consumer_metrics import ConsumerMetrics
-from bus.client.deserialization import Deserializers, RecordDeserializationError
-from bus.client.fetched import records_of
 from bus.client.fetcher import Fetcher
 from bus.client.group_client import GroupClient
+from bus.client.in_hand import InHand
 from bus.client.positions import Positions
+from bus.client.record_building import RecordBuilder
 from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
@@ -37,17 +39,18 @@ class RecordReader:
         positions: Positions,
         group: GroupClient | None,
         config: ConsumerConfig,
-        deserializers: Deserializers,
+        builder: RecordBuilder,
         metrics: ConsumerMetrics,
     ) -> None:
         self._fetcher = fetcher
         self._positions = positions
         self._group = group
         self._config = config
-        self._deserializers = deserializers
+        self._builder = builder
         self._metrics = metrics
         self._turn = 0
         self._iterating: tuple[AssignedPartition, Iterator[ConsumerRecord]] | None = None
+        self._in_hand: InHand[AssignedPartition] = InHand()
         self._is_awoken = False
         self.was_awoken = False  # the last `take` ended so
         self.is_closed = False
@@ -77,6 +80,53 @@ class RecordReader:
         """The position, or what is assigned, becomes another one: what iteration has read ahead counts no more."""
         self._iterating = None
 
+    # ------------------------------------------------------------ what the caller has in hand
+
+    def come_back(self) -> None:
+        """The caller asks for more: what it was given counts as done."""
+        self._in_hand.come_back()
+
+    @contextmanager
+    def giving(self) -> Iterator[None]:
+        """What is taken inside is given back if it does not reach the caller."""
+        try:
+            yield
+        except BaseException:
+            self.give_back()
+            raise
+
+    def give_back(self) -> None:
+        """The positions go back to where the records begin that the last call gave."""
+        self._iterating = None
+        with self._fetcher.lock:
+            for partition, offset in self._in_hand.first().items():
+                if self._fetcher.assigned.get(partition.partition) is partition:
+                    self._go_back(partition, offset)
+        self._in_hand.come_back()
+
+    def go_back(self, key: TopicPartition, offset: int) -> None:
+        """Records from `offset` on were taken and are not given; those before it are still in hand."""
+        with self._fetcher.lock:
+            partition = self._fetcher.assigned.get(key)
+            if partition is not None:
+                self._go_back(partition, offset)
+
+    def _go_back(self, partition: AssignedPartition, offset: int) -> None:
+        if partition.position is not None and offset < partition.position:
+            partition.seek(offset)
+            self._fetcher.fetch_anew(partition.partition)
+
+    def settle(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """The caller says by a commit that everything below these is done."""
+        for key, offset in offsets.items():
+            partition = self._fetcher.assigned.get(key)
+            if partition is not None:
+                self._in_hand.settle(partition, offset)
+
+    def drop_from_hand(self, partition: AssignedPartition) -> None:
+        """The caller chose another position."""
+        self._in_hand.drop(partition)
+
     # ------------------------------------------------------------ taking
 
     def take(self, timeout_s: float, max_records: int) -> Runs:
@@ -89,7 +139,7 @@ class RecordReader:
             for partition in self._in_turn():
                 try:
                     while max_records and (batch := partition.peek(max_records)) is not None:
-                        partition.advance(batch)
+                        self._advance(partition, batch.num_rows, _last_offset(batch) + 1)
                         max_records -= batch.num_rows
                         self._metrics.records_consumed += batch.num_rows
                         runs.append((partition.partition, batch))
@@ -103,23 +153,35 @@ class RecordReader:
 
     def next_record(self) -> ConsumerRecord | None:
         """The next one, however long it takes; None after a wake-up. The position follows."""
+        self._in_hand.come_back()
         while True:
             if self._group is not None:
                 self._group.between_records()
-            if self._iterating is not None:
-                partition, records = self._iterating
-                try:
-                    record = next(records, None)
-                except RecordDeserializationError:
-                    self._iterating = None
-                    raise
-                if record is not None:
-                    self._metrics.records_consumed += 1
-                    with self._fetcher.lock:
-                        partition.advance_to(1, record.offset + 1)
-                    return record
+            try:
+                record = self._next_read_ahead()
+            except BaseException:  # an interrupt may come between taking a record and giving it
+                self.give_back()
+                raise
+            if record is not None:
+                return record
             if not self._peek():
                 return None
+
+    def _next_read_ahead(self) -> ConsumerRecord | None:
+        if self._iterating is None:
+            return None
+        partition, records = self._iterating
+        record = next(records, None)
+        if record is not None:
+            self._metrics.records_consumed += 1
+            with self._fetcher.lock:
+                self._advance(partition, 1, record.offset + 1)
+        return record
+
+    def _advance(self, partition: AssignedPartition, count: int, next_offset: int) -> None:
+        assert partition.position is not None, f"{partition.partition} has no position"
+        self._in_hand.give(partition, partition.position, next_offset)
+        partition.advance_to(count, next_offset)
 
     def _peek(self) -> bool:
         """Make the next records ready for iteration; False after a wake-up."""
@@ -133,9 +195,7 @@ class RecordReader:
                 for partition in self._in_turn():
                     batch = partition.peek(self._config.max_poll_records)
                     if batch is not None:
-                        records = records_of(partition.partition, batch)
-                        given = self._deserializers.apply(records) if self._deserializers else iter(records)
-                        self._iterating = partition, given
+                        self._iterating = partition, self._builder.one_by_one(partition.partition, batch)
                         return True
 
     def _in_turn(self) -> list[AssignedPartition]:
@@ -183,3 +243,7 @@ class RecordReader:
                 error, partition.error = partition.error, None
                 raise error
         return False
+
+
+def _last_offset(batch: pa.RecordBatch) -> int:
+    return int(batch.column("offset")[-1].as_py())

@@ -12,7 +12,9 @@ import pytest
 
 from bus import BusError, Consumer, ConsumerRecord, ErrorCode, TopicPartition
 from bus.arrow_batches import encode_arrow
+from bus.client.deserialization import RecordDeserializationError
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.log_schema import HEADERS_TYPE
 from tests.support.broker_process import free_port
 from tests.support.fake_broker import Answer, BreakStream, Cluster, FakeBroker, Refuse
 
@@ -347,6 +349,60 @@ def test_corrupt_records_are_named_and_fetched_again(broker: FakeBroker) -> None
             consumer.poll(WAIT_MS)
         assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
         assert values(take(consumer, 10)) == list(range(10))
+
+
+def null_header() -> pa.Array:
+    """One header that is null, over a key that is not: no producer of the bus makes it, a stranger may."""
+    child = pa.StructArray.from_arrays(
+        [pa.array(["k"]), pa.array([b"v"])], fields=list(HEADERS_TYPE.value_type), mask=pa.array([True])
+    )
+    return pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), child, type=HEADERS_TYPE)
+
+
+def fill_with_bad_record(broker: FakeBroker, partition: int, count: int, bad: int) -> None:
+    none = pa.array([None], HEADERS_TYPE)
+    headers = pa.concat_arrays([null_header() if number == bad else none for number in range(count)])
+    values_ = pa.array([b"%d" % number for number in range(count)])
+    broker.append(
+        "t", partition, encode_arrow(pa.RecordBatch.from_arrays([values_, headers], names=["value", "headers"]))
+    )
+
+
+def test_record_that_cannot_be_built_costs_itself_alone(broker: FakeBroker) -> None:
+    broker.cluster.create("t", 2)
+    fill_with_bad_record(broker, 0, 10, bad=3)
+    fill(broker, 1, range(10))
+    with Consumer(broker.address, **EARLIEST) as consumer:
+        consumer.assign([T0, T1])
+        read: list[ConsumerRecord] = []
+        raised: list[RecordDeserializationError] = []
+        while len(read) < 19:
+            try:
+                read += consumer.poll(WAIT_MS)
+            except RecordDeserializationError as error:
+                raised.append(error)
+                if len(raised) == 2:  # until the reader steps over it, it comes again
+                    assert consumer.position(T0) == 3
+                    consumer.seek(T0, 4)
+        assert values(read, 0) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+        assert values(read, 1) == list(range(10))
+    assert [(error.partition, error.offset, error.field, error.record.value) for error in raised] == [
+        (T0, 3, "headers", b"3")
+    ] * 2
+    assert "t-0 at offset 3: expected headers" in str(raised[0])
+
+
+def test_iteration_stops_at_a_record_that_cannot_be_built_and_goes_on_behind_it(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+    fill_with_bad_record(broker, 0, 5, bad=2)
+    with Consumer(broker.address, **EARLIEST) as consumer:
+        consumer.assign([T0])
+        assert [next(consumer).offset for _ in range(2)] == [0, 1]
+        for _ in range(2):
+            with pytest.raises(RecordDeserializationError, match="t-0 at offset 2"):
+                next(consumer)
+        consumer.seek(T0, 3)
+        assert [next(consumer).offset for _ in range(2)] == [3, 4]
 
 
 def test_new_leader_is_found_and_nothing_is_read_twice() -> None:

@@ -42,7 +42,7 @@ def take(partition: AssignedPartition, max_records: int) -> list[bytes]:
     rows = partition.peek(max_records)
     if rows is None:
         return []
-    partition.advance(rows)
+    partition.advance_to(rows.num_rows, rows.column("offset")[-1].as_py() + 1)
     values: list[bytes] = rows.column("value").to_pylist()
     return values
 
