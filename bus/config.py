@@ -95,6 +95,7 @@ class BrokerConfig:
     listen: str = "127.0.0.1:9094"
     advertise: str = ""
     num_partitions: int = 1
+    auto_create_topics_enable: bool = True
     message_max_bytes: int = 1048588
     compression_type: str = "producer"
     log_message_timestamp_type: str = "CreateTime"
@@ -168,6 +169,11 @@ _BROKER_KEYS = (
         ConfigType.INT,
         "Partitions of a new topic whose creator names no number.",
         Between(1, PARTITIONS_MAX),
+    ),
+    _key(
+        "auto.create.topics.enable",
+        ConfigType.BOOLEAN,
+        "Whether a topic is created when a producer or a consumer that may create it asks for it by name.",
     ),
     _key(
         "message.max.bytes",

@@ -37,6 +37,7 @@ from bus.topics.cluster_decisions import (
     DeleteTopic,
     TopicResult,
     decide_alter_topic_configs,
+    decide_auto_create_topic,
     decide_create_internal_topic,
     decide_create_partitions,
     decide_create_topic,
@@ -210,6 +211,29 @@ class Cluster:
         answers = await self._change(decisions, prepare=self._create_tables)
         self._warn_of_contradictions(answers)
         return answers
+
+    async def auto_create_topics(self, names: Sequence[str]) -> dict[str, Refused]:
+        """Create those that do not exist, for a client that asked for them by name; the refusals, by name. Does
+        nothing if `auto.create.topics.enable` is false. Callers at once get one and the same topic."""
+        missing = [name for name in dict.fromkeys(names) if name not in self._state.topics]
+        if not missing or not self.config.auto_create_topics_enable:
+            return {}
+        decisions = [
+            functools.partial(
+                decide_auto_create_topic,
+                name=name,
+                topic_id=self._new_topic_id(),
+                leader_id=self._endpoint.broker_id,
+                partitions_default=self.config.num_partitions,
+                broker=self.config,
+            )
+            for name in missing
+        ]
+        answers = await self._change(decisions, prepare=self._create_tables)
+        created = [answer for answer in answers if not isinstance(answer, Refused)]
+        for topic in created:
+            _log.info("topic %s was created for a client that asked for it", topic.name, extra={"topic": topic.name})
+        return {name: answer for name, answer in zip(missing, answers, strict=True) if isinstance(answer, Refused)}
 
     async def create_internal_topic(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> TopicAnswer:
         """The topic as it is, created if it was not there. Callers at once get one and the same."""

@@ -113,6 +113,33 @@ def decide_create_topic(
     )
 
 
+def decide_auto_create_topic(
+    state: ClusterState,
+    name: str,
+    *,
+    topic_id: str,
+    leader_id: int,
+    partitions_default: int,
+    broker: BrokerConfig | None = None,
+) -> TopicStep:
+    """For a client that asks for a topic by name and may create it: the topic as it is, or a new one with the broker's
+    defaults. Refused: INVALID_TOPIC_EXCEPTION (name illegal, internal or colliding); UNKNOWN_TOPIC_OR_PARTITION for a
+    topic of the bus's own that is not there yet: it comes when the bus needs it."""
+    topic = state.topics.get(name)
+    if topic is not None:
+        return Step(_result(topic))
+    if name in (CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC):
+        return Step(Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found {name!r}"))
+    return decide_create_topic(
+        state,
+        CreateTopic(name),
+        topic_id=topic_id,
+        leader_id=leader_id,
+        partitions_default=partitions_default,
+        broker=broker,
+    )
+
+
 def decide_create_internal_topic(
     state: ClusterState, name: str, *, topic_id: str, leader_id: int, partitions: int, configs: Mapping[str, str]
 ) -> TopicStep:

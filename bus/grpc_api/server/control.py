@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bus.config_keys import ConfigEntry
 from bus.errors import ErrorCode, Refused, StorageFault
@@ -13,6 +13,9 @@ from bus.runtime.cluster import Cluster, TopicAnswer
 from bus.topics.cluster import Topic
 from bus.topics.cluster_decisions import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
 from bus.topics.configs import AlterOperation, ConfigOperation
+
+# Of one request: each is a table of the storage, and the others are asked for again.
+_AUTO_CREATED_MAX = 100
 
 
 class ControlHandler:
@@ -51,8 +54,13 @@ class ControlHandler:
         return answer
 
     async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        asked = list(request.topics)
+        refused: Mapping[str, Refused] = {}
+        if request.allow_auto_topic_creation:
+            missing = [name for name in asked if name not in self._cluster.state.topics]
+            refused = await self._cluster.auto_create_topics(missing[:_AUTO_CREATED_MAX])
         state = self._cluster.state
-        names = list(request.topics) or sorted(state.topics)
+        names = asked or sorted(state.topics)
         return pb.MetadataResponse(
             cluster_id=self._cluster.storage.cluster_id,
             controller_id=self._cluster.endpoint.broker_id,
@@ -60,16 +68,16 @@ class ControlHandler:
                 pb.Broker(broker_id=broker.broker_id, host=broker.host, port=broker.port)
                 for broker in state.brokers.values()
             ],
-            topics=[self._topic(name, state.topics.get(name)) for name in names],
+            topics=[self._topic(name, state.topics.get(name), refused.get(name)) for name in names],
             root=self._cluster.storage.root_url,
         )
 
-    def _topic(self, name: str, topic: Topic | None) -> pb.TopicMetadata:
+    def _topic(self, name: str, topic: Topic | None, refused: Refused | None) -> pb.TopicMetadata:
+        """`refused`: why it was not created for the caller."""
         if topic is None:
             answer = pb.TopicMetadata(name=name)
-            _set_error(
-                answer, Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found {name!r}")
-            )
+            unknown = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found {name!r}")
+            _set_error(answer, refused or unknown)
             return answer
         return pb.TopicMetadata(
             name=name,
