@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from bus.cli.failures import debug_option, report_failure, translated_failures
+from bus.client.first_contact import broker_needed
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 
@@ -74,7 +75,7 @@ class BusGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         if ctx.parent is not None:
             return super().invoke(ctx)
-        with translated_failures(ctx):
+        with translated_failures(ctx), broker_needed():
             return super().invoke(ctx)
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from bus.client import offset_targets as targets
 from bus.client.admin_groups import GroupAdmin
@@ -18,6 +18,7 @@ from bus.client.admin_logs import LogAdmin
 from bus.client.admin_views import ViewAdmin
 from bus.client.cluster import Cluster, error_of
 from bus.client.configs import AdminConfig, parse_addresses, parse_config
+from bus.client.connections import NotConnected
 from bus.client.failures import raise_failures
 from bus.client.group_calls import GroupCalls
 from bus.client.group_values import CommittedOffset, GroupDescription, GroupListing
@@ -38,6 +39,8 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.json_views import JsonView
 from bus.model import TopicPartition
 from bus.point_in_time import Bound
+
+ResultT = TypeVar("ResultT")
 
 _RESOURCE_TYPES = {"topic": pb.RESOURCE_TYPE_TOPIC, "broker": pb.RESOURCE_TYPE_BROKER}
 _OPERATIONS = {
@@ -61,10 +64,7 @@ class Admin:
         calls = GroupCalls(self._cluster, timeout_ms=self._config.default_api_timeout_ms, retries=self._config.retries)
         self._groups = GroupAdmin(self._cluster, calls)
         self._logs = LogAdmin(self._cluster, self._config)
-        self._views = ViewAdmin(
-            self._on_controller,
-            lambda method, request: self._retrying(lambda: self._cluster.call(method, request)),
-        )
+        self._views = ViewAdmin(self._on_controller, self._ask)
 
     # ------------------------------------------------------------ topics
 
@@ -101,7 +101,7 @@ class Admin:
 
     def list_topics(self, include_internal: bool = False) -> list[str]:
         """Names, sorted."""
-        response = self._retrying(self._cluster.describe)
+        response = self._describe()
         return sorted(topic.name for topic in response.topics if include_internal or not topic.is_internal)
 
     def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicDescription]:
@@ -109,7 +109,7 @@ class Admin:
         wanted = [] if names is None else list(names)
         if names is not None and not wanted:
             return {}
-        response = self._retrying(lambda: self._cluster.describe(wanted))
+        response = self._describe(wanted)
         raise_failures([(topic.name, topic.error_code, topic.error_message) for topic in response.topics])
         return {topic.name: _topic_description(topic) for topic in response.topics}
 
@@ -120,7 +120,7 @@ class Admin:
     ) -> list[ConfigDescription]:
         """The configs of a topic, or with `kind` "broker" of a broker (`name` empty: the one that answers)."""
         request = pb.DescribeConfigsRequest(resources=[_resource(name, kind)], keys=keys)
-        response = self._retrying(lambda: self._cluster.call("DescribeConfigs", request))
+        response = self._ask("DescribeConfigs", request)
         raise_failures([(r.resource.name, r.error_code, r.error_message) for r in response.resources])
         return [_config_description(entry) for result in response.resources for entry in result.entries]
 
@@ -230,7 +230,7 @@ class Admin:
         return list_offsets(self._cluster, wanted, timeout_s=self._config.default_api_timeout_ms / 1000)
 
     def describe_cluster(self) -> ClusterDescription:
-        response = self._retrying(self._cluster.describe)
+        response = self._describe()
         brokers = sorted(response.brokers, key=lambda broker: int(broker.broker_id))
         return ClusterDescription(
             cluster_id=response.cluster_id,
@@ -245,10 +245,10 @@ class Admin:
         """All groups, or those in one of `states`, sorted by id."""
         wanted = list(states)
         found: dict[str, GroupListing] = {}
-        for broker in self.describe_cluster().brokers:
-            ask = partial(self._groups.list_on, f"{broker.host}:{broker.port}", wanted)
-            listed = self._retrying(ask)
-            found.update({group.group_id: group for group in listed})
+        deadline = self._deadline()
+        for broker in self._describe(deadline=deadline).brokers:
+            ask = partial(self._groups.list_on, f"{broker.host}:{broker.port}", wanted, deadline)
+            found.update({group.group_id: group for group in self._retrying(ask, deadline)})
         return [found[group_id] for group_id in sorted(found)]
 
     def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
@@ -384,24 +384,37 @@ class Admin:
         raise_failures([(result.name, result.error_code, result.error_message) for result in results])
         return results
 
-    def _on_controller(self, method: str, request: Any) -> Any:
-        """Once, at the controller: after an unknown outcome the second answer would not be the first one's."""
-        self._retrying(self._cluster.describe)
-        return self._cluster.call(method, request, address=self._cluster.controller_address)
+    def _deadline(self) -> float:
+        return time.monotonic() + self._config.default_api_timeout_ms / 1000
 
-    def _retrying(self, ask: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + self._config.default_api_timeout_ms / 1000
-        attempt = 0
-        while True:
-            try:
-                return ask()
-            except BusError as error:
-                delay = self._cluster.backoff.seconds(attempt)
-                is_over = attempt >= self._config.retries or time.monotonic() + delay >= deadline
-                if is_over or not self._cluster.may_retry(error):
-                    raise
-            attempt += 1
-            time.sleep(delay)
+    def _retrying(self, ask: Callable[[], ResultT], deadline: float) -> ResultT:
+        return self._cluster.retry(ask, deadline=deadline, retries=self._config.retries)
+
+    def _describe(self, names: Sequence[str] = (), deadline: float | None = None) -> Any:
+        deadline = self._deadline() if deadline is None else deadline
+        return self._retrying(lambda: self._cluster.describe(names, deadline=deadline), deadline)
+
+    def _ask(self, method: str, request: Any) -> Any:
+        """Any broker, as often as it takes: the question changes nothing."""
+        deadline = self._deadline()
+        return self._retrying(lambda: self._cluster.call(method, request, deadline=deadline), deadline)
+
+    def _on_controller(self, method: str, request: Any) -> Any:
+        """At the controller, and once: after an unknown outcome the second answer would not be the first one's. Only
+        what was never sent is sent again."""
+        deadline = self._deadline()
+
+        def ask() -> Any:
+            self._describe(deadline=deadline)
+            address = self._cluster.controller_address
+            return self._cluster.call(method, request, address=address, deadline=deadline, is_repeatable=False)
+
+        return self._cluster.retry(
+            ask,
+            deadline=deadline,
+            retries=self._config.retries,
+            may_retry=lambda error: isinstance(error, NotConnected) and self._cluster.may_retry(error),
+        )
 
 
 def config_text(value: object) -> str:

@@ -57,13 +57,14 @@ class LogAdmin:
         while waiting:
             self._ask_to_delete({one: offsets[one] for one in waiting}, answers, deadline)
             waiting = [one for one in waiting if self._may_ask_again(answers[one])]
-            delay = self._cluster.backoff.seconds(attempt)
-            if attempt >= self._retries or time.monotonic() + delay >= deadline:
+            if not waiting or attempt >= self._retries:
                 break
-            if waiting:
-                attempt += 1
-                time.sleep(delay)
-                self._cluster.forget({one.topic for one in waiting})
+            error = answers[waiting[0]]
+            assert isinstance(error, BusError), "only what failed is asked again"
+            if not self._cluster.pause(attempt, error, deadline):
+                break
+            attempt += 1
+            self._cluster.forget({one.topic for one in waiting})
         raise_failures(
             [
                 (str(one), int(answer.code), answer.message) if isinstance(answer, BusError) else (str(one), 0, "")
@@ -96,7 +97,7 @@ class LogAdmin:
                 ]
             )
             try:
-                response = self._cluster.call("DeleteRecords", request, address=address)
+                response = self._cluster.call("DeleteRecords", request, address=address, deadline=deadline)
             except BusError as error:
                 answers.update(dict.fromkeys(partitions, error))
                 continue

@@ -1,8 +1,9 @@
-"""What a client knows of the cluster: its brokers, the leaders of its topics, one gRPC channel for each address.
+"""What a client knows of the cluster, its brokers and the leaders of its topics, and the calls that it makes there.
 
-Guards one promise: a leader once known is never replaced by an older one (leader epochs of a topic id only grow here).
-Makes calls and translates their failures into `BusError`; whether to try again is the caller's decision, but for
-metadata, which every caller needs. Safe to use from several threads; no lock is held during a call.
+Guards two promises: a leader once known is never replaced by an older one (leader epochs of a topic id only grow here),
+and a call that was given a deadline ends by it, however many attempts, pauses and addresses it takes. `retry` is the
+one loop that repeats what may succeed later; it waits for a broker that is not there yet as it does for one that went
+away. Safe to use from several threads; no lock is held during a call.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import grpc
 
+from bus.client.connections import SERVICE, Connection, Connections, NotConnected, closed_client
+from bus.client.first_contact import is_broker_needed
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 
-# Kafka's socket.connection.setup.timeout.ms: TCP and the first frames of HTTP/2, on a machine that may be busy.
-_CONNECT_TIMEOUT_MS = 10_000
-_SERVICE = pb.DESCRIPTOR.services_by_name["Bus"]
+RETRIES_MAX = 2**31 - 1
+# An attempt gets this at least, however late it comes: a healthy broker answers within it.
+_ATTEMPT_S_MIN = 0.5
+
+ResultT = TypeVar("ResultT")
 
 
 class ConnectionConfig(Protocol):
@@ -76,35 +81,6 @@ class Backoff:
         return bounded * random.uniform(0.8, 1.2) / 1000
 
 
-def translate_rpc_error(error: grpc.RpcError, *, address: str, what: str) -> BusError:
-    """A gRPC status as the error of the bus that tells a user what to do."""
-    status, details = error.code(), error.details() or "no details"
-    match status:
-        case grpc.StatusCode.UNAVAILABLE:
-            return _unreachable(address, details)
-        case grpc.StatusCode.CANCELLED:
-            return BusError(ErrorCode.NETWORK_EXCEPTION, f"{what} at {address} was cancelled: {details}")
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return BusError(ErrorCode.REQUEST_TIMED_OUT, f"{what} at {address}: no answer in time")
-        case grpc.StatusCode.INVALID_ARGUMENT:
-            return BusError(ErrorCode.INVALID_REQUEST, f"{what} at {address}: {details}")
-        case grpc.StatusCode.UNIMPLEMENTED:
-            return BusError(ErrorCode.UNSUPPORTED_VERSION, f"{what} is not known to the server at {address}: {details}")
-        case grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return BusError(ErrorCode.RECORD_LIST_TOO_LARGE, f"{what} at {address}: {details}")
-        case _:
-            return BusError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{what} at {address}: {status.name}: {details}")
-
-
-def _unreachable(address: str, details: str) -> BusError:
-    if "refused" in details.lower():
-        return BusError(
-            ErrorCode.NETWORK_EXCEPTION,
-            f"no broker listens at {address} (connection refused); start one with: bus serve --listen {address}",
-        )
-    return BusError(ErrorCode.NETWORK_EXCEPTION, f"the broker at {address} cannot be reached: {details}")
-
-
 def error_of(code: int, message: str) -> BusError:
     """The error of one item of a response. A code that this client does not know is UNKNOWN_SERVER_ERROR."""
     try:
@@ -120,25 +96,58 @@ class Cluster:
         self._bootstrap = tuple(bootstrap)
         self._config = config
         self._lock = threading.Lock()
-        self._channels: dict[str, grpc.Channel] = {}
-        self._calls: dict[tuple[str, str], Callable[..., Any]] = {}
+        self._connections = Connections(config)
         self._brokers: dict[int, str] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._last_good: str | None = None
         self._controller_id = -1
-        self._is_closed = False
+        self._closed = threading.Event()
+        self._waits_for_brokers = not is_broker_needed()
+        self.was_reached = False  # True after the first answer of any broker
         self.headers = (("client-id", config.client_id),)
         self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
-
-    @property
-    def was_reached(self) -> bool:
-        """True after the first answer of any broker."""
-        return self._last_good is not None
+        self._reconnect_backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms)
 
     @property
     def controller_address(self) -> str | None:
         """None while it is not known; then any broker will do."""
         return self._brokers.get(self._controller_id)
+
+    # ------------------------------------------------------------ trying again
+
+    def may_retry(self, error: BusError) -> bool:
+        """Whether the same may succeed later. A broker's word that a topic does not exist is final here."""
+        is_final = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        is_patient = self.was_reached or self._waits_for_brokers
+        return error.retriable and not is_final and is_patient and not self._closed.is_set()
+
+    def retry(
+        self,
+        ask: Callable[[], ResultT],
+        *,
+        deadline: float,
+        retries: int = RETRIES_MAX,
+        may_retry: Callable[[BusError], bool] | None = None,
+    ) -> ResultT:
+        """What `ask` returns, asked again with growing pauses while its error may pass (`may_retry`, or this cluster's)
+        and until `deadline`, on `time.monotonic`. Raises the last error. `ask` bounds its own calls."""
+        may_retry = may_retry or self.may_retry
+        attempt = 0
+        while True:
+            try:
+                return ask()
+            except BusError as error:
+                if attempt >= retries or not may_retry(error) or not self.pause(attempt, error, deadline):
+                    raise
+            attempt += 1
+
+    def pause(self, attempt: int, error: BusError, deadline: float) -> bool:
+        """Wait before the next attempt; False if no time is left for one, or this client is closed."""
+        is_apart = error.code is ErrorCode.NETWORK_EXCEPTION
+        backoff_s = (self._reconnect_backoff if is_apart else self.backoff).seconds(attempt)
+        left_s = deadline - time.monotonic()
+        is_closed = left_s <= 0 or self._closed.wait(min(backoff_s, left_s))
+        return not is_closed and backoff_s < left_s
 
     # ------------------------------------------------------------ metadata
 
@@ -152,35 +161,39 @@ class Cluster:
         """None while no leader is known, or its address is not."""
         return self._brokers.get(info.partitions[partition].leader_id)
 
-    def wait_topic(self, name: str, *, timeout_s: float) -> TopicInfo:
+    def wait_topic(self, name: str, *, timeout_s: float, may_create: bool = False) -> TopicInfo:
         """The topic from the cache, else from a broker, trying again while that may help.
 
-        Raises `BusError` at once if the topic does not exist, or if no broker was ever reached.
+        Raises `BusError`, at once if the topic does not exist; with `may_create` the broker is asked to create it, and
+        it is waited for.
         """
         info = self._topics.get(name)
         if info is not None and not self.is_stale(info):
             return info
         deadline = time.monotonic() + timeout_s
-        attempt = 0
-        while True:
-            try:
-                return self.refresh([name])[name]
-            except BusError as error:
-                delay = self.backoff.seconds(attempt)
-                if not self.may_retry(error) or time.monotonic() + delay >= deadline:
-                    raise
-            attempt += 1
-            time.sleep(delay)
+        return self.retry(
+            lambda: self.refresh([name], deadline=deadline, may_create=may_create)[name],
+            deadline=deadline,
+            may_retry=self._may_come_to_be if may_create else None,
+        )
+
+    def _may_come_to_be(self, error: BusError) -> bool:
+        return error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or self.may_retry(error)
 
     def wait_partition(self, name: str, partition: int, *, timeout_s: float) -> TopicInfo:
         """As `wait_topic`, and the topic has this partition: what the cache does not know yet is asked for once."""
+        deadline = time.monotonic() + timeout_s
         info = self.wait_topic(name, timeout_s=timeout_s)
+        return self.with_partition(info, partition, deadline=deadline)
+
+    def with_partition(self, info: TopicInfo, partition: int, *, deadline: float) -> TopicInfo:
+        """`info`, or a newer one, if the topic has this partition. Raises `BusError` UNKNOWN_TOPIC_OR_PARTITION."""
         if partition >= len(info.partitions):
-            info = self.refresh([name])[name]
+            info = self.refresh([info.name], deadline=deadline)[info.name]
         if not 0 <= partition < len(info.partitions):
             raise BusError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"expected a partition of {name!r} from 0 to {len(info.partitions) - 1}, found {partition}",
+                f"expected a partition of {info.name!r} from 0 to {len(info.partitions) - 1}, found {partition}",
             )
         return info
 
@@ -192,15 +205,13 @@ class Cluster:
                 if info is not None:
                     self._topics[name] = replace(info, fetched_at=-math.inf)
 
-    def may_retry(self, error: BusError) -> bool:
-        """A broker's word that a topic does not exist is final; so is a first contact that finds no broker at all."""
-        is_final = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return error.retriable and not is_final and self.was_reached and not self._is_closed
-
-    def refresh(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+    def refresh(
+        self, names: Iterable[str], *, deadline: float | None = None, may_create: bool = False
+    ) -> dict[str, TopicInfo]:
         """Ask a broker for these topics. Raises the error of the first one that has one; the others are cached."""
         wanted = list(names)
-        response = self.call("Metadata", pb.MetadataRequest(topics=wanted))
+        request = pb.MetadataRequest(topics=wanted, allow_auto_topic_creation=may_create)
+        response = self.call("Metadata", request, deadline=deadline)
         failure: BusError | None = None
         found: dict[str, TopicInfo] = {}
         with self._lock:
@@ -218,9 +229,10 @@ class Cluster:
             raise failure
         return found
 
-    def describe(self, names: Iterable[str] = ()) -> Any:
+    def describe(self, names: Iterable[str] = (), *, deadline: float | None = None, may_create: bool = False) -> Any:
         """The broker's whole `MetadataResponse`, unfiltered; no names: all topics."""
-        response = self.call("Metadata", pb.MetadataRequest(topics=list(names)))
+        request = pb.MetadataRequest(topics=list(names), allow_auto_topic_creation=may_create)
+        response = self.call("Metadata", request, deadline=deadline)
         with self._lock:
             self._take_brokers(response)
         return response
@@ -241,122 +253,135 @@ class Cluster:
 
     # ------------------------------------------------------------ calls
 
-    def call(self, method: str, request: Any, *, address: str | None = None, timeout_s: float | None = None) -> Any:
-        """One unary call to `address`, or to whichever broker can be reached. Raises `BusError`."""
-        timeout = self._config.request_timeout_ms / 1000 if timeout_s is None else timeout_s
+    def call(
+        self,
+        method: str,
+        request: Any,
+        *,
+        address: str | None = None,
+        timeout_s: float | None = None,
+        deadline: float | None = None,
+        is_repeatable: bool = True,
+    ) -> Any:
+        """One unary call to `address`, or to whichever broker can be reached. Raises `BusError`.
+
+        It has `timeout_s`, or request.timeout.ms, and ends by `deadline` (`time.monotonic`), if that leaves it half a
+        second. What is not `is_repeatable` goes to the next address only if it was not sent to this one.
+        """
         error: BusError | None = None
         for candidate in [address] if address is not None else self.candidates():
+            limit_s = self._config.request_timeout_ms / 1000 if timeout_s is None else timeout_s
+            if deadline is not None:
+                left_s = deadline - time.monotonic()
+                if error is not None and left_s <= 0:
+                    break
+                limit_s = min(limit_s, max(left_s, _ATTEMPT_S_MIN))
             try:
-                response = self._unary(candidate, method)(request, timeout=timeout, metadata=self.headers)
-            except grpc.RpcError as failure:
-                error = translate_rpc_error(failure, address=candidate, what=method)
-                if error.code is not ErrorCode.NETWORK_EXCEPTION:
-                    raise error from None
-            else:
-                self._last_good = candidate
-                return response
+                return self._call_one(candidate, method, request, limit_s)
+            except BusError as failure:
+                error = failure
+                if not self._may_ask_next(failure, is_repeatable=is_repeatable):
+                    break
+                if self._last_good == candidate:
+                    self._last_good = None
         assert error is not None, "a cluster has at least one address"
-        raise error from None
+        raise error
+
+    def _may_ask_next(self, failure: BusError, *, is_repeatable: bool) -> bool:
+        if isinstance(failure, NotConnected):
+            return True
+        return is_repeatable and failure.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
+
+    def _call_one(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
+        def ask(connection: Connection) -> Any:
+            try:
+                return connection.call(method)(request, timeout=timeout_s, metadata=self.headers)
+            except grpc.RpcError as failure:
+                raise self.failure(connection, failure, method) from None
+
+        _, response = self._connections.start(address, ask)
+        self._note_answer(address)
+        return response
 
     def start_call(
         self, method: str, request: Any, *, address: str, timeout_s: float, on_done: Callable[[Any], None]
     ) -> Callable[[], object]:
         """As `call`, without waiting: `on_done` gets the response or a `BusError`, on a thread of gRPC's. Returns what
         cancels the call. Raises `BusError` if this client is closed."""
-        call: Any = self._unary(address, method)
-        future = call.future(request, timeout=timeout_s, metadata=self.headers)
+        connection, future = self._connections.start(
+            address, lambda found: found.call(method).future(request, timeout=timeout_s, metadata=self.headers)
+        )
 
         def settle(done: Any) -> None:
             try:
                 answer = done.result()
             except grpc.RpcError as failure:
-                answer = translate_rpc_error(failure, address=address, what=method)
+                answer = self.failure(connection, failure, method)
             except grpc.FutureCancelledError:
                 answer = BusError(ErrorCode.NETWORK_EXCEPTION, f"{method} at {address} was cancelled")
             else:
-                self._last_good = address
+                self._note_answer(address)
             on_done(answer)
 
         future.add_done_callback(settle)
         return future.cancel  # type: ignore[no-any-return]
+
+    def _note_answer(self, address: str) -> None:
+        self._last_good = address
+        self.was_reached = True
 
     def candidates(self) -> list[str]:
         """Every address that may be a broker's, the likeliest first."""
         preferred = [self._last_good] if self._last_good is not None else []
         return list(dict.fromkeys([*preferred, *self._brokers.values(), *self._bootstrap]))
 
-    def _unary(self, address: str, method: str) -> Callable[..., Any]:
-        call = self._calls.get((address, method))
-        if call is None:
-            descriptor = _SERVICE.methods_by_name[method]
-            response_class = getattr(pb, descriptor.output_type.name)
-            call = self.channel(address).unary_unary(
-                f"/{_SERVICE.full_name}/{method}",
-                request_serializer=lambda message: message.SerializeToString(),
-                response_deserializer=response_class.FromString,
-            )
-            self._calls[address, method] = call
-        return call
-
     def open_stream(
         self, address: str, method: str, requests: Iterable[Any], serializer: Callable[[Any], bytes] | None
-    ) -> Any:
-        """A bidirectional call; `serializer` None: the requests are serialized already."""
-        response_class = getattr(pb, _SERVICE.methods_by_name[method].output_type.name)
-        stream = self.channel(address).stream_stream(
-            f"/{_SERVICE.full_name}/{method}",
-            request_serializer=serializer,
-            response_deserializer=response_class.FromString,
+    ) -> tuple[Connection, Any]:
+        """A bidirectional call, and the connection that it is on; `serializer` None: the requests are serialized
+        already."""
+        response_class = getattr(pb, SERVICE.methods_by_name[method].output_type.name)
+        return self._connections.start(
+            address,
+            lambda found: found.channel.stream_stream(
+                f"/{SERVICE.full_name}/{method}",
+                request_serializer=serializer,
+                response_deserializer=response_class.FromString,
+            )(iter(requests), metadata=self.headers),
         )
-        return stream(iter(requests), metadata=self.headers)
+
+    def failure(self, connection: Connection, failure: grpc.RpcError, what: str) -> BusError:
+        """What a call or a stream that failed means for a user."""
+        if self._closed.is_set():
+            return closed_client()
+        return self._connections.failure(connection, failure, what)
 
     def open_answers(self, method: str, request: Any, *, address: str) -> Generator[Any, None, None]:
         """A call with many answers, made at once and without a deadline. The generator raises `BusError`; closing it,
         or letting go of it, ends the call."""
-        descriptor = _SERVICE.methods_by_name[method]
-        stream = self.channel(address).unary_stream(
-            f"/{_SERVICE.full_name}/{method}",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=getattr(pb, descriptor.output_type.name).FromString,
-        )(request, metadata=self.headers)
-        return _answers(stream, address=address, method=method)
+        response_class = getattr(pb, SERVICE.methods_by_name[method].output_type.name)
+        connection, stream = self._connections.start(
+            address,
+            lambda found: found.channel.unary_stream(
+                f"/{SERVICE.full_name}/{method}",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=response_class.FromString,
+            )(request, metadata=self.headers),
+        )
+        return self._answers(connection, stream, method)
 
-    def channel(self, address: str) -> grpc.Channel:
-        with self._lock:
-            if self._is_closed:
-                raise BusError(ErrorCode.INVALID_REQUEST, "this client is closed")
-            if address not in self._channels:
-                self._channels[address] = grpc.insecure_channel(address, options=self._channel_options())
-            return self._channels[address]
-
-    def _channel_options(self) -> list[tuple[str, Any]]:
-        return [
-            ("grpc.max_send_message_length", -1),
-            ("grpc.max_receive_message_length", -1),
-            ("grpc.initial_reconnect_backoff_ms", self._config.reconnect_backoff_ms),
-            # By its name a pause, in fact how long one attempt to connect may take.
-            ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),
-            ("grpc.max_reconnect_backoff_ms", self._config.reconnect_backoff_max_ms),
-            # Each client its own connection: two producers of one process must not share one flow-control window.
-            ("grpc.use_local_subchannel_pool", 1),
-        ]
+    def _answers(self, connection: Connection, stream: Any, method: str) -> Generator[Any, None, None]:
+        try:
+            yield from stream
+        except grpc.RpcError as failure:
+            raise self.failure(connection, failure, method) from None
+        finally:
+            stream.cancel()
 
     def close(self) -> None:
-        with self._lock:
-            self._is_closed = True
-            channels, self._channels = self._channels, {}
-            self._calls.clear()
-        for channel in channels.values():
-            channel.close()
-
-
-def _answers(stream: Any, *, address: str, method: str) -> Generator[Any, None, None]:
-    try:
-        yield from stream
-    except grpc.RpcError as failure:
-        raise translate_rpc_error(failure, address=address, what=method) from None
-    finally:
-        stream.cancel()
+        """Ends every call that is under way or waits to be repeated. Safe to repeat."""
+        self._closed.set()
+        self._connections.close()
 
 
 def _topic_info(topic: Any) -> TopicInfo:

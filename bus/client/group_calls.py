@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bus.client.cluster import Cluster, error_of
+from bus.client.connections import NotConnected
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 
@@ -40,6 +41,15 @@ RequestOf = Callable[[Sequence[str]], Any]
 AnswersOf = Callable[[Any], Iterable[GroupAnswer]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    method: str
+    request_of: RequestOf
+    answers_of: AnswersOf
+    is_repeatable: bool
+    deadline: float  # on time.monotonic
+
+
 class GroupCalls:
     def __init__(self, cluster: Cluster, *, timeout_ms: int, retries: int) -> None:
         self._cluster = cluster
@@ -63,48 +73,41 @@ class GroupCalls:
         """
         wanted = list(dict.fromkeys(group_ids))
         answers: dict[str, GroupAnswer] = {}
-        deadline = time.monotonic() + self._timeout_s
+        call = _Call(method, request_of, answers_of, is_repeatable, time.monotonic() + self._timeout_s)
         attempt = 0
         while True:
             waiting = [group_id for group_id in wanted if group_id not in answers]
-            error = self._ask_once(method, waiting, request_of, answers_of, answers, is_repeatable)
+            error = self._ask_once(call, waiting, answers)
             if error is None:
                 return answers
-            delay = self._cluster.backoff.seconds(attempt)
-            if attempt >= self._retries or time.monotonic() + delay >= deadline:
+            if attempt >= self._retries or not self._cluster.pause(attempt, error, call.deadline):
                 raise error
             attempt += 1
-            time.sleep(delay)
 
-    def _ask_once(
-        self,
-        method: str,
-        group_ids: Sequence[str],
-        request_of: RequestOf,
-        answers_of: AnswersOf,
-        answers: dict[str, GroupAnswer],
-        is_repeatable: bool,
-    ) -> BusError | None:
+    def _ask_once(self, call: _Call, group_ids: Sequence[str], answers: dict[str, GroupAnswer]) -> BusError | None:
         """Add to `answers`. The error after which another attempt may succeed; raises any other."""
         by_address: dict[str, list[str]] = {}
         error: BusError | None = None
         for group_id in group_ids:
             try:
-                by_address.setdefault(self._find(group_id), []).append(group_id)
+                by_address.setdefault(self._find(group_id, call.deadline), []).append(group_id)
             except BusError as failure:
                 if not self._cluster.may_retry(failure):
                     raise
                 error = failure
         for address, ids in by_address.items():
             try:
-                response = self._cluster.call(method, request_of(ids), address=address)
+                response = self._cluster.call(
+                    call.method, call.request_of(ids), address=address, deadline=call.deadline
+                )
             except BusError as failure:
                 self._forget(ids)
-                if not is_repeatable or not self._cluster.may_retry(failure):
+                is_unknown = not call.is_repeatable and not isinstance(failure, NotConnected)
+                if is_unknown or not self._cluster.may_retry(failure):
                     raise
                 error = failure
                 continue
-            for answer in answers_of(response):
+            for answer in call.answers_of(response):
                 if answer.code in _NOTHING_DONE:
                     error = error_of(answer.code, answer.message)
                     self._forget([answer.group_id])
@@ -112,10 +115,11 @@ class GroupCalls:
                     answers[answer.group_id] = answer
         return error
 
-    def _find(self, group_id: str) -> str:
+    def _find(self, group_id: str, deadline: float) -> str:
         address = self._addresses.get(group_id)
         if address is None:
-            response = self._cluster.call("FindCoordinator", pb.FindCoordinatorRequest(group_id=group_id))
+            request = pb.FindCoordinatorRequest(group_id=group_id)
+            response = self._cluster.call("FindCoordinator", request, deadline=deadline)
             if response.error_code:
                 raise error_of(response.error_code, response.error_message)
             address = f"{response.coordinator.host}:{response.coordinator.port}"

@@ -42,11 +42,9 @@ def list_offsets(
         error = _ask_leaders(cluster, missing, found, deadline) if missing else None
         if error is None:
             return found
-        delay = cluster.backoff.seconds(attempt)
-        if not cluster.may_retry(error) or time.monotonic() + delay >= deadline:
+        if not cluster.may_retry(error) or not cluster.pause(attempt, error, deadline):
             raise error
         attempt += 1
-        time.sleep(delay)
         cluster.forget({partition.topic for partition in missing if partition not in found})
 
 
@@ -67,7 +65,7 @@ def _ask_leaders(
     for address, partitions in by_address.items():
         request = pb.ListOffsetsRequest(partitions=[_question(p, missing[p]) for p in partitions])
         try:
-            response = cluster.call("ListOffsets", request, address=address)
+            response = cluster.call("ListOffsets", request, address=address, deadline=deadline)
         except BusError as failure:
             error = failure
             continue

@@ -263,7 +263,9 @@ class Producer:
         self.close()
 
     def partitions_for(self, topic: str) -> list[int]:
-        """The partition numbers of `topic`. Raises `BusError`."""
+        """The partition numbers of `topic`. Waits up to max.block.ms for a broker and for the topic. Raises
+        `BusError`."""
+        self._check_process()
         info = self._topic(topic, None, time.monotonic() + self._config.max_block_ms / 1000)
         return list(range(len(info.partitions)))
 
@@ -309,7 +311,21 @@ class Producer:
         if info is not None and (partition is None or 0 <= partition < len(info.partitions)):
             return info
         self._sender.check_usable()
-        return self._cluster.wait_partition(topic, partition or 0, timeout_s=deadline - time.monotonic())
+        info = self._wait_topic(topic, deadline)
+        return info if partition is None else self._cluster.with_partition(info, partition, deadline=deadline)
+
+    def _wait_topic(self, topic: str, deadline: float) -> TopicInfo:
+        """As Kafka's producer: a broker or a topic that is not there yet is waited for."""
+        try:
+            return self._cluster.wait_topic(topic, timeout_s=deadline - time.monotonic(), may_create=True)
+        except BusError as error:
+            if not error.retriable:
+                raise
+            raise BusError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"topic {topic!r} not present in metadata after {self._config.max_block_ms} ms (max.block.ms): "
+                f"{error.message}",
+            ) from error
 
     def _runs(self, part: pa.RecordBatch) -> list[tuple[Any, int]]:
         """The part as payloads of at most max.request.size, each with its record count."""

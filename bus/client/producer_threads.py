@@ -138,15 +138,16 @@ class ProducerThreads:
             return error
         return None
 
-    def _init_producer(self, errand: InitProducer, *, must_succeed: bool = False) -> None:
+    def _init_producer(self, errand: InitProducer, *, deadline: float | None = None) -> None:
+        """With a `deadline` a user waits for it: raises `BusError`."""
         request = pb.InitProducerIdRequest(
             name=self._config.name or "", producer_id=errand.producer_id, producer_epoch=errand.producer_epoch or 0
         )
         try:
-            answer = self._cluster.call("InitProducerId", request)
+            answer = self._cluster.call("InitProducerId", request, deadline=deadline)
             _check(answer)
         except BusError as error:
-            if must_succeed:
+            if deadline is not None:
                 raise
             self.sender.on_no_identity(error)
         else:
@@ -168,7 +169,13 @@ class ProducerThreads:
             )
 
     def ask_where_it_ends(
-        self, address: str, producer_id: int, producer_epoch: int, partitions: Sequence[tuple[str, int, str]]
+        self,
+        address: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[tuple[str, int, str]],
+        *,
+        deadline: float | None = None,
     ) -> Sequence[Any]:
         """ResumeProducer for partitions (topic, number, topic id) of one leader. Raises the first one's `BusError`."""
         request = pb.ResumeProducerRequest(
@@ -179,7 +186,7 @@ class ProducerThreads:
                 for topic, partition, topic_id in partitions
             ],
         )
-        answers = self._cluster.call("ResumeProducer", request, address=address).partitions
+        answers = self._cluster.call("ResumeProducer", request, address=address, deadline=deadline).partitions
         if len(answers) != len(partitions):
             raise BusError(ErrorCode.UNKNOWN_SERVER_ERROR, f"expected {len(partitions)} answers, found {len(answers)}")
         for answer in answers:
@@ -188,27 +195,31 @@ class ProducerThreads:
 
     def last_sequence(self, info: TopicInfo, partition: int, deadline: float) -> int | None:
         """Of this producer, any epoch of it; waits for an identity and a leader until `deadline`."""
-        while True:
-            address = self._cluster.leader_address(info, partition)
-            try:
-                producer_id, epoch = self.sender.identity or self._new_identity()
-                if address is None:
-                    raise BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{info.name}-{partition} has no leader")
-                asked = [(info.name, partition, info.topic_id)]
-                found = self.ask_where_it_ends(address, producer_id, epoch, asked)[0]
-            except BusError as error:
-                if not self._cluster.may_retry(error) or time.monotonic() + 0.1 >= deadline:
-                    raise
-                time.sleep(self._cluster.backoff.seconds(0))
-                info = self._cluster.refresh([info.name])[info.name]
-            else:
-                return None if found.last_sequence < 0 else int(found.last_sequence)
+        known: TopicInfo | None = info
 
-    def _new_identity(self) -> tuple[int, int]:
+        def ask() -> int | None:
+            nonlocal known
+            topic = known or self._cluster.refresh([info.name], deadline=deadline)[info.name]
+            known = None  # a second attempt begins with fresh metadata
+            address = self._cluster.leader_address(topic, partition)
+            producer_id, epoch = self.sender.identity or self._new_identity(deadline)
+            if address is None:
+                raise BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{partition} has no leader")
+            asked = [(topic.name, partition, topic.topic_id)]
+            found = self.ask_where_it_ends(address, producer_id, epoch, asked, deadline=deadline)[0]
+            return None if found.last_sequence < 0 else int(found.last_sequence)
+
+        return self._cluster.retry(ask, deadline=deadline)
+
+    def _new_identity(self, deadline: float) -> tuple[int, int]:
         """The first one; the sender's own question for it may come first, or at the same time."""
-        with self._identity_lock:
+        if not self._identity_lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise BusError(ErrorCode.REQUEST_TIMED_OUT, "InitProducerId: no answer in time")
+        try:
             if self.sender.identity is None:
-                self._init_producer(InitProducer(None, None), must_succeed=True)
+                self._init_producer(InitProducer(None, None), deadline=deadline)
+        finally:
+            self._identity_lock.release()
         identity = self.sender.identity
         assert identity is not None, "an identity was given"
         return identity

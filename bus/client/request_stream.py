@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from bus.client.cluster import Cluster, translate_rpc_error
+from bus.client.cluster import Cluster
 from bus.errors import BusError, ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,9 @@ class RequestStream:
         self._cut_reason: str | None = None
         self._method = method
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._call = cluster.open_stream(address, method, iter(self._requests.get, None), serializer)
+        self._cluster = cluster
+        requests = iter(self._requests.get, None)
+        self._connection, self._call = cluster.open_stream(address, method, requests, serializer)
         self._reader = threading.Thread(target=self._read, name=f"bus-{method.lower()}-{address}", daemon=True)
         self._reader.start()
 
@@ -72,7 +74,7 @@ class RequestStream:
             if self._cut_reason is not None:
                 error = BusError(ErrorCode.NETWORK_EXCEPTION, self._cut_reason)
             else:
-                error = translate_rpc_error(failure, address=self.address, what=self._method)
+                error = self._cluster.failure(self._connection, failure, self._method)
         except BaseException as failure:  # the thread's edge; a callback may say sys.exit()
             logger.exception("reading the answers of %s failed", self.address)
             self._call.cancel()

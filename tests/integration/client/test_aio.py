@@ -131,7 +131,7 @@ def test_refusals_come_through_the_future(broker: FakeBroker) -> None:
         assert [error.code for error in refused if isinstance(error, BusError)] == [
             ErrorCode.INVALID_RECORD,
             ErrorCode.MESSAGE_TOO_LARGE,
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.REQUEST_TIMED_OUT,
         ]
         assert isinstance(refused[2], TypeError)
 

@@ -1,0 +1,162 @@
+"""One gRPC connection for each address, and what a failure of one means.
+
+Guards one promise: a broker that has come back is reached by the next attempt. gRPC lets a channel that could not
+connect rest before it tries again, and fails every call meanwhile; so such a channel is given up at once, and the next
+attempt makes a new one. How soon that is is for whoever repeats the call to decide. Safe to use from several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import grpc
+
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+
+# Kafka's socket.connection.setup.timeout.ms: TCP and the first frames of HTTP/2, on a machine that may be busy.
+_CONNECT_TIMEOUT_MS = 10_000
+SERVICE = pb.DESCRIPTOR.services_by_name["Bus"]
+
+# What gRPC says when there was no connection to send on, so that nothing of the call can have reached a broker.
+_NEVER_CONNECTED = ("failed to connect", "errors resolving", "dns resolution failed")
+
+ResultT = TypeVar("ResultT")
+
+
+class NotConnected(BusError):
+    """There was no connection: the call was not sent."""
+
+
+class ReconnectTimes(Protocol):
+    @property
+    def reconnect_backoff_ms(self) -> int: ...
+    @property
+    def reconnect_backoff_max_ms(self) -> int: ...
+
+
+class Connection:
+    """To one address. `call(method)` is a unary call of the service."""
+
+    __slots__ = ("_calls", "address", "channel")
+
+    def __init__(self, address: str, channel: grpc.Channel) -> None:
+        self.address = address
+        self.channel = channel
+        self._calls: dict[str, Any] = {}
+
+    def call(self, method: str) -> Any:
+        call = self._calls.get(method)
+        if call is None:
+            descriptor = SERVICE.methods_by_name[method]
+            call = self._calls[method] = self.channel.unary_unary(
+                f"/{SERVICE.full_name}/{method}",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=getattr(pb, descriptor.output_type.name).FromString,
+            )
+        return call
+
+
+class Connections:
+    def __init__(self, times: ReconnectTimes) -> None:
+        self._options = _channel_options(times)
+        self._lock = threading.Lock()
+        self._connections: dict[str, Connection] = {}
+        self._is_closed = False
+
+    def start(self, address: str, begin: Callable[[Connection], ResultT]) -> tuple[Connection, ResultT]:
+        """What `begin` makes of the connection to `address`, and which one that was.
+
+        `begin` may be asked again with another connection, if the first one was given up in between: it only starts a
+        call. Raises `BusError` INVALID_REQUEST if this client is closed.
+        """
+        while True:
+            connection = self._get(address)
+            try:
+                return connection, begin(connection)
+            except ValueError:  # gRPC's word for a channel that is closed
+                if self._connections.get(address) is connection:
+                    raise
+
+    def _get(self, address: str) -> Connection:
+        with self._lock:
+            if self._is_closed:
+                raise closed_client()
+            found = self._connections.get(address)
+            if found is None:
+                found = Connection(address, grpc.insecure_channel(address, options=self._options))
+                self._connections[address] = found
+            return found
+
+    def failure(self, connection: Connection, failure: grpc.RpcError, what: str) -> BusError:
+        """What a failed call means for a user. A connection that never came about is given up."""
+        error = translate_rpc_error(failure, address=connection.address, what=what)
+        if isinstance(error, NotConnected):
+            self._give_up(connection)
+        return error
+
+    def _give_up(self, connection: Connection) -> None:
+        with self._lock:
+            if self._connections.get(connection.address) is not connection:
+                return
+            del self._connections[connection.address]
+        # A channel's own thread, on which callbacks run, must not close it: closing waits for that thread.
+        try:
+            threading.Thread(target=connection.channel.close, name="bus-disconnect", daemon=True).start()
+        except RuntimeError:  # the interpreter shuts down, and the connection with it
+            return
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            connections, self._connections = list(self._connections.values()), {}
+        for connection in connections:
+            connection.channel.close()
+
+
+def closed_client() -> BusError:
+    return BusError(ErrorCode.INVALID_REQUEST, "this client is closed")
+
+
+def translate_rpc_error(error: grpc.RpcError, *, address: str, what: str) -> BusError:
+    """A gRPC status as the error of the bus that tells a user what to do."""
+    status, details = error.code(), error.details() or "no details"
+    match status:
+        case grpc.StatusCode.UNAVAILABLE:
+            return _unreachable(address, details)
+        case grpc.StatusCode.CANCELLED:
+            return BusError(ErrorCode.NETWORK_EXCEPTION, f"{what} at {address} was cancelled: {details}")
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return BusError(ErrorCode.REQUEST_TIMED_OUT, f"{what} at {address}: no answer in time")
+        case grpc.StatusCode.INVALID_ARGUMENT:
+            return BusError(ErrorCode.INVALID_REQUEST, f"{what} at {address}: {details}")
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return BusError(ErrorCode.UNSUPPORTED_VERSION, f"{what} is not known to the server at {address}: {details}")
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return BusError(ErrorCode.RECORD_LIST_TOO_LARGE, f"{what} at {address}: {details}")
+        case _:
+            return BusError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{what} at {address}: {status.name}: {details}")
+
+
+def _unreachable(address: str, details: str) -> BusError:
+    if "refused" in details.lower():
+        message = f"no broker listens at {address} (connection refused); start one with: bus serve --listen {address}"
+    else:
+        message = f"the broker at {address} cannot be reached: {details}"
+    is_sent = not any(sign in details.lower() for sign in _NEVER_CONNECTED)
+    return (BusError if is_sent else NotConnected)(ErrorCode.NETWORK_EXCEPTION, message)
+
+
+def _channel_options(times: ReconnectTimes) -> list[tuple[str, Any]]:
+    return [
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.initial_reconnect_backoff_ms", times.reconnect_backoff_ms),
+        # By its name a pause, in fact how long one attempt to connect may take.
+        ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),
+        ("grpc.max_reconnect_backoff_ms", times.reconnect_backoff_max_ms),
+        # Each client its own connection: two producers of one process must not share one flow-control window.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]

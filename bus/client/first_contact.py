@@ -1,0 +1,27 @@
+"""Whether a client waits for a broker that was never there.
+
+A program does, as with Kafka: it may be started before its broker, and time-outs say for how long. A command of a shell
+does not: there a wrong address is to be told at once. Imports nothing, since every command of the shell imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_is_broker_needed: ContextVar[bool] = ContextVar("is_broker_needed", default=False)
+
+
+def is_broker_needed() -> bool:
+    return _is_broker_needed.get()
+
+
+@contextmanager
+def broker_needed() -> Iterator[None]:
+    """Clients that are made in here fail at once if their first contact finds no broker."""
+    token = _is_broker_needed.set(True)
+    try:
+        yield
+    finally:
+        _is_broker_needed.reset(token)
