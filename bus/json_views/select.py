@@ -108,7 +108,7 @@ class SparkDialect:
     be null as a whole, so such lists are texts first, and parsed element by element."""
 
     def name(self, name: str) -> str:
-        return f"`{name}`"
+        return "`" + name.replace("`", "``") + "`"
 
     def parse(self, view: JsonView) -> tuple[tuple[str, str], ...]:
         row = StructType(tuple(Field(field.name, _spark_shape(field.type)) for field in view.fields))
@@ -138,7 +138,7 @@ class DuckdbDialect:
     where there is a trace of them at all."""
 
     def name(self, name: str) -> str:
-        return f'"{name}"'
+        return '"' + name.replace('"', '""') + '"'
 
     def parse(self, view: JsonView) -> tuple[tuple[str, str], ...]:
         shape = _quote(json.dumps({field.name: _duckdb_shape(field.type) for field in view.fields}))

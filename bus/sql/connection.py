@@ -4,7 +4,7 @@ Each topic is a view of its name, with the columns that bus/sql/views.py describ
 bus/system_views.py and those of JSON values that the cluster's metadata has, all of them also in the schema `bus`,
 since a topic of such a name comes first. Guards two promises: a statement sees the last committed version of each
 partition at the time of its `sql()` call, or the point in time that was asked for; and a bus root is only read, without
-a lock.
+a lock: read_only.py judges statements, engine.py locks the engine.
 """
 
 from __future__ import annotations
@@ -21,19 +21,13 @@ from bus.errors import StorageFault
 from bus.json_views import JsonView
 from bus.json_views.select import DUCKDB, select_view
 from bus.point_in_time import Bound, bound_of, check_bound
+from bus.sql.engine import open_engine
+from bus.sql.read_only import NotReadOnly, check_reads_only
 from bus.sql.statement import AmbiguousName, quote_name, quote_offset, tokens, topics_named, views_named
 from bus.sql.views import create_view
 from bus.system_views import VIEW_NAMES, VIEW_SCHEMA, read_view
 from bus.table_snapshots import TableSnapshot, check_plain
 from bus.topic_tables import TopicTables
-
-# Data files never change, so their footers are kept; a query never reaches for the network by itself. Global, since
-# each statement has a cursor of its own, and that is another session.
-_SETTINGS = (
-    "SET GLOBAL TimeZone = 'UTC'; SET GLOBAL parquet_metadata_cache = true; "
-    "SET GLOBAL autoinstall_known_extensions = false"
-)
-
 
 # What a view of a topic shows of each partition: the table, and below which offset.
 _Shown = tuple[list[TableSnapshot], list[int | None]]
@@ -97,8 +91,7 @@ class Connection:
         self._at_offset = at_offset
         self._views: dict[str, _Shown] = {}  # by topic
         self._json_views: set[str] = set()  # in the schema of the bus, by casefolded name
-        self._engine = duckdb.connect()
-        self._engine.execute(_SETTINGS)
+        self._engine = open_engine(self._tables.root)
         self._engine.execute(f"CREATE SCHEMA {VIEW_SCHEMA}")
 
     @property
@@ -109,11 +102,17 @@ class Connection:
     def sql(self, query: str, parameters: Sequence[Any] | None = None) -> Result:
         """Run one statement; `?` and `$1` stand for `parameters`. Raises `SqlError`.
 
+        It reads: SELECT, with all that is one to the engine (WITH, VALUES, FROM, PIVOT, DESCRIBE, SHOW, SUMMARIZE), or
+        EXPLAIN of such a one. What else writes, or reads from elsewhere than this root, is refused before it runs.
         `offset` is the column, unless a number, a parameter or a parenthesis follows it. `SHOW TABLES` lists the
         topics and the views of JSON values. A name that is no plain word, like "my-topic", is written in double quotes.
         """
         try:
             topics = self.topics
+            query = quote_offset(query)
+            # A cursor of its own, so that the rows of an earlier statement can still be read.
+            session = self._engine.cursor()
+            statement = check_reads_only(session, query)
             if " ".join(token.text for token in tokens(query)).casefold().rstrip("; ") == "show tables":
                 names = [*topics, *sorted(view.name for view in self._tables.cluster().views.values())]
                 return Result(pa.table({"name": pa.array(names, pa.string())}).to_reader())
@@ -123,12 +122,10 @@ class Connection:
             for name in views_named(query, VIEW_NAMES, VIEW_SCHEMA):
                 self._refresh_system_view(name, topics)
             self._refresh_json_views(query, topics)
-            # A cursor of its own, so that the rows of an earlier statement can still be read.
-            session = self._engine.cursor()
-            relation = session.sql(quote_offset(query), params=parameters)
-            if relation is None:
-                return Result(pa.table({}).to_reader())
-            return Result(pa.RecordBatchReader.from_stream(relation), session)
+            relation = session.sql(statement, params=parameters)
+            return Result(pa.RecordBatchReader.from_stream(relation), (session, self._engine))
+        except NotReadOnly as error:
+            raise SqlError(str(error)) from None
         except AmbiguousName as error:
             raise SqlError(f"{error}; see the topics with SHOW TABLES") from None
         except StorageFault as fault:
@@ -165,6 +162,7 @@ class Connection:
         self._refresh_view(view.topic)
         name = f"{VIEW_SCHEMA}.{quote_name(view.name)}"
         select = select_view(view, DUCKDB, f"main.{quote_name(view.topic)}")
+        check_reads_only(self._engine, select)
         self._engine.execute(f"CREATE OR REPLACE VIEW {name} AS {select}")
         self._json_views.add(view.name.casefold())
         if view.name.casefold() not in map(str.casefold, topics):

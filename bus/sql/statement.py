@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import duckdb
 
@@ -77,7 +78,7 @@ def quote_offset(query: str) -> str:
     parts = []
     end = 0
     spoken = list(tokens(query))
-    for token, following in zip(spoken, [*spoken[1:], None], strict=True):
+    for token, following in zip_longest(spoken, spoken[1:]):
         if token.is_name and not token.is_quoted and token.text.casefold() == "offset":
             is_clause = following is not None and (following.text[0].isdigit() or following.text[0] in "?$(")
             if not is_clause:

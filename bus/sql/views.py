@@ -61,7 +61,7 @@ def _select(parts: Sequence[_Part]) -> str:
     is_shared = len(parts) > 1
     partition = _FOLDER if is_shared else f"{snapshots[0].partition.partition}::INTEGER"
     columns = ", ".join(_columns(snapshots[0], partition))
-    files = _escape_globs(", ".join(quote_text(file) for snapshot in snapshots for file in snapshot.files))
+    files = escape_globs(", ".join(quote_text(file) for snapshot in snapshots for file in snapshot.files))
     options = f"hive_partitioning = false, filename = {'true' if is_shared else 'false'}"
     return f"SELECT {columns} FROM read_parquet([{files}], {options}){parts[0].where}"
 
@@ -87,7 +87,8 @@ def _columns(snapshot: TableSnapshot, partition: str) -> list[str]:
     return columns + raw
 
 
-def _escape_globs(paths: str) -> str:
+def escape_globs(paths: str) -> str:
+    """For the engine, which takes every path for a pattern."""
     return re.sub(r"([*?\[])", r"[\1]", paths)
 
 
