@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from bus.cli.sql_spark_check import check_calls, check_reads_only
 from bus.point_in_time import Bound
 from bus.sql import SqlError
 from bus.sql.connection import check_topic_of
+from bus.sql.read_only import NotReadOnly
 from bus.sql.statement import AmbiguousName, quote_name, topics_named, views_named
 from bus.system_views import VIEW_NAMES, VIEW_SCHEMA
 from bus.topic_tables import TopicTables
@@ -52,6 +54,7 @@ def run_statement(
     spark = session("bus sql", conf=settings)
     spark.sparkContext.setLogLevel("ERROR")
     try:
+        check_reads_only(spark, statement)
 
         def read(topic: str) -> DataFrame:
             return read_topic(spark, root, topic, at_version=at_version, at_offset=at_offset)
@@ -63,7 +66,11 @@ def run_statement(
         for view in chosen:
             check_topic_of(view, topics)
         register_json_views(spark, tables, chosen, read)
-        return spark.sql(statement).toArrow()
+        frame = spark.sql(statement)
+        check_calls(frame)
+        return frame.toArrow()
+    except NotReadOnly as error:
+        raise SqlError(str(error)) from None
     except PySparkException as error:
         raise SqlError(_plain(error, topics, [*VIEW_NAMES, *sorted(view.name for view in views.values())])) from None
     finally:

@@ -84,3 +84,13 @@ def test_views_of_the_root_answer_in_spark_by_either_name(root: Path) -> None:
     )
     answered = answers(root, "spark", statement, "--format", "csv")
     assert answered.stdout.splitlines()[1:] == ["my-topic,0,6,0", "my-topic,1,6,0"], answered.stderr
+
+
+@pytest.mark.timeout(120)
+def test_a_statement_that_writes_is_refused_by_spark_too(root: Path) -> None:
+    table = root / "topics" / "my-topic" / "0"
+    before = sorted(path for path in root.rglob("*"))
+    refused = answers(root, "spark", f"VACUUM delta.`{table}` RETAIN 0 HOURS")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.splitlines()[-1].startswith("error: expected one statement that reads: SELECT, EXPLAIN")
+    assert sorted(path for path in root.rglob("*")) == before
