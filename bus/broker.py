@@ -54,12 +54,13 @@ class Broker:
         """Raises `AddressInUse`, `RootInUse`, `RootNotUsable` or another `StorageFault`; then nothing is left open."""
         started = time.monotonic()
         self.port = self._server.bind()
+        cluster: Cluster | None = None
         try:
             address = self._config.advertised_address(self.port)
             if self._storage is None:
                 holder = f"broker {self._config.broker_id} at {address}, pid {os.getpid()}"
                 self._storage = open_storage(self._config.root, holder=holder)
-            self.cluster = Cluster(
+            self.cluster = cluster = Cluster(
                 self._storage,
                 self._config,
                 clock=self._clock,
@@ -82,6 +83,8 @@ class Broker:
             if self._coordinator is not None:
                 self._coordinator.close()
             await self._tasks.cancel()
+            if cluster is not None:
+                await cluster.end_changes()
             self._close()
             raise
         _log.info(
@@ -96,6 +99,7 @@ class Broker:
         if self._coordinator is not None:
             self._coordinator.close()
         await self._server.stop()
+        await self.cluster.end_changes()
         await self.cluster.end_maintenance()
         await self._tasks.join()
         self._close()

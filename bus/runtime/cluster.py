@@ -1,8 +1,10 @@
 """The broker's knowledge of the cluster, and the partitions it leads.
 
-Theory of operation. What the broker knows is `__cluster_metadata` replayed. Changes are decided one after another under
-one lock, appended as one commit, applied, and only then answered. Tables of a new topic are created before the record
-that makes it exist, so a topic never points at nothing; files of a deleted topic go after the record that ends it.
+Theory of operation. What the broker knows is `__cluster_metadata` replayed, and changes as metadata_log.py says. Tables
+of a new topic are created before the record that makes it exist, so a topic never points at nothing; files of a deleted
+topic go after the record that ends it. Both take long, so other changes do not wait for them: who creates or deletes a
+topic has its name for as long as that takes (topic_names_in_use.py). What a call has begun here runs to its end in a
+task of the broker's, also if the caller goes away.
 """
 
 from __future__ import annotations
@@ -11,25 +13,26 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bus.config import BrokerConfig, describe_broker_config
 from bus.config_keys import ConfigEntry
-from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
+from bus.errors import ErrorCode, Refused, StorageFault
 from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, ProducerStamp, Step, TopicPartition
 from bus.partition_log.appends import AppendRules
-from bus.ports import Clock, Committed, PartitionTable, Storage, TypedLog
+from bus.ports import Clock, PartitionTable, Storage
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.maintenance import IoThrottle, Maintenance, MaintenanceClock
 from bus.runtime.maintenance_ticker import MaintenanceTicker
+from bus.runtime.metadata_log import Decide, MetadataLog
 from bus.runtime.partition import Partition
 from bus.runtime.partition_settings import PartitionSettings, settings_of
 from bus.runtime.producer_id_pool import ProducerIdPool
 from bus.runtime.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, Topic, apply, replay_cluster
+from bus.runtime.topic_names_in_use import TopicNamesInUse
+from bus.topics.cluster import ClusterState, Topic
 from bus.topics.cluster_decisions import (
     AlterTopicConfigs,
     CreatePartitions,
@@ -45,7 +48,7 @@ from bus.topics.cluster_decisions import (
     decide_start_broker,
     decide_topic_files_deleted,
 )
-from bus.topics.cluster_records import ClusterRecord, encode_record
+from bus.topics.cluster_records import ClusterRecord
 from bus.topics.configs import describe_topic_configs, find_contradiction, resolve_topic_config
 from bus.topics.names import is_internal_topic
 from bus.topics.producer_decisions import (
@@ -59,7 +62,6 @@ from bus.topics.view_decisions import CreateView, decide_create_view, decide_del
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 TopicAnswer = TopicResult | Refused
 OnTopicDeleted = Callable[[str, str], None]
 
@@ -82,14 +84,12 @@ class Cluster:
         self._calls = calls
         self._tasks = tasks
         self._cache = TailCache(config.log_cache_bytes)
-        self._state: ClusterState = EMPTY_CLUSTER
+        self._metadata = MetadataLog(storage, self, clock=clock, calls=calls)
+        self._begun = TaskScope("cluster")  # what calls have begun
         self._partitions: dict[TopicPartition, Partition] = {}
         self._unusable: dict[TopicPartition, Refused] = {}  # partitions whose table could not be opened
-        self._removals: dict[str, asyncio.Event] = {}  # of deleted topics, by name: set when the files are gone
-        self._changing = asyncio.Lock()
-        self._fenced: Refused | None = None
-        self._is_reload_due = False  # memory may be wrong, and the metadata could not be read yet
-        self._checkpoint: asyncio.Task[None] | None = None
+        self._names = TopicNamesInUse()
+        self._removals: dict[str, set[asyncio.Task[None]]] = {}  # of deleted topics' files, by name, while under way
         self._producer_ids = ProducerIdPool(self._allocate_producer_ids, tasks)
         self._on_topic_deleted: list[OnTopicDeleted] = []
         self._maintenance = Maintenance(
@@ -110,19 +110,24 @@ class Cluster:
         metadata log itself cannot be read or written.
         """
         self._endpoint = endpoint
-        self._metadata: TypedLog = await self._calls.control(self._storage.open_metadata)
-        self._leader_epoch = self._metadata.state.leader_epoch + 1
-        self._state = await self._replay()
-        others = self._state.brokers.keys() - {endpoint.broker_id}
-        (started,) = await self._change(
+        await self._metadata.open()
+        others = self.state.brokers.keys() - {endpoint.broker_id}
+        (started,) = await self._metadata.change(
             [functools.partial(decide_start_broker, endpoint=endpoint, gone_broker_ids=others)]
         )
         if isinstance(started, Refused):
             raise StorageFault(started.message)
-        await asyncio.gather(*(self._open(name) for name in self._state.partitions_led_by(endpoint.broker_id)))
-        for topic_id, name in self._state.deleted_topics.items():
-            self._remove(name, topic_id, partitions=0)
+        await asyncio.gather(*(self._open(name) for name in self.state.partitions_led_by(endpoint.broker_id)))
+        for topic_id, name in self.state.deleted_topics.items():
+            self._remove(name, topic_id)
         self._ticker.start()
+
+    async def end_changes(self) -> None:
+        """Before the broker stops: what calls have begun ends, what comes from now on is refused."""
+        await self._begun.join()
+        while self._removals:
+            await asyncio.wait({task for tasks in self._removals.values() for task in tasks})
+        await self._metadata.end()
 
     async def end_maintenance(self) -> None:
         """Before the broker stops: begin nothing more, give up what is being prepared, and leave logs that are opened
@@ -136,7 +141,7 @@ class Cluster:
 
     @property
     def state(self) -> ClusterState:
-        return self._state
+        return self._metadata.cluster
 
     @property
     def endpoint(self) -> BrokerEndpoint:
@@ -154,7 +159,7 @@ class Cluster:
     def find_partition(self, name: TopicPartition, topic_id: str = "") -> Partition | Refused:
         """`topic_id`, if not empty, has to be the topic's: else it was deleted and created again."""
         partition = self._partitions.get(name)
-        topic = self._state.topics.get(name.topic)
+        topic = self.state.topics.get(name.topic)
         if topic is None:
             return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found {name.topic!r}")
         if topic_id and topic_id != topic.topic_id:
@@ -173,7 +178,7 @@ class Cluster:
 
     def append_rules(self, topic: str) -> AppendRules | None:
         """None if there is no such topic."""
-        found = self._state.topics.get(topic)
+        found = self.state.topics.get(topic)
         return None if found is None else self._settings(found).append_rules
 
     def partition_error(self, name: TopicPartition) -> Refused | None:
@@ -185,7 +190,7 @@ class Cluster:
         return describe_broker_config(self.config)
 
     def describe_topic(self, name: str) -> list[ConfigEntry] | Refused:
-        topic = self._state.topics.get(name)
+        topic = self.state.topics.get(name)
         if topic is None:
             return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found {name!r}")
         return describe_topic_configs(topic.configs, self.config)
@@ -208,7 +213,9 @@ class Cluster:
             )
             for command in commands
         ]
-        answers = await self._change(decisions, prepare=self._create_tables)
+        answers = await self._begun.finish(
+            self._create([command.name for command in commands], decisions), "create-topics"
+        )
         self._warn_of_contradictions(answers)
         return answers
 
@@ -245,7 +252,7 @@ class Cluster:
             partitions=partitions,
             configs=configs,
         )
-        (answer,) = await self._change([decide], prepare=self._create_tables)
+        (answer,) = await self._begun.finish(self._create([name], [decide]), f"create/{name}")
         return answer
 
     async def create_partitions(self, commands: Sequence[CreatePartitions]) -> list[TopicAnswer]:
@@ -253,27 +260,79 @@ class Cluster:
             functools.partial(decide_create_partitions, command=command, leader_id=self._endpoint.broker_id)
             for command in commands
         ]
-        return await self._change(decisions, prepare=self._create_tables)
+        return await self._begun.finish(
+            self._create([command.name for command in commands], decisions), "create-partitions"
+        )
+
+    async def _create(self, names: Sequence[str], decisions: Sequence[Decide[TopicResult]]) -> list[TopicAnswer]:
+        """Tables first, then the records. Only this waits for files of deleted topics of these names."""
+        async with self._names.hold(names):
+            steps = await self._look_ahead_without_removals(names, decisions)
+            answers = [step.response for step in steps]
+            tables: dict[TopicPartition, PartitionTable] = {}
+            prepared: list[int] = []
+            for place, step in enumerate(steps):
+                if step.records and not isinstance(step.response, Refused):
+                    created = await self._create_tables(step.response)
+                    if isinstance(created, Refused):
+                        answers[place] = created
+                    else:
+                        tables.update(created)
+                        prepared.append(place)
+
+            def serve(committed: Sequence[TopicAnswer]) -> None:
+                for name, table in tables.items():
+                    if self.state.leadership(name) is not None:
+                        self._serve(name, table)
+
+            committed = await self._metadata.change([decisions[place] for place in prepared], serve)
+            for place, answer in zip(prepared, committed, strict=True):
+                answers[place] = answer
+            return answers
+
+    async def _look_ahead_without_removals(
+        self, names: Sequence[str], decisions: Sequence[Decide[TopicResult]]
+    ) -> list[Step[ClusterRecord, TopicAnswer]]:
+        while True:
+            steps = await self._metadata.look_ahead(decisions)
+            removals = {task for name in names for task in self._removals.get(name, ())}
+            if not removals:
+                return steps
+            await asyncio.wait(removals)
 
     async def delete_topics(self, commands: Sequence[DeleteTopic]) -> list[TopicAnswer]:
-        answers = await self._change([functools.partial(decide_delete_topic, command=command) for command in commands])
-        for answer in answers:
-            if not isinstance(answer, Refused):
-                self._remove(answer.name, answer.topic_id, answer.partitions)
-                for tell in self._on_topic_deleted:
-                    tell(answer.name, answer.topic_id)
-        return answers
+        return await self._begun.finish(self._delete(commands), "delete-topics")
+
+    async def _delete(self, commands: Sequence[DeleteTopic]) -> list[TopicAnswer]:
+        def remove(answers: Sequence[TopicAnswer]) -> None:
+            for answer in answers:
+                if not isinstance(answer, Refused):
+                    self._remove(answer.name, answer.topic_id)
+                    for tell in self._on_topic_deleted:
+                        tell(answer.name, answer.topic_id)
+
+        known = [command.name for command in commands if command.name in self.state.topics]
+        async with self._names.hold(known):
+            return await self._metadata.change(
+                [functools.partial(decide_delete_topic, command=command) for command in commands], remove
+            )
 
     async def alter_topic_configs(self, commands: Sequence[AlterTopicConfigs]) -> list[TopicAnswer]:
-        answers = await self._change(
-            [functools.partial(decide_alter_topic_configs, command=command, broker=self.config) for command in commands]
+        def configure(answers: Sequence[TopicAnswer]) -> None:
+            for answer in answers:
+                if not isinstance(answer, Refused) and (topic := self.state.topics.get(answer.name)) is not None:
+                    settings = self._settings(topic)
+                    for partition in self._partitions_of(topic.name, len(topic.partitions)):
+                        partition.configure(settings)
+
+        answers = await self._metadata.change(
+            [
+                functools.partial(decide_alter_topic_configs, command=command, broker=self.config)
+                for command in commands
+            ],
+            configure,
         )
         self._warn_of_contradictions(answers)
-        for answer in answers:
-            if not isinstance(answer, Refused) and (topic := self._state.topics.get(answer.name)) is not None:
-                settings = self._settings(topic)
-                for partition in self._partitions_of(topic.name, len(topic.partitions)):
-                    partition.configure(settings)
         return answers
 
     def _warn_of_contradictions(self, answers: Sequence[TopicAnswer]) -> None:
@@ -286,11 +345,11 @@ class Cluster:
     # ------------------------------------------------------------------ views
 
     async def create_view(self, command: CreateView) -> JsonView | Refused:
-        (answer,) = await self._change([functools.partial(decide_create_view, command=command)])
+        (answer,) = await self._metadata.change([functools.partial(decide_create_view, command=command)])
         return answer
 
     async def delete_view(self, name: str) -> JsonView | Refused:
-        (answer,) = await self._change([functools.partial(decide_delete_view, name=name)])
+        (answer,) = await self._metadata.change([functools.partial(decide_delete_view, name=name)])
         return answer
 
     # ------------------------------------------------------------------ producers
@@ -324,152 +383,64 @@ class Cluster:
         refused = check_init_producer(command)
         if refused is not None:
             return refused
-        is_known = self._state.producers.by_name.find(name) is not None
+        is_known = self.state.producers.by_name.find(name) is not None
         taken = None if is_known or current is not None else await self._producer_ids.take()
         if isinstance(taken, Refused):
             return taken
-        (answer,) = await self._change(
+        (answer,) = await self._metadata.change(
             [functools.partial(decide_init_producer, command=command, new_producer_id=taken)]
         )
         return answer
 
     def check_producer(self, stamp: ProducerStamp) -> Refused | None:
         """Why nothing of this identity may be appended anywhere; None if it may be. For every batch: one look-up."""
-        return check_producer(self._state.producers, stamp)
+        return check_producer(self.state.producers, stamp)
 
     async def _allocate_producer_ids(self) -> range | Refused:
         decide = functools.partial(decide_allocate_producer_ids, broker_id=self._endpoint.broker_id)
-        (block,) = await self._change([decide])
+        (block,) = await self._metadata.change([decide])
         return block
 
-    async def _change(
-        self,
-        decisions: Sequence[Callable[[ClusterState], Step[ClusterRecord, T | Refused]]],
-        prepare: Callable[[ClusterState, T], Awaitable[dict[TopicPartition, PartitionTable]]] | None = None,
-    ) -> list[T | Refused]:
-        """Decide, prepare, append once, apply, answer; all or nothing for each decision that is not refused.
+    # ------------------------------------------------------------------ following the metadata
 
-        `prepare` does what must be there before the record, given the state as it will be; its tables are opened
-        once the records are committed.
-        """
-        async with self._changing:
-            if self._is_reload_due:
-                not_read = await self._reload("cluster metadata: read again")
-                if self._is_reload_due:
-                    return [not_read for _ in decisions]
-            if self._fenced is not None:
-                return [self._fenced for _ in decisions]
-            state = self._state
-            records: list[ClusterRecord] = []
-            answers: list[T | Refused] = []
-            tables: dict[TopicPartition, PartitionTable] = {}
-            for decide in decisions:
-                step = decide(state)
-                after = _apply_all(state, step.records)
-                answer = step.response
-                if prepare is not None and step.records and not isinstance(answer, Refused):
-                    try:
-                        tables.update(await prepare(after, answer))
-                    except StorageFault as fault:
-                        answers.append(Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(fault)))
-                        continue
-                answers.append(answer)
-                records.extend(step.records)
-                state = after
-            failure = await self._append(records) if records else None
-            if failure is not None:
-                return [answer if isinstance(answer, Refused) else failure for answer in answers]
-            self._state = state
-            for name, table in tables.items():
-                self._serve(name, table)
-            return answers
+    def follow_fencing(self, fenced: Refused) -> None:
+        for partition in self._partitions.values():
+            partition.stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, fenced.message)
 
-    async def _append(self, records: Sequence[ClusterRecord]) -> Refused | None:
-        rows = [encode_record(record) for record in records]
-        call = functools.partial(
-            self._metadata.append, rows, leader_epoch=self._leader_epoch, now_ms=self._clock.now_ms()
-        )
-        try:
-            outcome = await self._calls.control(call)
-        except StorageFault as fault:
-            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {fault}")
-        if isinstance(outcome, Committed):
-            if self._metadata.is_checkpoint_due and self._checkpoint is None:
-                self._checkpoint = self._tasks.start(self._write_checkpoint(), "metadata/checkpoint")
-            return None
-        _log.error("the cluster metadata could not be committed: %s", outcome)
-        return await self._reload(f"cluster metadata: {outcome}")
-
-    async def _reload(self, reason: str) -> Refused:
-        """Memory and log disagree: take what the log says, and serve what it says. A log with a higher epoch has
-        another controller. One that cannot be read for now is tried again before the next change."""
-        self._is_reload_due = True
-        if self._checkpoint is not None:
-            await asyncio.wait([self._checkpoint])  # the log does not reload beside it
-        try:
-            log = await self._calls.control(self._metadata.reload)
-            state = await self._replay()
-        except StorageFault as fault:
-            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {fault}")
-        if log.leader_epoch > self._leader_epoch:
-            self._fenced = Refused(
-                ErrorCode.NOT_CONTROLLER,
-                f"this broker's epoch {self._leader_epoch} was fenced by a controller of epoch {log.leader_epoch}",
-            )
-            for partition in self._partitions.values():
-                partition.stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, self._fenced.message)
-            return self._fenced
-        self._state = state
-        self._is_reload_due = False
-        await self._serve_what_the_log_says()
-        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, reason)
-
-    async def _serve_what_the_log_says(self) -> None:
+    async def follow_reload(self) -> None:
         """A change whose answer was lost may have been committed: its partitions are to be opened, or to go."""
-        for name in self._state.partitions_led_by(self._endpoint.broker_id):
+        for name in self.state.partitions_led_by(self._endpoint.broker_id):
             if name not in self._partitions and name not in self._unusable:
                 await self._open(name)
-        for topic_id, topic in self._state.deleted_topics.items():
-            count = sum(name.topic == topic for name in self._partitions)
-            if topic not in self._state.topics and count:
-                self._remove(topic, topic_id, count)
-
-    async def _replay(self) -> ClusterState:
-        def replay() -> ClusterState:
-            try:
-                return replay_cluster(self._metadata.replay())
-            except ValueError as error:
-                raise StorageDamaged(str(error)) from error
-
-        return await self._calls.control(replay)
-
-    async def _write_checkpoint(self) -> None:
-        try:
-            await self._calls.housekeep(self._metadata.write_checkpoint)
-        except StorageFault as fault:
-            _log.warning("checkpoint of the cluster metadata failed: %s", fault)
-        finally:
-            self._checkpoint = None
+        for topic_id, topic in self.state.deleted_topics.items():
+            if topic not in self.state.topics and any(name.topic == topic for name in self._partitions):
+                self._remove(topic, topic_id)
 
     # ------------------------------------------------------------------ partitions
 
-    async def _create_tables(self, state: ClusterState, result: TopicResult) -> dict[TopicPartition, PartitionTable]:
-        """Tables for those partitions of the topic that have none yet."""
-        if result.name in self._removals:
-            await self._removals[result.name].wait()
-        names = [TopicPartition(result.name, number) for number in range(result.partitions)]
-        new = [name for name in names if self._state.leadership(name) is None]
-        topic_id = state.topics[result.name].topic_id
-        tables = await asyncio.gather(
+    async def _create_tables(self, topic: TopicResult) -> dict[TopicPartition, PartitionTable] | Refused:
+        """Tables for those partitions of the topic that have none yet. If one cannot be created, the others are waited
+        for all the same: what a retry creates must not meet them."""
+        names = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+        new = [name for name in names if self.state.leadership(name) is None]
+        created = await asyncio.gather(
             *(
-                self._calls.commit(functools.partial(self._storage.create_partition, name, topic_id=topic_id))
+                self._calls.commit(functools.partial(self._storage.create_partition, name, topic_id=topic.topic_id))
                 for name in new
-            )
+            ),
+            return_exceptions=True,
         )
-        return dict(zip(new, tables, strict=True))
+        tables: dict[TopicPartition, PartitionTable] = {}
+        for name, table in zip(new, created, strict=True):
+            if isinstance(table, StorageFault):
+                return Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(table))
+            if isinstance(table, BaseException):
+                raise table
+            tables[name] = table
+        return tables
 
     async def _open(self, name: TopicPartition) -> None:
-        topic = self._state.topics[name.topic]
+        topic = self.state.topics[name.topic]
         try:
             table = await self._calls.open(
                 functools.partial(self._storage.open_partition, name, topic_id=topic.topic_id)
@@ -481,13 +452,13 @@ class Cluster:
         self._serve(name, table)
 
     def _serve(self, name: TopicPartition, table: PartitionTable) -> None:
-        leadership = self._state.leadership(name)
+        leadership = self.state.leadership(name)
         assert leadership is not None, f"{name} is served but not known"
         self._partitions[name] = Partition(
             name,
             table,
             leader_epoch=leadership.leader_epoch,
-            settings=self._settings(self._state.topics[name.topic]),
+            settings=self._settings(self.state.topics[name.topic]),
             queue_bytes_max=self.config.queued_max_bytes,
             clock=self._clock,
             calls=self._calls,
@@ -503,28 +474,25 @@ class Cluster:
         names = (TopicPartition(topic, number) for number in range(count))
         return [self._partitions[name] for name in names if name in self._partitions]
 
-    def _remove(self, name: str, topic_id: str, partitions: int) -> None:
+    def _remove(self, name: str, topic_id: str) -> None:
         """In the background; a topic of the same name is not created before the files are gone."""
-        removed = self._removals[name] = asyncio.Event()
-        self._tasks.start(self._remove_topic(name, topic_id, partitions, removed), f"delete/{name}")
+        partitions = [self._partitions.pop(of) for of in list(self._partitions) if of.topic == name]
+        for of in [of for of in self._unusable if of.topic == name]:
+            del self._unusable[of]
+        removal = self._tasks.start(self._remove_topic(name, topic_id, partitions), f"delete/{name}")
+        self._removals.setdefault(name, set()).add(removal)
+        removal.add_done_callback(functools.partial(self._forget_removal, name))
 
-    async def _remove_topic(self, name: str, topic_id: str, partitions: int, removed: asyncio.Event) -> None:
+    def _forget_removal(self, name: str, removal: asyncio.Task[None]) -> None:
+        self._removals[name].discard(removal)
+        if not self._removals[name]:
+            del self._removals[name]
+
+    async def _remove_topic(self, name: str, topic_id: str, partitions: Sequence[Partition]) -> None:
+        await asyncio.gather(*(partition.retire() for partition in partitions))
         try:
-            for number in range(partitions):
-                self._unusable.pop(TopicPartition(name, number), None)
-                partition = self._partitions.pop(TopicPartition(name, number), None)
-                if partition is not None:
-                    await partition.retire()
             await self._calls.housekeep(functools.partial(self._storage.delete_topic, name, topic_id=topic_id))
         except StorageFault as fault:
             _log.warning("files of the deleted topic %s stay until the next start: %s", name, fault)
             return
-        finally:
-            removed.set()
-        await self._change([functools.partial(decide_topic_files_deleted, topic_id=topic_id)])
-
-
-def _apply_all(state: ClusterState, records: Iterable[ClusterRecord]) -> ClusterState:
-    for record in records:
-        state = apply(state, record)
-    return state
+        await self._metadata.change([functools.partial(decide_topic_files_deleted, topic_id=topic_id)])

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class TaskScope:
@@ -24,6 +26,14 @@ class TaskScope:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    async def finish(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
+        """What the coroutine returns or raises. It runs to its end in a task of this scope: cancelling the caller ends
+        the caller's waiting and nothing else."""
+        task = self.start(coroutine, name)
+        await asyncio.wait([task])  # unlike awaiting the task itself, which would be cancelled with the caller
+        result: T = task.result()
+        return result
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

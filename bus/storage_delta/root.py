@@ -11,12 +11,15 @@ does not rest on it but on put-if-absent.
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import json
 import os
 import re
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
@@ -149,6 +152,29 @@ class RootReader:
         return reader
 
 
+class _NamedLocks:
+    """One for each name that threads hold or wait for."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        self._users: collections.Counter[str] = collections.Counter()
+
+    @contextlib.contextmanager
+    def hold(self, name: str) -> Iterator[None]:
+        with self._guard:
+            self._users[name] += 1
+            lock = self._locks.setdefault(name, threading.Lock())
+        try:
+            with lock:
+                yield
+        finally:
+            with self._guard:
+                self._users[name] -= 1
+                if not self._users[name]:
+                    del self._users[name], self._locks[name]
+
+
 class DeltaStorage:
     """Implements `bus.ports.Storage`."""
 
@@ -157,8 +183,9 @@ class DeltaStorage:
         self._cluster_id = cluster_id
         self._lock = lock
         self._cache = ReadCache()
-        # Removing the files of a deleted topic must not run into the creation of its successor.
-        self._folders = threading.Lock()
+        # Removing the files of a deleted topic must not run into the creation of its successor; a topic of another name
+        # does not wait for it.
+        self._folders = _NamedLocks()
 
     @property
     def root_url(self) -> str:
@@ -182,7 +209,7 @@ class DeltaStorage:
 
     def create_partition(self, partition: TopicPartition, *, topic_id: str) -> DeltaPartitionTable:
         folder = folder_of(partition)
-        with self._folders:
+        with self._folders.hold(partition.topic):
             found = _topic_id_of(self._store, folder)
             if found is not None and found != topic_id and partition == _METADATA:
                 raise StorageDamaged(f"{folder}: expected the log of cluster {topic_id}, found that of {found}")
@@ -198,7 +225,7 @@ class DeltaStorage:
         return DeltaPartitionTable(self._store, folder, topic_id=topic_id, cache=self._cache, value_type=value_type)
 
     def delete_topic(self, topic: str, *, topic_id: str) -> None:
-        with self._folders:
+        with self._folders.hold(topic):
             for partition in self._store.list(f"{_TOPICS}/{topic}").folders:
                 folder = f"{_TOPICS}/{topic}/{partition}"
                 if _topic_id_of(self._store, folder) in (topic_id, None):

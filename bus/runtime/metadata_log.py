@@ -1,0 +1,209 @@
+"""The cluster's metadata on its controller: what the log says, and the one way in which it changes.
+
+Theory of operation. The state is `__cluster_metadata` replayed. `change` decides one command after another under one
+lock, appends all their records as one commit, applies them, lets the broker follow, and only then answers. Guards two
+promises. A change that has begun runs to its end in a task of the broker's, whatever becomes of the call that asked for
+it: a caller that goes away while the commit is in a thread would leave a record in the log that memory never learns of.
+And memory that may be wrong, after whatever failure, is read again before anything is decided on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
+from bus.model import Step
+from bus.ports import Clock, Committed, LogState, Storage, TypedLog
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.tasks import TaskScope
+from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, apply, replay_cluster
+from bus.topics.cluster_records import ClusterRecord, decode_record, encode_record
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Decide = Callable[[ClusterState], Step[ClusterRecord, T | Refused]]
+_HOW_TO_MEND = "with the broker down, `bus log repair __cluster_metadata` says what can be mended"
+
+
+class Follower(Protocol):
+    """The broker, as what it serves follows from the metadata."""
+
+    async def follow_reload(self) -> None:
+        """Memory was not what the log says, and is now."""
+        ...
+
+    def follow_fencing(self, fenced: Refused) -> None:
+        """Another broker is the controller; this one changes nothing any more."""
+        ...
+
+
+class MetadataLog:
+    """`open` first. `end` before the threads are gone."""
+
+    def __init__(self, storage: Storage, follower: Follower, *, clock: Clock, calls: BlockingCalls) -> None:
+        self._storage = storage
+        self._follower = follower
+        self._clock = clock
+        self._calls = calls
+        self._cluster: ClusterState = EMPTY_CLUSTER
+        self._changing = asyncio.Lock()
+        self._changes = TaskScope("metadata")
+        self._fenced: Refused | None = None
+        self._ended: Refused | None = None
+        self._is_reload_due = False  # memory may be wrong, and the log was not read again yet
+        self._checkpoint: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Raises `StorageFault` if the log cannot be read, or contradicts itself."""
+        self._log: TypedLog = await self._calls.control(self._storage.open_metadata)
+        self._leader_epoch = self._log.state.leader_epoch + 1
+        self._cluster = await self._replay()
+
+    @property
+    def cluster(self) -> ClusterState:
+        return self._cluster
+
+    @property
+    def state(self) -> LogState:
+        """Of the log itself."""
+        return self._log.state
+
+    async def change(
+        self,
+        decisions: Sequence[Decide[T]],
+        follow: Callable[[Sequence[T | Refused]], None] | None = None,
+    ) -> list[T | Refused]:
+        """Decide, append once, apply, answer; all or nothing for each decision that is not refused.
+
+        `follow` is called with the answers once memory has the change, before anything else is decided, and also if the
+        caller has gone by then. It must not fail.
+        """
+        return await self._changes.finish(self._change(decisions, follow), "change")
+
+    async def look_ahead(self, decisions: Sequence[Decide[T]]) -> list[Step[ClusterRecord, T | Refused]]:
+        """What `change` would decide now, on memory that the log has confirmed; nothing is changed."""
+        return await self._changes.finish(self._look_ahead(decisions), "look-ahead")
+
+    async def _look_ahead(self, decisions: Sequence[Decide[T]]) -> list[Step[ClusterRecord, T | Refused]]:
+        async with self._changing:
+            refused = await self._check_ready()
+            if refused is not None:
+                return [Step(refused) for _ in decisions]
+            state = self._cluster
+            steps = []
+            for decide in decisions:
+                step = decide(state)
+                state = _apply_all(state, step.records)
+                steps.append(step)
+            return steps
+
+    async def end(self) -> None:
+        """Refuse what comes from now on, and wait until what has begun is over."""
+        self._ended = Refused(ErrorCode.NOT_CONTROLLER, "the broker is shutting down")
+        await self._changes.join()
+
+    async def _change(
+        self, decisions: Sequence[Decide[T]], follow: Callable[[Sequence[T | Refused]], None] | None
+    ) -> list[T | Refused]:
+        async with self._changing:
+            refused = await self._check_ready()
+            if refused is not None:
+                return [refused for _ in decisions]
+            state = self._cluster
+            records: list[ClusterRecord] = []
+            answers: list[T | Refused] = []
+            for decide in decisions:
+                step = decide(state)
+                state = _apply_all(state, step.records)
+                records.extend(step.records)
+                answers.append(step.response)
+            if records:
+                failure = await self._append(records, state)
+                if failure is not None:
+                    return [answer if isinstance(answer, Refused) else failure for answer in answers]
+            if follow is not None:
+                follow(answers)
+            return answers
+
+    async def _check_ready(self) -> Refused | None:
+        """Why nothing can be decided now; memory is what the log says if it returns None."""
+        if self._ended is not None:
+            return self._ended
+        if self._is_reload_due:
+            not_read = await self._reload("cluster metadata: read again")
+            if self._is_reload_due:
+                return not_read
+        return self._fenced
+
+    async def _append(self, records: Sequence[ClusterRecord], after: ClusterState) -> Refused | None:
+        """Commit the records; then memory is `after`."""
+        rows = [encode_record(record) for record in records]
+        for row in rows:
+            decode_record(row)  # what could not be read back would keep the root from starting
+        call = functools.partial(self._log.append, rows, leader_epoch=self._leader_epoch, now_ms=self._clock.now_ms())
+        self._is_reload_due = True  # whatever comes now but an outcome: only the log knows
+        try:
+            outcome = await self._calls.control(call)
+        except StorageFault as fault:
+            self._is_reload_due = False  # nothing was committed
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {fault}")
+        if isinstance(outcome, Committed):
+            self._cluster = after
+            self._is_reload_due = False
+            if self._log.is_checkpoint_due and self._checkpoint is None:
+                self._checkpoint = self._changes.start(self._write_checkpoint(), "checkpoint")
+            return None
+        _log.error("the cluster metadata could not be committed: %s", outcome)
+        return await self._reload(f"cluster metadata: {outcome}")
+
+    async def _reload(self, reason: str) -> Refused:
+        """Memory and log disagree: take what the log says, and serve what it says. A log with a higher epoch has
+        another controller. One that cannot be read for now is tried again before the next change."""
+        self._is_reload_due = True
+        if self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])  # the log does not reload beside it
+        try:
+            log = await self._calls.control(self._log.reload)
+            state = await self._replay()
+        except StorageFault as fault:
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {fault}")
+        if log.leader_epoch > self._leader_epoch:
+            self._fenced = Refused(
+                ErrorCode.NOT_CONTROLLER,
+                f"this broker's epoch {self._leader_epoch} was fenced by a controller of epoch {log.leader_epoch}",
+            )
+            self._is_reload_due = False
+            self._follower.follow_fencing(self._fenced)
+            return self._fenced
+        self._cluster = state
+        self._is_reload_due = False
+        await self._follower.follow_reload()
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+
+    async def _replay(self) -> ClusterState:
+        def replay() -> ClusterState:
+            try:
+                return replay_cluster(self._log.replay())
+            except ValueError as error:
+                raise StorageDamaged(f"{error}; {_HOW_TO_MEND}") from error
+
+        return await self._calls.control(replay)
+
+    async def _write_checkpoint(self) -> None:
+        try:
+            await self._calls.housekeep(self._log.write_checkpoint)
+        except StorageFault as fault:
+            _log.warning("checkpoint of the cluster metadata failed: %s", fault)
+        finally:
+            self._checkpoint = None
+
+
+def _apply_all(state: ClusterState, records: Iterable[ClusterRecord]) -> ClusterState:
+    for record in records:
+        state = apply(state, record)
+    return state

@@ -1,0 +1,382 @@
+"""A caller goes away at each await of each call that changes something: memory and log agree, and the root starts."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from bus.arrow_batches import encode_arrow
+from bus.errors import Refused, StorageFault
+from bus.grpc_api.server.produce_wire import parse_call
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TopicPartition
+from bus.runtime.blocking import BlockingCalls
+from bus.storage_delta.local_store import LocalStore
+from bus.storage_delta.memory_store import MemoryStore
+from bus.storage_delta.root import DeltaStorage
+from bus.topics.cluster import ClusterState, replay_cluster
+from bus.topics.cluster_decisions import CreatePartitions, CreateTopic, DeleteTopic
+from tests.support.cancelled_calls import QuietBroker, cancel_at, run_on_broker
+
+Call = Callable[[QuietBroker, int], Coroutine[Any, Any, Any]]
+
+CALLS: dict[str, Call] = {}
+UNIQUE = itertools.count()
+
+
+def call(make: Call) -> Call:
+    CALLS[make.__name__] = make
+    return make
+
+
+async def make_topic(broker: QuietBroker, name: str, partitions: int = 2) -> None:
+    await broker.cluster.create_topics([CreateTopic(name, partitions)])
+
+
+async def produce(broker: QuietBroker, topic: str, who: tuple[int, int] | None = None) -> pb.PartitionProduceResponse:
+    arrow = encode_arrow(pa.RecordBatch.from_arrays([pa.array([b"v"] * 3)], names=["value"]))
+    data = pb.PartitionProduceData(topic=topic, arrow=arrow)
+    if who is not None:
+        data.producer_id, data.producer_epoch, data.base_sequence = *who, 0
+    request = pb.ProduceRequest(partitions=[data])
+    return (await broker.produce.once(parse_call(request.SerializeToString()))).partitions[0]
+
+
+async def join(broker: QuietBroker, group: str) -> pb.JoinGroupResponse:
+    request = pb.JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=60_000,
+        protocol_type="any",
+        protocols=[pb.GroupProtocol(name="p", metadata=b"m")],
+    )
+    answer = await broker.groups.join(request, "ipv4:127.0.0.1:1")
+    request.member_id = answer.member_id
+    return await broker.groups.join(request, "ipv4:127.0.0.1:1")
+
+
+@call
+async def create_topics(broker: QuietBroker, n: int) -> None:
+    topics = [
+        pb.NewTopic(name=f"new{n}{letter}", partitions=2, configs={"retention.ms": "77"})  # both at once
+        for letter in "ab"
+    ]
+    await broker.control.create_topics(pb.CreateTopicsRequest(topics=topics))
+
+
+@call
+async def delete_topics(broker: QuietBroker, n: int) -> None:
+    await make_topic(broker, f"gone{n}")
+    await broker.control.delete_topics(pb.DeleteTopicsRequest(topics=[f"gone{n}"]))
+    await make_topic(broker, f"gone{n}")
+
+
+@call
+async def create_partitions(broker: QuietBroker, n: int) -> None:
+    await make_topic(broker, f"more{n}")
+    request = pb.CreatePartitionsRequest(topics=[pb.NewPartitions(name=f"more{n}", partitions=4)])
+    await broker.control.create_partitions(request)
+
+
+@call
+async def alter_configs(broker: QuietBroker, n: int) -> None:
+    await make_topic(broker, f"set{n}")
+    await broker.control.alter_configs(
+        pb.AlterConfigsRequest(
+            resources=[
+                pb.AlterConfigsResource(
+                    resource=pb.ConfigResource(type=pb.RESOURCE_TYPE_TOPIC, name=f"set{n}"),
+                    operations=[pb.AlterConfigOp(name="retention.ms", value="99")],
+                )
+            ]
+        )
+    )
+
+
+@call
+async def init_unnamed_producer(broker: QuietBroker, n: int) -> None:
+    await broker.producers.init(pb.InitProducerIdRequest())
+
+
+@call
+async def init_named_producer(broker: QuietBroker, n: int) -> None:
+    await broker.producers.init(pb.InitProducerIdRequest(name=f"named{n}"))
+
+
+@call
+async def init_known_producer(broker: QuietBroker, n: int) -> None:
+    await broker.producers.init(pb.InitProducerIdRequest(name="known"))
+
+
+@call
+async def create_and_delete_view(broker: QuietBroker, n: int) -> None:
+    await make_topic(broker, "viewed")
+    view = pb.View(name=f"view{n}", topic="viewed", schema="a INT")
+    await broker.views.create(pb.CreateViewRequest(view=view, has_usual_columns=True, replace=True))
+    await broker.views.delete(pb.DeleteViewRequest(name=f"view{n}"))
+    await broker.views.create(pb.CreateViewRequest(view=view, has_usual_columns=True, replace=True))
+
+
+@call
+async def produce_and_delete_records(broker: QuietBroker, n: int) -> None:
+    await make_topic(broker, f"log{n}")
+    await produce(broker, f"log{n}")
+    await produce(broker, f"log{n}")
+    asked = pb.DeleteRecordsPartition(topic=f"log{n}", partition=0, offset=3)
+    await broker.maintenance.delete_records(pb.DeleteRecordsRequest(partitions=[asked]))
+
+
+@call
+async def resume_producer(broker: QuietBroker, n: int) -> None:
+    await make_topic(broker, f"resumed{n}")
+    identity = await broker.producers.init(pb.InitProducerIdRequest())
+    who = (identity.producer_id, identity.producer_epoch)
+    await produce(broker, f"resumed{n}", who)
+    asked = pb.ResumeProducerPartition(topic=f"resumed{n}")
+    await broker.producers.resume(
+        pb.ResumeProducerRequest(producer_id=who[0], producer_epoch=who[1], partitions=[asked])
+    )
+
+
+@call
+async def maintain_log(broker: QuietBroker, n: int) -> None:
+    await make_topic(broker, f"kept{n}")
+    for _ in range(2):
+        await produce(broker, f"kept{n}")
+    request = pb.MaintainLogRequest(topic=f"kept{n}", partitions=[0], action=pb.MAINTENANCE_ACTION_ROLL)
+    async for _ in broker.maintenance.maintain(request):
+        pass
+
+
+@call
+async def live_in_a_group(broker: QuietBroker, n: int) -> None:
+    await make_topic(broker, "offsets")
+    group_id = f"g{n}-{next(UNIQUE)}"  # of its own each time: a member that went away is waited for
+    member = await join(broker, group_id)
+    who = {"group_id": group_id, "generation": member.generation, "member_id": member.member_id}
+    assigned = pb.MemberAssignment(member_id=member.member_id, assignment=b"all")
+    await broker.groups.sync(pb.SyncGroupRequest(**who, assignments=[assigned]))
+    offsets = [pb.OffsetCommitPartition(topic="offsets", partition=0, offset=7)]
+    await broker.groups.commit(pb.OffsetCommitRequest(**who, partitions=offsets))
+    await broker.groups.leave(
+        pb.LeaveGroupRequest(group_id=group_id, members=[pb.LeavingMember(member_id=member.member_id)])
+    )
+
+
+@call
+async def delete_groups(broker: QuietBroker, n: int) -> None:
+    await make_topic(broker, "offsets")
+    offsets = [pb.OffsetCommitPartition(topic="offsets", partition=0, offset=7)]
+    await broker.groups.commit(pb.OffsetCommitRequest(group_id=f"d{n}", generation=-1, partitions=offsets))
+    await broker.groups.delete_groups(pb.DeleteGroupsRequest(group_ids=[f"d{n}"]))
+
+
+# ---------------------------------------------------------------------- what must hold
+
+
+def told_by_the_log(storage: DeltaStorage) -> ClusterState:
+    return replay_cluster(storage.open_metadata().replay())
+
+
+def facts(state: ClusterState) -> dict[str, Any]:
+    """What a restart must not change."""
+    return {
+        "topics": {name: (t.topic_id, len(t.partitions), dict(t.configs)) for name, t in state.topics.items()},
+        "deleted": dict(state.deleted_topics),
+        "views": dict(state.views),
+        "names": {name: named.identity for name, named in state.producers.by_name.items()},
+        "next": state.producers.next_producer_id,
+    }
+
+
+def groups_of(broker: QuietBroker) -> dict[str, Any]:
+    return {
+        group_id: {partition: stored.offset for partition, stored in group.offsets.items()}
+        for shard in broker.coordinator._serving()
+        for group_id, group in shard.groups.items()
+        if group.offsets
+    }
+
+
+async def check(broker: QuietBroker) -> None:
+    """Memory is what the log replays to, and every partition that it knows is served."""
+    await broker.cluster.end_changes()
+    assert told_by_the_log(broker.storage) == broker.cluster.state
+    for name in broker.cluster.state.partitions_led_by(0):
+        assert broker.cluster.partition_error(name) is None
+
+
+async def check_after_restart(store: Any, before: dict[str, Any], groups: dict[str, Any]) -> None:
+    again = QuietBroker(store)
+    await again.start()
+    try:
+        assert facts(again.cluster.state) == before
+        loading = [shard._loading for shard in again.coordinator._serving() if shard._loading is not None]
+        if loading:
+            await asyncio.wait(loading)
+        assert groups_of(again) == groups
+        assert all(again.cluster.partition_error(name) is None for name in again.cluster.state.partitions_led_by(0))
+    finally:
+        await again.stop()
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["while it waits", "when the answer is there"])
+@pytest.mark.parametrize("name", CALLS)
+def test_caller_that_goes_away_at_any_await_leaves_memory_as_the_log_says(name: str, is_late: bool) -> None:
+    store = MemoryStore()
+
+    async def live() -> None:
+        broker = QuietBroker(store)
+        await broker.start()
+        await CALLS[name](broker, -1)  # what only a first call waits for is there: each later one has the same awaits
+        for number in itertools.count():
+            was_cancelled = await cancel_at(CALLS[name](broker, number), number, is_late=is_late)
+            await CALLS[name](broker, number)  # the client comes again, at once
+            if not was_cancelled:
+                break
+        assert number > 0 or name == "init_unnamed_producer"  # which has its ids at hand
+        before, groups = facts(broker.cluster.state), groups_of(broker)
+        await check(broker)
+        before = facts(broker.cluster.state)
+        await broker.stop()
+        await check_after_restart(store, before, groups)
+
+    asyncio.run(live())
+
+
+def test_thread_of_a_cancelled_creation_does_not_run_beside_that_of_its_retry(tmp_path: Path) -> None:
+    async def do(broker: QuietBroker) -> None:
+        gate, begun, running = threading.Event(), asyncio.Event(), []
+        tell = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, begun.set)
+        create = broker.storage.create_partition
+
+        def slow(partition: TopicPartition, *, topic_id: str) -> Any:
+            running.append(partition)
+            assert running.count(partition) == 1, "two threads create one table"
+            tell()
+            gate.wait(10)
+            try:
+                return create(partition, topic_id=topic_id)
+            finally:
+                running.remove(partition)
+
+        broker.storage.create_partition = slow  # type: ignore[method-assign]
+        first = asyncio.create_task(broker.cluster.create_topics([CreateTopic("t", 3)]))
+        await begun.wait()
+        first.cancel()
+        retry = asyncio.create_task(broker.cluster.create_topics([CreateTopic("t", 3)]))
+        await asyncio.sleep(0)
+        gate.set()
+        (answer,) = await retry
+        assert isinstance(answer, Refused)
+        assert answer.code.name == "TOPIC_ALREADY_EXISTS"
+        await check(broker)
+
+    run_on_broker(LocalStore(str(tmp_path)), do)
+
+
+def test_tables_whose_creation_goes_on_when_another_failed_are_waited_for() -> None:
+    async def do(broker: QuietBroker) -> None:
+        gate, created = threading.Event(), []
+        create = broker.storage.create_partition
+
+        def fail_first(partition: TopicPartition, *, topic_id: str) -> Any:
+            if partition.partition == 0:
+                raise StorageFault("no room")
+            gate.wait(10)
+            created.append(partition.partition)
+            return create(partition, topic_id=topic_id)
+
+        broker.storage.create_partition = fail_first  # type: ignore[method-assign]
+        creation = asyncio.create_task(broker.cluster.create_topics([CreateTopic("t", 3)]))
+        done, _ = await asyncio.wait([creation], timeout=0.05)
+        assert not done, "answered while its threads were still creating tables"
+        gate.set()
+        (answer,) = await creation
+        assert isinstance(answer, Refused)
+        assert "no room" in answer.message
+        assert sorted(created) == [1, 2]
+
+    run_on_broker(MemoryStore(), do)
+
+
+def test_other_changes_go_on_while_the_files_of_a_deleted_topic_are_removed() -> None:
+    async def do(broker: QuietBroker) -> None:
+        await make_topic(broker, "t")
+        gate = threading.Event()
+        delete = broker.storage.delete_topic
+
+        def slow(topic: str, *, topic_id: str) -> None:
+            gate.wait(10)
+            delete(topic, topic_id=topic_id)
+
+        broker.storage.delete_topic = slow  # type: ignore[method-assign]
+        await broker.cluster.delete_topics([DeleteTopic("t")])
+        same_name = asyncio.create_task(broker.cluster.create_topics([CreateTopic("t", 1)]))
+        await asyncio.sleep(0)
+        (other,) = await asyncio.wait_for(broker.cluster.create_topics([CreateTopic("u", 1)]), 10)
+        assert not isinstance(other, Refused)
+        assert not isinstance(await asyncio.wait_for(broker.cluster.init_producer("p"), 10), Refused)
+        (unknown,) = await asyncio.wait_for(broker.cluster.delete_topics([DeleteTopic("t")]), 10)
+        assert isinstance(unknown, Refused)
+        assert not same_name.done()
+        gate.set()
+        (created,) = await same_name
+        assert not isinstance(created, Refused)
+        await check(broker)
+
+    run_on_broker(MemoryStore(), do)
+
+
+def test_stop_waits_for_what_a_cancelled_call_has_begun() -> None:
+    store = MemoryStore()
+
+    async def live() -> None:
+        broker = QuietBroker(store)
+        await broker.start()
+        creation = asyncio.create_task(broker.cluster.create_topics([CreateTopic("t", 3)]))
+        await asyncio.sleep(0)
+        creation.cancel()
+        await broker.stop()
+        again = QuietBroker(store)
+        await again.start()
+        assert [*again.cluster.state.topics] == ["t"]
+        await again.stop()
+
+    asyncio.run(live())
+
+
+def test_failure_between_commit_and_memory_is_settled_by_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    control = BlockingCalls.control
+
+    async def do(broker: QuietBroker) -> None:
+        def fail_behind(calls: BlockingCalls, do: Callable[[], Any]) -> asyncio.Future[Any]:
+            def done_and_lost() -> Any:
+                do()
+                raise RuntimeError("lost on the way back")
+
+            monkeypatch.setattr(BlockingCalls, "control", control)
+            return control(calls, done_and_lost)
+
+        changes = [
+            functools.partial(broker.cluster.init_producer, "p"),
+            functools.partial(broker.cluster.create_topics, [CreateTopic("t", 2)]),
+            functools.partial(broker.cluster.create_partitions, [CreatePartitions("t", 3)]),
+            functools.partial(broker.cluster.delete_topics, [DeleteTopic("t")]),
+        ]
+        await broker.cluster.init_producer("another")  # so that the pool has ids
+        for change in changes:
+            monkeypatch.setattr(BlockingCalls, "control", fail_behind)
+            with pytest.raises(RuntimeError, match="lost on the way back"):
+                await change()
+            await change()
+        await check(broker)
+
+    run_on_broker(MemoryStore(), do)

@@ -1,0 +1,152 @@
+"""Calls that go away at a chosen await, and a broker without a network for them to be made to."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+from bus.broker import SystemClock
+from bus.config import BrokerConfig
+from bus.grpc_api.server.control import ControlHandler
+from bus.grpc_api.server.groups import GroupHandler
+from bus.grpc_api.server.maintenance import MaintenanceHandler
+from bus.grpc_api.server.produce import ProduceHandler
+from bus.grpc_api.server.producers import ProducerHandler
+from bus.grpc_api.server.requests import StreamRegistry
+from bus.grpc_api.server.views import ViewHandler
+from bus.model import BrokerEndpoint
+from bus.ports import Clock
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.cluster import Cluster
+from bus.runtime.group_coordinator import GroupCoordinator
+from bus.runtime.tasks import TaskScope
+from bus.storage_delta.root import open_storage_on
+from bus.storage_delta.store import ObjectStore
+
+
+@types.coroutine
+def _cancelled_at(
+    coroutine: Coroutine[Any, Any, Any], number: int, is_late: bool
+) -> Generator[Any, Any, tuple[Any, int]]:
+    """The coroutine's result and the number of its awaits; its task is cancelled in the one of that number."""
+    task = asyncio.current_task()
+    assert task is not None
+    value, error = None, None
+    for count in itertools.count():
+        try:
+            waited = coroutine.send(value) if error is None else coroutine.throw(error)
+        except StopIteration as end:
+            return end.value, count
+        if count == number:
+            if is_late and asyncio.isfuture(waited):
+                waited.add_done_callback(lambda _: task.cancel())
+            else:
+                task.cancel()
+        try:
+            value, error = (yield waited), None
+        except BaseException as thrown:
+            value, error = None, thrown
+    raise AssertionError("the coroutine never ends")
+
+
+async def cancel_at(coroutine: Coroutine[Any, Any, Any], number: int, *, is_late: bool) -> bool:
+    """Run it in a task that is cancelled in await `number`: as soon as it waits, or, if `is_late`, when what it waits
+    for is there and has not reached it yet. False if it ended before that await."""
+
+    async def run() -> int:
+        _, count = await _cancelled_at(coroutine, number, is_late)
+        return count
+
+    try:
+        count = await asyncio.create_task(run())
+    except asyncio.CancelledError:
+        return True
+    return count > number
+
+
+class QuietBroker:
+    """All of a broker but its server. `start` and `stop`, as often as wanted, on one store."""
+
+    def __init__(self, store: ObjectStore, config: BrokerConfig | None = None, clock: Clock | None = None) -> None:
+        self.store = store
+        self.config = replace(
+            config or BrokerConfig(),
+            offsets_topic_num_partitions=2,
+            num_partitions=1,
+            group_initial_rebalance_delay_ms=0,
+        )
+        self._clock = clock or SystemClock()
+
+    async def start(self) -> None:
+        self.storage = open_storage_on(self.store)
+        self.calls = BlockingCalls(4)
+        self.tasks = TaskScope("broker")
+        self.streams = StreamRegistry()
+        self.cluster = Cluster(
+            self.storage,
+            self.config,
+            clock=self._clock,
+            new_topic_id=lambda: str(uuid4()),
+            calls=self.calls,
+            tasks=self.tasks,
+        )
+        try:
+            await self.cluster.start(BrokerEndpoint(0, "127.0.0.1", 9094))
+        except BaseException:
+            await self.tasks.cancel()
+            self._close()
+            raise
+        self.coordinator = GroupCoordinator(
+            self.cluster,
+            self.config,
+            clock=self._clock,
+            calls=self.calls,
+            tasks=self.tasks,
+            new_uuid=lambda: str(uuid4()),
+        )
+        self.coordinator.start()
+        self.control = ControlHandler(self.cluster)
+        self.producers = ProducerHandler(self.cluster, 30_000)
+        self.views = ViewHandler(self.cluster)
+        self.groups = GroupHandler(self.cluster, self.coordinator)
+        self.maintenance = MaintenanceHandler(self.cluster, self.streams, jobs_max=1, request_timeout_ms=30_000)
+        self.produce = ProduceHandler(
+            self.cluster,
+            self._clock,
+            self.streams,
+            self.calls,
+            request_timeout_ms=30_000,
+            request_bytes_max=self.config.socket_request_max_bytes,
+            queued_bytes_max=self.config.queued_max_request_bytes,
+        )
+
+    async def stop(self) -> None:
+        self.coordinator.close()
+        await self.streams.drain()
+        await self.cluster.end_changes()
+        await self.cluster.end_maintenance()
+        await self.tasks.join()
+        self._close()
+
+    def _close(self) -> None:
+        self.calls.close()
+        self.storage.close()
+
+
+def run_on_broker(store: ObjectStore, do: Callable[[QuietBroker], Awaitable[None]]) -> None:
+    """One life of a broker; `do` has it while it serves."""
+
+    async def live() -> None:
+        broker = QuietBroker(store)
+        await broker.start()
+        try:
+            await do(broker)
+        finally:
+            await broker.stop()
+
+    asyncio.run(live())

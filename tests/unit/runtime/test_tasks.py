@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bus.runtime.tasks import TaskScope
+from bus.runtime.topic_names_in_use import TopicNamesInUse
+
+
+def test_what_a_cancelled_caller_has_begun_runs_to_its_end_and_is_joined() -> None:
+    async def run() -> None:
+        scope, gate, done = TaskScope("t"), asyncio.Event(), []
+
+        async def work() -> None:
+            await gate.wait()
+            done.append(1)
+
+        caller = asyncio.create_task(scope.finish(work(), "work"))
+        await asyncio.sleep(0)
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        assert not done
+        gate.set()
+        await scope.join()
+        assert done == [1]
+
+    asyncio.run(run())
+
+
+def test_error_of_what_was_begun_reaches_the_caller() -> None:
+    async def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        asyncio.run(TaskScope("t").finish(fail(), "fail"))
+
+
+def test_names_that_collide_are_held_by_one_at_a_time_and_others_side_by_side() -> None:
+    async def run() -> None:
+        names, order, gate = TopicNamesInUse(), [], asyncio.Event()
+
+        async def hold(*held: str) -> None:
+            async with names.hold(held):
+                order.append(held[0])
+                if held[0] == "a.b":
+                    await gate.wait()
+
+        tasks = [asyncio.create_task(hold(*held)) for held in (["a.b", "c"], ["a_b"], ["d"], ["c", "e"])]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert order == ["a.b", "d"]
+        gate.set()
+        await asyncio.gather(*tasks)
+        assert sorted(order) == ["a.b", "a_b", "c", "d"]
+        assert not names._locks
+
+    asyncio.run(run())
