@@ -222,7 +222,7 @@ class Cluster:
     async def auto_create_topics(self, names: Sequence[str]) -> dict[str, Refused]:
         """Create those that do not exist, for a client that asked for them by name; the refusals, by name. Does
         nothing if `auto.create.topics.enable` is false. Callers at once get one and the same topic."""
-        missing = [name for name in dict.fromkeys(names) if name not in self._state.topics]
+        missing = [name for name in dict.fromkeys(names) if name not in self.state.topics]
         if not missing or not self.config.auto_create_topics_enable:
             return {}
         decisions = [
@@ -236,7 +236,7 @@ class Cluster:
             )
             for name in missing
         ]
-        answers = await self._change(decisions, prepare=self._create_tables)
+        answers = await self._begun.finish(self._create(missing, decisions), "auto-create-topics")
         created = [answer for answer in answers if not isinstance(answer, Refused)]
         for topic in created:
             _log.info("topic %s was created for a client that asked for it", topic.name, extra={"topic": topic.name})

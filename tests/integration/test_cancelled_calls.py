@@ -72,6 +72,11 @@ async def create_topics(broker: QuietBroker, n: int) -> None:
 
 
 @call
+async def ask_for_a_topic_that_is_created(broker: QuietBroker, n: int) -> None:
+    await broker.control.metadata(pb.MetadataRequest(topics=[f"asked{n}"], allow_auto_topic_creation=True))
+
+
+@call
 async def delete_topics(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, f"gone{n}")
     await broker.control.delete_topics(pb.DeleteTopicsRequest(topics=[f"gone{n}"]))
