@@ -19,7 +19,7 @@ from bus.consumer_groups.heartbeats import (
 from bus.consumer_groups.joins import decide_join
 from bus.consumer_groups.leaving import decide_leave
 from bus.consumer_groups.loading import load_groups, resume_timers
-from bus.consumer_groups.membership import check_group_id, unknown_member
+from bus.consumer_groups.membership import unknown_member
 from bus.consumer_groups.offsets import (
     decide_commit,
     decide_delete_offsets,
@@ -28,6 +28,7 @@ from bus.consumer_groups.offsets import (
     remove_offsets,
 )
 from bus.consumer_groups.rebalances import expire_rebalance
+from bus.consumer_groups.request_bounds import check_request
 from bus.consumer_groups.requests import (
     NO_MEMBER_ID,
     DeleteGroup,
@@ -70,7 +71,7 @@ def decide(
     """`group` None: there is none with the command's group id. `new_member_id` is unique, for a member that has no id
     yet. A join and a sync may be answered by a later step."""
     draft = _draft(group, command.group_id, rules, now_ms)
-    refused = check_group_id(command.group_id) or _check_group(group, command)
+    refused = check_request(group, command) or _check_group(group, command)
     if refused is not None:
         draft.reply(request_id, JoinRefused(refused, command.member_id) if isinstance(command, JoinGroup) else refused)
         return draft.step()

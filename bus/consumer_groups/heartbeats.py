@@ -9,7 +9,6 @@ from __future__ import annotations
 from bus.consumer_groups.group import Group, GroupState
 from bus.consumer_groups.membership import (
     check_generation,
-    check_group_id,
     check_member,
     rebalancing,
     remove_member,
@@ -17,6 +16,7 @@ from bus.consumer_groups.membership import (
     unknown_member,
 )
 from bus.consumer_groups.rebalances import begin_rebalance, complete_rebalance
+from bus.consumer_groups.request_bounds import check_request
 from bus.consumer_groups.requests import Heartbeat, HeartbeatTaken
 from bus.consumer_groups.step_draft import StepDraft
 from bus.consumer_groups.steps import GroupAnswer
@@ -28,9 +28,9 @@ _TAKEN = HeartbeatTaken()
 def check_heartbeat(group: Group | None, command: Heartbeat) -> HeartbeatTaken | Refused:
     """A few look-ups. The session of a member begins anew if the answer `is_sign_of_life`."""
     if group is None:
-        return check_group_id(command.group_id) or unknown_member(command.group_id, command.member_id)
+        return check_request(None, command) or unknown_member(command.group_id, command.member_id)
     if command.group_instance_id is not None or command.member_id not in group.members:
-        refused = check_member(group, command.member_id, command.group_instance_id)
+        refused = check_request(group, command) or check_member(group, command.member_id, command.group_instance_id)
         if refused is not None:
             return refused
     if command.generation != group.generation:

@@ -16,10 +16,6 @@ from bus.consumer_groups.steps import TimerKind
 from bus.errors import ErrorCode, Refused
 
 
-def check_group_id(group_id: str) -> Refused | None:
-    return None if group_id else Refused(ErrorCode.INVALID_GROUP_ID, "expected a group id, found an empty one")
-
-
 def check_member(group: Group, member_id: str, group_instance_id: str | None) -> Refused | None:
     if group_instance_id is not None:
         known = group.instance_ids.get(group_instance_id)
@@ -134,10 +130,10 @@ def joining_member(command: JoinGroup, member_id: str, request_id: int) -> Membe
 
 def distinct(protocols: Sequence[GroupProtocol]) -> tuple[GroupProtocol, ...]:
     """Each name once, where it came first."""
-    return tuple(
-        {offer.name: offer for offer in reversed(protocols)}[name]
-        for name in dict.fromkeys(offer.name for offer in protocols)
-    )
+    first: dict[str, GroupProtocol] = {}
+    for offer in protocols:
+        first.setdefault(offer.name, offer)
+    return tuple(first.values())
 
 
 def check_protocols(group: Group, command: JoinGroup) -> Refused | None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from bus.config_keys import INT_MAX, LONG_MAX
 from bus.consumer_groups.group import Group, GroupState
 from bus.consumer_groups.membership import check_generation, check_member, rebalancing
 from bus.consumer_groups.records import OffsetCommitted, OffsetTombstone
+from bus.consumer_groups.request_bounds import check_place
 from bus.consumer_groups.requests import (
     NO_GENERATION,
     NO_MEMBER_ID,
@@ -75,17 +77,24 @@ def _check_committer(group: Group, command: OffsetCommit) -> Refused | None:
 
 
 def _check_offset(offset: OffsetToCommit, metadata_max_bytes: int) -> Refused | None:
-    if offset.offset < 0:
-        return Refused(
-            ErrorCode.INVALID_REQUEST, f"{offset.partition}: expected an offset of 0 or more, found {offset.offset}"
-        )
-    size = len(offset.metadata.encode())
+    refused = check_place(offset.partition)
+    if refused is not None:
+        return refused
+    if not 0 <= offset.offset <= LONG_MAX:
+        return _invalid(offset, "an offset of 0 or more", offset.offset)
+    if not -1 <= offset.leader_epoch <= INT_MAX:
+        return _invalid(offset, "a leader epoch of 0 or more, or -1 if it is not known", offset.leader_epoch)
+    size = len(offset.metadata) if offset.metadata.isascii() else len(offset.metadata.encode())
     if size > metadata_max_bytes:
         return Refused(
             ErrorCode.OFFSET_METADATA_TOO_LARGE,
             f"{offset.partition}: expected at most {metadata_max_bytes} bytes of metadata, found {size}",
         )
     return None
+
+
+def _invalid(offset: OffsetToCommit, expected: str, found: int) -> Refused:
+    return Refused(ErrorCode.INVALID_REQUEST, f"{offset.partition}: expected {expected}, found {found}")
 
 
 def _committed(draft: StepDraft, offset: OffsetToCommit) -> OffsetCommitted:

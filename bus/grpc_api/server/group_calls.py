@@ -13,6 +13,14 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from bus.consumer_groups import requests as rq
+from bus.consumer_groups.request_bounds import (
+    ASSIGNED_PARTITIONS_MAX,
+    LEAVING_MEMBERS_MAX,
+    PARTITIONS_MAX,
+    PROTOCOLS_MAX,
+    check_count,
+    shown,
+)
 from bus.consumer_groups.steps import GroupAnswer
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.consumer_protocol import decode_assignment, decode_protocol
@@ -35,6 +43,9 @@ def client_host(peer: str) -> str:
 
 
 def decode_join(request: pb.JoinGroupRequest, peer: str) -> rq.JoinGroup | Refused:
+    refused = check_count(len(request.protocols), PROTOCOLS_MAX, "protocols")
+    if refused is not None:
+        return refused
     protocols = []
     for offered in request.protocols:
         protocol = decode_protocol(request.protocol_type, offered.name, offered.metadata)
@@ -51,7 +62,7 @@ def decode_join(request: pb.JoinGroupRequest, peer: str) -> rq.JoinGroup | Refus
         rebalance_timeout_ms=request.rebalance_timeout_ms or request.session_timeout_ms,
         protocol_type=request.protocol_type,
         protocols=tuple(protocols),
-        reason=request.reason,
+        reason=shown(request.reason),
     )
 
 
@@ -85,18 +96,24 @@ def encode_join(request: pb.JoinGroupRequest, answer: GroupAnswer) -> pb.JoinGro
 
 def decode_sync(request: pb.SyncGroupRequest, group_protocol_type: str | None) -> rq.SyncGroup | Refused:
     """`group_protocol_type`: the group's, for a request that does not name it."""
+    protocol_type = request.protocol_type or group_protocol_type
     assignments: dict[str, rq.Assignment] = {}
+    partition_count = 0
     for item in request.assignments:
-        assignment = decode_assignment(request.protocol_type or group_protocol_type, item.member_id, item.assignment)
+        assignment = decode_assignment(protocol_type, item.member_id, item.assignment)
         if isinstance(assignment, Refused):
             return assignment
         assignments[item.member_id] = assignment
+        partition_count += len(assignment.partitions)
+        refused = check_count(partition_count, ASSIGNED_PARTITIONS_MAX, "assigned partitions")
+        if refused is not None:
+            return refused
     return rq.SyncGroup(
         group_id=request.group_id,
         generation=request.generation,
         member_id=request.member_id,
         group_instance_id=_instance_id(request),
-        protocol_type=request.protocol_type or None,
+        protocol_type=protocol_type or None,
         protocol=request.protocol or None,
         assignments=assignments,
     )
@@ -118,10 +135,15 @@ def encode_heartbeat(answer: rq.HeartbeatTaken | Refused) -> pb.HeartbeatRespons
     return _refused(pb.HeartbeatResponse(), answer) if isinstance(answer, Refused) else pb.HeartbeatResponse()
 
 
-def decode_leave(request: pb.LeaveGroupRequest) -> rq.LeaveGroup:
+def decode_leave(request: pb.LeaveGroupRequest) -> rq.LeaveGroup | Refused:
+    refused = check_count(len(request.members), LEAVING_MEMBERS_MAX, "members")
+    if refused is not None:
+        return refused
     return rq.LeaveGroup(
         request.group_id,
-        tuple(rq.LeavingMember(member.member_id, _instance_id(member), member.reason) for member in request.members),
+        tuple(
+            rq.LeavingMember(member.member_id, _instance_id(member), shown(member.reason)) for member in request.members
+        ),
     )
 
 
@@ -147,6 +169,8 @@ class DecodedCommit:
 
 
 def decode_commit(request: pb.OffsetCommitRequest, state: ClusterState) -> DecodedCommit:
+    """Raises `ValueError` for more partitions than a request may name."""
+    require_count(len(request.partitions), PARTITIONS_MAX, "partitions")
     offsets: list[rq.OffsetToCommit] = []
     refused: list[Refused | None] = []
     for item in request.partitions:
@@ -165,9 +189,8 @@ def decode_commit(request: pb.OffsetCommitRequest, state: ClusterState) -> Decod
 def _offset_to_commit(item: pb.OffsetCommitPartition, state: ClusterState) -> rq.OffsetToCommit | Refused:
     partition = TopicPartition(item.topic, item.partition)
     if state.leadership(partition) is None:
-        return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing partition, found {partition}")
-    if item.offset < 0:
-        return Refused(ErrorCode.INVALID_REQUEST, f"{partition}: expected an offset from 0 on, found {item.offset}")
+        found = f"{shown(item.topic)}-{item.partition}"
+        return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing partition, found {found}")
     topic_id = state.topics[item.topic].topic_id
     return rq.OffsetToCommit(partition, topic_id, item.offset, item.leader_epoch, item.metadata)
 
@@ -182,6 +205,13 @@ def encode_commit(request: pb.OffsetCommitRequest, decoded: DecodedCommit, answe
             why = answer if isinstance(answer, Refused) else next(taken)
         response.partitions.append(_partition_response(TopicPartition(item.topic, item.partition), why))
     return response
+
+
+def require_count(count: int, count_max: int, what: str) -> None:
+    """Raises `ValueError`, for a request whose answer has no place for a refusal of the whole."""
+    refused = check_count(count, count_max, what)
+    if refused is not None:
+        raise ValueError(refused.message)
 
 
 def decode_offset_fetch(request: pb.OffsetFetchGroup) -> rq.OffsetFetch:

@@ -69,6 +69,8 @@ class _Session:
                     self._heartbeat(request)
                 case "offset_commit":
                     await self._commit(request)
+                    if self.fault:
+                        return
                 case _:
                     self.fault = "expected a heartbeat or an offset commit, found neither"
                     return
@@ -89,7 +91,11 @@ class _Session:
         )
 
     async def _commit(self, request: pb.GroupSessionRequest) -> None:
-        decoded = calls.decode_commit(request.offset_commit, self._cluster.state)
+        try:
+            decoded = calls.decode_commit(request.offset_commit, self._cluster.state)
+        except ValueError as error:
+            self.fault = str(error)
+            return
         if not decoded.command.offsets:
             self._respond(_commit_response(request, decoded, None))
             return

@@ -40,7 +40,9 @@ class GroupHandler:
         return calls.encode_heartbeat(self._coordinator.heartbeat(calls.decode_heartbeat(request)))
 
     async def leave(self, request: pb.LeaveGroupRequest) -> pb.LeaveGroupResponse:
-        return calls.encode_leave(request, await self._coordinator.call(calls.decode_leave(request)))
+        command = calls.decode_leave(request)
+        answer = command if isinstance(command, Refused) else await self._coordinator.call(command)
+        return calls.encode_leave(request, answer)
 
     # ------------------------------------------------------------------ offsets
 

@@ -1,0 +1,214 @@
+"""What a request about a group may hold, field by field: the bounds that hold whatever the group.
+
+Guards one promise: what is accepted can be decoded again by a later coordinator, and read by every view and client.
+So everything that a decoder asserts of a stored field is checked here, before a decision, or where a field is decided
+on (offsets.py). Texts that name a thing are bounded in bytes of UTF-8 and have no control characters, so that no log
+line and no table can be forged with them. Ids that a group has from an earlier version, which checked less, stay valid.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from bus.config_keys import INT_MAX
+from bus.consumer_groups.group import Group
+from bus.consumer_groups.requests import (
+    Assignment,
+    GroupProtocol,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    SyncGroup,
+)
+from bus.consumer_groups.steps import GroupCommand
+from bus.errors import ErrorCode, Refused
+from bus.model import TopicPartition
+
+ID_BYTES_MAX = 1_024  # of a group, and of a client
+MEMBER_ID_BYTES_MAX = 2_048  # a client's id, and what the coordinator puts behind it
+NAME_BYTES_MAX = 249  # of an instance (Kafka's bound), a protocol, a protocol type, a topic
+REASON_LENGTH_MAX = 255  # Kafka's
+
+GROUPS_MAX = 1_000  # of one request to describe or to delete groups, or to fetch offsets
+PARTITIONS_MAX = 10_000  # of one request to commit, to fetch or to delete offsets
+LEAVING_MEMBERS_MAX = 1_000
+PROTOCOLS_MAX = 100
+TOPICS_MAX = 10_000  # that one member subscribes to with one protocol
+OWNED_PARTITIONS_MAX = 100_000  # that one member says it has
+ASSIGNED_PARTITIONS_MAX = 100_000  # of all members of a group
+MEMBER_DATA_BYTES_MAX = 1 << 20  # metadata of all protocols of a member; its assignment
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def check_request(group: Group | None, command: GroupCommand) -> Refused | None:
+    """Why the command is refused, whatever the group is; None if it may be decided on. INVALID_GROUP_ID,
+    INVALID_REQUEST, INVALID_TOPIC_EXCEPTION, INCONSISTENT_GROUP_PROTOCOL (a protocol without a name)."""
+    is_known = group is not None and group.group_id == command.group_id
+    refused = None if is_known else check_group_id(command.group_id)
+    if refused is not None:
+        return refused
+    match command:
+        case JoinGroup():
+            return _check_join(group, command)
+        case SyncGroup():
+            return _check_member_ids(group, command.member_id, command.group_instance_id) or _check_sync(command)
+        case Heartbeat():
+            return _check_member_ids(group, command.member_id, command.group_instance_id)
+        case OffsetCommit():
+            return _check_member_ids(group, command.member_id, command.group_instance_id) or check_count(
+                len(command.offsets), PARTITIONS_MAX, "partitions"
+            )
+        case LeaveGroup():
+            return check_count(len(command.members), LEAVING_MEMBERS_MAX, "members") or _first(
+                _check_member_ids(group, member.member_id, member.group_instance_id) for member in command.members
+            )
+        case OffsetFetch():
+            return _check_member_ids(group, command.member_id, None) or _check_places(command.partitions or ())
+        case OffsetDelete():
+            return _check_places(command.partitions)
+        case _:
+            return None
+
+
+def check_group_id(group_id: str) -> Refused | None:
+    if not group_id:
+        return Refused(ErrorCode.INVALID_GROUP_ID, "expected a group id, found an empty one")
+    return _check_text("a group id", group_id, ID_BYTES_MAX, ErrorCode.INVALID_GROUP_ID)
+
+
+def check_count(count: int, count_max: int, what: str) -> Refused | None:
+    """INVALID_REQUEST if a request names more of them than it may; to be asked before any of them is looked at."""
+    if count <= count_max:
+        return None
+    return Refused(
+        ErrorCode.INVALID_REQUEST,
+        f"expected at most {count_max} {what} in one request, found {count}; send several requests",
+    )
+
+
+def check_data(what: str, byte_count: int) -> Refused | None:
+    """INVALID_REQUEST for more bytes of a member than are kept; to be asked before they are parsed."""
+    if byte_count <= MEMBER_DATA_BYTES_MAX:
+        return None
+    return Refused(
+        ErrorCode.INVALID_REQUEST, f"expected at most {MEMBER_DATA_BYTES_MAX} bytes as {what}, found {byte_count}"
+    )
+
+
+def check_name(what: str, name: str) -> Refused | None:
+    """INVALID_REQUEST; an empty name is one."""
+    return _check_text(what, name, NAME_BYTES_MAX)
+
+
+def check_topic(topic: str) -> Refused | None:
+    """A name that some topic might have; whether one has it is not asked."""
+    if not topic:
+        return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "expected the name of a topic, found an empty one")
+    return _check_text("the name of a topic", topic, NAME_BYTES_MAX, ErrorCode.INVALID_TOPIC_EXCEPTION)
+
+
+def check_place(partition: TopicPartition) -> Refused | None:
+    """A partition that some topic might have."""
+    if not 0 <= partition.partition <= INT_MAX:
+        return Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"expected a partition from 0 on of topic {shown(partition.topic)}, found {partition.partition}",
+        )
+    return check_topic(partition.topic)
+
+
+def shown(text: str, length_max: int = REASON_LENGTH_MAX) -> str:
+    """What a client said, as far as a message or a log line may repeat it."""
+    return _CONTROL.sub(" ", text[:length_max])
+
+
+def _check_join(group: Group | None, command: JoinGroup) -> Refused | None:
+    return (
+        _check_member_ids(group, command.member_id, command.group_instance_id)
+        or _check_text("a client id", command.client_id, ID_BYTES_MAX)
+        or check_name("a protocol type", command.protocol_type)
+        or check_count(len(command.protocols), PROTOCOLS_MAX, "protocols")
+        or check_data(
+            "the metadata of all protocols of a member", sum(len(offer.metadata) for offer in command.protocols)
+        )
+        or _first(map(_check_protocol, command.protocols))
+    )
+
+
+def _check_protocol(offer: GroupProtocol) -> Refused | None:
+    if not offer.name:
+        return Refused(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "expected a name of each protocol, found one with an empty name"
+        )
+    return (
+        check_name("the name of a protocol", offer.name)
+        or check_count(len(offer.topics), TOPICS_MAX, "topics of a member")
+        or _first(map(check_topic, offer.topics))
+    )
+
+
+def _check_sync(command: SyncGroup) -> Refused | None:
+    assignments = command.assignments.values()
+    count = sum(len(assignment.partitions) for assignment in assignments)
+    return check_count(count, ASSIGNED_PARTITIONS_MAX, "assigned partitions") or _first(
+        map(_check_assignment, assignments)
+    )
+
+
+def _check_assignment(assignment: Assignment) -> Refused | None:
+    return (
+        check_data("the assignment of a member", len(assignment.data))
+        or _first(map(check_topic, {partition.topic for partition in assignment.partitions}))
+        or _first(check_place(partition) for partition in assignment.partitions if partition.partition < 0)
+    )
+
+
+def _check_places(partitions: Iterable[TopicPartition]) -> Refused | None:
+    """Numbers that no partition has are answered one by one."""
+    places = tuple(partitions)
+    return check_count(len(places), PARTITIONS_MAX, "partitions") or _first(
+        map(check_topic, {partition.topic for partition in places})
+    )
+
+
+def _check_member_ids(group: Group | None, member_id: str, group_instance_id: str | None) -> Refused | None:
+    if group is not None and member_id in group.members:
+        is_known_instance = group_instance_id is None or group_instance_id in group.instance_ids
+        return None if is_known_instance else _check_instance_id(group_instance_id)
+    return _check_text("a member id", member_id, MEMBER_ID_BYTES_MAX) or _check_instance_id(group_instance_id)
+
+
+def _check_instance_id(group_instance_id: str | None) -> Refused | None:
+    if group_instance_id is None:
+        return None
+    if not group_instance_id:
+        return Refused(ErrorCode.INVALID_REQUEST, "expected a group instance id or none, found an empty one")
+    return check_name("a group instance id", group_instance_id)
+
+
+def _check_text(what: str, text: str, bytes_max: int, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> Refused | None:
+    if text.isascii():
+        size = len(text)
+    else:
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            return Refused(code, f"expected {what} of whole characters, found {text[:REASON_LENGTH_MAX]!a}")
+    if size > bytes_max:
+        return Refused(code, f"expected {what} of at most {bytes_max} bytes, found {size}")
+    control = _CONTROL.search(text)
+    if control is not None:
+        return Refused(
+            code,
+            f"expected {what} without control characters, found {control.group()!a} at position {control.start()}",
+        )
+    return None
+
+
+def _first(refusals: Iterable[Refused | None]) -> Refused | None:
+    return next((refused for refused in refusals if refused is not None), None)
