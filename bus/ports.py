@@ -103,17 +103,46 @@ class KeyedRow:
     key: bytes
     value: Mapping[str, Any] | None
 
+    @property
+    def size_bytes(self) -> int:
+        """What a record of it takes, without what all records have; walks through the value."""
+        return len(self.key) + _size_of(self.value)
+
+
+_NUMBER_BYTES = 8
+
+
+def _size_of(value: object) -> int:
+    match value:
+        case None:
+            return 0
+        case bytes():
+            return len(value)
+        case str():
+            return len(value) if value.isascii() else len(value.encode())
+        case Mapping():
+            return sum(map(_size_of, value.values()))
+        case list():
+            return sum(map(_size_of, value))
+        case _:
+            return _NUMBER_BYTES
+
 
 class KeyedRows(Protocol):
     """Between the bus's own records and what a typed topic's partition appends and reads."""
 
     def encode(self, rows: Sequence[KeyedRow], *, now_ms: int) -> RecordBatch:
-        """One batch for `Partition.append`, each record stamped `now_ms`. `rows` is not empty. Raises `ValueError` for
+        """One batch for `Partition.append`, each record stamped `now_ms`; its `record_bytes_max` is an upper bound.
+        `rows` is not empty. Raises `ValueError` for
         a field that the topic's struct has not, or a value of another type."""
         ...
 
+    def decode_again(self, batch: RecordBatch) -> Iterator[KeyedRow]:
+        """The rows that `encode` made `batch` of, as `decode` will give them."""
+        ...
+
     def decode(self, batch: LogBatch) -> Iterator[KeyedRow]:
-        """Its records in offset order. Raises `StorageDamaged` for a record without a key."""
+        """Its records in offset order, but for those without a key, which are logged: they name nothing."""
         ...
 
 

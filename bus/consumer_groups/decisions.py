@@ -18,7 +18,7 @@ from bus.consumer_groups.heartbeats import (
 )
 from bus.consumer_groups.joins import decide_join
 from bus.consumer_groups.leaving import decide_leave
-from bus.consumer_groups.loading import load_groups, resume_timers
+from bus.consumer_groups.loading import LoadedGroups, load_groups, read_groups, resume_timers
 from bus.consumer_groups.membership import unknown_member
 from bus.consumer_groups.offsets import (
     decide_commit,
@@ -48,6 +48,7 @@ from bus.consumer_groups.syncs import decide_sync, expire_syncs
 from bus.errors import ErrorCode, Refused
 
 __all__ = [
+    "LoadedGroups",
     "check_heartbeat",
     "decide",
     "decide_offset_expiry",
@@ -55,6 +56,7 @@ __all__ = [
     "decide_topic_deleted",
     "is_sign_of_life",
     "load_groups",
+    "read_groups",
     "resume_timers",
 ]
 

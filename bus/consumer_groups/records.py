@@ -12,9 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bus.config_keys import INT_MAX, LONG_MAX
 from bus.consumer_groups.requests import Assignment
 from bus.model import TopicPartition
 from bus.ports import KeyedRow
+
+_ROW_BYTES = 200  # of the fields of a fixed size and of short names
+_ITEM_BYTES = 50  # of a topic's name, with or without the number of a partition
+_SHOWN_KEY_BYTES = 200  # of a key that cannot be read, in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +89,29 @@ def encode_record(record: GroupRecord) -> KeyedRow:
 
 def decode_record(row: KeyedRow) -> GroupRecord:
     """Raises `ValueError`, which says what was found, for a row that this version cannot read."""
-    match _decode_key(row.key):
-        case ["offset", str(group_id), str(topic), int(partition)] if partition >= 0:
-            of = TopicPartition(topic, partition)
-            if row.value is None:
-                return OffsetTombstone(group_id, of)
-            return _decode_offset(_Fields(row.value, "OffsetCommitted"), group_id, of)
-        case ["group", str(group_id)]:
-            return (
-                GroupTombstone(group_id)
-                if row.value is None
-                else _decode_group(_Fields(row.value, "GroupStored"), group_id)
-            )
+    partition, group_id = decode_key(row.key)
+    if partition is not None:
+        if row.value is None:
+            return OffsetTombstone(group_id, partition)
+        return _decode_offset(_Fields(row.value, "OffsetCommitted"), group_id, partition)
+    if row.value is None:
+        return GroupTombstone(group_id)
+    return _decode_group(_Fields(row.value, "GroupStored"), group_id)
+
+
+def decode_key(key: bytes) -> tuple[TopicPartition | None, str]:
+    """The partition whose offset the record is of, None for a record of the group itself; and the group's id. Raises
+    `ValueError` as `decode_record` does."""
+    match _parse_key(key):
+        case ["offset", str(group_id), str(topic), int(partition)] if 0 <= partition <= INT_MAX and _is_text(
+            group_id, topic
+        ):
+            return TopicPartition(topic, partition), group_id
+        case ["group", str(group_id)] if _is_text(group_id):
+            return None, group_id
         case _:
-            raise ValueError(f"expected the key of an offset or of a group, found {row.key!r}: of a newer version?")
+            found = key[:_SHOWN_KEY_BYTES]
+            raise ValueError(f"expected the key of an offset or of a group, found {found!r}: of a newer version?")
 
 
 def coordinator_partition(group_id: str, count: int) -> int:
@@ -110,6 +124,22 @@ def coordinator_partition(group_id: str, count: int) -> int:
     return (code & 0x7FFFFFFF) % count
 
 
+def approximate_bytes(record: GroupRecord) -> int:
+    """About what the record takes in memory and in a commit, without encoding it."""
+    match record:
+        case OffsetCommitted():
+            return _ROW_BYTES + 2 * len(record.group_id) + len(record.metadata)
+        case GroupStored():
+            return _ROW_BYTES + 2 * len(record.group_id) + sum(map(_member_bytes, record.members))
+        case OffsetTombstone() | GroupTombstone():
+            return _ROW_BYTES
+
+
+def _member_bytes(member: StoredMember) -> int:
+    items = len(member.topics) + len(member.assignment.partitions)
+    return _ROW_BYTES + len(member.subscription) + len(member.assignment.data) + items * _ITEM_BYTES
+
+
 def _key(*parts: str | int) -> bytes:
     return json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -118,11 +148,19 @@ def _offset_key(group_id: str, partition: TopicPartition) -> bytes:
     return _key("offset", group_id, partition.topic, partition.partition)
 
 
-def _decode_key(key: bytes) -> Any:
+def _parse_key(key: bytes) -> Any:
     try:
         return json.loads(key)
-    except ValueError:
-        raise ValueError(f"expected a JSON text as the key, found {key!r}") from None
+    except (ValueError, RecursionError):
+        raise ValueError(f"expected a JSON text as the key, found {key[:_SHOWN_KEY_BYTES]!r}") from None
+
+
+def _is_text(*texts: str) -> bool:
+    """JSON can spell half a character, which no answer and no column can hold."""
+    try:
+        return all(text.isascii() or text.encode() for text in texts)
+    except UnicodeEncodeError:
+        return False
 
 
 def _encode_offset(record: OffsetCommitted) -> dict[str, Any]:
@@ -179,31 +217,55 @@ class _Fields:
             raise ValueError(f"expected a record of type {type_name}, found {fields['type']!r}: of a newer version?")
 
     def text(self, name: str) -> str:
-        return self._taken(name, str, "a string")  # type: ignore[no-any-return]  # checked to be one
+        value = self._fields.get(name)
+        if type(value) is not str:
+            raise self._wrong(name, "a string", value)
+        return value
 
     def text_or_none(self, name: str) -> str | None:
         return None if self._fields.get(name) is None else self.text(name)
 
     def data(self, name: str) -> bytes:
-        return self._taken(name, bytes, "bytes")  # type: ignore[no-any-return]  # checked to be some
-
-    def integer(self, name: str, *, low: int = 0) -> int:
-        value: int = self._taken(name, int, "an integer")
-        if value < low:
-            raise ValueError(f"{self._type_name}: expected at least {low} in the field {name}, found {value}")
-        return value
-
-    def integer_or_none(self, name: str) -> int | None:
-        return None if self._fields.get(name) is None else self.integer(name)
-
-    def items(self, name: str) -> list[Any]:
-        return self._taken(name, list, "a list")  # type: ignore[no-any-return]  # checked to be one
-
-    def _taken(self, name: str, kind: type, expected: str) -> Any:
         value = self._fields.get(name)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise ValueError(f"{self._type_name}: expected {expected} in the field {name}, found {value!r}")
+        if type(value) is not bytes:
+            raise self._wrong(name, "bytes", value)
         return value
+
+    def integer(self, name: str, *, low: int = 0, high: int = INT_MAX) -> int:
+        value = self._fields.get(name)
+        if type(value) is not int:  # a bool is none
+            raise self._wrong(name, "an integer", value)
+        if not low <= value <= high:
+            raise self._wrong(name, f"{low} to {high}", value)
+        return value
+
+    def long(self, name: str) -> int:
+        return self.integer(name, high=LONG_MAX)
+
+    def long_or_none(self, name: str) -> int | None:
+        return None if self._fields.get(name) is None else self.long(name)
+
+    def structs(self, name: str, type_name: str) -> list[_Fields]:
+        """The items of a list, of which each has to be a struct."""
+        items = self._items(name)
+        if not all(isinstance(item, Mapping) for item in items):
+            raise self._wrong(name, f"{type_name} in every item", None)
+        return [_Fields(item, type_name) for item in items]
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        items = self._items(name)
+        if not all(type(item) is str for item in items):
+            raise self._wrong(name, "a string in every item", items)
+        return tuple(items)
+
+    def _items(self, name: str) -> list[Any]:
+        value = self._fields.get(name)
+        if type(value) is not list:
+            raise self._wrong(name, "a list", value)
+        return value
+
+    def _wrong(self, name: str, expected: str, found: object) -> ValueError:
+        return ValueError(f"{self._type_name}: expected {expected} in the field {name}, found {found!r}")
 
 
 def _decode_offset(fields: _Fields, group_id: str, partition: TopicPartition) -> OffsetCommitted:
@@ -214,18 +276,18 @@ def _decode_offset(fields: _Fields, group_id: str, partition: TopicPartition) ->
         group_id,
         partition,
         fields.text("topic_id"),
-        fields.integer("committed_offset"),
+        fields.long("committed_offset"),
         fields.integer("leader_epoch", low=-1),
         fields.text("metadata"),
-        fields.integer("commit_ms"),
-        fields.integer_or_none("expire_ms"),
+        fields.long("commit_ms"),
+        fields.long_or_none("expire_ms"),
     )
 
 
 def _decode_group(fields: _Fields, group_id: str) -> GroupStored:
     if fields.text("group_id") != group_id:
         raise ValueError(f"GroupStored: expected group {group_id}, as its key says, found {fields.text('group_id')}")
-    members = tuple(_decode_member(_Fields(member, "a member")) for member in fields.items("members"))
+    members = tuple(_decode_member(member) for member in fields.structs("members", "a member"))
     record = GroupStored(
         group_id,
         fields.text("protocol_type"),
@@ -233,7 +295,7 @@ def _decode_group(fields: _Fields, group_id: str) -> GroupStored:
         fields.integer("generation"),
         fields.text_or_none("leader_id"),
         fields.text("state"),
-        fields.integer("state_ms"),
+        fields.long("state_ms"),
         members,
     )
     _check_group(record)
@@ -242,8 +304,7 @@ def _decode_group(fields: _Fields, group_id: str) -> GroupStored:
 
 def _decode_member(fields: _Fields) -> StoredMember:
     partitions = tuple(
-        TopicPartition(of.text("topic"), of.integer("partition"))
-        for of in (_Fields(item, "a partition") for item in fields.items("partitions"))
+        TopicPartition(of.text("topic"), of.integer("partition")) for of in fields.structs("partitions", "a partition")
     )
     return StoredMember(
         fields.text("member_id"),
@@ -253,7 +314,7 @@ def _decode_member(fields: _Fields) -> StoredMember:
         fields.integer("session_timeout_ms"),
         fields.integer("rebalance_timeout_ms"),
         fields.data("subscription"),
-        tuple(fields.items("topics")),
+        fields.texts("topics"),
         Assignment(fields.data("assignment"), partitions),
     )
 
@@ -262,7 +323,7 @@ def _check_group(record: GroupStored) -> None:
     """A group is stable with members, one of which leads, and a protocol; or it is empty."""
     member_ids = [member.member_id for member in record.members]
     instance_ids = [member.group_instance_id for member in record.members if member.group_instance_id is not None]
-    is_stable = record.state == "Stable" and record.protocol is not None and record.leader_id in member_ids
+    is_stable = record.state == "Stable" and bool(record.protocol) and record.leader_id in member_ids
     is_empty = record.state == "Empty" and record.protocol is None and record.leader_id is None and not member_ids
     if not is_stable and not is_empty:
         raise ValueError(

@@ -1,19 +1,22 @@
 """The groups of one partition of `__consumer_offsets`: read from its log, and records appended to it.
 
-Guards one promise: what was loaded plus what was appended is what the log holds. Every append must land exactly where
-the log ended for memory; one that did not shows that somebody else wrote meanwhile, or that an append whose outcome
-nobody knew was committed after all. Then the groups have to be loaded anew.
+Guards two promises. What was loaded plus what was appended is what the log holds: every append must land exactly where
+the log ended for memory; one that did not shows that another writer wrote meanwhile, or that an append of unknown
+outcome was committed after all, and then the groups have to be loaded again. And what is appended can be loaded: every
+record is decoded again before, and its size is judged; what fails is named and not appended.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from bus.consumer_groups.decisions import load_groups
-from bus.consumer_groups.group import Group
-from bus.consumer_groups.records import GroupRecord, decode_record, encode_record
-from bus.errors import ErrorCode, Refused, StorageDamaged
+from bus.consumer_groups.decisions import LoadedGroups, read_groups
+from bus.consumer_groups.records import GroupRecord, OffsetCommitted, approximate_bytes, decode_record, encode_record
+from bus.consumer_groups.request_bounds import shown
+from bus.errors import ErrorCode, Refused
 from bus.model import LogBatch, RecordBatch
 from bus.partition_log.appends import ACKS_ALL
 from bus.ports import Clock, KeyedRow, KeyedRows
@@ -22,8 +25,23 @@ from bus.runtime.partition import Partition
 
 # What is read at a time while loading. Memory holds the last record of each key beside it.
 _LOAD_BYTES = 4 << 20
-# So many rows take longer to encode than a thread takes to be woken.
-_THREAD_ROWS_MIN = 256
+# So many rows, or bytes, take longer to encode and to decode again than a thread takes to be woken.
+_THREAD_ROWS_MIN = 64
+_THREAD_BYTES_MIN = 64 << 10
+# Faults of one load that are logged one by one.
+_LOGGED_FAULTS_MAX = 100
+_SHOWN_ERROR_LENGTH = 500
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRecords:
+    """Records on their way into the log. `faults` says of some, by position, why they cannot go in; then the others
+    have to be prepared without them."""
+
+    batch: RecordBatch | None  # None: with faults, or of no records
+    faults: Mapping[int, Refused]
 
 
 class GroupLog:
@@ -51,9 +69,9 @@ class GroupLog:
         """Its records cannot be understood: going on would lose or invent what was acknowledged."""
         self._partition.stop(ErrorCode.KAFKA_STORAGE_ERROR, reason)
 
-    async def load(self) -> dict[str, Group] | Refused:
+    async def load(self) -> LoadedGroups | Refused:
         """Refused while the partition is stopped. Raises `StorageFault` if a file cannot be read for now, and
-        `StorageDamaged` if what is there makes no sense."""
+        `StorageDamaged` if the table makes no sense. Records that make none are logged and cost themselves."""
         last: dict[bytes, KeyedRow] = {}
         offset = 0
         while True:
@@ -74,7 +92,9 @@ class GroupLog:
             await self._calls.compute(functools.partial(self._merge, batches, offset, last))
             offset = batches[-1].next_offset
         self._end_offset = offset
-        return await self._calls.compute(functools.partial(self._load_groups, last))
+        loaded = await self._calls.compute(functools.partial(read_groups, last.values(), now_ms=self._clock.now_ms()))
+        self._log_faults(loaded.faults)
+        return loaded
 
     def _merge(self, batches: Sequence[LogBatch], offset: int, last: dict[bytes, KeyedRow]) -> None:
         """The last record of each key counts, in the order of the log; what lies below `offset` was merged before."""
@@ -86,18 +106,64 @@ class GroupLog:
                 if row.value is not None:
                     last[row.key] = row
 
-    def _load_groups(self, last: dict[bytes, KeyedRow]) -> dict[str, Group]:
-        try:
-            return load_groups(map(decode_record, last.values()))
-        except (ValueError, AssertionError) as error:
-            raise StorageDamaged(f"{self.name}: {error}") from error
+    def _log_faults(self, faults: Sequence[str]) -> None:
+        for fault in faults[:_LOGGED_FAULTS_MAX]:
+            _log.error("%s: %s", self.name, shown(fault, _SHOWN_ERROR_LENGTH))
+        if len(faults) > _LOGGED_FAULTS_MAX:
+            _log.error("%s: %d more records cannot be read", self.name, len(faults) - _LOGGED_FAULTS_MAX)
 
-    async def append(self, records: Sequence[GroupRecord]) -> Refused | None:
-        """All of them or none, as one batch; they are committed when it returns None. After a refusal they may still
+    async def prepare(self, records: Sequence[GroupRecord]) -> PreparedRecords:
+        """Encode what `append` takes, and decode it again as a load would."""
+        if not records:
+            return PreparedRecords(None, {})
+        prepare = functools.partial(self._prepare, records, self._clock.now_ms())
+        is_small = len(records) < _THREAD_ROWS_MIN and sum(map(approximate_bytes, records)) < _THREAD_BYTES_MIN
+        return prepare() if is_small else await self._calls.compute(prepare)
+
+    def _prepare(self, records: Sequence[GroupRecord], now_ms: int) -> PreparedRecords:
+        rows = [encode_record(record) for record in records]
+        try:
+            batch = self._rows.encode(rows, now_ms=now_ms)
+            is_readable = [decode_record(row) for row in self._rows.decode_again(batch)] == list(records)
+        except ValueError:
+            is_readable = False
+        limit = self._partition.record_bytes_max
+        if is_readable and batch.record_bytes_max > limit:
+            batch = replace(batch, record_bytes_max=max(row.size_bytes for row in rows))
+        if is_readable and batch.record_bytes_max <= limit:
+            return PreparedRecords(batch, {})
+        faults = {
+            position: fault
+            for position, (record, row) in enumerate(zip(records, rows, strict=True))
+            if (fault := self._find_fault(record, row, now_ms)) is not None
+        }
+        assert faults, f"{self.name}: {len(records)} records cannot be read back, but each of them can"
+        return PreparedRecords(None, faults)
+
+    def _find_fault(self, record: GroupRecord, row: KeyedRow, now_ms: int) -> Refused | None:
+        """Why this record by itself cannot be appended."""
+        is_offset = isinstance(record, OffsetCommitted)
+        limit = self._partition.record_bytes_max
+        if row.size_bytes > limit:
+            return Refused(
+                ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_offset else ErrorCode.MESSAGE_TOO_LARGE,
+                f"group {record.group_id}: expected a record of at most {limit} bytes in {self.name}, found one of "
+                f"{row.size_bytes}",
+            )
+        try:
+            read = [decode_record(again) for again in self._rows.decode_again(self._rows.encode([row], now_ms=now_ms))]
+            reason = "" if read == [record] else "it would be read as another one"
+        except ValueError as error:
+            reason = shown(str(error), _SHOWN_ERROR_LENGTH)
+        if not reason:
+            return None
+        return Refused(
+            ErrorCode.INVALID_REQUEST, f"group {record.group_id}: the record could not be read again: {reason}"
+        )
+
+    async def append(self, batch: RecordBatch) -> Refused | None:
+        """All records of the batch or none; they are committed when it returns None. After a refusal they may still
         be in the log, and only `load` tells."""
-        now_ms = self._clock.now_ms()
-        encode = functools.partial(self._encode, records, now_ms)
-        batch = await self._calls.compute(encode) if len(records) >= _THREAD_ROWS_MIN else encode()
         result = await self._partition.append(
             batch, acks=ACKS_ALL, current_leader_epoch=None, request_id=f"{self.name}/{self._end_offset}"
         )
@@ -107,10 +173,7 @@ class GroupLog:
             return Refused(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"{self.name}: expected the log to end at offset {self._end_offset}, found {result.base_offset}: "
-                "somebody else wrote to it",
+                "another writer wrote to it",
             )
-        self._end_offset += len(records)
+        self._end_offset += batch.record_count
         return None
-
-    def _encode(self, records: Sequence[GroupRecord], now_ms: int) -> RecordBatch:
-        return self._rows.encode([encode_record(record) for record in records], now_ms=now_ms)

@@ -6,8 +6,10 @@ the next turn's work gathers. Only when the batch is committed are the groups re
 and members told. What needs no record is carried out at once. Heartbeats, the frequent call, pass the queue by: they
 are checked against the groups as they are.
 
-If an append is refused nobody can tell what the log holds: nothing of that turn happens, everybody who waits is refused
-(retriable), and the groups are loaded anew. A request whose client has gone is answered into nothing.
+A record that could not be read back, or is too large, is found before the append: its own call is refused, and the
+others are decided again without it. If an append is refused nothing can tell what the log holds: nothing of that turn
+happens, every call that waits is refused (retriable), and the groups are loaded again. A request whose client has gone
+is answered into nothing.
 """
 
 from __future__ import annotations
@@ -47,8 +49,9 @@ from bus.runtime.timers import Timers
 
 _log = logging.getLogger(__name__)
 
-# One turn decides so much and leaves the rest to the next: bounds what is committed at a time.
+# One turn decides so much, or by one call more, and leaves the rest to the next: bounds what is committed at a time.
 _TURN_RECORDS_MAX = 10_000
+_TURN_BYTES_MAX = 4 << 20
 # Commands that may wait for a turn; more are refused until there is room.
 WAITING_MAX = 100_000
 # A sweep looks at so many groups at a time, so that it holds up nobody.
@@ -196,7 +199,7 @@ class GroupShard:
 
     def _decide(self, decisions: GroupDecisions) -> None:
         now_ms = self._clock.now_ms()
-        while self._waiting and len(decisions.records) < _TURN_RECORDS_MAX:
+        while self._waiting and len(decisions.records) < _TURN_RECORDS_MAX and decisions.record_bytes < _TURN_BYTES_MAX:
             waiting = self._waiting.popleft()
             if isinstance(waiting, WaitingTimeout) or waiting.request_id in self._answers:
                 decisions.take(waiting, now_ms=now_ms)
@@ -208,7 +211,11 @@ class GroupShard:
         try:
             async with self._commit_slots:
                 self._decide(decisions)  # what has come while it waited for its turn
-                refused = await self._groups_log.append(decisions.records)
+                prepared = await self._groups_log.prepare(decisions.records)
+                while prepared.faults:
+                    self._committing = decisions = decisions.without(prepared.faults)
+                    prepared = await self._groups_log.prepare(decisions.records)
+                refused = None if prepared.batch is None else await self._groups_log.append(prepared.batch)
         finally:
             self._committing = None
             if refused is not None:
@@ -309,10 +316,10 @@ class GroupShard:
         """None: the partition does not serve, and says why."""
         while True:
             try:
-                groups = await self._groups_log.load()
-                if not isinstance(groups, Refused):
-                    return groups
-                _log.warning("groups of %s cannot be read for now: %s", self._groups_log.name, groups.message)
+                loaded = await self._groups_log.load()
+                if not isinstance(loaded, Refused):
+                    return loaded.groups
+                _log.warning("groups of %s cannot be read for now: %s", self._groups_log.name, loaded.message)
             except StorageDamaged as damage:
                 self._groups_log.stop(str(damage))
             except StorageFault as fault:

@@ -160,6 +160,11 @@ class Partition:
         """Why this partition serves nobody; None while it serves."""
         return self._stopped
 
+    @property
+    def record_bytes_max(self) -> int:
+        """Of a single record that `append` takes: max.message.bytes."""
+        return self._settings.append_rules.record_bytes_max
+
     # ------------------------------------------------------------------ writing
 
     def append(

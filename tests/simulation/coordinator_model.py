@@ -13,17 +13,16 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from bus.consumer_groups import requests as rq
-from bus.consumer_groups.decisions import load_groups
-from bus.consumer_groups.group import Group
+from bus.consumer_groups.decisions import LoadedGroups, read_groups
 from bus.consumer_groups.group_rules import GroupRules
-from bus.consumer_groups.records import GroupRecord, decode_record, encode_record
+from bus.consumer_groups.records import GroupRecord, encode_record
 from bus.consumer_groups.steps import GroupAnswer, GroupCommand, Notice
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.ports import KeyedRow
-from bus.runtime.group_log import GroupLog
+from bus.runtime.group_log import GroupLog, PreparedRecords
 from bus.runtime.group_shard import GroupShard
 from bus.runtime.tasks import TaskScope
 
@@ -205,7 +204,7 @@ class _Log:
     def stop(self, reason: str) -> None:
         self._world.fail(AssertionError(f"the log cannot be read: {reason}"))
 
-    async def load(self) -> dict[str, Group] | Refused:
+    async def load(self) -> LoadedGroups | Refused:
         world = self._world
         await asyncio.sleep(world.random.choice((0.0, 0.01, world.random.uniform(0, 2.0))))
         if world.chance(world.faults.load):
@@ -214,9 +213,15 @@ class _Log:
         for row in self._coordinator.rows:
             last.pop(row.key, None)
             last[row.key] = row
-        return load_groups(map(decode_record, last.values()))
+        loaded = read_groups(last.values(), now_ms=0)
+        assert not loaded.faults, loaded.faults
+        return loaded
 
-    async def append(self, records: Sequence[GroupRecord]) -> Refused | None:
+    async def prepare(self, records: Sequence[GroupRecord]) -> PreparedRecords:
+        return PreparedRecords(cast(Any, tuple(records)), {})
+
+    async def append(self, batch: Any) -> Refused | None:
+        records: Sequence[GroupRecord] = batch
         world, faults = self._world, self._world.faults
         await asyncio.sleep(world.random.choice((0.001, 0.002, world.random.uniform(0, 0.05))))
         if world.chance(faults.disk_before):

@@ -421,7 +421,17 @@ class FakeKeyedRows:
 
     def encode(self, rows: Sequence[KeyedRow], *, now_ms: int) -> RecordBatch:
         assert rows, "a batch of nothing"
-        return replace(records(len(rows)), columns=list(rows), timestamp_min_ms=now_ms, timestamp_max_ms=now_ms)
+        sizes = [row.size_bytes for row in rows]
+        return replace(
+            records(len(rows), sum(sizes)),
+            record_bytes_max=max(sizes),
+            columns=list(rows),
+            timestamp_min_ms=now_ms,
+            timestamp_max_ms=now_ms,
+        )
+
+    def decode_again(self, batch: RecordBatch) -> Iterator[KeyedRow]:
+        return iter(batch.columns)
 
     def decode(self, batch: LogBatch) -> Iterator[KeyedRow]:
         return iter(batch.columns)

@@ -56,7 +56,8 @@ def stored_groups(draw: st.DrawFn) -> GroupStored:
     if not members or len(set(instance_ids)) < len(instance_ids):
         return GroupStored(draw(TEXTS), draw(TEXTS), None, draw(INTS), None, "Empty", draw(LONGS), ())
     leader = draw(st.sampled_from(members)).member_id
-    return GroupStored(draw(TEXTS), draw(TEXTS), draw(TEXTS), draw(INTS), leader, "Stable", draw(LONGS), tuple(members))
+    protocol = draw(TEXTS.filter(bool))
+    return GroupStored(draw(TEXTS), draw(TEXTS), protocol, draw(INTS), leader, "Stable", draw(LONGS), tuple(members))
 
 
 RECORDS = OFFSETS | stored_groups() | st.builds(OffsetTombstone, TEXTS, PARTITIONS) | st.builds(GroupTombstone, TEXTS)
@@ -93,7 +94,17 @@ def test_keys_are_json_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", [b"", b"billing", b'["offset","g","t"]', b'["offset","g","t",-1]', b'["group",1]', b"\xff"]
+    "key",
+    [
+        b"",
+        b"billing",
+        b'["offset","g","t"]',
+        b'["offset","g","t",-1]',
+        b'["group",1]',
+        b"\xff",
+        b'["group","\\ud800"]',
+        b"[" * 99_999,
+    ],
 )
 def test_key_that_cannot_be_read_is_an_error(key: bytes) -> None:
     with pytest.raises(ValueError, match="found"):
@@ -111,6 +122,8 @@ def test_key_that_cannot_be_read_is_an_error(key: bytes) -> None:
         {"committed_offset": None},
         {"committed_offset": True},
         {"leader_epoch": -2},
+        {"leader_epoch": 2**31},
+        {"committed_offset": 2**63},
         {"metadata": None},
         {"commit_ms": "soon"},
         {"expire_ms": -1},
@@ -136,6 +149,9 @@ def test_offset_that_makes_no_sense_is_an_error(change: dict[str, Any]) -> None:
         (STORED, {"members": []}),
         (STORED, {"members": None}),
         (STORED, {"generation": -1}),
+        (STORED, {"generation": 2**31}),
+        (STORED, {"protocol": ""}),
+        (STORED, {"members": [None]}),
         (EMPTY, {"state": "Stable"}),
         (EMPTY, {"protocol": "range"}),
         (EMPTY, {"leader_id": "m-1"}),
@@ -149,7 +165,17 @@ def test_group_that_makes_no_sense_is_an_error(record: GroupStored, change: dict
 
 
 @pytest.mark.parametrize(
-    "change", [{"member_id": None}, {"subscription": "text"}, {"topics": None}, {"partitions": [{"topic": "orders"}]}]
+    "change",
+    [
+        {"member_id": None},
+        {"subscription": "text"},
+        {"topics": None},
+        {"topics": ["orders", None]},
+        {"partitions": [{"topic": "orders"}]},
+        {"partitions": [{"topic": "orders", "partition": -1}]},
+        {"partitions": [None]},
+        {"session_timeout_ms": 2**31},
+    ],
 )
 def test_member_that_makes_no_sense_is_an_error(change: dict[str, Any]) -> None:
     row = encode_record(STORED)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.decisions import decide_topic_deleted
+from bus.consumer_groups.records import decode_record
 from bus.consumer_groups.steps import GroupTimer, TimerKind
 from bus.errors import ErrorCode, Refused, StorageFault, StorageFull
-from bus.ports import Conflicted, Unknown
+from bus.ports import Conflicted, KeyedRow, Unknown
 from bus.runtime import group_shard
 from tests.support.fake_table import Scripted, wait_until
 from tests.support.group_bench import RULES, GroupBench, commit_of, join_of, run, sync_of
@@ -323,3 +325,133 @@ def test_commands_beyond_the_bound_are_refused_by_name(monkeypatch: pytest.Monke
         assert await asyncio.gather(*taken) == [TAKEN] * 3
 
     run(scenario)
+
+
+async def _gathered(bench: GroupBench, *commands: object) -> list[object]:
+    """Answers of commands that were decided in one turn, behind a commit."""
+    bench.table.gate.clear()
+    first = bench.commit("first", 1)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    answers = [bench.submit(command) for command in commands]
+    bench.table.gate.set()
+    assert await first == TAKEN
+    return list(await asyncio.gather(*answers))
+
+
+def test_record_beyond_the_bound_of_the_log_costs_its_own_call_alone() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        big = commit_of("big", 1)
+        big = replace(big, offsets=(replace(big.offsets[0], metadata="m" * 2_000_000),))
+        before, refused, after = await _gathered(bench, commit_of("before", 1), big, commit_of("after", 1))
+        assert (before, after) == (TAKEN, TAKEN)
+        assert code(refused) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        assert isinstance(refused, Refused)
+        assert "at most 1000000 bytes" in refused.message
+        assert not bench.shard.is_loading
+        assert bench.shard.groups.keys() == {"first", "before", "after"}
+
+    run(scenario, rules=replace(RULES, offset_metadata_max_bytes=3_000_000))
+
+
+def test_assignment_beyond_the_bound_is_refused_to_the_leader_and_the_group_goes_on() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        joined = await bench.submit(join_of("g", "a"), "a-1")
+        assert isinstance(joined, rq.Joined)
+        large = {"a-1": rq.Assignment(b"a" * 600_000), "b-1": rq.Assignment(b"b" * 600_000)}
+        second = bench.submit(join_of("g", "b"), "b-1")
+        again = await bench.submit(join_of("g", "a", "a-1"))
+        assert isinstance(again, rq.Joined)
+        assert isinstance(await second, rq.Joined)
+        refused, taken = await _gathered(bench, sync_of("g", again, "a", large), commit_of("other", 1))
+        assert code(refused) is ErrorCode.MESSAGE_TOO_LARGE
+        assert taken == TAKEN
+        small = {"a-1": rq.Assignment(b"a"), "b-1": rq.Assignment(b"b")}
+        synced = await bench.submit(sync_of("g", again, "a", small))
+        assert isinstance(synced, rq.Synced), synced
+
+    run(scenario)
+
+
+def test_record_that_could_not_be_read_back_costs_its_own_call_alone() -> None:
+    """Were the door to let one through."""
+
+    async def scenario(bench: GroupBench) -> None:
+        epoch = replace(commit_of("big", 1).offsets[0], leader_epoch=-5)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("bus.consumer_groups.offsets._check_offset", lambda *_: None)
+            answers = await _gathered(
+                bench,
+                commit_of("before", 1),
+                replace(commit_of("bad", 1), offsets=(epoch,)),
+                rq.OffsetFetch("bad", None),
+                commit_of("after", 1),
+            )
+        assert [answers[0], *answers[2:]] == [TAKEN, rq.OffsetsFetched(()), TAKEN]
+        assert code(answers[1]) is ErrorCode.INVALID_REQUEST
+        assert not bench.shard.is_loading
+        successor = await bench.reopened().loaded()
+        assert successor.shard.groups.keys() == {"first", "before", "after"}
+        await successor.close()
+
+    run(scenario)
+
+
+def test_timeout_whose_record_is_refused_is_dropped_and_a_join_is_answered_as_one() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        await bench.member("g", "a")
+        bench.table.gate.clear()
+        first = bench.commit("first", 1)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        session = GroupTimer(TimerKind.SESSION, "g", "a-1")
+        bench.shard._timers.cancel(session)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("bus.runtime.group_log.decode_record", _refuse_group)
+            bench.shard._on_timer(session)
+            join = bench.submit(join_of("h", "a"), "a-2")
+            bench.table.gate.set()
+            assert await first == TAKEN
+            assert isinstance(await join, rq.Joined)
+            commit = bench.commit("second", 2)
+            assert await commit == TAKEN
+        assert list(bench.shard.groups["g"].members) == ["a-1"]
+        assert not bench.shard.is_loading
+
+    run(scenario)
+
+
+def _refuse_group(row: KeyedRow) -> object:
+    if row.key == b'["group","g"]':
+        raise ValueError("refused by the test")
+    return decode_record(row)
+
+
+def test_a_turn_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_shard, "_TURN_BYTES_MAX", 10_000)
+
+    async def scenario(bench: GroupBench) -> None:
+        commands = [commit_of(f"g{number}", 1) for number in range(20)]
+        large = [replace(one, offsets=(replace(one.offsets[0], metadata="m" * 4_000),)) for one in commands]
+        assert await _gathered(bench, *large) == [TAKEN] * 20
+        sizes = [sum(batch.record_count for batch in commit) for commit in bench.table.commits]
+        assert max(sizes) == 3
+
+    run(scenario)
+
+
+def test_row_that_cannot_be_read_is_logged_and_the_shard_loads(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(bench: GroupBench) -> None:
+        assert await bench.commit("g", 1) == TAKEN
+        (row,) = bench.table.commits[-1][0].columns
+        row.value["leader_epoch"] = -5
+        bench.table.commits[-1][0].columns.append(KeyedRow(b"what?", {"type": "x"}))
+        successor = await bench.reopened().loaded()
+        assert await successor.offset("g") == 1
+        assert await successor.commit("other", 2) == TAKEN
+        await successor.close()
+
+    run(scenario)
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(errors) == 2
+    assert any("orders-0: group 'g', committed offset of t-0" in message for message in errors)

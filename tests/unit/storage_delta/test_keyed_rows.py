@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bus.errors import StorageDamaged
 from bus.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
 from bus.model import CONSUMER_OFFSETS_TOPIC, LogBatch, RecordBatch, TimestampType
 from bus.ports import KeyedRow
@@ -80,13 +79,17 @@ def test_a_field_that_the_struct_has_not_is_refused_by_name() -> None:
         ROWS.encode([KeyedRow(b"k", {"offsets": 1})], now_ms=5)
 
 
-@pytest.mark.parametrize("names", [["key", "value"], ["value"]])
-def test_a_record_without_a_key_is_damage(names: list[str]) -> None:
+@pytest.mark.parametrize(("names", "kept"), [(["key", "value"], [b"k"]), (["value"], [])])
+def test_a_record_without_a_key_costs_itself_and_is_logged(
+    names: list[str], kept: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
     columns = {
         "key": pa.array([b"k", None], pa.binary()),
-        "value": pa.array([{}, {}], CONSUMER_OFFSETS_VALUE_TYPE),
+        "value": pa.array([{"partition": 1}, {"partition": 2}], CONSUMER_OFFSETS_VALUE_TYPE),
     }
     batch = ROWS.encode([KeyedRow(b"k", {}), KeyedRow(b"k", {})], now_ms=5)
     keyless = pa.RecordBatch.from_arrays([columns[name] for name in names], names=names)
-    with pytest.raises(StorageDamaged, match="offsets 7 to 8: expected a key"):
-        list(ROWS.decode(replace(placed(batch), columns=keyless)))
+    rows = list(ROWS.decode(replace(placed(batch), columns=keyless)))
+    assert [row.key for row in rows] == kept
+    assert all(row.value is not None and row.value["partition"] == 1 for row in rows)
+    assert "offsets 7 to 8: expected a key" in caplog.text

@@ -1,0 +1,166 @@
+"""What a hostile client says of groups is refused by name, and every group is there after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import bus.sql
+from bus.config import BrokerConfig
+from bus.consumer_groups.records import GroupStored, StoredMember, encode_record
+from bus.consumer_groups.requests import Assignment
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.model import CONSUMER_OFFSETS_TOPIC, LogBatch, TimestampType, TopicPartition
+from bus.ports import Committed, KeyedRow
+from bus.storage_delta.root import open_storage
+from tests.support.broker_thread import running_broker
+
+CONFIG = BrokerConfig(group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=1)
+NOW_MS = 1_700_000_000_000
+MEMBER = StoredMember("m", None, "c", "/h", 30_000, 30_000, b"", ("t",), Assignment(b"", (TopicPartition("t", 1),)))
+STABLE = GroupStored("stable", "consumer", "range", 6, "m", "Stable", NOW_MS, (MEMBER,))
+SUBSCRIPTION = pb.ConsumerSubscription(topics=["t"], generation=-1).SerializeToString()
+
+
+@contextmanager
+def connected(root: Path) -> Iterator[bus_pb2_grpc.BusStub]:
+    with (
+        running_broker(root, config=CONFIG) as broker,
+        grpc.insecure_channel(f"127.0.0.1:{broker.port}", options=[("grpc.max_send_message_length", -1)]) as channel,
+    ):
+        yield bus_pb2_grpc.BusStub(channel)
+
+
+def commit(stub: bus_pb2_grpc.BusStub, group: str, offset: int, **fields: Any) -> int:
+    place = pb.OffsetCommitPartition(**{"topic": "t", "offset": offset, "leader_epoch": -1, **fields})
+    request = pb.OffsetCommitRequest(group_id=group, generation=-1, partitions=[place])
+    code: int = stub.OffsetCommit(request, timeout=30).partitions[0].error_code
+    return code
+
+
+def committed(stub: bus_pb2_grpc.BusStub, group: str) -> dict[int, int]:
+    asked = pb.OffsetFetchGroup(group_id=group, all_partitions=True)
+    answer = None
+    while answer is None or answer.error_code == pb.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS:
+        (answer,) = stub.OffsetFetch(pb.OffsetFetchRequest(groups=[asked]), timeout=30).groups
+    assert answer.error_code == pb.ERROR_CODE_NONE, answer
+    return {one.partition: one.offset for one in answer.offsets}
+
+
+def join(stub: bus_pb2_grpc.BusStub, group: str, **fields: Any) -> pb.JoinGroupResponse:
+    request = {
+        "group_id": group,
+        "group_instance_id": "i",
+        "client_id": "c",
+        "session_timeout_ms": 30_000,
+        "protocol_type": "consumer",
+        "protocols": [pb.GroupProtocol(name="range", metadata=SUBSCRIPTION)],
+        **fields,
+    }
+    return stub.JoinGroup(pb.JoinGroupRequest(**request), timeout=30)  # type: ignore[no-any-return]
+
+
+def sync(stub: bus_pb2_grpc.BusStub, group: str, joined: pb.JoinGroupResponse, partition: int) -> int:
+    data = pb.ConsumerAssignment(partitions=[pb.TopicPartitions(topic="t", partitions=[partition])])
+    request = pb.SyncGroupRequest(
+        group_id=group,
+        generation=joined.generation,
+        member_id=joined.member_id,
+        group_instance_id="i",
+        assignments=[pb.MemberAssignment(member_id=joined.member_id, assignment=data.SerializeToString())],
+    )
+    code: int = stub.SyncGroup(request, timeout=30).error_code
+    return code
+
+
+def test_what_could_not_be_read_back_is_refused_and_every_group_is_there_after_a_restart(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with connected(root) as stub:
+        stub.CreateTopics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t", partitions=2)]), timeout=30)
+        assert commit(stub, "innocent", 7) == pb.ERROR_CODE_NONE
+        assert commit(stub, "bad", 1, leader_epoch=-5) == pb.ERROR_CODE_INVALID_REQUEST
+        assert commit(stub, "bad", -1) == pb.ERROR_CODE_INVALID_REQUEST
+        assert commit(stub, "two\nlines", 1) == pb.ERROR_CODE_INVALID_GROUP_ID
+        assert commit(stub, "g" * 1_000_000, 1) == pb.ERROR_CODE_INVALID_GROUP_ID
+        nameless = pb.GroupProtocol(name="", metadata=SUBSCRIPTION)
+        assert join(stub, "bad", protocols=[nameless]).error_code == pb.ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL
+        assert join(stub, "bad", client_id="c" * 1_000_000).error_code == pb.ERROR_CODE_INVALID_REQUEST
+        joined = join(stub, "member")
+        assert joined.error_code == pb.ERROR_CODE_NONE
+        assert sync(stub, "member", joined, -1) == pb.ERROR_CODE_INVALID_REQUEST
+        assert sync(stub, "member", joined, 1) == pb.ERROR_CODE_NONE
+    with connected(root) as stub:
+        assert committed(stub, "innocent") == {0: 7}
+        (described,) = stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=["member"]), timeout=30).groups
+        assert (described.state, described.generation, len(described.members)) == ("Stable", 1, 1)
+        listed = stub.ListGroups(pb.ListGroupsRequest(), timeout=30)
+        assert (listed.error_code, {group.group_id for group in listed.groups}) == (0, {"innocent", "member"})
+
+
+def stored(group: str, generation: int, **changed: Any) -> KeyedRow:
+    row = encode_record(replace(STABLE, group_id=group, generation=generation))
+    assert row.value is not None
+    return KeyedRow(row.key, {**row.value, **changed})
+
+
+@pytest.fixture
+def root_with_bad_rows(tmp_path: Path) -> Path:
+    """As versions left it that checked less; all groups are in one partition."""
+    root = tmp_path / "root"
+    with connected(root) as stub:
+        stub.CreateTopics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t", partitions=2)]), timeout=30)
+        for group, partition, offset in (("innocent", 0, 7), ("epoch", 0, 8), ("epoch", 1, 9), ("nameless", 1, 11)):
+            assert commit(stub, group, offset, partition=partition) == pb.ERROR_CODE_NONE
+        (topic,) = stub.Metadata(pb.MetadataRequest(topics=[CONSUMER_OFFSETS_TOPIC]), timeout=30).topics
+    storage = open_storage(str(root))
+    log, rows = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0), storage.keyed_rows(CONSUMER_OFFSETS_TOPIC)
+    table = storage.open_partition(log, topic_id=topic.topic_id)
+    written = [row for batch in table.read(0, end_offset=4, max_bytes=1 << 20) for row in rows.decode(batch)]
+    epoch = next(row for row in written if row.key == b'["offset","epoch","t",1]')
+    assert epoch.value is not None
+    (negative,) = stored("negative", 5).value["members"]  # type: ignore[index]  # it has one
+    batch = rows.encode(
+        [
+            KeyedRow(epoch.key, {**epoch.value, "leader_epoch": -5}),
+            stored("nameless", 4, protocol="", members=[]),
+            stored("negative", 5, members=[{**negative, "partitions": [{"topic": "t", "partition": -1}]}]),
+            stored("stable", 6),
+            KeyedRow(b"of another writer", {"type": "what?"}),
+        ],
+        now_ms=NOW_MS,
+    )
+    placed = LogBatch(4, 9, 5, batch.size_bytes, 1, TimestampType.LOG_APPEND_TIME, NOW_MS, NOW_MS, batch.columns)
+    assert isinstance(table.append([placed], leader_epoch=1, now_ms=NOW_MS), Committed)
+    storage.close()
+    return root
+
+
+def test_root_that_has_rows_which_cannot_be_read_opens_and_loses_no_more_than_they_say(
+    root_with_bad_rows: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connected(root_with_bad_rows) as stub:
+        assert committed(stub, "innocent") == {0: 7}
+        assert committed(stub, "epoch") == {0: 8, 1: 9}
+        assert committed(stub, "nameless") == {1: 11}
+        ids = ["nameless", "negative", "stable"]
+        described = stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=ids), timeout=30).groups
+        assert [(one.state, one.generation) for one in described] == [("Empty", 4), ("Empty", 5), ("Stable", 6)]
+        assert join(stub, "negative").generation == 6
+        assert commit(stub, "epoch", 10, partition=1) == pb.ERROR_CODE_NONE
+    named = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert [name for name in ("'epoch'", "'nameless'", "'negative'") if any(name in line for line in named)] == [
+        "'epoch'",
+        "'nameless'",
+        "'negative'",
+    ]
+    with bus.sql.connect(str(root_with_bad_rows)) as sql:
+        rows = sql.sql("SELECT group_id, partition, committed_offset FROM group_offsets").fetchall()
+    assert ("epoch", 1, 10) in rows
+    assert ("innocent", 0, 7) in rows
