@@ -163,16 +163,16 @@ def _progress(table: ReplayedTable) -> list[tuple[int, int, int]]:
 def _decode_file(root: str, topic: str, number: int, name: str) -> Iterator[tuple[Any, ...]]:
     folder = partition_folder(TopicPartition(topic, number))
     try:
-        with open_data_file(LocalStore(root), folder, name) as parquet:
-            for expected, found in _column_differences(parquet.schema_arrow):
-                yield topic, number, "files have the table's columns", name, expected, found
-            for group in range(parquet.num_row_groups):
-                rows = parquet.read_row_group(group)
-                for expected, found in _group_differences(parquet.metadata.row_group(group), group, rows):
-                    yield topic, number, "statistics are true", name, expected, found
+        parquet = open_data_file(LocalStore(root), folder, name)
+        for expected, found in _column_differences(parquet.schema_arrow):
+            yield topic, number, "files have the table's columns", name, expected, found
+        for group in range(parquet.num_row_groups):
+            rows = parquet.read_row_group(group)
+            for expected, found in _group_differences(parquet.metadata.row_group(group), group, rows):
+                yield topic, number, "statistics are true", name, expected, found
     except KeyNotFound:
         yield topic, number, "live files are there", name, "a file", "none"
-    except (Unreadable, pa.ArrowException, OSError) as error:
+    except (Unreadable, pa.ArrowException, OSError, ValueError) as error:
         yield topic, number, "live files are readable", name, "a Parquet file that can be decoded", first_line(error)
 
 

@@ -9,7 +9,8 @@ survive both, and any Delta library can ask for them. Each of our files carries 
 needs to know about it, so that no statistics are parsed and no data file is opened then: the six numbers of `LiveFile`
 from `base_offset` to `leader_epoch`, then how many spans of producers it has (producer_spans.py), and these. Files from
 before there were producers have the six numbers alone. A file whose rows were rewritten says so in `bus.level` and
-has the tag `bus.ages` (tombstone_ages.py). Two more `txn` actions are there once they are needed: `bus/compacted`,
+has the tag `bus.ages` (tombstone_ages.py). `bus.crc32` has the checksums of its bytes (file_sums.py). Two more `txn`
+actions are there once they are needed: `bus/compacted`,
 offsets below it may be missing, and `bus/log_start`, offsets below it are gone for every reader of the log. A repair
 that had to give records up leaves `bus/lost/<first offset>`: from there up to its version, no record is left.
 """
@@ -47,6 +48,7 @@ _PRODUCER_APP = re.compile(r"bus/(\d+)")
 FILE_TAG = "bus.file"
 AGES_TAG = "bus.ages"
 LEVEL_TAG = "bus.level"
+SUMS_TAG = "bus.crc32"
 _OLD_TAG_NUMBERS = 6
 _TAG_NUMBERS = 7
 
@@ -83,6 +85,7 @@ class LiveFile:
     committed_ms: int = 0  # when the version that added it was made
     ages: str = ""  # as tombstone_ages.py writes them, if the rows were rewritten
     level: int = 0  # how often they were
+    sums: str = ""  # as file_sums.py writes them; empty: of an earlier bus, or of another engine
 
     @property
     def is_dense(self) -> bool:
@@ -331,10 +334,11 @@ def _encode_add(file: LiveFile, stats: str, now_ms: int, *, is_data_change: bool
     )
     ages = f',"{AGES_TAG}":"{file.ages}"' if file.ages else ""
     level = f',"{LEVEL_TAG}":"{file.level}"' if file.level else ""
+    sums = f',"{SUMS_TAG}":"{file.sums}"' if file.sums else ""
     return (
         f'{{"add":{{"path":"{file.path}","partitionValues":{{}},"size":{file.size_bytes},"modificationTime":{now_ms},'
         f'"dataChange":{"true" if is_data_change else "false"},"stats":{json.dumps(stats)},'
-        f'"tags":{{"{FILE_TAG}":"{tag}"{ages}{level}}}}}}}\n'
+        f'"tags":{{"{FILE_TAG}":"{tag}"{ages}{level}{sums}}}}}}}\n'
     )
 
 
@@ -401,6 +405,7 @@ def decode_add(add: Mapping[str, Any]) -> Add:
         committed_ms=int(add.get("modificationTime") or 0),
         ages=tags.get(AGES_TAG),
         level=tags.get(LEVEL_TAG),
+        sums=tags.get(SUMS_TAG),
     )
 
 
@@ -414,6 +419,7 @@ def make_add(
     committed_ms: int,
     ages: str | None,
     level: str | None,
+    sums: str | None,
 ) -> Add:
     """`tag` is that of our files, None if the file is not of our making. `stats` counts if the tag tells nothing of
     producers (see `is_telling`)."""
@@ -439,6 +445,7 @@ def make_add(
         committed_ms=committed_ms,
         ages=check_ages(ages or ""),
         level=int(level or 0),
+        sums=sums or "",
     )
     return Add(path, size_bytes, is_data_change, live, spans, committed_ms)
 

@@ -1,8 +1,9 @@
 """Checkpoint files (classic, version 1) as what they say about a table.
 
-Guards one promise: a checkpoint that was cut short or is not what the Delta protocol describes is never taken for a
-smaller table. `bus.storage_delta.checkpoints` has them written; here they only lose what they need not say. Opening
-does not ask which files were removed, for that may be many times what is live: whoever cleans up does.
+Guards two promises: a checkpoint that was cut short or is not what the Delta protocol describes is never taken for a
+smaller table, and none is decoded that was not proved or tried (trials.py). `bus.storage_delta.checkpoints` has them
+written; here they only lose what they need not say. Opening does not ask which files were removed, for that may be many
+times what is live: whoever cleans up does.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from bus.storage_delta.actions import (
     AGES_TAG,
     FILE_TAG,
     LEVEL_TAG,
+    SUMS_TAG,
     Add,
     Protocol,
     TableMetadata,
@@ -30,6 +32,8 @@ from bus.storage_delta.actions import (
     is_telling,
     make_add,
 )
+from bus.storage_delta.proved_parquet import ProvedFile
+from bus.storage_delta.trials import TRIALS
 
 _COLUMNS = [
     "add.path",
@@ -49,7 +53,7 @@ class MalformedCheckpoint(ValueError):
 @dataclass(frozen=True, slots=True)
 class CheckpointContent:
     version: int
-    size_bytes: int
+    data: bytes
     action_count: int
     adds: Sequence[Add]
     txns: Mapping[str, Txn]
@@ -60,12 +64,12 @@ class CheckpointContent:
 def decode_checkpoint(version: int, data: bytes) -> CheckpointContent:
     """Raises `MalformedCheckpoint`."""
     try:
-        parquet = pq.ParquetFile(pa.BufferReader(data))
-        table = parquet.read(columns=_COLUMNS, use_threads=False)
+        parquet = TRIALS.open_bytes(data)
+        table = parquet.read(_COLUMNS)
         metadata, protocol = _only(table, "metaData"), _only(table, "protocol")
         return CheckpointContent(
             version=version,
-            size_bytes=len(data),
+            data=data,
             action_count=table.num_rows,
             adds=_adds(parquet, table),
             txns=_txns(table),
@@ -80,7 +84,6 @@ def decode_checkpoint(version: int, data: bytes) -> CheckpointContent:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSummary:
-    size_bytes: int
     action_count: int
     paths: frozenset[str]  # of the live files
 
@@ -88,9 +91,8 @@ class CheckpointSummary:
 def summarize_checkpoint(data: bytes) -> CheckpointSummary:
     """Enough to judge a new checkpoint by, at a fraction of the cost of decoding it. Raises `MalformedCheckpoint`."""
     try:
-        table = pq.ParquetFile(pa.BufferReader(data)).read(columns=["add.path"], use_threads=False)
+        table = TRIALS.open_bytes(data).read(["add.path"])
         return CheckpointSummary(
-            size_bytes=len(data),
             action_count=table.num_rows,
             paths=frozenset(map(unquote, _rows_of(table, "add").field("path").to_pylist())),
         )
@@ -102,7 +104,7 @@ def decode_removed(data: bytes) -> dict[str, int]:
     """Data files that the checkpoint names as removed -> when, in milliseconds. Raises `MalformedCheckpoint`."""
     try:
         columns = ["remove.path", "remove.deletionTimestamp"]
-        removes = _rows_of(pq.ParquetFile(pa.BufferReader(data)).read(columns=columns, use_threads=False), "remove")
+        removes = _rows_of(TRIALS.open_bytes(data).read(columns), "remove")
         if not len(removes):
             return {}
         times = removes.field("deletionTimestamp").fill_null(0).to_pylist()
@@ -114,7 +116,7 @@ def decode_removed(data: bytes) -> dict[str, int]:
 def decode_txns(data: bytes) -> dict[str, Txn]:
     """Raises `MalformedCheckpoint`."""
     try:
-        return _txns(pq.ParquetFile(pa.BufferReader(data)).read(columns=["txn"], use_threads=False))
+        return _txns(TRIALS.open_bytes(data).read(["txn"]))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
 
@@ -132,27 +134,32 @@ def without_removed(data: bytes, find_present: Callable[[], Container[str]]) -> 
     if not gone:
         return data
     try:
-        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+        table = TRIALS.open_bytes(data).read()
         paths = pc.struct_field(table.column("remove"), "path")  # null where the action is another
         encoded = pa.array([*gone, *map(quote, gone)], pa.string())
         kept = table.filter(pc.invert(pc.is_in(paths, value_set=encoded)))
         sink = pa.BufferOutputStream()
         pq.write_table(kept, sink, use_dictionary=False, store_schema=False)
-        return bytes(sink.getvalue())
+        data = bytes(sink.getvalue())
+        TRIALS.accept(data)
+        return data
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
 
 
-def _adds(parquet: pq.ParquetFile, table: pa.Table) -> list[Add]:
+def _adds(parquet: ProvedFile, table: pa.Table) -> list[Add]:
     """By whole columns: there is one for each live file."""
     adds = _rows_of(table, "add")
     tags = _tags(adds, FILE_TAG)
     stats = [None] * len(adds) if all(map(is_telling, tags)) else _stats(parquet, len(adds))
     plain = (adds.field(name).to_pylist() for name in ("path", "size", "modificationTime"))
-    columns = zip(*plain, tags, stats, _tags(adds, AGES_TAG), _tags(adds, LEVEL_TAG), strict=True)
+    others = (_tags(adds, name) for name in (AGES_TAG, LEVEL_TAG, SUMS_TAG))
+    columns = zip(*plain, tags, stats, *others, strict=True)
     return [
-        make_add(path, size_bytes, False, tag, stats=stats, committed_ms=committed_ms or 0, ages=ages, level=level)
-        for path, size_bytes, committed_ms, tag, stats, ages, level in columns
+        make_add(
+            path, size_bytes, False, tag, stats=stats, committed_ms=committed_ms or 0, ages=ages, level=level, sums=sums
+        )
+        for path, size_bytes, committed_ms, tag, stats, ages, level, sums in columns
     ]
 
 
@@ -162,9 +169,9 @@ def _tags(adds: pa.StructArray, name: str) -> list[str | None]:
     return pc.map_lookup(adds.field("tags"), name, "first").to_pylist()  # type: ignore[no-any-return]
 
 
-def _stats(parquet: pq.ParquetFile, count: int) -> list[str | None]:
+def _stats(parquet: ProvedFile, count: int) -> list[str | None]:
     """The largest column by far, and most checkpoints are read without it."""
-    table = parquet.read(columns=["add.path", "add.stats"], use_threads=False)
+    table = parquet.read(["add.path", "add.stats"])
     adds = _rows_of(table, "add")
     if adds.type.get_field_index("stats") < 0:
         return [None] * count

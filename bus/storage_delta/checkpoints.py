@@ -21,8 +21,9 @@ from bus.storage_delta.checkpoint_files import (
     summarize_checkpoint,
     without_removed,
 )
-from bus.storage_delta.recovery import encode_hint
+from bus.storage_delta.checkpoint_hint import encode_hint
 from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.trials import TRIALS
 
 _COMMITS_BETWEEN_MIN = 100
 # A table that commits quickly may take so many more before the last checkpoint has paid for itself.
@@ -51,15 +52,16 @@ def write_checkpoint(store: ObjectStore, folder: str, *, version: int, base_vers
     data = _encode_checkpoint(store, log_folder, version, base_version)
     key = f"{log_folder}/{name}"
     try:
-        store.put(key, without_removed(data, lambda: _list_names(store, folder)))
-        summary = _check(store.get(key), frozenset(paths))
+        data = without_removed(data, lambda: _list_names(store, folder))
+        store.put(key, data)
+        summary = _check(data, store.get(key), frozenset(paths))
     except MalformedCheckpoint as malformed:
         store.delete(key)
         raise StorageFault(f"{key}: {malformed}") from None
     store.delete(f"{log_folder}/.{LAST_CHECKPOINT}.crc")
     store.put(
         f"{log_folder}/{LAST_CHECKPOINT}",
-        encode_hint(version, action_count=summary.action_count, size_bytes=summary.size_bytes),
+        encode_hint(version, action_count=summary.action_count, data=data),
     )
 
 
@@ -80,13 +82,17 @@ def _encode_checkpoint(store: ObjectStore, log_folder: str, version: int, base_v
             for name in names:
                 (copy / name).write_bytes(store.get(f"{log_folder}/{name}"))
             deltalake.DeltaTable(scratch, version=version).create_checkpoint()
-            return (copy / checkpoint_name(version)).read_bytes()
+            data = (copy / checkpoint_name(version)).read_bytes()
+            TRIALS.accept(data)
+            return data
     except (deltalake.exceptions.DeltaError, StorageFault, OSError, ValueError) as error:
         raise StorageFault(f"{log_folder}: no checkpoint of version {version}: {error}") from error
 
 
-def _check(data: bytes, paths: frozenset[str]) -> CheckpointSummary:
-    """A checkpoint that does not say what the versions say must not stay."""
+def _check(data: bytes, found: bytes, paths: frozenset[str]) -> CheckpointSummary:
+    """A checkpoint that does not say what the versions say, or was not stored as it is, must not stay."""
+    if found != data:
+        raise MalformedCheckpoint(f"expected the {len(data)} bytes that were written, found {len(found)} other ones")
     summary = summarize_checkpoint(data)
     if summary.paths != paths:
         raise MalformedCheckpoint(f"expected {len(paths)} live files, found {len(summary.paths)} or other ones")

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from bus.log_schema import STATS_COLUMNS, TIMESTAMP_TYPE, delta_schema_string
 from bus.model import TimestampType
 from bus.storage_delta.inspection import open_data_file
 from bus.storage_delta.log_replay import AddedFile, Unreadable, bare_type, first_line
 from bus.storage_delta.producer_verification import PRODUCER_COLUMNS
+from bus.storage_delta.proved_parquet import ProvedFile
 from bus.storage_delta.store import ObjectStore
 
 _Finding = tuple[str, str, str]  # promise, expected, found
@@ -69,12 +69,12 @@ def check_data_file(
     if not is_read:
         return check
     try:
-        with open_data_file(store, folder, file.path) as parquet:
-            check.breaches += _check_columns(_schema_of(parquet), schema_string)
-            if not check.breaches:
-                for group in range(parquet.num_row_groups):
-                    _read_group(check, parquet, group)
-    except (Unreadable, pa.ArrowException, OSError) as error:
+        parquet = open_data_file(store, folder, file.path)
+        check.breaches += _check_columns(_schema_of(parquet), schema_string)
+        if not check.breaches:
+            for group in range(parquet.num_row_groups):
+                _read_group(check, parquet, group)
+    except (Unreadable, pa.ArrowException, OSError, ValueError) as error:
         check.breaches.append(("live files are readable", "a Parquet file that can be decoded", first_line(error)))
         return check
     if not check.row_count:
@@ -85,6 +85,8 @@ def check_data_file(
             *_check_statistics(check, file),
             *_check_tag(check, file, may_have_holes),
         ]
+    if not check.breaches:  # what was found says more
+        check.breaches += _check_sums(parquet, file)
     return check
 
 
@@ -109,9 +111,24 @@ def _check_entry(file: AddedFile, may_have_holes: bool) -> Iterator[_Finding]:
         yield "files are named by their first offset", f"{file.base_offset:020d}", name
 
 
-def _schema_of(parquet: pq.ParquetFile) -> pa.Schema:
+def _check_sums(parquet: ProvedFile, file: AddedFile) -> Iterator[_Finding]:
+    """The bytes are those that were written, also where they can be decoded."""
+    if file.sums is None:
+        return
+    found = parquet.footer.sums
+    text = f"{found.tail_start} {''.join(f'{one:08x}' for one in (found.tail, *found.groups))}"
+    if text != file.sums:
+        yield "checksums are true", f"the checksums {_shortened(file.sums)} of its entry", _shortened(text)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 64 else f"{text[:64]}..."
+
+
+def _schema_of(parquet: ProvedFile) -> pa.Schema:
     """Spark writes INT96, which says no time zone: it means UTC (Delta protocol, "Data Files")."""
-    columns = (parquet.schema.column(index) for index in range(len(parquet.schema)))
+    leaves = parquet.metadata.schema
+    columns = (leaves.column(index) for index in range(len(leaves)))
     utc = {column.path for column in columns if column.physical_type == "INT96"}
     return pa.schema(
         [field.with_type(TIMESTAMP_TYPE) if field.name in utc else field for field in parquet.schema_arrow]
@@ -136,7 +153,7 @@ def _check_columns(found: pa.Schema, schema_string: str) -> Iterator[_Finding]:
             yield promise, f"{name} of type {kind}", str(other)
 
 
-def _read_group(check: DataFileCheck, parquet: pq.ParquetFile, group: int) -> None:
+def _read_group(check: DataFileCheck, parquet: ProvedFile, group: int) -> None:
     rows = parquet.read_row_group(group)  # every column, so that every page was decoded once
     check.row_count += rows.num_rows
     for name in _NEVER_NULL:
@@ -179,7 +196,7 @@ def _bounds(column: pa.ChunkedArray) -> tuple[int, int] | None:
     return bounds["min"].as_py(), bounds["max"].as_py()
 
 
-def _check_group_statistics(parquet: pq.ParquetFile, group: int, rows: pa.Table) -> Iterator[_Finding]:
+def _check_group_statistics(parquet: ProvedFile, group: int, rows: pa.Table) -> Iterator[_Finding]:
     metadata = parquet.metadata.row_group(group)
     for index in range(metadata.num_columns):
         column = metadata.column(index)

@@ -7,7 +7,7 @@ Rows lie in offset order, in row groups small enough that a fetch decodes little
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -20,6 +20,7 @@ from bus.arrow_batches import complete_columns
 from bus.log_schema import TIMESTAMP_TYPE
 from bus.model import LogBatch
 from bus.storage_delta.actions import LiveFile
+from bus.storage_delta.file_sums import FileSums, encode_sums, sum_of, sums_of_pieces
 from bus.storage_delta.producer_columns import (
     PRODUCER_COLUMNS,
     ProducerStatistics,
@@ -71,8 +72,11 @@ def encode_data_file(
     has_one_timestamp = all(batch.timestamp_ms is not None for batch in batches)
     sink = pa.BufferOutputStream()
     dictionaries = _DICTIONARIES_AND_TIMESTAMP if has_one_timestamp else _DICTIONARIES
+    ends: list[int] = []
     with open_parquet_writer(sink, schema, compression=compression, dictionaries=dictionaries) as writer:
-        writer.write_batch(rows, row_group_size=max(1, ROW_GROUP_BYTES * rows.num_rows // _size_bytes(batches)))
+        for group in _cut(rows, max(1, ROW_GROUP_BYTES * rows.num_rows // _size_bytes(batches))):
+            writer.write_batch(group, row_group_size=group.num_rows)
+            ends.append(sink.tell())
     data = sink.getvalue()
 
     time_min_us, time_max_us = _min_max_us(batches, rows)
@@ -91,10 +95,23 @@ def encode_data_file(
         timestamp_max_ms=time_max_us // 1000,
         leader_epoch=max(batch.leader_epoch for batch in batches),
         producers=producers.spans,
+        sums=encode_sums(_sums_of(data, ends)),
     )
     times_us = (time_min_us, time_max_us)
     stats = encode_stats(rows.num_rows, producers, offsets=bounds, times_us=times_us)
     return EncodedFile(data, file, stats)
+
+
+def _cut(rows: pa.RecordBatch, row_count: int) -> Iterator[pa.RecordBatch]:
+    for first in range(0, rows.num_rows, row_count):
+        yield rows.slice(first, row_count)
+
+
+def _sums_of(data: pa.Buffer, ends: Sequence[int]) -> FileSums:
+    """Row groups end at `ends`."""
+    view = memoryview(data)
+    pieces = [(end - start, sum_of(view[start:end])) for start, end in pairwise([0, *ends])]
+    return sums_of_pieces(pieces, sum_of(view[ends[-1] :]))
 
 
 def open_parquet_writer(

@@ -1,20 +1,19 @@
 """Data files of one partition as batches of the log, row group by row group, without the columns that say nothing.
 
 Guards one promise: a reader gets exactly the rows that the log's entry promises. A file that is not there, has another
-size or cannot be decoded is `RecordsDamaged`, never an empty answer. What was decoded last stays in a bounded cache
+size, another checksum or cannot be decoded is `RecordsDamaged`, never an empty answer; Arrow sees proved bytes only
+(proved_parquet.py). What was decoded last stays in a bounded cache
 that all partitions share, so that a reader in small steps decodes each row group once. Never writes.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bus.arrow_batches import dense_sequences
 from bus.errors import RecordsDamaged
@@ -23,8 +22,11 @@ from bus.model import LogBatch, ProducerStamp, TimestampType
 from bus.ports import FoundOffset
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.batch_slices import find_in_batch, position_of, slice_batch
+from bus.storage_delta.file_sums import decode_sums
+from bus.storage_delta.proved_parquet import BytesSource, ProvedFile, Source, open_proved
 from bus.storage_delta.read_cache import Footer, ReadCache, RowGroup
-from bus.storage_delta.store import KeyNotFound, ObjectStore
+from bus.storage_delta.store import Data, KeyNotFound, ObjectStore
+from bus.storage_delta.trials import TRIALS, Trials
 
 # A file below this is read at once, footer and all: one call costs less than the bytes that it saves.
 _SMALL_FILE_BYTES = 1 << 20
@@ -35,11 +37,14 @@ Statistics = Mapping[str, Any]  # of a row group, by column: pq.Statistics
 class DataReader:
     """Reads the data files of the table in `folder`. Any number of threads at once."""
 
-    def __init__(self, store: ObjectStore, folder: str, schema: pa.Schema, cache: ReadCache) -> None:
+    def __init__(
+        self, store: ObjectStore, folder: str, schema: pa.Schema, cache: ReadCache, trials: Trials = TRIALS
+    ) -> None:
         self._store = store
         self._folder = folder
         self._schema = schema
         self._cache = cache
+        self._trials = trials
 
     def batches_from(self, file: LiveFile, offset: int) -> Iterator[LogBatch]:
         """The file's row groups that may hold `offset` or a later one, in offset order; the first may begin below."""
@@ -79,15 +84,16 @@ class DataReader:
         """These columns of the row groups whose statistics `may_hold` lets pass, the last group first; the rows as
         they lie in the file. Nothing, if the file lacks one of them: then all its values are null."""
         _, footer = self._open_footer(file)
-        for index in reversed(range(footer.metadata.num_row_groups)):
-            statistics = _statistics_by_column(footer.metadata.row_group(index))
+        metadata = footer.proved.metadata
+        for index in reversed(range(metadata.num_row_groups)):
+            statistics = _statistics_by_column(metadata.row_group(index))
             if not may_hold(statistics):
                 continue
             with self._damage_named(file):
                 parquet = self._open(file, footer)
                 if not set(names) <= set(parquet.schema_arrow.names):
                     return
-                table = parquet.read_row_group(index, columns=list(names), use_threads=False)
+                table = parquet.read_row_group(index, names)
                 table = table.cast(pa.schema([self._schema.field(name).with_nullable(True) for name in names]))
             yield table
 
@@ -97,41 +103,41 @@ class DataReader:
         is_whole = names == self._schema.names
         schema = self._schema if is_whole else pa.schema([self._schema.field(name) for name in names])
         with self._damage_named(file):
-            parquet = self._open_to_scan(file)
+            parquet = self._open_checked(file)
             columns = None if is_whole else [name for name in names if name in parquet.schema_arrow.names]
             groups = parquet.num_row_groups
         if not file.is_ordered:
             with self._damage_named(file):
-                rows = _conform(parquet.read(use_threads=False).sort_by("offset"), self._schema).select(names)
+                rows = _conform(parquet.read().sort_by("offset"), self._schema).select(names)
             yield rows
         elif file.size_bytes <= _SMALL_FILE_BYTES:
             with self._damage_named(file):
-                rows = _conform(parquet.read(columns=columns, use_threads=False), schema)
+                rows = _conform(parquet.read(columns), schema)
                 _check_span(rows, file)
             yield rows
         else:
             for group in range(groups):
                 with self._damage_named(file):
-                    rows = _conform(parquet.read_row_group(group, columns=columns, use_threads=False), schema)
+                    rows = _conform(parquet.read_row_group(group, columns), schema)
                     _check_span(rows, file)
                 if rows.num_rows:
                     yield rows
 
-    def open_unnamed(self, path: str) -> tuple[pq.ParquetFile, int]:
-        """A file of the table's folder that no version names, and its size in bytes. Raises what Arrow raises, and
-        `KeyNotFound`."""
+    def open_unnamed(self, path: str) -> tuple[ProvedFile, int]:
+        """A file of the table's folder that no version names, and its size in bytes; every page of it was decoded once.
+        Raises what Arrow raises, `ValueError`, and `StorageFault`."""
         size_bytes = self._store.size(f"{self._folder}/{path}")
-        source = self._source(LiveFile(path, size_bytes, 0, 1, 1, 0, 0, 0))
-        return pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True), size_bytes
+        source = self._source(path, size_bytes)
+        return open_proved(source, self._trials.sums_of(source)), size_bytes
 
     def check_foreign(self, file_path: str, size_bytes: int) -> LiveFile:
         """The entry of a file that another engine wrote, from its rows. Raises `StorageDamaged` if offsets repeat."""
         parts = []
         source = LiveFile(file_path, size_bytes, 0, 1, 1, 0, 0, 0)
         with self._damage_named(source):
-            parquet = pq.ParquetFile(self._source(source), coerce_int96_timestamp_unit="us")
+            parquet = self._prove(source, self._source(file_path, size_bytes))
             for name in ("offset", "timestamp", "leader_epoch"):
-                column = parquet.read(columns=[name]).column(name).cast(self._schema.field(name).type)
+                column = parquet.read([name]).column(name).cast(self._schema.field(name).type)
                 if column.null_count:
                     raise ValueError(f"expected no null in column {name}, found {column.null_count}")
                 parts.append((column.cast(pa.int64()) if name != "leader_epoch" else column).to_numpy())
@@ -157,20 +163,14 @@ class DataReader:
         footer = self._cache.footer(key)
         if footer is None:
             with self._damage_named(file):
-                found = self._store.size(key)
-                if found != file.size_bytes:
-                    raise ValueError(f"found {found} bytes")
-                metadata = pq.ParquetFile(self._source(file)).metadata
-                if metadata.num_rows != file.record_count:
-                    raise ValueError(f"expected {file.record_count} rows, found {metadata.num_rows}")
-                footer = Footer(metadata, tuple(_plan_row_groups(file, metadata)))
+                parquet = self._open_checked(file)
+                footer = Footer(parquet.footer, tuple(_plan_row_groups(file, parquet.metadata)))
             self._cache.add_footer(key, footer)
         return key, footer
 
     def _decode(self, file: LiveFile, footer: Footer, group: RowGroup) -> LogBatch:
         with self._damage_named(file, group):
-            parquet = self._open(file, footer)
-            table = parquet.read_row_group(group.index, columns=list(group.columns), use_threads=False)
+            table = self._open(file, footer).read_row_group(group.index, group.columns)
             return self._to_batch(table, group.base_offset, group.next_offset, group.constants, file)
 
     def _decode_unordered(self, file: LiveFile, footer: Footer) -> LogBatch:
@@ -180,35 +180,44 @@ class DataReader:
                 table = table.drop_columns(["offset"])
             return self._to_batch(table, file.base_offset, file.next_offset, {}, file)
 
-    def _open(self, file: LiveFile, footer: Footer) -> pq.ParquetFile:
-        return pq.ParquetFile(
-            self._source(file),
-            metadata=footer.metadata,
-            pre_buffer=True,
-            coerce_int96_timestamp_unit="us",
-            page_checksum_verification=True,
-        )
+    def _open(self, file: LiveFile, footer: Footer) -> ProvedFile:
+        """With the footer that was proved before."""
+        return ProvedFile(self._source(file.path, file.size_bytes), footer.proved)
 
-    def _open_to_scan(self, file: LiveFile) -> pq.ParquetFile:
+    def _open_checked(self, file: LiveFile) -> ProvedFile:
+        """If it has the size and the number of rows that its entry says."""
         found = self._store.size(f"{self._folder}/{file.path}")
         if found != file.size_bytes:
             raise ValueError(f"found {found} bytes")
-        is_small = file.size_bytes <= _SMALL_FILE_BYTES
-        parquet = pq.ParquetFile(
-            self._source(file),
-            pre_buffer=not is_small,
-            coerce_int96_timestamp_unit="us",
-            page_checksum_verification=True,
-        )
+        parquet = self._prove(file, self._source(file.path, file.size_bytes))
         if parquet.metadata.num_rows != file.record_count:
             raise ValueError(f"expected {file.record_count} rows, found {parquet.metadata.num_rows}")
+        if not file.sums and file.is_ours:
+            self._check_names(parquet.schema_arrow.names)
         return parquet
 
-    def _source(self, file: LiveFile) -> Any:
+    def _check_names(self, names: Sequence[str]) -> None:
+        """The footer of a file without checksums may have rotted in a name: then a column would pass for absent."""
+        alien = [name for name in names if name not in self._schema.names]
+        if alien:
+            raise ValueError(f"expected the columns {', '.join(self._schema.names)}, found {alien[0]!r}")
+
+    def _prove(self, file: LiveFile, source: Source) -> ProvedFile:
+        """By the sums of its entry, or by those of a trial: one for as long as these are remembered."""
+        if file.sums:
+            return open_proved(source, decode_sums(file.sums))
         key = f"{self._folder}/{file.path}"
-        if file.size_bytes <= _SMALL_FILE_BYTES:
-            return pa.BufferReader(self._store.get_range(key, 0, file.size_bytes))
-        return pa.PythonFile(_RangeFile(self._store, key, file.size_bytes), mode="r")
+        sums = self._cache.sums(key)
+        if sums is None:
+            sums = self._trials.sums_of(source)
+            self._cache.add_sums(key, sums)
+        return open_proved(source, sums)
+
+    def _source(self, path: str, size_bytes: int) -> Source:
+        key = f"{self._folder}/{path}"
+        if size_bytes <= _SMALL_FILE_BYTES:
+            return BytesSource(self._store.get_range(key, 0, size_bytes))
+        return _StoredFile(self._store, key, size_bytes)
 
     def _to_batch(
         self, table: pa.Table, base_offset: int, next_offset: int, constants: dict[str, int], file: LiveFile
@@ -265,35 +274,16 @@ class _DamageNamed:
             raise RecordsDamaged(f"{self.expectation}: {error}") from error
 
 
-class _RangeFile(io.RawIOBase):
-    """A file in a store, as far as Arrow needs one. Not for several threads."""
+@dataclass(frozen=True, slots=True)
+class _StoredFile:
+    """A file that is read in parts."""
 
-    def __init__(self, store: ObjectStore, key: str, size_bytes: int) -> None:
-        self._store = store
-        self._key = key
-        self._size_bytes = size_bytes
-        self._position = 0
+    store: ObjectStore
+    key: str
+    size_bytes: int
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        if size is None or size < 0:
-            size = self._size_bytes - self._position
-        data: bytes = self._store.get_range(self._key, self._position, size)
-        self._position += len(data)
-        return data
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
-        self._position = start + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
+    def get(self, start: int, length: int) -> Data:
+        return self.store.get_range(self.key, start, length)
 
 
 def _check_span(rows: pa.Table, file: LiveFile) -> None:

@@ -16,11 +16,11 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from bus.errors import StorageDamaged
 from bus.model import TopicPartition
 from bus.storage_delta.store import KeyNotFound, ObjectStore
+from bus.storage_delta.trials import TRIALS
 
 LOG_FOLDER = "_delta_log"
 LAST_CHECKPOINT = "_last_checkpoint"
@@ -30,6 +30,7 @@ COMPACTED_APP = "bus/compacted"
 LOG_START_APP = "bus/log_start"
 FILE_TAG = "bus.file"
 LEVEL_TAG = "bus.level"
+SUMS_TAG = "bus.crc32"
 PRODUCER_APPS = "bus/"  # and the producer's id
 LOST_APPS = "bus/lost/"  # and an offset: from it up to the `txn`'s version, no record is left
 
@@ -116,7 +117,7 @@ def load_version(store: ObjectStore, folder: str, version: int) -> list[Action]:
 def load_checkpoint(store: ObjectStore, folder: str, version: int) -> list[Action]:
     """The actions of a classic checkpoint, in the form that they have in version files. Raises `Unreadable`."""
     try:
-        table = pq.read_table(pa.BufferReader(store.get(f"{folder}/{checkpoint_file(version)}")))
+        table = TRIALS.open_bytes(store.get(f"{folder}/{checkpoint_file(version)}")).read()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Unreadable(f"expected a checkpoint as a Parquet file, found: {first_line(error)}") from None
     actions: list[Action] = []
@@ -150,6 +151,7 @@ class AddedFile:
     stats: Mapping[str, Any]
     tag: str | None  # the bus's own summary of a file that it wrote
     level: int = 0  # how often its rows were rewritten
+    sums: str | None = None  # the checksums of its bytes
 
     @property
     def record_count(self) -> int:
@@ -180,7 +182,8 @@ def decode_add(body: Mapping[str, Any], version: int | None) -> AddedFile:
         stats = json.loads(body["stats"])
         tags = body.get("tags") or {}
         level = int(tags.get(LEVEL_TAG) or 0)
-        added = AddedFile(unquote(body["path"]), int(body["size"]), version, stats, tags.get(FILE_TAG), level)
+        path, size_bytes = unquote(body["path"]), int(body["size"])
+        added = AddedFile(path, size_bytes, version, stats, tags.get(FILE_TAG), level, tags.get(SUMS_TAG))
         _ = added.record_count, added.first_row, added.last_row, added.base_offset, added.last_offset
     except (KeyError, TypeError, ValueError, IndexError) as error:
         problem = f"{type(error).__name__} {error}"

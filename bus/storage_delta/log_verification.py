@@ -461,13 +461,17 @@ def _schema_differences(schema_string: str) -> Iterator[tuple[str, str]]:
             yield f"column {name} of type {kind}", str(fields[name])
 
 
+def _entry(file: AddedFile) -> tuple[object, ...]:
+    return file.size_bytes, file.stats, file.tag, file.sums
+
+
 def _table_differences(replayed: ReplayedTable, told: ReplayedTable) -> Iterator[tuple[str, str]]:
     for path in sorted(replayed.files.keys() | told.files.keys()):
         ours, theirs = replayed.files.get(path), told.files.get(path)
         if ours is None or theirs is None:
             yield (f"{path}, which is live", "no entry") if theirs is None else (f"no entry for {path}", "one")
-        elif (ours.size_bytes, ours.stats, ours.tag) != (theirs.size_bytes, theirs.stats, theirs.tag):
-            yield f"{path} with the size, statistics and tag of the log", "others"
+        elif _entry(ours) != _entry(theirs):
+            yield f"{path} with the size, statistics and tags of the log", "others"
     for app_id in sorted(replayed.txns.keys() | told.txns.keys()):
         if replayed.txns.get(app_id) != told.txns.get(app_id):
             yield f"txn {app_id} at {replayed.txns.get(app_id)}", str(told.txns.get(app_id))

@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
 
 from bus.model import LogBatch
+from bus.storage_delta.file_sums import FileSums
+from bus.storage_delta.proved_parquet import ProvedFooter
 
 _DECODED_BYTES_MAX = 64 << 20
 _FOOTERS_MAX = 512
+_SUMS_MAX = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    metadata: Any  # pq.FileMetaData
+    proved: ProvedFooter
     row_groups: tuple[RowGroup, ...]
 
 
@@ -43,6 +45,7 @@ class ReadCache:
         self._decoded: OrderedDict[tuple[str, int], LogBatch] = OrderedDict()
         self._decoded_bytes = 0
         self._footers: OrderedDict[str, Footer] = OrderedDict()
+        self._sums: OrderedDict[str, FileSums] = OrderedDict()
         self._mutex = threading.Lock()
 
     def footer(self, key: str) -> Footer | None:
@@ -56,6 +59,19 @@ class ReadCache:
             self._footers[key] = footer
             if len(self._footers) > self._footers_max:
                 self._footers.popitem(last=False)
+
+    def sums(self, key: str) -> FileSums | None:
+        """Of a file whose entry has none."""
+        with self._mutex:
+            if key in self._sums:
+                self._sums.move_to_end(key)
+            return self._sums.get(key)
+
+    def add_sums(self, key: str, sums: FileSums) -> None:
+        with self._mutex:
+            self._sums[key] = sums
+            if len(self._sums) > _SUMS_MAX:
+                self._sums.popitem(last=False)
 
     def decoded(self, key: str, group: int) -> LogBatch | None:
         with self._mutex:

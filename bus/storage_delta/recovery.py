@@ -7,11 +7,11 @@ table may call this, before its first commit.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 
 from bus.storage_delta.actions import LAST_CHECKPOINT, LOG_FOLDER
+from bus.storage_delta.checkpoint_hint import encode_hint
 from bus.storage_delta.snapshot import Snapshot
 from bus.storage_delta.store import ObjectStore
 
@@ -38,7 +38,7 @@ def recover(store: ObjectStore, folder: str, snapshot: Snapshot) -> None:
         store.delete(f"{log_folder}/{name}")
     if findings.torn_version is not None:
         _set_aside(store, log_folder, findings.torn_version)
-    if findings.is_hint_wrong:
+    if findings.is_hint_wrong or findings.is_hint_bare:
         write_hint(store, log_folder, snapshot)
     # What the log says is acted on from here on, so it has to be there after a power failure too.
     store.sync(log_folder)
@@ -55,13 +55,8 @@ def write_hint(store: ObjectStore, log_folder: str, snapshot: Snapshot) -> None:
     checkpoint = snapshot.checkpoint
     store.put(
         hint_key,
-        encode_hint(checkpoint.version, action_count=checkpoint.action_count, size_bytes=checkpoint.size_bytes),
+        encode_hint(checkpoint.version, action_count=checkpoint.action_count, data=checkpoint.data),
     )
-
-
-def encode_hint(version: int, *, action_count: int, size_bytes: int) -> bytes:
-    hint = {"version": version, "size": action_count, "sizeInBytes": size_bytes}
-    return json.dumps(hint, separators=(",", ":")).encode()
 
 
 def _set_aside(store: ObjectStore, log_folder: str, name: str) -> None:

@@ -29,6 +29,7 @@ from bus.storage_delta.actions import (
     version_name,
 )
 from bus.storage_delta.checkpoint_files import MalformedCheckpoint, summarize_checkpoint
+from bus.storage_delta.checkpoint_hint import encode_hint
 from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.log_replay import (
     LOG_FOLDER,
@@ -40,7 +41,7 @@ from bus.storage_delta.log_replay import (
 )
 from bus.storage_delta.quarantine import Quarantine
 from bus.storage_delta.read_cache import ReadCache
-from bus.storage_delta.recovery import encode_hint, recover, remove_leftovers
+from bus.storage_delta.recovery import recover, remove_leftovers
 from bus.storage_delta.rehearsal_store import RehearsalStore
 from bus.storage_delta.repair_commit import Action, encode_checkpoint, encode_repair
 from bus.storage_delta.repair_files import FoundFile
@@ -256,7 +257,7 @@ class _Repair:
         self._store.put(f"{self._log_folder}/{name}", data)
         self._store.put(
             f"{self._log_folder}/{LAST_CHECKPOINT}",
-            encode_hint(version, action_count=summary.action_count, size_bytes=summary.size_bytes),
+            encode_hint(version, action_count=summary.action_count, data=data),
         )
         self.steps.add("checkpoint", f"{LOG_FOLDER}/{name}", "written, and named by _last_checkpoint")
 

@@ -20,6 +20,7 @@ import deltalake
 from bus.errors import StorageFault
 from bus.storage_delta.actions import ENGINE_INFO, LOG_FOLDER, Txn, checkpoint_name, encode_new_file, version_name
 from bus.storage_delta.repair_files import FoundFile
+from bus.storage_delta.trials import TRIALS
 
 Action = dict[str, Any]
 
@@ -87,7 +88,9 @@ def encode_checkpoint(table: RepairedTable, *, removed: Iterable[str], now_ms: i
             log.mkdir()
             (log / version_name(0)).write_bytes(version_0)
             deltalake.DeltaTable(scratch).create_checkpoint()
-            return (log / checkpoint_name(0)).read_bytes()
+            data = (log / checkpoint_name(0)).read_bytes()
+            TRIALS.accept(data)
+            return data
     except (deltalake.exceptions.DeltaError, OSError, ValueError) as error:
         raise StorageFault(f"no checkpoint of the repaired table: {error}") from error
 

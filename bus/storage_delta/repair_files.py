@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow as pa
 from bus.errors import StorageDamaged
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.file_sums import encode_sums
 from bus.storage_delta.log_replay import first_line
 from bus.storage_delta.repair_history import NamedFile
 from bus.storage_delta.row_statistics import COLUMNS, RowStatistics
@@ -58,7 +59,7 @@ def check_named(reader: DataReader, named: NamedFile) -> FoundFile | BadFile:
             return bad(f"expected {file.size_bytes} bytes, found {size_bytes}")
         row_count = 0
         for group in range(parquet.num_row_groups):
-            rows = parquet.read_row_group(group, use_threads=False)
+            rows = parquet.read_row_group(group)
             offsets = rows.column("offset").to_numpy()
             row_count += len(offsets)
             if not np.all((file.base_offset <= offsets) & (offsets < file.next_offset)):
@@ -82,7 +83,7 @@ def check_unnamed(reader: DataReader, schema: pa.Schema, path: str) -> FoundFile
         if parquet.schema_arrow.names != schema.names:
             return None
         for group in range(parquet.num_row_groups):
-            rows = parquet.read_row_group(group, use_threads=False)
+            rows = parquet.read_row_group(group)
             if any(rows.column(name).null_count for name in _NEVER_NULL):
                 return None
             if rows.num_rows:
@@ -101,7 +102,7 @@ def check_unnamed(reader: DataReader, schema: pa.Schema, path: str) -> FoundFile
     )
     if file.record_count > file.next_offset - file.base_offset:
         return None  # its name lies about it
-    return FoundFile(file, None, stats)
+    return FoundFile(replace(file, sums=encode_sums(parquet.footer.sums)), None, stats)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from bus.errors import StorageDamaged
 from bus.ports import Pace
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.data_files import ROW_GROUP_BYTES, open_parquet_writer
+from bus.storage_delta.file_sums import encode_sums, sum_of, sums_of_pieces
 from bus.storage_delta.orphans import FilesUnderWay
 from bus.storage_delta.row_statistics import RowStatistics
 from bus.storage_delta.store import ObjectStore
@@ -107,6 +108,8 @@ class _RewrittenFile:
         self.statistics = RowStatistics(f"{folder}/{name}")
         self._schema = schema
         self._size_bytes = 0
+        self._pieces: list[tuple[int, int]] = []  # of each row group: size in bytes, checksum
+        self._sums = ""
 
     def encode(self, rows: Iterable[pa.Table], rewriting: Rewriting, pace: Pace) -> Iterator[bytes]:
         """The file's bytes, a part for each row group. Takes no more rows than it has room for."""
@@ -122,9 +125,13 @@ class _RewrittenFile:
             self.statistics.add(gathered)
             for group in _cut(gathered):
                 writer.write_table(group, row_group_size=group.num_rows)
-                yield self._paced(sink.take(), pace)
+                part = sink.take()
+                self._pieces.append((len(part), sum_of(part)))
+                yield self._paced(part, pace)
         writer.close()
-        yield self._paced(sink.take(), pace)
+        part = sink.take()
+        self._sums = encode_sums(sums_of_pieces(self._pieces, sum_of(part)))
+        yield self._paced(part, pace)
 
     def _paced(self, part: bytes, pace: Pace) -> bytes:
         self._size_bytes += len(part)
@@ -152,6 +159,7 @@ class _RewrittenFile:
         file, stats = self.statistics.describe(
             self.name, self._size_bytes, base_offset=base_offset, next_offset=next_offset
         )
+        file = replace(file, sums=self._sums)
         return with_history(file, rewriting.ages, level=rewriting.level), stats
 
 

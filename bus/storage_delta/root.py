@@ -38,6 +38,7 @@ from bus.storage_delta.actions import (
     version_name,
 )
 from bus.storage_delta.checkpoint_files import MalformedCheckpoint, decode_checkpoint
+from bus.storage_delta.checkpoint_hint import load_proved, read_hint
 from bus.storage_delta.keyed_rows import DeltaKeyedRows
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.memory_store import MemoryStore
@@ -273,7 +274,7 @@ def _topic_id_of(store: ObjectStore, folder: str) -> str | None:
     log_folder = f"{folder}/{LOG_FOLDER}"
     names = [entry.name for entry in store.list(log_folder, with_sizes=False).files]
     versions = sorted(name for name in names if parse_version_name(name) is not None)
-    checkpoints = sorted(name for name in names if parse_checkpoint_name(name) is not None)
+    checkpoints = sorted(version for name in names if (version := parse_checkpoint_name(name)) is not None)
     if versions and parse_version_name(versions[0]) == 0:
         try:
             metadata = decode_commit(0, store.get(f"{log_folder}/{versions[0]}")).metadata
@@ -281,9 +282,10 @@ def _topic_id_of(store: ObjectStore, folder: str) -> str | None:
                 return metadata.topic_id
         except (MalformedCommit, KeyNotFound):
             pass
-    for name in reversed(checkpoints):
+    hint = read_hint(store, log_folder)
+    for version in reversed(checkpoints):
         try:
-            return decode_checkpoint(0, store.get(f"{log_folder}/{name}")).metadata.topic_id
+            return decode_checkpoint(version, load_proved(store, log_folder, version, hint)).metadata.topic_id
         except (MalformedCheckpoint, KeyNotFound):
             continue
     if versions or checkpoints:

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bus.errors import StorageDamaged, StorageFault
 from bus.log_schema import log_schema
@@ -39,6 +38,7 @@ from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.recovery import recover
 from bus.storage_delta.snapshot import Snapshot, load_snapshot, table_exists
 from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.trials import TRIALS
 
 _log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ def _metadata_action(store: ObjectStore, folder: str, snapshot: Snapshot) -> Act
                 return dict(found)
     if snapshot.checkpoint_version >= 0:
         data = store.get(f"{log_folder}/{checkpoint_name(snapshot.checkpoint_version)}")
-        for row in pq.ParquetFile(pa.BufferReader(data)).read(columns=["metaData"]).column("metaData").to_pylist():
+        for row in TRIALS.open_bytes(data).read(["metaData"]).column("metaData").to_pylist():
             if row is not None and row["id"] is not None:
                 return _plain(row)
     raise StorageDamaged(f"{log_folder}: expected the table's metadata in its log, found none")

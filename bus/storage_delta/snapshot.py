@@ -8,11 +8,9 @@ names file, version and what was expected. Only reads: what a crash left and may
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
 
 from bus.errors import StorageDamaged
 from bus.storage_delta.actions import (
@@ -38,6 +36,7 @@ from bus.storage_delta.actions import (
     version_name,
 )
 from bus.storage_delta.checkpoint_files import CheckpointContent, MalformedCheckpoint, decode_checkpoint, decode_txns
+from bus.storage_delta.checkpoint_hint import Hint, load_proved, read_hint
 from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.orphans import base_offset_of, list_data_files
 from bus.storage_delta.store import KeyNotFound, ObjectStore
@@ -54,6 +53,7 @@ class Findings:
     torn_version: str | None = None  # holds no acknowledged record: nobody got as far as a data file for it
     leftovers: Sequence[str] = ()  # of interrupted writes, or of writes under way
     is_hint_wrong: bool = False  # `_last_checkpoint` names another checkpoint than the newest valid one
+    is_hint_bare: bool = False  # it has no checksum: an earlier bus or another engine wrote it
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +115,13 @@ def table_exists(store: ObjectStore, folder: str) -> bool:
 def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapshot:
     """The table in `folder` at its last version. Raises `StorageDamaged`."""
     log_folder = f"{folder}/{LOG_FOLDER}"
-    hinted = _read_hint(store, log_folder)
+    hint = read_hint(store, log_folder)
+    hinted = None if hint is None else hint.version
     names, leftovers = _list_names(store, log_folder, hinted)
-    checkpoint, truncated = _newest_valid_checkpoint(store, log_folder, names)
+    checkpoint, truncated = _newest_valid_checkpoint(store, log_folder, names, hint)
     if checkpoint is None and hinted is not None:
         names, leftovers = _list_names(store, log_folder, None)
-        checkpoint, truncated = _newest_valid_checkpoint(store, log_folder, names)
+        checkpoint, truncated = _newest_valid_checkpoint(store, log_folder, names, hint)
     versions = sorted(version for name in names if (version := parse_version_name(name)) is not None)
     if not versions and checkpoint is None and not truncated:
         raise StorageDamaged(f"{log_folder}: expected the table's log, found no version and no checkpoint")
@@ -145,6 +146,7 @@ def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapsh
             torn_version=torn,
             leftovers=leftovers,
             is_hint_wrong=hinted != checkpoint.version if checkpoint is not None else LAST_CHECKPOINT in names,
+            is_hint_bare=hint is not None and hint.sums is None,
         ),
     )
 
@@ -165,15 +167,6 @@ def load_txns(store: ObjectStore, folder: str, checkpoint_version: int, version:
     return txns
 
 
-def _read_hint(store: ObjectStore, log_folder: str) -> int | None:
-    """The checkpoint that `_last_checkpoint` names; None if it is not there or cannot be read."""
-    try:
-        hint: Any = json.loads(store.get(f"{log_folder}/{LAST_CHECKPOINT}"))
-        return int(hint["version"])
-    except (ValueError, KeyError, TypeError, KeyNotFound):
-        return None
-
-
 def _list_names(store: ObjectStore, log_folder: str, checkpoint: int | None) -> tuple[list[str], Sequence[str]]:
     """What is in the log, or what is there from `checkpoint` on: most of the versions that are kept lie before it. And
     what nobody has finished."""
@@ -183,14 +176,14 @@ def _list_names(store: ObjectStore, log_folder: str, checkpoint: int | None) -> 
 
 
 def _newest_valid_checkpoint(
-    store: ObjectStore, log_folder: str, names: Sequence[str]
+    store: ObjectStore, log_folder: str, names: Sequence[str], hint: Hint | None
 ) -> tuple[CheckpointContent | None, list[str]]:
     """The newest one that can be read, and the names of the newer ones that cannot."""
     truncated: list[str] = []
     checkpoints = [version for name in names if (version := parse_checkpoint_name(name)) is not None]
     for version in sorted(checkpoints, reverse=True):
         try:
-            return decode_checkpoint(version, store.get(f"{log_folder}/{checkpoint_name(version)}")), truncated
+            return decode_checkpoint(version, load_proved(store, log_folder, version, hint)), truncated
         except MalformedCheckpoint:
             truncated.append(checkpoint_name(version))
     return None, truncated

@@ -11,17 +11,19 @@ import contextlib
 import re
 import uuid
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bus.errors import ErrorCode, Refused, StorageDamaged
 from bus.ports import PreparedFiles, SwapKind
 from bus.storage_delta.actions import LiveFile, nullable_type
 from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.file_sums import encode_sums
 from bus.storage_delta.partition_reader import TableView
+from bus.storage_delta.proved_parquet import ProvedFile
 from bus.storage_delta.row_statistics import COLUMNS as STATISTICS_COLUMNS
 from bus.storage_delta.row_statistics import RowStatistics
 from bus.storage_delta.store import KeyNotFound
@@ -114,16 +116,19 @@ def _check_files(
                 f"{name}: expected a name that begins with the offset where the file has to begin, "
                 f"{base_offset:020d}, found {name[:20]}"
             )
-        statistics, size_bytes = _check_rows(reader, name, schema, offsets)
+        statistics, size_bytes, sums = _check_rows(reader, name, schema, offsets)
         next_offset = removes[-1].next_offset if name == adds[-1] else statistics.next_offset
-        described.append(statistics.describe(name, size_bytes, base_offset=base_offset, next_offset=next_offset))
+        file, stats = statistics.describe(name, size_bytes, base_offset=base_offset, next_offset=next_offset)
+        described.append((replace(file, sums=sums), stats))
         base_offset = statistics.next_offset
     offsets.check_end(adds[-1], base_offset - 1)
     return described
 
 
-def _check_rows(reader: DataReader, name: str, schema: pa.Schema, offsets: _OffsetsToStay) -> tuple[RowStatistics, int]:
-    """What the rows of `name` tell, and its size in bytes. Raises `_Unfit`."""
+def _check_rows(
+    reader: DataReader, name: str, schema: pa.Schema, offsets: _OffsetsToStay
+) -> tuple[RowStatistics, int, str]:
+    """What the rows of `name` tell, its size in bytes and its checksums. Raises `_Unfit`."""
     with _unfit_named(name):
         parquet, size_bytes = reader.open_unnamed(name)
     statistics = RowStatistics(name)
@@ -135,10 +140,10 @@ def _check_rows(reader: DataReader, name: str, schema: pa.Schema, offsets: _Offs
         offsets.check(name, rows.column("offset").chunk(0).to_numpy())
     if not statistics.row_count:
         raise _Unfit(f"{name}: expected at least one row, found none")
-    return statistics, size_bytes
+    return statistics, size_bytes, encode_sums(parquet.footer.sums)
 
 
-def _rows_of(parquet: pq.ParquetFile, name: str, schema: pa.Schema) -> Iterator[pa.Table]:
+def _rows_of(parquet: ProvedFile, name: str, schema: pa.Schema) -> Iterator[pa.Table]:
     """The columns that statistics need, of all rows; the others are decoded too."""
     _check_columns(name, parquet.schema_arrow, schema)
     names = list(STATISTICS_COLUMNS)
@@ -146,7 +151,7 @@ def _rows_of(parquet: pq.ParquetFile, name: str, schema: pa.Schema) -> Iterator[
     for group in range(parquet.num_row_groups):
         _check_group_size(name, group, parquet.metadata.row_group(group))
         with _unfit_named(name):
-            rows = parquet.read_row_group(group, use_threads=False)
+            rows = parquet.read_row_group(group)
         for column in _NEVER_NULL:
             if nulls := rows.column(column).null_count:
                 raise _Unfit(f"{name}: expected a value in every {column}, found {nulls} nulls")

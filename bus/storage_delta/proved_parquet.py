@@ -1,0 +1,185 @@
+"""Parquet files whose bytes are proved before Arrow sees them.
+
+Guards one promise: Arrow is given no byte of a file that does not have its checksum. What a flipped bit in a footer or
+a page header makes Arrow do has no bound: it raises, it gives other rows, or it ends the process. So the footer is
+proved and then decoded from memory, and a row group is read as a whole, proved, and decoded from memory. Sums come from
+the file's entry in the log; those of files that have none there come from a trial in another process (trials.py).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bus.storage_delta.file_sums import FileSums, group_starts, sum_of
+
+_MAGIC = b"PAR1"
+
+
+class Source(Protocol):
+    """A file's bytes."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def get(self, start: int, length: int) -> Any:
+        """Anything with the buffer protocol; less than `length` bytes where the file ends."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BytesSource:
+    """A file that is in memory."""
+
+    data: Any
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+    def get(self, start: int, length: int) -> Any:
+        return memoryview(self.data)[start : start + length]
+
+
+@dataclass(frozen=True, slots=True)
+class ProvedFooter:
+    metadata: Any  # pq.FileMetaData
+    sums: FileSums
+    starts: tuple[int, ...]  # of the pieces
+
+    def piece_of(self, group: int) -> tuple[int, int, int]:
+        """Where the bytes of a row group begin and end, and their sum."""
+        piece = group if len(self.sums.groups) > 1 else 0
+        is_last = piece == len(self.sums.groups) - 1
+        return self.starts[piece], self.sums.tail_start if is_last else self.starts[piece + 1], self.sums.groups[piece]
+
+
+class ProvedFile:
+    """A Parquet file to be read. Not for several threads."""
+
+    def __init__(self, source: Source, footer: ProvedFooter, whole: pq.ParquetFile | None = None) -> None:
+        """`whole`: the file in memory, if it is there."""
+        self._source = source
+        self._whole = whole or _open_whole(source, footer.metadata)
+        self.footer = footer
+        self.metadata = footer.metadata
+        self._piece_start = -1
+        self._piece: Any = None  # proved
+
+    @property
+    def schema_arrow(self) -> pa.Schema:
+        found: pa.Schema = self.metadata.schema.to_arrow_schema()
+        return found
+
+    @property
+    def num_row_groups(self) -> int:
+        return int(self.metadata.num_row_groups)
+
+    def read_row_group(self, index: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Raises `ValueError` if its bytes are not those that were written, and what Arrow raises."""
+        if not self.metadata.row_group(index).num_rows:
+            empty = self.schema_arrow.empty_table()
+            return empty if columns is None else empty.select(list(columns))
+        start, end, expected = self.footer.piece_of(index)
+        if self._piece_start != start:
+            self._piece = self._source.get(start, end - start)
+            check_sum(self._piece, expected, start=start, end=end)
+            self._piece_start = start
+        parquet = self._whole or open_piece(self.metadata, start, self._piece)
+        return parquet.read_row_group(index, columns=None if columns is None else list(columns), use_threads=False)
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """All row groups, one after the other."""
+        if self.num_row_groups == 1:
+            return self.read_row_group(0, columns)
+        groups = [self.read_row_group(index, columns) for index in range(self.num_row_groups)]
+        return pa.concat_tables(groups) if groups else self.schema_arrow.empty_table()
+
+
+def open_proved(source: Source, sums: FileSums) -> ProvedFile:
+    """Raises `ValueError` if the footer is not the one that was written, and what Arrow raises."""
+    start, end = sums.tail_start, source.size_bytes
+    if not 0 < start < end:
+        raise ValueError(f"expected a footer between byte {start} and the end, found {end} bytes")
+    tail = source.get(start, end - start)
+    check_sum(tail, sums.tail, start=start, end=end)
+    whole = _open_whole(source)
+    metadata = decode_footer(tail) if whole is None else whole.metadata
+    starts = group_starts(metadata) if len(sums.groups) > 1 else (0,)
+    if len(starts) != len(sums.groups) or starts[-1] >= start:
+        raise ValueError(f"expected {len(sums.groups)} row groups below byte {start}, found {metadata.num_row_groups}")
+    return ProvedFile(source, ProvedFooter(metadata, sums, starts), whole)
+
+
+def _open_whole(source: Source, metadata: Any = None) -> pq.ParquetFile | None:
+    """None if it is not in memory. Its footer is proved, its row groups are not."""
+    if not isinstance(source, BytesSource):
+        return None
+    return pq.ParquetFile(pa.BufferReader(source.data), metadata=metadata, coerce_int96_timestamp_unit="us")
+
+
+def check_sum(piece: Any, expected: int, *, start: int, end: int) -> None:
+    """Raises `ValueError`."""
+    if len(piece) != end - start:
+        raise ValueError(f"expected {end - start} bytes from byte {start} on, found {len(piece)}")
+    if (found := sum_of(piece)) != expected:
+        raise ValueError(
+            f"expected the checksum {expected:08x} of bytes {start} to {end - 1}, found {found:08x}: they have changed "
+            "since they were written"
+        )
+
+
+def decode_footer(tail: Any) -> Any:
+    """What lies at the end of a Parquet file as `pq.FileMetaData`, without the file before it."""
+    return pq.read_metadata(pa.BufferReader(_MAGIC + bytes(tail)))
+
+
+def open_piece(metadata: Any, start: int, piece: Any, *, is_checked: bool = True) -> pq.ParquetFile:
+    """A file of which only the bytes from `start` on are there that `piece` has. Unless they are `is_checked`, Arrow
+    compares the checksums of pages."""
+    return pq.ParquetFile(
+        pa.PythonFile(_Piece(start, pa.py_buffer(piece)), mode="r"),
+        metadata=metadata,
+        coerce_int96_timestamp_unit="us",  # Delta allows for it, and Spark writes it
+        page_checksum_verification=not is_checked,
+    )
+
+
+class _Piece(io.RawIOBase):
+    """As far as Arrow needs a file; gives slices without copying them."""
+
+    def __init__(self, start: int, data: pa.Buffer) -> None:
+        self._start = start
+        self._data = data
+        self._position = 0
+
+    def read_buffer(self, size: int) -> pa.Buffer:
+        begin = self._position - self._start
+        if begin < 0 or begin > self._data.size:
+            raise OSError(f"expected a read within the row group from byte {self._start}, found {self._position}")
+        found = self._data.slice(begin, min(size, self._data.size - begin))
+        self._position += found.size
+        return found
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        found: bytes = self.read_buffer(self._data.size if size is None or size < 0 else size).to_pybytes()
+        return found
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        end = self._start + self._data.size
+        self._position = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: end}[whence] + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True

@@ -1,0 +1,156 @@
+"""The process in which Parquet files are read that nothing proves: it may be ended by what it reads.
+
+Run as a program by trials.py. Takes a footer, then the pieces of the file, on its standard input, decodes every page of
+them, and answers each with a line of JSON: what is wrong, or nothing. Ends when nothing was asked for a while, and with
+its parent. Reads and writes no file.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import select
+import struct
+import sys
+from io import RawIOBase
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bus.storage_delta.file_sums import first_byte, group_starts
+from bus.storage_delta.proved_parquet import decode_footer, open_piece
+
+# What comes before the bytes of a footer or a piece: which it is, where it begins in the file, how many bytes.
+HEAD = struct.Struct(">cQQ")
+FOOTER, PIECE = b"F", b"P"
+IDLE_S = 60.0
+_MEMORY_BYTES_MAX = 8 << 30  # what a damaged file asks for beyond it is refused, and takes no memory from others
+
+
+class Trial:
+    """Of one file: its footer first."""
+
+    def __init__(self) -> None:
+        self._metadata: Any = None
+        self._starts: tuple[int, ...] = ()
+
+    def take_footer(self, start: int, tail: bytes) -> dict[str, Any]:
+        """Where the pieces begin, and where the last one ends."""
+        metadata = decode_footer(tail)
+        self._metadata = metadata
+        _look_at_all(metadata)
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        spans = [_span(group) for group in groups if group.num_rows]
+        end = max((end for _, end in spans), default=4)
+        if not all(4 <= first < last <= start for first, last in spans):
+            raise ValueError(f"expected row groups between bytes 4 and {start}, found {spans[:3]}")
+        self._starts = _starts_of(metadata, spans)
+        return {"starts": self._starts, "end": end}
+
+    def take_piece(self, start: int, piece: bytes) -> dict[str, Any]:
+        is_single = len(self._starts) == 1
+        groups = range(self._metadata.num_row_groups) if is_single else [self._starts.index(start)]
+        for group in groups:
+            if not self._metadata.row_group(group).num_rows:
+                continue
+            rows = open_piece(self._metadata, start, piece, is_checked=False).read_row_group(group, use_threads=False)
+            rows.validate(full=True)
+            _compare_statistics(self._metadata.row_group(group), rows)
+        return {}
+
+
+def _look_at_all(metadata: Any) -> None:
+    """At all that a reader may ask a footer for. Raises `ValueError` if it contradicts itself."""
+    metadata.schema.to_arrow_schema()
+    metadata.to_dict()
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for index in range(row_group.num_columns):
+            column = row_group.column(index)
+            expected = metadata.schema.column(index)
+            if (column.path_in_schema, column.physical_type) != (expected.path, expected.physical_type):
+                raise ValueError(f"expected column {index} to be {expected.path}, found {column.path_in_schema}")
+            if column.is_stats_set and column.statistics.has_min_max:
+                _ = column.statistics.min_raw, column.statistics.max_raw, column.statistics.null_count
+
+
+def _compare_statistics(group: Any, rows: pa.Table) -> None:
+    """Readers skip columns and row groups by them, and take a minimum that is the maximum for the whole column. Raises
+    `ValueError` unless they are true."""
+    if group.num_rows != rows.num_rows:
+        raise ValueError(f"expected {group.num_rows} rows in a row group, found {rows.num_rows}")
+    for index in range(group.num_columns):
+        column = group.column(index)
+        name, told = column.path_in_schema, column.statistics if column.is_stats_set else None
+        if told is None or name not in rows.column_names:
+            continue
+        values = rows.column(name)
+        if told.has_null_count and told.null_count != values.null_count:
+            raise ValueError(f"expected {told.null_count} nulls in {name}, found {values.null_count}")
+        if told.has_min_max and (bounds := _bounds(values)) not in (None, (told.min_raw, told.max_raw)):
+            raise ValueError(f"expected {name} from {told.min_raw} to {told.max_raw}, found {bounds}")
+
+
+def _bounds(values: pa.ChunkedArray) -> tuple[int | None, int | None] | None:
+    """As the file has them; None for values that are no integers."""
+    if pa.types.is_timestamp(values.type):
+        values = values.cast(pa.int64())
+    if not pa.types.is_integer(values.type):
+        return None
+    bounds = pc.min_max(values)
+    return bounds["min"].as_py(), bounds["max"].as_py()
+
+
+def _span(group: Any) -> tuple[int, int]:
+    columns = [group.column(index) for index in range(group.num_columns)]
+    firsts = [first_byte(column) for column in columns]
+    ends = [first + column.total_compressed_size for first, column in zip(firsts, columns, strict=True)]
+    return min(firsts), max(ends)
+
+
+def _starts_of(metadata: Any, spans: list[tuple[int, int]]) -> tuple[int, ...]:
+    """One for each row group if they lie one behind the other, each with its first column first."""
+    is_in_order = all(before[1] <= after[0] for before, after in pairwise(spans))
+    if not is_in_order or len(spans) < metadata.num_row_groups:
+        return (0,)
+    starts = group_starts(metadata)
+    return starts if starts[1:] == tuple(first for first, _ in spans[1:]) else (0,)
+
+
+def answer(trial: Trial, kind: bytes, start: int, data: bytes) -> dict[str, Any]:
+    try:
+        return trial.take_footer(start, data) if kind == FOOTER else trial.take_piece(start, data)
+    except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError, RuntimeError) as error:
+        return {"error": f"{error}" or type(error).__name__}
+
+
+def main() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES_MAX, hard))
+    asked = open(sys.stdin.fileno(), "rb", buffering=0)  # noqa: SIM115 - it ends with the process
+    trial = Trial()
+    while select.select([asked], [], [], IDLE_S)[0]:
+        head = _read(asked, HEAD.size)
+        if len(head) < HEAD.size:
+            return
+        kind, start, length = HEAD.unpack(head)
+        data = _read(asked, length)
+        if len(data) < length:
+            return
+        if kind == FOOTER:
+            trial = Trial()
+        sys.stdout.write(json.dumps(answer(trial, kind, start, data)) + "\n")
+        sys.stdout.flush()
+
+
+def _read(source: RawIOBase, length: int) -> bytes:
+    found = bytearray()
+    while len(found) < length and (more := source.read(length - len(found))):
+        found += more
+    return bytes(found)
+
+
+if __name__ == "__main__":
+    main()
