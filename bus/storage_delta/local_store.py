@@ -58,9 +58,7 @@ class LocalStore:
         with _translated(key):
             try:
                 self._write_synced(temporary, (data,))
-                self._fs.link(temporary, path)
-            except FileExistsError:
-                raise KeyExists(f"{key} exists") from None
+                self._link(temporary, path, key)
             finally:
                 # Left behind, it is harmless: no reader looks at it, and the next opening removes it.
                 with contextlib.suppress(OSError):
@@ -198,6 +196,18 @@ class LocalStore:
                 self._fs.fsync(fd)
         finally:
             os.close(fd)
+
+    def _link(self, temporary: str, path: str, key: str) -> None:
+        """A network file system may make the link and report an error: its answer was lost, or a second try of its own
+        failed. So only "it exists" says that the name is not ours."""
+        try:
+            self._fs.link(temporary, path)
+        except FileExistsError:
+            raise KeyExists(f"{key} exists") from None
+        except OSError as error:
+            raise OutcomeUnknown(
+                f"{key} may be there: the link to its name failed ({error.strerror or error})"
+            ) from error
 
     def _sync_folder(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

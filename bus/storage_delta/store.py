@@ -25,7 +25,7 @@ class KeyNotFound(StorageFault):
 
 
 class OutcomeUnknown(StorageFault):
-    """The key may be there and visible, but it is not known whether it will still be there after a power failure."""
+    """The key may be there, now or later, and it is not known whether it will still be there after a power failure."""
 
 
 class KeyLocked(StorageFault):

@@ -18,16 +18,19 @@ NOW_MS = 1_700_000_000_000
 
 
 class FailingFileSystem(FileSystem):
-    """`fail("fsync", 2, errno.EIO)`: the second fsync from now on fails. A failing write writes half first."""
+    """`fail("fsync", 2, errno.EIO)`: the second fsync from now on fails. A failing write writes half first; a link that
+    fails `after_doing_it` was made."""
 
     def __init__(self) -> None:
         self._planned: dict[str, list[tuple[int, int]]] = {}
+        self._is_link_made = False
         self.calls: list[str] = []
         self.write = self._write  # type: ignore[method-assign]
         self.fsync = self._fsync  # type: ignore[method-assign]
         self.link = self._link  # type: ignore[method-assign]
 
-    def fail(self, call: str, nth: int, number: int = errno.EIO) -> None:
+    def fail(self, call: str, nth: int, number: int = errno.EIO, *, after_doing_it: bool = False) -> None:
+        self._is_link_made = after_doing_it
         self._planned.setdefault(call, []).append((nth, number))
 
     def _is_due(self, call: str) -> int:
@@ -49,6 +52,8 @@ class FailingFileSystem(FileSystem):
 
     def _link(self, source: str, target: str) -> None:
         if number := self._is_due("link"):
+            if self._is_link_made:
+                os.link(source, target)
             raise OSError(number, os.strerror(number))
         os.link(source, target)
 
