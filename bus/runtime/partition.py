@@ -388,13 +388,17 @@ class Partition:
 
     def follow(self, event: LogEvent) -> None:
         self._state = apply(self._state, event)
+        # What was deleted or compacted is not to be read from memory either.
+        self._cache.cut(self._tail, max(self._state.log_start, self._table.compacted_to))
         self.wake_readers()
         self._upkeep.look_after_commit()
 
-    async def lose(self, leader_epoch: int | None) -> None:
-        """Another writer has the version: one with a higher epoch ends this leader, any other is read and followed."""
-        if leader_epoch is not None and leader_epoch > self._state.leader_epoch:
-            self._step_down(leader_epoch)
+    async def lose(self, conflict: Conflicted) -> None:
+        """Another writer has the version: a leader of a higher epoch ends this one, and so does another leader of the
+        same. Any other writer is read and followed."""
+        epoch, own_epoch = conflict.leader_epoch, self._state.leader_epoch
+        if epoch is not None and (epoch > own_epoch or (epoch == own_epoch and conflict.is_rival)):
+            self._step_down(epoch)
         else:
             await self.rebuild()
 

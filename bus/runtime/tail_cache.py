@@ -1,7 +1,8 @@
 """The newest batches of all partitions, in memory, so that tail readers touch no file.
 
-Bounded by bytes over all partitions together; the oldest batch of the broker goes first. Guards one promise: a
-partition's tail is gapless and ends at its high watermark, so an offset is either wholly here or below the tail.
+Bounded by bytes over all partitions together; the oldest batch of the broker goes first. Guards two promises: a
+partition's tail is gapless and ends at its high watermark, so an offset is either wholly here or below the tail; and no
+row is here that is not in the table, so a tail begins above what was deleted or compacted.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from bus.model import LogBatch
+from bus.ports import OFFSET_MAX
 
 # What a batch costs beside its buffers: the objects around them.
 _BATCH_OVERHEAD_BYTES = 1024
@@ -20,12 +22,13 @@ class Tail:
     """One partition's part of the cache: two lists side by side, searched by offset, whose first `_dropped` entries
     are gone (cut off now and then, so that dropping one is cheap)."""
 
-    __slots__ = ("_bases", "_batches", "_dropped")
+    __slots__ = ("_bases", "_batches", "_dropped", "gone")
 
     def __init__(self) -> None:
         self._batches: list[LogBatch | None] = []
         self._bases: list[int] = []
         self._dropped = 0
+        self.gone = 0  # entries of the cache's order whose batches were dropped before their turn: its oldest ones here
 
     @property
     def start_offset(self) -> int | None:
@@ -65,21 +68,27 @@ class Tail:
         self._batches.append(batch)
         self._bases.append(batch.base_offset)
 
-    def drop_oldest(self) -> None:
+    def drop_oldest(self) -> int:
+        """Returns its bytes."""
+        batch = self._batches[self._dropped]
+        assert batch is not None, f"entry {self._dropped} of the tail was dropped before"
         self._batches[self._dropped] = None
         self._dropped += 1
         if self._dropped > 64 and self._dropped * 2 > len(self._bases):
             del self._bases[: self._dropped], self._batches[: self._dropped]
             self._dropped = 0
+        return batch.size_bytes
 
 
 class TailCache:
-    """Invariant: the batches of all tails, in the order they came, are `_order`; their bytes are at most `bytes_max`
-    but for the single newest batch."""
+    """Invariant: `_order` has an entry for each batch of all tails, in the order they came, and for each batch that was
+    dropped before its turn (`_gone_count` of them); the bytes of the former are at most `bytes_max`, but for the single
+    newest batch."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._order: deque[tuple[Tail, int]] = deque()
+        self._order: deque[Tail] = deque()
+        self._gone_count = 0
         self._bytes = 0
 
     @property
@@ -88,25 +97,44 @@ class TailCache:
 
     def extend(self, tail: Tail, batches: Sequence[LogBatch]) -> None:
         for batch in batches:
-            size = batch.size_bytes + _BATCH_OVERHEAD_BYTES
             tail.append(batch)
-            self._order.append((tail, size))
-            self._bytes += size
+            self._order.append(tail)
+            self._bytes += batch.size_bytes + _BATCH_OVERHEAD_BYTES
         while self._bytes > self._bytes_max and self._order:
             self._evict()
 
+    def cut(self, tail: Tail, below: int) -> None:
+        """Forget every batch of a partition that begins below that offset: its rows may be gone from the table. Costs
+        what it drops, however much the other tails hold."""
+        while (start := tail.start_offset) is not None and start < below:
+            self._drop(tail)
+            tail.gone += 1
+            self._gone_count += 1
+        self._forget_gone()
+
     def clear(self, tail: Tail) -> None:
         """Forget a partition: it was deleted, or its log is not where memory thought it is."""
-        kept: deque[tuple[Tail, int]] = deque()
-        for owner, size in self._order:
-            if owner is tail:
-                tail.drop_oldest()
-                self._bytes -= size
-            else:
-                kept.append((owner, size))
-        self._order = kept
+        self.cut(tail, OFFSET_MAX)
 
     def _evict(self) -> None:
-        tail, size = self._order.popleft()
-        tail.drop_oldest()
-        self._bytes -= size
+        tail = self._order.popleft()
+        if tail.gone:
+            tail.gone -= 1
+            self._gone_count -= 1
+        else:
+            self._drop(tail)
+
+    def _drop(self, tail: Tail) -> None:
+        self._bytes -= tail.drop_oldest() + _BATCH_OVERHEAD_BYTES
+
+    def _forget_gone(self) -> None:
+        """Once half of the entries say nothing."""
+        if self._gone_count * 2 <= len(self._order):
+            return
+        kept: deque[Tail] = deque()
+        for tail in self._order:
+            if tail.gone:
+                tail.gone -= 1
+            else:
+                kept.append(tail)
+        self._order, self._gone_count = kept, 0

@@ -54,3 +54,30 @@ def test_cleared_tail_gives_its_bytes_back_and_can_grow_again() -> None:
     assert cache.size_bytes == 1000 + OVERHEAD
     cache.extend(tail, [batch(70)])
     assert [found.base_offset for found in tail.read(70, 1)] == [70]
+
+
+def test_a_cut_tail_begins_at_the_offset_or_above_and_the_others_stay() -> None:
+    cache, tail, other = TailCache(1_000_000), Tail(), Tail()
+    for base_offset in range(0, 40, 10):
+        cache.extend(tail, [batch(base_offset)])
+        cache.extend(other, [batch(base_offset)])
+    cache.cut(tail, 15)
+    assert (tail.start_offset, other.start_offset) == (20, 0)
+    assert cache.size_bytes == 6 * (1000 + OVERHEAD)
+    cache.cut(tail, 15)
+    assert cache.size_bytes == 6 * (1000 + OVERHEAD)
+
+
+def test_bound_holds_for_tails_that_are_cut_again_and_again() -> None:
+    cache, tail, other = TailCache(10 * (1000 + OVERHEAD)), Tail(), Tail()
+    for index in range(1000):
+        cache.extend(tail, [batch(index * 10)])
+        cache.extend(other, [batch(index * 10)])
+        if index % 3 == 0:
+            cache.cut(tail, index * 10)
+    held = [found for each in (tail, other) for found in each.read(each.start_offset or 0, 1 << 40)]
+    assert cache.size_bytes == len(held) * (1000 + OVERHEAD) <= 10 * (1000 + OVERHEAD)
+    assert len(cache._order) <= 2 * len(held) + 1
+    cache.clear(tail)
+    cache.clear(other)
+    assert cache.size_bytes == 0
