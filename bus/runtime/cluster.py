@@ -64,6 +64,8 @@ _log = logging.getLogger(__name__)
 
 TopicAnswer = TopicResult | Refused
 OnTopicDeleted = Callable[[str, str], None]
+# So many races for the metadata lost in a row are enough.
+_STARTS_MAX = 5
 
 
 class Cluster:
@@ -87,6 +89,7 @@ class Cluster:
         self._metadata = MetadataLog(storage, self, clock=clock, calls=calls)
         self._begun = TaskScope("cluster")  # what calls have begun
         self._partitions: dict[TopicPartition, Partition] = {}
+        self._is_started = False
         self._unusable: dict[TopicPartition, Refused] = {}  # partitions whose table could not be opened
         self._names = TopicNamesInUse()
         self._removals: dict[str, set[asyncio.Task[None]]] = {}  # of deleted topics' files, by name, while under way
@@ -111,16 +114,27 @@ class Cluster:
         """
         self._endpoint = endpoint
         await self._metadata.open()
-        others = self.state.brokers.keys() - {endpoint.broker_id}
-        (started,) = await self._metadata.change(
-            [functools.partial(decide_start_broker, endpoint=endpoint, gone_broker_ids=others)]
-        )
-        if isinstance(started, Refused):
-            raise StorageFault(started.message)
+        await self._take_leadership()
+        self._is_started = True
         await asyncio.gather(*(self._open(name) for name in self.state.partitions_led_by(endpoint.broker_id)))
         for topic_id, name in self.state.deleted_topics.items():
             self._remove(name, topic_id)
         self._ticker.start()
+
+    async def _take_leadership(self) -> None:
+        """Another broker that starts at the same time has read the same metadata: the one that loses the race reads
+        them again, and takes a higher epoch than the other."""
+        for _ in range(_STARTS_MAX):
+            others = self.state.brokers.keys() - {self._endpoint.broker_id}
+            (started,) = await self._metadata.change(
+                [functools.partial(decide_start_broker, endpoint=self._endpoint, gone_broker_ids=others)]
+            )
+            if not isinstance(started, Refused):
+                return
+            _log.warning("the leadership could not be taken, to be tried again: %s", started.message)
+            reason = started.message
+            await self._metadata.raise_epoch()
+        raise StorageFault(f"the leadership could not be taken in {_STARTS_MAX} attempts: {reason}")
 
     async def end_changes(self) -> None:
         """Before the broker stops: what calls have begun ends, what comes from now on is refused."""
@@ -409,6 +423,8 @@ class Cluster:
 
     async def follow_reload(self) -> None:
         """A change whose answer was lost may have been committed: its partitions are to be opened, or to go."""
+        if not self._is_started:
+            return  # the leadership is not taken yet
         for name in self.state.partitions_led_by(self._endpoint.broker_id):
             if name not in self._partitions and name not in self._unusable:
                 await self._open(name)

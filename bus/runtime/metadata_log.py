@@ -61,6 +61,11 @@ class MetadataLog:
     async def open(self) -> None:
         """Raises `StorageFault` if the log cannot be read, or contradicts itself."""
         self._log: TypedLog = await self._calls.control(self._storage.open_metadata)
+        await self.raise_epoch()
+
+    async def raise_epoch(self) -> None:
+        """Change the metadata from now on under a higher epoch than any that the log has, as it was read last."""
+        self._fenced = None
         self._leader_epoch = self._log.state.leader_epoch + 1
         self._cluster = await self._replay()
 
@@ -162,8 +167,9 @@ class MetadataLog:
         return await self._reload(f"cluster metadata: {outcome}")
 
     async def _reload(self, reason: str) -> Refused:
-        """Memory and log disagree: take what the log says, and serve what it says. A log with a higher epoch has
-        another controller. One that cannot be read for now is tried again before the next change."""
+        """Memory and log disagree: take what the log says, and serve what it says. A log with a higher epoch, or with
+        changes of another broker under the same, has another controller. One that cannot be read for now is tried again
+        before the next change."""
         self._is_reload_due = True
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])  # the log does not reload beside it
@@ -172,7 +178,7 @@ class MetadataLog:
             state = await self._replay()
         except StorageFault as fault:
             return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {fault}")
-        if log.leader_epoch > self._leader_epoch:
+        if log.leader_epoch > self._leader_epoch or log.is_overtaken:
             self._fenced = Refused(
                 ErrorCode.NOT_CONTROLLER,
                 f"this broker's epoch {self._leader_epoch} was fenced by a controller of epoch {log.leader_epoch}",

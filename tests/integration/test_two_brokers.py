@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
 from bus import Admin, BusError, NewTopic, Producer
-from bus.storage_delta.root import open_storage
+from bus.storage_delta.local_store import LocalStore
+from bus.storage_delta.root import open_storage, open_storage_on
 from tests.support.broker_thread import running_broker
+from tests.support.stores import ScriptedStore
 
 
 def test_older_leader_is_fenced_at_its_next_commit_and_no_offset_is_given_twice(tmp_path: Path) -> None:
@@ -44,3 +47,26 @@ def test_older_leader_is_fenced_at_its_next_commit_and_no_offset_is_given_twice(
     assert rows.column("value").to_pylist() == [b"old 0", b"old 1", b"new 2", b"new 3"]
     epochs = rows.column("leader_epoch").to_pylist()
     assert epochs[0] == epochs[1] < epochs[2] == epochs[3]
+
+
+def test_of_two_that_start_from_the_same_metadata_the_later_has_the_higher_epoch(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with running_broker(root) as first, Admin(f"127.0.0.1:{first.port}") as admin:
+        admin.create_topics([NewTopic("t", partitions=1, configs={"commit.interval.ms": 0})])
+    store = ScriptedStore(LocalStore(str(root)))
+    with ExitStack() as stack:
+        started = []
+        rival = open_storage(str(root), holder="rival", exclusive=False)
+        store.before_next("create", lambda: started.append(stack.enter_context(running_broker(root, storage=rival))))
+        own = open_storage_on(store, exclusive=False)  # type: ignore[arg-type]
+        broker = stack.enter_context(running_broker(root, storage=own))
+        (other,) = started
+        to_other = stack.enter_context(Producer(f"127.0.0.1:{other.port}", retries=0))
+        to_broker = stack.enter_context(Producer(f"127.0.0.1:{broker.port}", retries=0))
+        assert to_broker.send("t", b"0").result(10).offset == 0
+        with pytest.raises(BusError) as caught:
+            to_other.send("t", b"lost").result(10)
+        assert caught.value.name == "NOT_LEADER_OR_FOLLOWER"
+        assert to_broker.send("t", b"1").result(10).offset == 1
+    epochs = DeltaTable(root / "topics/t/0").to_pyarrow_table(columns=["leader_epoch"]).column(0).to_pylist()
+    assert epochs == [2, 2]  # 0 from its creation, 1 of the rival
