@@ -7,11 +7,11 @@ blocks, so the runtime makes it in a thread. Faults are `bus.errors.StorageFault
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from bus.errors import Refused
+from bus.errors import Refused, StorageFault
 from bus.model import LogBatch, RecordBatch, TopicPartition
 
 
@@ -41,6 +41,8 @@ class Conflicted:
     version: int
     leader_epoch: int | None
     operation: str
+    # The winner is another leader, also where its epoch is the same as ours: two that read the same metadata took it.
+    is_rival: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,14 @@ class Unknown:
 CommitOutcome = Committed | Conflicted | Unknown
 
 
+class FenceLost(StorageFault):
+    """The version that was to keep other leaders out was not committed: `outcome` is to be treated as any commit's."""
+
+    def __init__(self, message: str, outcome: Conflicted | Unknown) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
 @dataclass(frozen=True, slots=True)
 class LogState:
     """Invariant: 0 <= log_start <= high_watermark."""
@@ -64,6 +74,8 @@ class LogState:
     leader_epoch: int  # the largest that the log has seen, -1 before the first
     file_count: int
     size_bytes: int  # of the live data files
+    # Another leader, of our epoch or a higher one, has committed behind us: nothing of ours may follow.
+    is_overtaken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +390,9 @@ class PartitionTable(Protocol):
         ...
 
     def delete_orphans(self, orphans: frozenset[str]) -> int:
-        """Delete those that are orphans still; returns how many. The caller has found them a grace ago."""
+        """Delete those that are orphans still; returns how many. The caller has found them a grace ago. In the writer's
+        place, as `append`: unless a version was committed since they were found, one that changes nothing is committed
+        first, so that no other leader can commit them any more. Raises `FenceLost`; then nothing was deleted."""
         ...
 
     def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:

@@ -40,6 +40,7 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _NOTHING = Dropped()
+_ORPHANS_AT_ONCE = 100
 
 
 class Writer(Protocol):
@@ -48,6 +49,8 @@ class Writer(Protocol):
     def swap(self, prepared: PreparedFiles, *, is_ours: bool) -> asyncio.Future[SwapResult]: ...
 
     def delete_below(self, offset: int) -> asyncio.Future[DeleteRecordsResult]: ...
+
+    def delete_orphans(self, orphans: frozenset[str]) -> asyncio.Future[int | Refused]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +190,13 @@ class MaintenanceJobs:
         try:
             async with self.housekeeping:
                 dropped = await self._calls.housekeep(functools.partial(self._drop, rules))
-                orphan_count = await self._delete_orphans(rules)
+                await self._find_orphans()
         except StorageFault as fault:
             return self._fail("cleaning", fault)
+        orphan_count = await self._delete_orphans(rules)
+        if isinstance(orphan_count, Refused):
+            _log.warning("orphans stay for now: %s", orphan_count.message, extra=self._fields())
+            return orphan_count
         if dropped != _NOTHING or orphan_count:
             _log.info(
                 "cleaning: %d versions, %d data files with %d bytes and %d orphans deleted in %.0f ms",
@@ -213,16 +220,25 @@ class MaintenanceJobs:
             removed_before_ms=now_ms - rules.file_delete_delay_ms,
         )
 
-    async def _delete_orphans(self, rules: VersionRules) -> int:
-        """Only what was an orphan a grace ago, and once after the opening: what came later is a commit's under way, or
-        found by the next opening."""
+    async def _find_orphans(self) -> None:
+        """Once after the opening: what comes later is a commit's under way, or found by the next opening."""
         if self._orphans is None:
             self._orphans = await self._calls.housekeep(self._table.find_orphans)
             self._orphans_found_s = asyncio.get_running_loop().time()
+
+    async def _delete_orphans(self, rules: VersionRules) -> int | Refused:
+        """Only what was an orphan a grace ago. The writer does it, a few at a time, so that no commit waits for long;
+        not while `housekeeping` is held, for which the writer may wait."""
         waited_ms = (asyncio.get_running_loop().time() - self._orphans_found_s) * 1000
         if not self._orphans or waited_ms < rules.file_delete_delay_ms:
             return 0
-        count = await self._calls.housekeep(functools.partial(self._table.delete_orphans, self._orphans))
+        count, left = 0, sorted(self._orphans)
+        while left:
+            deleted = await self._writer.delete_orphans(frozenset(left[:_ORPHANS_AT_ONCE]))
+            if isinstance(deleted, Refused):
+                return deleted
+            count += deleted
+            del left[:_ORPHANS_AT_ONCE]
         self._orphans = frozenset()
         return count
 

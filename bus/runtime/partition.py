@@ -49,6 +49,7 @@ from bus.ports import (
     CommitOutcome,
     Committed,
     Conflicted,
+    LogState,
     PartitionTable,
     PreparedFiles,
     SwapKind,
@@ -72,6 +73,7 @@ from bus.runtime.partition_queue import (
     WaitingBatch,
     WaitingChange,
     WaitingDelete,
+    WaitingOrphans,
     WaitingResume,
     WaitingSwap,
     refuse,
@@ -144,6 +146,8 @@ class Partition:
         self._changes = PartitionChanges(name, table, self, clock=clock, calls=calls)
         self.configure(settings)
         self._producers.load(now_ms=clock.now_ms(), expiration_ms=settings.producer_expiration_ms)
+        if self._is_deposed_by(log):
+            self._step_down(log.leader_epoch)
 
     def configure(self, settings: PartitionSettings) -> None:
         """Take new topic configs; they count from the next batch on."""
@@ -211,6 +215,10 @@ class Partition:
     def swap(self, prepared: PreparedFiles, *, is_ours: bool) -> asyncio.Future[SwapResult]:
         """For maintenance: files that it has prepared, or checked."""
         return self._put_change(WaitingSwap(prepared, is_ours, _new_future()))
+
+    def delete_orphans(self, orphans: frozenset[str]) -> asyncio.Future[int | Refused]:
+        """For maintenance: data files that no version named when it looked."""
+        return self._put_change(WaitingOrphans(orphans, _new_future()))
 
     def delete_below(self, offset: int) -> asyncio.Future[DeleteRecordsResult]:
         """For retention: what it has found due."""
@@ -310,6 +318,8 @@ class Partition:
                 self._state = apply(self._state, CommitFailed())
                 self._producers.states.roll_back()
                 _log.error("commit failed: %s", fault, extra=self._fields())
+                if isinstance(fault, StorageDamaged):
+                    self.stop(ErrorCode.KAFKA_STORAGE_ERROR, str(fault))
                 refuse(placement.waiting, Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {fault}"))
                 return placement.rest
             match outcome:
@@ -322,7 +332,7 @@ class Partition:
                     refuse(placement.waiting, Refused(ErrorCode.KAFKA_STORAGE_ERROR, message))
                     await self.rebuild()
                     return placement.rest
-                case Conflicted(version, leader_epoch, operation):
+                case Conflicted(version, leader_epoch, operation) as conflict:
                     _log.warning(
                         "version %d was committed by another writer (%s, leader epoch %s)",
                         version,
@@ -331,7 +341,7 @@ class Partition:
                         extra=self._fields(),
                     )
                     group = [*placement.waiting, *placement.rest]
-                    await self.lose(leader_epoch)
+                    await self.lose(conflict)
         refuse(group, Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: lost {CONFLICTS_MAX} races for a version"))
         return ()
 
@@ -424,13 +434,16 @@ class Partition:
                 waiting.answer.set_result(result)
 
     async def rebuild(self) -> None:
-        """Drop what memory knows and read the log again. A damaged log stops the partition; one that cannot be read
-        for now is tried again before the next commit."""
+        """Drop what memory knows and read the log again. A damaged log stops the partition, and so does one in which
+        another leader came behind this one; a log that cannot be read for now is tried again before the next commit."""
         self._cache.clear(self._tail)
         self._is_rebuild_due = True
         try:
             async with self._upkeep.housekeeping:
                 log = await self._calls.commit(self._table.reload)
+            if self._is_deposed_by(log):
+                self._step_down(log.leader_epoch)
+                return
             self._state = apply(self._state, LogReloaded(log.log_start, log.high_watermark, log.version))
             self._producers.load(now_ms=self._clock.now_ms(), expiration_ms=self._settings.producer_expiration_ms)
             self._is_rebuild_due = False
@@ -441,6 +454,10 @@ class Partition:
             _log.error("the log cannot be read again for now: %s", fault, extra=self._fields())
         except AssertionError as broken:
             self.stop(ErrorCode.KAFKA_STORAGE_ERROR, f"the log contradicts what was acknowledged: {broken}")
+
+    def _is_deposed_by(self, log: LogState) -> bool:
+        """Nothing may be appended behind a leader of a higher epoch, or behind another one of the same."""
+        return log.leader_epoch > self._state.leader_epoch or log.is_overtaken
 
     def _not_rebuilt(self) -> Refused:
         return Refused(

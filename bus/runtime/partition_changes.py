@@ -11,14 +11,14 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from bus.errors import ErrorCode, Refused, StorageFault
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import TopicPartition
 from bus.partition_log.retention import decide_delete_records
 from bus.partition_log.state import CommitSucceeded, LogEvent, LogStartAdvanced, PartitionState
-from bus.ports import Clock, CommitOutcome, Committed, Conflicted, PartitionTable, PreparedFiles, Unknown
+from bus.ports import Clock, CommitOutcome, Committed, Conflicted, FenceLost, PartitionTable, PreparedFiles, Unknown
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.maintenance import DeleteRecordsResult, FilesSwapped, RecordsDeleted, SwapResult
-from bus.runtime.partition_queue import WaitingChange, WaitingDelete, WaitingSwap, refuse
+from bus.runtime.partition_queue import WaitingChange, WaitingDelete, WaitingOrphans, WaitingSwap, refuse
 
 _log = logging.getLogger(__name__)
 
@@ -40,8 +40,12 @@ class Leader(Protocol):
         """Read the log again."""
         ...
 
-    async def lose(self, leader_epoch: int | None) -> None:
+    async def lose(self, conflict: Conflicted) -> None:
         """Another writer has the version."""
+        ...
+
+    def stop(self, code: ErrorCode, reason: str) -> None:
+        """The log is not what was committed: serve no more."""
         ...
 
     def follow(self, event: LogEvent) -> None:
@@ -71,6 +75,10 @@ class PartitionChanges:
                     swapped = await self._swap(prepared, is_ours=is_ours)
                     if not answer.done():
                         answer.set_result(swapped)
+                case WaitingOrphans(orphans, answer):
+                    deleted_count = await self._delete_orphans(orphans)
+                    if not answer.done():
+                        answer.set_result(deleted_count)
         finally:
             refuse([waiting], self._refuse(ErrorCode.UNKNOWN_SERVER_ERROR, "the change was interrupted"))
 
@@ -126,11 +134,42 @@ class PartitionChanges:
             case Refused():
                 return outcome
 
+    async def _delete_orphans(self, orphans: frozenset[str]) -> int | Refused:
+        """In the writer's place, since the table may commit a version that keeps other leaders out."""
+        refusal = await self._leader.check_ready()
+        if refusal is not None:
+            return refusal
+        count = 0
+
+        def delete() -> CommitOutcome:
+            nonlocal count
+            try:
+                count = self._table.delete_orphans(orphans)
+            except FenceLost as lost:
+                return lost.outcome
+            log = self._table.state
+            return Committed(log.version, log.high_watermark)
+
+        outcome = await self._commit(delete)
+        match outcome:
+            case Committed(version, high_watermark):
+                if version > self._leader.state.version:
+                    self._leader.follow(CommitSucceeded(version, high_watermark))
+                return count
+            case Conflicted(version, _, operation):
+                reason = f"version {version} was committed by another writer ({operation}); no orphan was deleted"
+                return self._refuse(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+            case Refused():
+                return outcome
+
     async def _commit(self, call: Callable[[], CommitOutcome]) -> Committed | Conflicted | Refused:
         """What the commit means is the caller's to apply; after any other outcome memory follows the log. A conflict
         with a version that is known is none with another writer: the table itself has refused."""
         try:
             outcome = await self._calls.commit(call)
+        except StorageDamaged as damage:
+            self._leader.stop(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
+            return self._refuse(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
         except StorageFault as fault:
             return self._refuse(ErrorCode.KAFKA_STORAGE_ERROR, str(fault))
         match outcome:
@@ -139,11 +178,11 @@ class PartitionChanges:
                 _log.error(message, extra=self._fields())
                 await self._leader.rebuild()
                 return self._refuse(ErrorCode.KAFKA_STORAGE_ERROR, message)
-            case Conflicted(version, leader_epoch, operation) if version > self._leader.state.version:
+            case Conflicted(version, _, operation) if version > self._leader.state.version:
                 _log.warning(
                     "version %d was committed by another writer (%s)", version, operation, extra=self._fields()
                 )
-                await self._leader.lose(leader_epoch)
+                await self._leader.lose(outcome)
         return outcome
 
     def _refuse(self, code: ErrorCode, message: str) -> Refused:

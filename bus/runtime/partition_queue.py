@@ -94,7 +94,15 @@ class WaitingSwap:
     answer: asyncio.Future[SwapResult]
 
 
-WaitingChange = WaitingDelete | WaitingSwap
+@dataclass(slots=True)
+class WaitingOrphans:
+    """Data files that no version names are to be deleted, if that can be proved."""
+
+    orphans: frozenset[str]
+    answer: asyncio.Future[int | Refused]
+
+
+WaitingChange = WaitingDelete | WaitingSwap | WaitingOrphans
 
 
 class PartitionQueue:

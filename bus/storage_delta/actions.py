@@ -149,6 +149,7 @@ class Commit:
     engine_info: str = "an unknown engine"
     txn_id: str | None = None
     leader_epoch: int | None = None
+    incarnation: str | None = None  # of the leader that wrote it; None if it is no leader, or an earlier version did
     committed_ms: int = 0  # 0 if whoever wrote it did not say
     adds: Sequence[Add] = ()
     removes: Sequence[Remove] = ()
@@ -232,6 +233,7 @@ def encode_append(
     leader_epoch: int,
     now_ms: int,
     txn_id: str,
+    incarnation: str = "",
 ) -> bytes:
     """An append as a version file. Written by hand, since every acknowledged record waits for it.
 
@@ -240,7 +242,7 @@ def encode_append(
     lines = [
         f'{{"commitInfo":{{"timestamp":{now_ms},"operation":"WRITE","operationParameters":{{"mode":"Append"}},'
         f'"isBlindAppend":true,"engineInfo":"{ENGINE_INFO}","txnId":"{txn_id}","leaderEpoch":{leader_epoch},'
-        f'"actionCount":{4 + len(producers)}}}}}\n',
+        f'"incarnation":"{incarnation}","actionCount":{4 + len(producers)}}}}}\n',
         _encode_txn(HIGH_WATERMARK_APP, file.next_offset, now_ms),
         _encode_txn(LEADER_EPOCH_APP, leader_epoch, now_ms),
     ]
@@ -262,6 +264,7 @@ def encode_swap(
     leader_epoch: int,
     now_ms: int,
     txn_id: str,
+    incarnation: str = "",
 ) -> bytes:
     """A rewriting of rows as a version file: `adds`, each with its statistics, in place of `removes`. Nothing in it is
     a change of data, so that readers of changes pass over it. `compacted_to` None: no row is missing."""
@@ -277,11 +280,19 @@ def encode_swap(
         leader_epoch=leader_epoch,
         now_ms=now_ms,
         txn_id=txn_id,
+        incarnation=incarnation,
     )
 
 
 def encode_removal(
-    removes: Sequence[str], *, high_watermark: int, log_start: int, leader_epoch: int, now_ms: int, txn_id: str
+    removes: Sequence[str],
+    *,
+    high_watermark: int,
+    log_start: int,
+    leader_epoch: int,
+    now_ms: int,
+    txn_id: str,
+    incarnation: str = "",
 ) -> bytes:
     """The end of all records below `log_start` as a version file. It adds nothing: a reader of changes that ignores
     deletions goes on."""
@@ -295,11 +306,33 @@ def encode_removal(
         leader_epoch=leader_epoch,
         now_ms=now_ms,
         txn_id=txn_id,
+        incarnation=incarnation,
+    )
+
+
+def encode_fence(*, high_watermark: int, leader_epoch: int, now_ms: int, txn_id: str, incarnation: str = "") -> bytes:
+    """A version that changes nothing: whatever another leader was about to commit under its number is not in the log,
+    now or later."""
+    return _encode_maintenance(
+        "FENCE",
+        (),
+        high_watermark=high_watermark,
+        leader_epoch=leader_epoch,
+        now_ms=now_ms,
+        txn_id=txn_id,
+        incarnation=incarnation,
     )
 
 
 def _encode_maintenance(
-    operation: str, lines: Sequence[str], *, high_watermark: int, leader_epoch: int, now_ms: int, txn_id: str
+    operation: str,
+    lines: Sequence[str],
+    *,
+    high_watermark: int,
+    leader_epoch: int,
+    now_ms: int,
+    txn_id: str,
+    incarnation: str,
 ) -> bytes:
     info = {
         "timestamp": now_ms,
@@ -309,6 +342,7 @@ def _encode_maintenance(
         "engineInfo": ENGINE_INFO,
         "txnId": txn_id,
         "leaderEpoch": leader_epoch,
+        "incarnation": incarnation,
         "actionCount": 3 + len(lines),
     }
     head = (
@@ -384,6 +418,7 @@ def _commit_of(version: int, actions: Sequence[Mapping[str, Any]]) -> Commit:
         engine_info=str(info.get("engineInfo", "an unknown engine")),
         txn_id=info.get("txnId"),
         leader_epoch=info.get("leaderEpoch"),
+        incarnation=info.get("incarnation") or None,
         committed_ms=int(info.get("timestamp") or 0),
         adds=[decode_add(action["add"]) for action in actions if "add" in action],
         removes=[decode_remove(action["remove"]) for action in actions if "remove" in action],

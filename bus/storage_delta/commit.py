@@ -8,33 +8,61 @@ from __future__ import annotations
 
 from bus.errors import StorageFault
 from bus.ports import CommitOutcome, Committed, Conflicted, Unknown
-from bus.storage_delta.actions import MalformedCommit, decode_commit, version_name
-from bus.storage_delta.store import KeyExists, ObjectStore, OutcomeUnknown
+from bus.storage_delta.actions import Commit, MalformedCommit, decode_commit, version_name
+from bus.storage_delta.store import KeyExists, KeyNotFound, ObjectStore, OutcomeUnknown
 
 
 def commit_version(
-    store: ObjectStore, log_folder: str, *, version: int, data: bytes, txn_id: str, high_watermark: int
+    store: ObjectStore,
+    log_folder: str,
+    *,
+    version: int,
+    data: bytes,
+    txn_id: str,
+    high_watermark: int,
+    incarnation: str = "",
 ) -> CommitOutcome:
-    """Raises `StorageFault` if nothing was committed and nobody else holds `version` either."""
+    """Raises `StorageFault` if nothing was committed and no other writer holds `version` either."""
     key = f"{log_folder}/{version_name(version)}"
     try:
         store.create(key, data)
     except KeyExists:
-        return _judge_existing(store, key, version=version, data=data, txn_id=txn_id, high_watermark=high_watermark)
+        return _judge_existing(store, key, Committed(version, high_watermark), data, txn_id, incarnation)
     except OutcomeUnknown as fault:
         return Unknown(version, str(fault))
+    except StorageFault as fault:
+        if _may_be_there(store, key):
+            return Unknown(version, str(fault))
+        raise
     return Committed(version, high_watermark)
 
 
+def _may_be_there(store: ObjectStore, key: str) -> bool:
+    """A fault that comes after the effect must not pass for one that had none: the data files would be deleted."""
+    try:
+        store.size(key)
+    except KeyNotFound:
+        return False
+    except StorageFault:
+        return True
+    return True
+
+
 def _judge_existing(
-    store: ObjectStore, key: str, *, version: int, data: bytes, txn_id: str, high_watermark: int
+    store: ObjectStore, key: str, committed: Committed, data: bytes, txn_id: str, incarnation: str
 ) -> CommitOutcome:
     """Whose version is it? Ours, if an earlier try went through and only its answer was lost."""
+    version = committed.version
     try:
         found = decode_commit(version, store.get(key))
         if found.txn_id == txn_id:
             store.confirm(key, data)
-            return Committed(version, high_watermark)
+            return committed
     except (StorageFault, MalformedCommit) as fault:
         return Unknown(version, f"{key} exists, but whose it is cannot be told: {fault}")
-    return Conflicted(version, found.leader_epoch, found.operation)
+    return Conflicted(version, found.leader_epoch, found.operation, is_rival=is_rival(found, incarnation))
+
+
+def is_rival(commit: Commit, incarnation: str) -> bool:
+    """Whether a leader wrote it that is another one than `incarnation`."""
+    return commit.leader_epoch is not None and commit.incarnation not in (None, incarnation)

@@ -6,9 +6,8 @@ or that somebody in this process is about to commit. So the files that are being
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from bus.errors import StorageDamaged
 from bus.storage_delta.actions import LOG_FOLDER, checkpoint_name
@@ -41,15 +40,6 @@ class FilesUnderWay:
     def settle(self, names: Iterable[str]) -> None:
         """They are committed, and memory says so; or they are given up."""
         self._names.difference_update(names)
-
-    @contextlib.contextmanager
-    def held(self, name: str) -> Iterator[None]:
-        """Under way until this is left."""
-        self._names.add(name)
-        try:
-            yield
-        finally:
-            self._names.discard(name)
 
     def __contains__(self, name: str) -> bool:
         return name in self._names

@@ -91,6 +91,14 @@ class TableView:
         state = replace(self._next_state(leader_epoch), log_start=log_start)
         return _view_of(list(self.live_files[removed_count:]), state, self.compacted_to)
 
+    def fenced(self, leader_epoch: int) -> TableView:
+        """The next version's, which changed nothing."""
+        return replace(self, state=self._next_state(leader_epoch))
+
+    def overtaken(self) -> TableView:
+        """Another leader has written this version, or one before it."""
+        return replace(self, state=replace(self.state, is_overtaken=True))
+
     def _next_state(self, leader_epoch: int) -> LogState:
         return replace(
             self.state,

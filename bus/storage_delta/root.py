@@ -183,6 +183,7 @@ class DeltaStorage:
         self._store = store
         self._cluster_id = cluster_id
         self._lock = lock
+        self._incarnation = uuid.uuid4().hex  # tells this life of the broker from any other, whatever their epochs
         self._cache = ReadCache()
         # Removing the files of a deleted topic must not run into the creation of its successor; a topic of another name
         # does not wait for it.
@@ -223,7 +224,14 @@ class DeltaStorage:
         folder, value_type = folder_of(partition), INTERNAL_VALUE_TYPES.get(partition.topic)
         if value_type is not None:
             add_new_fields(self._store, folder, value_type, self._cache)
-        return DeltaPartitionTable(self._store, folder, topic_id=topic_id, cache=self._cache, value_type=value_type)
+        return DeltaPartitionTable(
+            self._store,
+            folder,
+            topic_id=topic_id,
+            cache=self._cache,
+            value_type=value_type,
+            incarnation=self._incarnation,
+        )
 
     def delete_topic(self, topic: str, *, topic_id: str) -> None:
         with self._folders.hold(topic):

@@ -24,6 +24,14 @@ class SwapPlan:
     operation: str  # as the version will name it
     compacted_to: int | None  # offsets below it may be missing from then on; None: no row is
     txn_id: str
+    # How often the table had read its log again when the files were begun; a swap is void once it does so again.
+    reloads: int = 0
+    is_adopted: bool = False  # another program wrote the files
+
+
+def since_reload(prepared: PreparedFiles, reloads: int, *, is_adopted: bool = False) -> PreparedFiles:
+    """To be committed only if the log was read `reloads` times by then."""
+    return replace(prepared, plan=replace(prepared.plan, reloads=reloads, is_adopted=is_adopted))
 
 
 def prepared_swap(

@@ -26,6 +26,7 @@ from bus.ports import (
     Committed,
     Conflicted,
     Dropped,
+    FenceLost,
     FoundOffset,
     LogFile,
     LogState,
@@ -41,13 +42,16 @@ from bus.storage_delta import checkpoints
 from bus.storage_delta.actions import (
     LOG_FOLDER,
     LiveFile,
+    MalformedCommit,
+    decode_commit,
     decode_producers,
     encode_append,
+    encode_fence,
     encode_removal,
     encode_swap,
     version_name,
 )
-from bus.storage_delta.commit import commit_version
+from bus.storage_delta.commit import commit_version, is_rival
 from bus.storage_delta.data_files import encode_data_file
 from bus.storage_delta.key_compaction import KeyCompaction
 from bus.storage_delta.old_versions import Limits, OldVersions
@@ -61,7 +65,7 @@ from bus.storage_delta.rolling import Rolling
 from bus.storage_delta.snapshot import Removal, Snapshot, load_txns
 from bus.storage_delta.store import KeyNotFound, ObjectStore
 from bus.storage_delta.swap_checks import check_swap
-from bus.storage_delta.swaps import SwapPlan, discard
+from bus.storage_delta.swaps import SwapPlan, discard, since_reload
 
 
 def _unnamed_id_max(file: LiveFile) -> int:
@@ -72,10 +76,13 @@ def _unnamed_id_max(file: LiveFile) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Doubtful:
-    """A version of ours whose fate is unknown."""
+    """A version of ours whose fate is unknown. Its data files stay until some version has its number: until then it may
+    still appear, for example when a network file system tries a lost call again."""
 
+    version: int
     key: str
     data: bytes
+    txn_id: str
     new_paths: Sequence[str]  # of its data files
 
 
@@ -90,16 +97,24 @@ class DeltaPartitionTable:
         topic_id: str,
         cache: ReadCache,
         value_type: pa.DataType | None = None,
+        incarnation: str | None = None,
     ) -> None:
-        """Opens the table; raises `StorageDamaged`."""
+        """Opens the table; raises `StorageDamaged`. `incarnation` tells this life of the broker from all others."""
         self._store = store
         self._folder = folder
         self._log_folder = f"{folder}/{LOG_FOLDER}"
         self._topic_id = topic_id
         self._schema = LOG_SCHEMA if value_type is None else log_schema(value_type)
         self._reader = PartitionReader(store, folder, self._schema, cache)
+        self._incarnation = incarnation or uuid.uuid4().hex
+        self._leader_epoch = -1  # under which we have committed, or tried to
         self._doubtful: _Doubtful | None = None
+        self._undecided: list[_Doubtful] = []  # not there when the log was read again, but not ruled out either
         self._must_reload = False
+        self._reloads = 0
+        self._commits_begun = 0
+        self._last_committed = -1  # which of the commits begun was the last one that succeeded
+        self._listed: dict[str, int] = {}  # possible orphans -> how many commits had begun when they were seen
         self._forgotten_id_max = -1
         self._under_way = FilesUnderWay()
         self._compaction = KeyCompaction(store, folder, self._reader.data, self._schema, under_way=self._under_way)
@@ -139,6 +154,7 @@ class DeltaPartitionTable:
         assert batches[0].base_offset == state.high_watermark, (
             f"{self._folder}: expected offset {state.high_watermark}, found {batches[0].base_offset}"
         )
+        self._leader_epoch = max(self._leader_epoch, leader_epoch)
         txn_id = str(uuid.uuid4())  # one for both: it tells which file a version is about
         encoded = encode_data_file(batches, self._schema, name_suffix=txn_id, compression=compression)
         version = state.version + 1
@@ -150,13 +166,18 @@ class DeltaPartitionTable:
             leader_epoch=leader_epoch,
             now_ms=now_ms,
             txn_id=txn_id,
+            incarnation=self._incarnation,
         )
-        with self._under_way.held(file.path):
+        self._under_way.add(file.path)
+        try:
             self._store.write_unique(f"{self._folder}/{file.path}", encoded.data)
-            outcome = self._commit(version, data, txn_id, high_watermark=file.next_offset, new_paths=[file.path])
-            if isinstance(outcome, Committed):
-                self._reader.view = self._reader.view.appended(file, leader_epoch)
+        except StorageFault:
+            self._give_up([file.path])
+            raise
+        outcome = self._commit(version, data, txn_id, high_watermark=file.next_offset, new_paths=[file.path])
         if isinstance(outcome, Committed):
+            self._reader.view = self._reader.view.appended(file, leader_epoch)
+            self._under_way.settle([file.path])
             for progress in producers:
                 self._producers[progress.producer_id] = replace(progress, updated_ms=now_ms)
         return outcome
@@ -164,7 +185,10 @@ class DeltaPartitionTable:
     def _commit(
         self, version: int, data: bytes, txn_id: str, *, high_watermark: int, new_paths: Sequence[str]
     ) -> CommitOutcome:
-        """Commit `data`, which names the data files `new_paths`; they go again if it is known that it is not there."""
+        """Commit `data`, which names the data files `new_paths`. They go only if it is known that the version is not
+        there and never will be; whatever else happens, the log is to be read again, and decides."""
+        self._commits_begun += 1
+        serial, doubtful = self._commits_begun, _Doubtful(version, self._version_key(version), data, txn_id, new_paths)
         try:
             outcome = commit_version(
                 self._store,
@@ -172,37 +196,85 @@ class DeltaPartitionTable:
                 version=version,
                 data=data,
                 txn_id=txn_id,
+                incarnation=self._incarnation,
                 high_watermark=high_watermark,
             )
         except StorageFault:
             self._give_up(new_paths)
             raise
+        except BaseException:
+            self._must_reload, self._doubtful = True, doubtful
+            raise
         match outcome:
+            case Committed():
+                self._last_committed = serial
+                self._discard_decided(version)
             case Conflicted():
                 self._must_reload = True
                 self._give_up(new_paths)
             case Unknown():
-                self._must_reload = True
-                self._doubtful = _Doubtful(f"{self._log_folder}/{version_name(version)}", data, new_paths)
+                self._must_reload, self._doubtful = True, doubtful
         return outcome
+
+    def _version_key(self, version: int) -> str:
+        return f"{self._log_folder}/{version_name(version)}"
 
     def _give_up(self, paths: Sequence[str]) -> None:
         discard(self._store, self._folder, paths)
         self._under_way.settle(paths)
 
     def reload(self) -> LogState:
-        doubtful = self._doubtful
+        doubtful, known_version = self._doubtful, self.state.version
         if doubtful is not None:
             self._settle(doubtful)
-        self._take(self._reader.load(topic_id=self._topic_id))
+        # From here on nothing that was prepared may be committed: a leader that came between may have listed its files
+        # as orphans.
+        self._must_reload = True
+        self._reloads += 1
+        snapshot = self._reader.load(topic_id=self._topic_id)
+        is_overtaken = self._find_rival(known_version, snapshot) is not None
+        self._take(snapshot, is_overtaken=is_overtaken)
         self._doubtful = None
         self._must_reload = False
         if doubtful is not None:
+            self._undecided.append(doubtful)
             self._under_way.settle(doubtful.new_paths)
+        self._discard_decided(snapshot.version)
         return self.state
 
-    def _take(self, snapshot: Snapshot) -> None:
-        recover(self._store, self._folder, snapshot)
+    def _find_rival(self, known_version: int, snapshot: Snapshot) -> int | None:
+        """The epoch of another leader that may not be followed, if one has committed after `known_version`."""
+        if self._leader_epoch < 0:
+            return None
+        if snapshot.leader_epoch > self._leader_epoch:
+            return snapshot.leader_epoch
+        for version in range(snapshot.version, known_version, -1):
+            try:
+                commit = decode_commit(version, self._store.get(self._version_key(version)))
+            except (KeyNotFound, MalformedCommit):
+                continue  # dropped, or set aside
+            if is_rival(commit, self._incarnation) and (commit.leader_epoch or 0) >= self._leader_epoch:
+                return commit.leader_epoch
+        return None
+
+    def _discard_decided(self, version: int) -> None:
+        """The numbers up to `version` are taken. A doubtful version of ours that is not among them never will be."""
+        for doubtful in [each for each in self._undecided if each.version <= version]:
+            try:
+                is_ours = self._store.get(doubtful.key) == doubtful.data
+            except KeyNotFound:
+                is_ours = True  # dropped since, whoever wrote it: what it named is judged as any other file
+            except StorageFault:
+                continue
+            self._undecided.remove(doubtful)
+            if not is_ours:
+                discard(self._store, self._folder, doubtful.new_paths)
+
+    def _take(self, snapshot: Snapshot, *, is_overtaken: bool = False) -> None:
+        if is_overtaken:  # what is left lying there is the other leader's to put right
+            self._reader.view = self._reader.view.overtaken()
+        else:
+            recover(self._store, self._folder, snapshot)
         self._checkpoint_version = snapshot.checkpoint_version
         self._producers = decode_producers(snapshot.txns)
         self._forgotten_id_max = max([self._forgotten_id_max, *map(_unnamed_id_max, snapshot.files)])
@@ -267,6 +339,7 @@ class DeltaPartitionTable:
     def prepare_key_compaction(
         self, *, now_ms: int, tombstone_retention_ms: int, end_offset: int = OFFSET_MAX, pace: Pace = no_pace
     ) -> PreparedFiles | None:
+        reloads = self._reloads
         with self._reader.reading() as view:
             files = [file for file in view.live_files if file.next_offset <= end_offset]
             prepared = self._compaction.prepare(
@@ -274,7 +347,7 @@ class DeltaPartitionTable:
             )
         if prepared is None and files:
             self._nothing_to_gain_to = files[-1].next_offset
-        return prepared
+        return None if prepared is None else since_reload(prepared, reloads)
 
     def prepare_roll(
         self,
@@ -285,17 +358,19 @@ class DeltaPartitionTable:
         tombstone_retention_ms: int,
         pace: Pace = no_pace,
     ) -> PreparedFiles:
+        reloads = self._reloads
         with self._reader.reading() as view:
             first = view.find_run([file.path for file in files])
             if first is None:
                 raise StorageFault(f"{self._folder}: the files to be rolled have changed since they were chosen")
-            return self._rolling.prepare(
+            prepared = self._rolling.prepare(
                 view.live_files[first : first + len(files)],
                 compression=compression,
                 now_ms=now_ms,
                 tombstone_retention_ms=tombstone_retention_ms,
                 pace=pace,
             )
+        return since_reload(prepared, reloads)
 
     def check_swap(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> PreparedFiles | Refused:
         busy = next((name for name in adds if name in self._under_way), None)
@@ -305,12 +380,20 @@ class DeltaPartitionTable:
         for name in adds:
             self._under_way.add(name)
         checked: PreparedFiles | Refused | None = None
+        reloads = self._reloads
         try:
             with self._reader.reading() as view:
                 removed = {*load_removed(self._store, self._folder, self._checkpoint_version), *self._removed}
                 checked = check_swap(
                     self._reader.data, self._schema, view, removed, removes=removes, adds=adds, kind=kind
                 )
+                if isinstance(checked, PreparedFiles):
+                    # Whoever wrote them need not have synced them, nor their names.
+                    self._store.sync(self._folder, adds)
+                    checked = since_reload(checked, reloads, is_adopted=True)
+        except BaseException:
+            checked = None
+            raise
         finally:
             if not isinstance(checked, PreparedFiles):
                 self._under_way.settle(adds)
@@ -321,9 +404,15 @@ class DeltaPartitionTable:
         plan: SwapPlan = prepared.plan
         view, removes = self._reader.view, prepared.removes
         first = view.find_run(removes)
-        if first is None:
-            self._give_up([file.path for file, _ in plan.adds])
-            return Conflicted(view.state.version, None, "the files have changed since others were prepared for them")
+        if first is None or plan.reloads != self._reloads:
+            paths = [file.path for file, _ in plan.adds]
+            if first is not None and plan.is_adopted:  # still fit, so their author may ask once more
+                self._under_way.settle(paths)
+            else:
+                self._give_up(paths)
+            changed = "the files have" if first is None else "the log was read again and may have"
+            return Conflicted(view.state.version, None, f"{changed} changed since others were prepared for them")
+        self._leader_epoch = max(self._leader_epoch, leader_epoch)
         adds = [(replace(file, committed_ms=now_ms), stats) for file, stats in plan.adds]
         data = encode_swap(
             adds,
@@ -334,6 +423,7 @@ class DeltaPartitionTable:
             leader_epoch=leader_epoch,
             now_ms=now_ms,
             txn_id=plan.txn_id,
+            incarnation=self._incarnation,
         )
         new_files = [file for file, _ in adds]
         outcome = self._commit(
@@ -362,6 +452,7 @@ class DeltaPartitionTable:
             f"{self._folder}: expected a log start above {view.state.log_start} and up to "
             f"{view.state.high_watermark}, found {offset}"
         )
+        self._leader_epoch = max(self._leader_epoch, leader_epoch)
         removes = [file.path for file in view.live_files if file.next_offset <= offset]
         txn_id = str(uuid.uuid4())
         data = encode_removal(
@@ -371,6 +462,7 @@ class DeltaPartitionTable:
             leader_epoch=leader_epoch,
             now_ms=now_ms,
             txn_id=txn_id,
+            incarnation=self._incarnation,
         )
         outcome = self._commit(
             view.state.version + 1, data, txn_id, high_watermark=view.state.high_watermark, new_paths=()
@@ -401,21 +493,53 @@ class DeltaPartitionTable:
             return self._find_orphans()
 
     def _find_orphans(self) -> frozenset[str]:
-        if self._doubtful is not None:
+        if self._doubtful is not None or self._must_reload:
             return frozenset()  # it is not known which data files the last version has
         # In this order: what is committed or removed meanwhile is in the next one before it leaves the last.
-        found = list_data_files(self._store, self._folder)
-        found = {name for name in found if name not in self._under_way}
+        listed = list_data_files(self._store, self._folder)
+        begun = self._commits_begun
+        found = {name for name in listed if name not in self._under_way}
         found -= self._live_paths()
         found -= self._removed.keys()
-        return frozenset(found - load_removed(self._store, self._folder, self._checkpoint_version).keys())
+        found -= load_removed(self._store, self._folder, self._checkpoint_version).keys()
+        self._listed = {name: min(self._listed.get(name, begun), begun) for name in found}
+        return frozenset(found)
 
     def delete_orphans(self, orphans: frozenset[str]) -> int:
+        """No other leader can commit what is deleted here. A file that was there before a version of ours was begun is
+        meant for that version's number or a lower one: so once ours is committed, the file is in the log, which memory
+        then says, or it never will be. A swap is not committed after its leader has read the log again."""
         with self._cleaning:
             still = orphans & self._find_orphans() if orphans else orphans
+            if not still:
+                return 0
+            if any(self._listed[name] >= self._last_committed for name in still):
+                self._commit_fence()
+            if not self._is_last():
+                return 0
             for name in sorted(still):
                 self._store.delete(f"{self._folder}/{name}")
             return len(still)
+
+    def _commit_fence(self) -> None:
+        """Raises `FenceLost`."""
+        view, txn_id = self._reader.view, str(uuid.uuid4())
+        epoch, high_watermark = max(self._leader_epoch, view.state.leader_epoch), view.state.high_watermark
+        data = encode_fence(
+            high_watermark=high_watermark,
+            leader_epoch=epoch,
+            now_ms=time.time_ns() // 1_000_000,
+            txn_id=txn_id,
+            incarnation=self._incarnation,
+        )
+        outcome = self._commit(view.state.version + 1, data, txn_id, high_watermark=high_watermark, new_paths=())
+        if not isinstance(outcome, Committed):
+            raise FenceLost(f"{self._folder}: no fence was committed, so no orphan was deleted: {outcome}", outcome)
+        self._reader.view = view.fenced(epoch)
+
+    def _is_last(self) -> bool:
+        """Whether the version that memory knows is the last one: a leader that is behind another deletes nothing."""
+        return self._store.sizes([self._version_key(self.state.version + 1)]) == [None]
 
     def _live_paths(self) -> set[str]:
         return {file.path for file in self._reader.view.live_files}

@@ -64,6 +64,7 @@ class Bench:
         calls: BlockingCalls | None = None,
         settings: PartitionSettings = SETTINGS,
         backoff_s: float = 60.0,
+        leader_epoch: int = 3,
     ) -> None:
         self.table = FakeTable() if table is None else table
         self.clock = ManualClock() if clock is None else clock
@@ -73,7 +74,7 @@ class Bench:
         self.partition = Partition(
             NAME,
             self.table,
-            leader_epoch=3,
+            leader_epoch=leader_epoch,
             settings=settings,
             queue_bytes_max=queue_bytes_max,
             clock=self.clock,

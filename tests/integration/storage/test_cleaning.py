@@ -490,7 +490,8 @@ def test_a_crash_at_any_step_leaves_a_table_that_opens_clean(bench: Bench, opera
     clean(bench)
     bench.judge({**LAST_OF_SIX, b"k0": 6})
     assert bench.table.state.file_count == 1
-    assert len(bench.versions()) == 1
+    is_fenced = operation == "create"  # an orphan was left, so a version was committed before it went
+    assert len(bench.versions()) == 1 + is_fenced
     assert bench.data_files() == {file.path for file in bench.table.files}
 
 

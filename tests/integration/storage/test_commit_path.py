@@ -185,8 +185,8 @@ def test_a_doubtful_version_is_written_anew_before_it_counts(
     assert append(local, b"b") == Committed(2, 2)
 
 
-# The calls of one commit, in order: data file written, synced, its folder synced; version written, synced, linked.
-STEPS = [("write", 1), ("fsync", 1), ("fsync", 2), ("write", 2), ("fsync", 3), ("link", 1)]
+# The calls of one commit, in order: data file written, synced, its folder synced; version written, synced.
+STEPS = [("write", 1), ("fsync", 1), ("fsync", 2), ("write", 2), ("fsync", 3)]
 
 
 @pytest.mark.parametrize(("call", "nth"), STEPS)
@@ -212,6 +212,55 @@ def test_a_disk_that_fails_before_the_link_leaves_nothing_behind(
     assert values_of(local) == [b"before"]
     assert append(local, b"after") == Committed(2, 2)  # there is room again
     assert values_of(reopened(tmp_path)) == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.ENOENT, errno.EPERM, errno.ESTALE])
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_link_that_reports_an_error_is_unknown_and_the_log_decides(
+    local: DeltaPartitionTable, disk: FailingFileSystem, tmp_path: Path, number: int, is_made: bool
+) -> None:
+    append(local, b"before")
+    disk.fail("link", 1, number, after_doing_it=is_made)
+    outcome = append(local, b"doubtful")
+    assert isinstance(outcome, Unknown)
+    assert len(list((tmp_path / FOLDER).glob("*.parquet"))) == 2  # the version may name it
+    local.reload()
+    append(local, b"after")
+    expected = [b"before", b"doubtful", b"after"] if is_made else [b"before", b"after"]
+    assert values_of(local) == values_of(reopened(tmp_path)) == expected
+    assert len(list((tmp_path / FOLDER).glob("*.parquet"))) == len(expected)
+
+
+@pytest.mark.parametrize("fault", [StorageFault("reset"), StorageFull("full"), RuntimeError("a bug")])
+def test_a_commit_that_fails_after_its_effect_keeps_its_data_file(
+    table: DeltaPartitionTable, scripted: ScriptedStore, fault: Exception
+) -> None:
+    scripted.fail_next("create", fault, after_doing_it=True)
+    if isinstance(fault, StorageFault):
+        assert isinstance(append(table, b"a"), Unknown)
+    else:
+        with pytest.raises(RuntimeError):
+            append(table, b"a")
+    assert table.find_orphans() == frozenset()
+    assert table.reload().high_watermark == 1
+    append(table, b"b")
+    assert values_of(table) == [b"a", b"b"]
+
+
+def test_a_doubtful_version_that_appears_late_has_its_data_file(
+    table: DeltaPartitionTable, scripted: ScriptedStore
+) -> None:
+    scripted.fail_next("create", OutcomeUnknown("timed out"), after_doing_it=True)
+    assert isinstance(append(table, b"late"), Unknown)
+    key = f"{LOG}/{version_name(1)}"
+    request = scripted.get(key)
+    scripted.delete(key)  # it is still on its way
+    assert table.reload().high_watermark == 0
+    scripted.put(key, request)
+    assert isinstance(append(table, b"next"), Conflicted)
+    assert table.reload().high_watermark == 1
+    append(table, b"next")
+    assert values_of(table) == [b"late", b"next"]
 
 
 def test_only_a_full_disk_is_called_full(local: DeltaPartitionTable, disk: FailingFileSystem) -> None:

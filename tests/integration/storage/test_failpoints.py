@@ -151,7 +151,7 @@ def finish(found: Table, job: str) -> None:
     JOBS["remove_orphans"](found.table)
     assert found.data_files() == {file.path for file in found.table.files}
     assert found.rows()[-1] == all_rows(found.table.state.high_watermark)[-1]
-    assert len(found.kept_versions()) == 1
+    assert len(found.kept_versions()) <= 2  # the last one, and a fence if there were orphans
     left = [path.name for path in found.folder.rglob("*") if path.name.startswith(".")]
     assert left == []
 

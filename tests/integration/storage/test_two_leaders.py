@@ -1,0 +1,256 @@
+"""Two leaders on one table, no lock between them: whatever one of them does meanwhile, what the other acknowledges is
+there, and what is deleted is in no version, now or later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from bus.errors import ErrorCode, Refused
+from bus.model import TopicPartition
+from bus.ports import CommitOutcome, Committed, Conflicted, FenceLost, PartitionTable
+from bus.runtime.partition import Appended, AppendResult
+from bus.storage_delta.memory_store import MemoryStore
+from bus.storage_delta.root import folder_of, open_storage_on
+from bus.storage_delta.table import DeltaPartitionTable
+from tests.support.fake_table import records
+from tests.support.partition_bench import Bench, InlineCalls, code
+from tests.support.stores import NOW_MS, ScriptedStore, log_batch
+
+PARTITION = TopicPartition("orders", 0)
+FOLDER = folder_of(PARTITION)
+
+
+class Leaders:
+    """Each has a store of its own on the same files, which a test can stop before any call."""
+
+    def __init__(self) -> None:
+        self.files = MemoryStore()
+        self.old_store, self.old = self.start()
+        self.append(self.old, b"first", epoch=1)
+        self.young_store, self.young = self.start()
+
+    def start(self) -> tuple[ScriptedStore, DeltaPartitionTable]:
+        store = ScriptedStore(self.files)
+        storage = open_storage_on(store, exclusive=False)  # type: ignore[arg-type]
+        return store, storage.create_partition(PARTITION, topic_id="id")
+
+    def append(self, table: DeltaPartitionTable, value: bytes, *, epoch: int) -> CommitOutcome:
+        batch = log_batch(table.state.high_watermark, [value], leader_epoch=epoch)
+        return table.append([batch], leader_epoch=epoch, now_ms=NOW_MS)
+
+    def values(self) -> list[bytes]:
+        """As a third one finds them that starts now."""
+        _, table = self.start()
+        batches = table.read(0, end_offset=table.state.high_watermark, max_bytes=1 << 20)
+        return [value for batch in batches for value in batch.columns.column("value").to_pylist()]
+
+
+@pytest.fixture
+def leaders() -> Leaders:
+    return Leaders()
+
+
+# ---------------------------------------------------------------- orphans
+
+
+def delete_orphans(table: DeltaPartitionTable) -> int:
+    return table.delete_orphans(table.find_orphans())
+
+
+def test_a_younger_leader_does_not_delete_what_an_older_one_is_about_to_commit(leaders: Leaders) -> None:
+    leaders.old_store.before_next("create", lambda: delete_orphans(leaders.young))
+    outcome = leaders.append(leaders.old, b"second", epoch=1)
+    assert isinstance(outcome, Conflicted)  # the fence came first, so the file could go
+    leaders.old.reload()
+    assert isinstance(leaders.append(leaders.old, b"again", epoch=1), Committed)
+    assert leaders.values() == [b"first", b"again"]
+
+
+def test_an_older_leader_does_not_delete_what_a_younger_one_is_about_to_commit(leaders: Leaders) -> None:
+    leaders.young_store.before_next("create", lambda: delete_orphans(leaders.old))
+    assert isinstance(leaders.append(leaders.young, b"second", epoch=2), Conflicted)
+    leaders.young.reload()
+    assert isinstance(leaders.append(leaders.young, b"again", epoch=2), Committed)
+    assert leaders.values() == [b"first", b"again"]
+
+
+def test_an_orphan_that_was_listed_before_it_was_committed_by_another_stays(leaders: Leaders) -> None:
+    found: list[frozenset[str]] = []
+    leaders.old_store.before_next("create", lambda: found.append(leaders.young.find_orphans()))
+    assert isinstance(leaders.append(leaders.old, b"second", epoch=1), Committed)
+    assert len(found[0]) == 1
+    with pytest.raises(FenceLost) as lost:
+        leaders.young.delete_orphans(found[0])
+    assert isinstance(lost.value.outcome, Conflicted)
+    leaders.young.reload()
+    assert leaders.young.delete_orphans(found[0]) == 0
+    assert leaders.values() == [b"first", b"second"]
+
+
+def test_a_leader_that_is_behind_deletes_nothing(leaders: Leaders) -> None:
+    """It has committed since it listed, and so has another one since."""
+    leaders.files.write_unique(f"{FOLDER}/{1:020d}-left.parquet", b"of a crash")
+    orphans = leaders.old.find_orphans()
+    assert isinstance(leaders.append(leaders.old, b"second", epoch=1), Committed)
+    leaders.young.reload()
+    assert isinstance(leaders.append(leaders.young, b"third", epoch=2), Committed)
+    assert leaders.old.delete_orphans(orphans) == 0
+    leaders.young.reload()
+    assert delete_orphans(leaders.young) == 1
+
+
+def test_an_own_commit_after_the_listing_is_fence_enough(leaders: Leaders) -> None:
+    leaders.files.write_unique(f"{FOLDER}/{1:020d}-left.parquet", b"of a crash")
+    orphans = leaders.young.find_orphans()
+    leaders.append(leaders.young, b"second", epoch=2)
+    version = leaders.young.state.version
+    assert leaders.young.delete_orphans(orphans) == 1
+    assert leaders.young.state.version == version
+
+
+@pytest.mark.parametrize("is_rolled", [True, False])
+def test_files_prepared_before_the_log_was_read_again_are_not_committed(leaders: Leaders, is_rolled: bool) -> None:
+    """Another leader may have listed them as orphans before its commit, and deletes them now."""
+    for number in range(3):
+        leaders.append(leaders.old, b"%d" % number, epoch=1)
+    leaders.young.reload()
+    if is_rolled:
+        prepared = leaders.old.prepare_roll(
+            leaders.old.files[:3], compression="none", now_ms=NOW_MS, tombstone_retention_ms=1
+        )
+    else:
+        found = leaders.old.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=1)
+        if found is None:
+            pytest.skip("nothing to gain")
+        prepared = found
+    orphans = leaders.young.find_orphans()
+    assert len(orphans) == 1
+    leaders.append(leaders.young, b"young", epoch=2)
+    leaders.old.reload()
+    leaders.young.delete_orphans(orphans)
+    assert isinstance(leaders.old.swap_files(prepared, leader_epoch=1, now_ms=NOW_MS), Conflicted)
+    assert leaders.values() == [b"first", b"0", b"1", b"2", b"young"]
+
+
+# ---------------------------------------------------------------- epochs
+
+
+def send(bench: Bench, value: bytes = b"own") -> asyncio.Future[AppendResult]:
+    batch = replace(records(1), columns=log_batch(0, [value]).columns)
+    return bench.partition.append(batch, acks=-1, current_leader_epoch=None, request_id="request")
+
+
+def with_partition(table: PartitionTable, epoch: int, scenario: Callable[[Bench], Awaitable[None]]) -> None:
+    async def main() -> None:
+        bench = Bench(table=table, leader_epoch=epoch, calls=InlineCalls(1))  # type: ignore[arg-type]
+        await scenario(bench)
+        await bench.tasks.join()
+
+    asyncio.run(main())
+
+
+class Breaking:
+    """A table whose next append fails in a way that nothing expects."""
+
+    def __init__(self, table: DeltaPartitionTable, meanwhile: Callable[[], object]) -> None:
+        self._table = table
+        self._meanwhile: Iterator[Callable[[], object]] = iter([meanwhile])
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._table, name)
+
+    def append(self, *args: object, **options: object) -> CommitOutcome:
+        for meanwhile in self._meanwhile:
+            meanwhile()
+            raise RuntimeError("a bug")
+        return self._table.append(*args, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("epoch", [2, 1])
+def test_after_an_unexpected_exception_nothing_is_appended_behind_another_leader(leaders: Leaders, epoch: int) -> None:
+    """Epoch 1: two that started from the same metadata have the same epoch, and only one of them may go on."""
+    table = Breaking(leaders.old, lambda: leaders.append(leaders.young, b"successor", epoch=epoch))
+
+    async def scenario(bench: Bench) -> None:
+        assert code(await send(bench)) is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert code(await send(bench)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    with_partition(table, 1, scenario)  # type: ignore[arg-type]
+    assert leaders.values() == [b"first", b"successor"]
+
+
+@pytest.mark.parametrize("epoch", [2, 1])
+def test_a_lost_race_against_another_leader_of_the_same_epoch_or_a_higher_one_ends_this_one(
+    leaders: Leaders, epoch: int
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        leaders.append(leaders.young, b"successor", epoch=epoch)
+        assert code(await send(bench)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    with_partition(leaders.old, 1, scenario)
+    assert leaders.values() == [b"first", b"successor"]
+
+
+def test_a_foreign_version_before_that_of_a_successor_hides_it_not(leaders: Leaders) -> None:
+    """The race is lost against an OPTIMIZE, and a newer leader has committed behind that."""
+
+    async def scenario(bench: Bench) -> None:
+        foreign = b'{"commitInfo":{"operation":"OPTIMIZE","engineInfo":"Apache-Spark/4.2.0"}}\n'
+        leaders.files.put(f"{FOLDER}/_delta_log/{2:020d}.json", foreign)
+        leaders.young.reload()
+        leaders.append(leaders.young, b"successor", epoch=2)
+        assert code(await send(bench)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    with_partition(leaders.old, 1, scenario)
+    assert leaders.values() == [b"first", b"successor"]
+
+
+def test_a_partition_that_is_opened_behind_its_successor_appends_nothing(leaders: Leaders) -> None:
+    leaders.append(leaders.young, b"successor", epoch=2)
+    leaders.old.reload()
+
+    async def scenario(bench: Bench) -> None:
+        assert code(await send(bench)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    with_partition(leaders.old, 1, scenario)
+    assert leaders.values() == [b"first", b"successor"]
+
+
+def test_a_leader_goes_on_behind_an_older_one(leaders: Leaders) -> None:
+    async def scenario(bench: Bench) -> None:
+        leaders.append(leaders.old, b"older", epoch=1)
+        result = await send(bench)
+        assert isinstance(result, Appended)
+        assert result.base_offset == 2
+
+    with_partition(leaders.young, 2, scenario)
+
+
+def test_orphans_go_through_the_writer_and_memory_follows_the_fence(leaders: Leaders) -> None:
+    leaders.files.write_unique(f"{FOLDER}/{1:020d}-left.parquet", b"of a crash")
+
+    async def scenario(bench: Bench) -> None:
+        orphans = leaders.young.find_orphans()
+        assert await bench.partition.delete_orphans(orphans) == 1
+        assert bench.partition.state.version == leaders.young.state.version == 2
+        assert isinstance(await send(bench), Appended)
+
+    with_partition(leaders.young, 2, scenario)
+
+
+def test_a_leader_whose_fence_comes_too_late_steps_down(leaders: Leaders) -> None:
+    leaders.files.write_unique(f"{FOLDER}/{1:020d}-left.parquet", b"of a crash")
+    orphans = leaders.old.find_orphans()
+    leaders.append(leaders.young, b"successor", epoch=2)
+
+    async def scenario(bench: Bench) -> None:
+        refused = await bench.partition.delete_orphans(orphans)
+        assert isinstance(refused, Refused)
+        assert code(await send(bench)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    with_partition(leaders.old, 1, scenario)
+    assert delete_orphans(leaders.young) == 1
