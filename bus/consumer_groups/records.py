@@ -114,16 +114,6 @@ def decode_key(key: bytes) -> tuple[TopicPartition | None, str]:
             raise ValueError(f"expected the key of an offset or of a group, found {found!r}: of a newer version?")
 
 
-def coordinator_partition(group_id: str, count: int) -> int:
-    """Of the `count` partitions of `__consumer_offsets` the one that has this group: Kafka's choice, which is Java's
-    String.hashCode without its sign bit."""
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    code = 0
-    for position in range(0, len(units), 2):
-        code = (31 * code + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
-    return (code & 0x7FFFFFFF) % count
-
-
 def approximate_bytes(record: GroupRecord) -> int:
     """About what the record takes in memory and in a commit, without encoding it."""
     match record:

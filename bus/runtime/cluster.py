@@ -256,8 +256,11 @@ class Cluster:
             _log.info("topic %s was created for a client that asked for it", topic.name, extra={"topic": topic.name})
         return {name: answer for name, answer in zip(missing, answers, strict=True) if isinstance(answer, Refused)}
 
-    async def create_internal_topic(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> TopicAnswer:
-        """The topic as it is, created if it was not there. Callers at once get one and the same."""
+    async def create_internal_topic(
+        self, name: str, *, partitions: int, configs: Mapping[str, str], kept: Mapping[str, str]
+    ) -> TopicAnswer:
+        """The topic as it is, created if it was not there. Callers at once get one and the same. `kept`: what the bus
+        itself has to know of the topic."""
         decide = functools.partial(
             decide_create_internal_topic,
             name=name,
@@ -265,6 +268,7 @@ class Cluster:
             leader_id=self._endpoint.broker_id,
             partitions=partitions,
             configs=configs,
+            kept=kept,
         )
         (answer,) = await self._begun.finish(self._create([name], [decide]), f"create/{name}")
         return answer

@@ -23,7 +23,7 @@ from bus.consumer_groups.decisions import (
 )
 from bus.consumer_groups.group import Group
 from bus.consumer_groups.group_rules import MINUTE_MS, GroupRules
-from bus.consumer_groups.records import coordinator_partition
+from bus.consumer_groups.placement import Placement, coordinator_partition, find_placement
 from bus.consumer_groups.requests import (
     NO_MEMBER_ID,
     Heartbeat,
@@ -34,7 +34,7 @@ from bus.consumer_groups.requests import (
 )
 from bus.consumer_groups.steps import GroupAnswer, GroupCommand, Notice
 from bus.errors import ErrorCode, Refused
-from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, TopicPartition
+from bus.model import CONSUMER_OFFSETS_TOPIC, GROUP_PLACEMENT, BrokerEndpoint, TopicPartition
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
@@ -87,6 +87,7 @@ class GroupCoordinator:
         self._new_uuid = new_uuid
         self._rules = group_rules(config)
         self._shards: list[GroupShard | Refused] = []  # by partition; empty while there is no such topic
+        self._placement = Placement.ABSOLUTE
         self._commit_slots = asyncio.Semaphore(COMMITS_MAX)
         self._creation: asyncio.Task[Refused | None] | None = None
         self._upkeep: asyncio.Task[None] | None = None
@@ -193,6 +194,7 @@ class GroupCoordinator:
                 CONSUMER_OFFSETS_TOPIC,
                 partitions=self._config.offsets_topic_num_partitions,
                 configs=OFFSETS_TOPIC_CONFIGS,
+                kept={GROUP_PLACEMENT: Placement.ABSOLUTE.value},
             )
             if isinstance(created, Refused):
                 return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, created.message)
@@ -203,6 +205,14 @@ class GroupCoordinator:
 
     def _open_shards(self, count: int) -> None:
         rows = self._cluster.storage.keyed_rows(CONSUMER_OFFSETS_TOPIC)
+        kept = self._cluster.state.topics[CONSUMER_OFFSETS_TOPIC].configs
+        placement = find_placement(kept)
+        if placement is None:
+            found = f"{CONSUMER_OFFSETS_TOPIC}: expected a known {GROUP_PLACEMENT}, found {kept[GROUP_PLACEMENT]!r}"
+            _log.error("%s; no group is served: was the root used by a newer version?", found)
+            self._shards = [Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, found)] * count
+            return
+        self._placement = placement
         for number in range(count):
             partition = self._cluster.find_partition(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
             if isinstance(partition, Refused):
@@ -224,7 +234,7 @@ class GroupCoordinator:
     def _find_shard(self, group_id: str) -> GroupShard | Refused | None:
         if not self._shards:
             return None
-        return self._shards[_partition_of(group_id, len(self._shards))]
+        return self._shards[_partition_of(group_id, len(self._shards), self._placement)]
 
     def _find_group(self, group_id: str) -> Group | None:
         shard = self._find_shard(group_id)
@@ -307,6 +317,6 @@ def group_rules(config: BrokerConfig) -> GroupRules:
 
 
 @functools.lru_cache(maxsize=65_536)
-def _partition_of(group_id: str, count: int) -> int:
+def _partition_of(group_id: str, count: int, placement: Placement) -> int:
     """Remembered: the hash is computed letter by letter, and heartbeats of the same groups come for ever."""
-    return coordinator_partition(group_id, count)
+    return coordinator_partition(group_id, count, placement)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from bus.config import PARTITIONS_MAX, BrokerConfig
 from bus.errors import ErrorCode, Refused
@@ -26,9 +27,10 @@ from bus.topics.cluster_records import (
     TopicDeleted,
     TopicFilesDeleted,
 )
-from bus.topics.configs import ConfigOperation, alter_topic_configs, normalize_topic_configs
+from bus.topics.configs import KEPT_CONFIGS, ConfigOperation, alter_topic_configs, normalize_topic_configs
 from bus.topics.names import check_not_internal, check_topic_name, collision_key
 
+NOTHING_KEPT: Mapping[str, str] = MappingProxyType({})
 DEFAULT_PARTITIONS = (-1, 0)  # both mean: as many as num.partitions says
 _KEPT_KEYS = frozenset(collision_key(name) for name in (CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC))
 
@@ -141,10 +143,18 @@ def decide_auto_create_topic(
 
 
 def decide_create_internal_topic(
-    state: ClusterState, name: str, *, topic_id: str, leader_id: int, partitions: int, configs: Mapping[str, str]
+    state: ClusterState,
+    name: str,
+    *,
+    topic_id: str,
+    leader_id: int,
+    partitions: int,
+    configs: Mapping[str, str],
+    kept: Mapping[str, str] = NOTHING_KEPT,
 ) -> TopicStep:
     """A topic of the bus's own, the first time that it is needed; no change if it is there. `name` is internal,
-    `partitions` and `configs` are valid. Refused: INVALID_TOPIC_EXCEPTION (another topic's name collides)."""
+    `partitions` and `configs` are valid, and `kept` has keys of `KEPT_CONFIGS`. Refused: INVALID_TOPIC_EXCEPTION
+    (another topic's name collides)."""
     topic = state.topics.get(name)
     if topic is not None:
         return Step(_result(topic))
@@ -153,9 +163,11 @@ def decide_create_internal_topic(
         return Step(refused)
     normal = normalize_topic_configs(configs)
     assert not isinstance(normal, Refused), f"{name}: {normal}"
-    settings = (TopicConfigChanged(name, topic_id, key, value) for key, value in normal.items())
+    assert kept.keys() <= KEPT_CONFIGS, f"{name}: {kept}"
+    configs = {**normal, **kept}
+    settings = (TopicConfigChanged(name, topic_id, key, value) for key, value in configs.items())
     return Step(
-        TopicResult(name, topic_id, partitions, normal),
+        TopicResult(name, topic_id, partitions, configs),
         (TopicCreated(name, topic_id, partitions, leader_id), *settings),
     )
 

@@ -32,7 +32,7 @@ from bus.config_keys import (
     unknown_key_message,
 )
 from bus.errors import ErrorCode, Refused
-from bus.model import TimestampType
+from bus.model import GROUP_PLACEMENT, TimestampType
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +211,8 @@ _KEYS = (
     ),
 )
 TOPIC_CONFIGS: Mapping[str, ConfigKey] = MappingProxyType({key.name: key for key in _KEYS})
+# What the bus itself keeps with an internal topic, beside the configs that users see and set.
+KEPT_CONFIGS = frozenset({GROUP_PLACEMENT})
 
 
 class AlterOperation(IntEnum):
@@ -234,7 +236,8 @@ def resolve_topic_config(overrides: Mapping[str, str], broker: BrokerConfig | No
     override that `check_topic_configs` would refuse: then it was not this version that accepted it."""
     settings: dict[str, Any] = dict(_broker_defaults(broker))
     for name, text in overrides.items():
-        settings[field_name(name)] = _known_key(name).parse(text)
+        if name not in KEPT_CONFIGS:
+            settings[field_name(name)] = _known_key(name).parse(text)
     return TopicConfig(**settings)
 
 

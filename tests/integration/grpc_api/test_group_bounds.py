@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 
 import bus.sql
 from bus.config import BrokerConfig
+from bus.consumer_groups.placement import Placement, coordinator_partition
 from bus.consumer_groups.records import GroupStored, StoredMember, encode_record
 from bus.consumer_groups.requests import Assignment
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -30,9 +32,9 @@ SUBSCRIPTION = pb.ConsumerSubscription(topics=["t"], generation=-1).SerializeToS
 
 
 @contextmanager
-def connected(root: Path) -> Iterator[bus_pb2_grpc.BusStub]:
+def connected(root: Path, **config: Any) -> Iterator[bus_pb2_grpc.BusStub]:
     with (
-        running_broker(root, config=CONFIG) as broker,
+        running_broker(root, config=replace(CONFIG, **config)) as broker,
         grpc.insecure_channel(f"127.0.0.1:{broker.port}", options=[("grpc.max_send_message_length", -1)]) as channel,
     ):
         yield bus_pb2_grpc.BusStub(channel)
@@ -164,3 +166,40 @@ def test_root_that_has_rows_which_cannot_be_read_opens_and_loses_no_more_than_th
         rows = sql.sql("SELECT group_id, partition, committed_offset FROM group_offsets").fetchall()
     assert ("epoch", 1, 10) in rows
     assert ("innocent", 0, 7) in rows
+
+
+# Written by a version that placed groups by the hash without its sign bit: three partitions.
+BEFORE_PLACEMENT = Path(__file__).parents[2] / "golden" / "root_before_group_placement"
+OFFSETS_BEFORE_PLACEMENT = {"a": 1, "billing": 2, "loader": 3, "analytics": 4}
+
+
+def test_root_of_earlier_placement_finds_its_groups_and_keeps_that_placement(tmp_path: Path) -> None:
+    assert any(
+        coordinator_partition(group, 3, Placement.ABSOLUTE) != coordinator_partition(group, 3, Placement.MASKED)
+        for group in OFFSETS_BEFORE_PLACEMENT
+    )
+    root = Path(shutil.copytree(BEFORE_PLACEMENT, tmp_path / "root"))
+    for start in range(2):
+        with connected(root) as stub:
+            for group, offset in OFFSETS_BEFORE_PLACEMENT.items():
+                assert committed(stub, group) == {0: offset + 10 * start}
+                assert commit(stub, group, offset + 10 * start + 10) == pb.ERROR_CODE_NONE
+    assert _placed(root) == {group: coordinator_partition(group, 3, Placement.MASKED) for group in _placed(root)}
+
+
+def test_new_root_places_groups_as_kafka_does(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for start in range(2):
+        with connected(root, offsets_topic_num_partitions=3) as stub:
+            stub.CreateTopics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t", partitions=1)]), timeout=30)
+            for group, offset in OFFSETS_BEFORE_PLACEMENT.items():
+                if start:
+                    assert committed(stub, group) == {0: offset}
+                assert commit(stub, group, offset) == pb.ERROR_CODE_NONE
+    placed = _placed(root)
+    assert placed == {group: coordinator_partition(group, 3, Placement.ABSOLUTE) for group in OFFSETS_BEFORE_PLACEMENT}
+
+
+def _placed(root: Path) -> dict[str, int]:
+    with bus.sql.connect(str(root)) as sql:
+        return dict(sql.sql("SELECT group_id, coordinator_partition FROM groups").fetchall())

@@ -14,7 +14,6 @@ from bus.consumer_groups.records import (
     OffsetCommitted,
     OffsetTombstone,
     StoredMember,
-    coordinator_partition,
     decode_record,
     encode_record,
 )
@@ -190,22 +189,3 @@ def test_member_twice_is_an_error() -> None:
     assert row.value is not None
     with pytest.raises(ValueError, match="every member once"):
         decode_record(KeyedRow(row.key, {**row.value, "members": row.value["members"] * 2}))
-
-
-# What String.hashCode gives: the sum of unit * 31**(length - 1 - position) over UTF-16 units, in 32 bits with a sign.
-@pytest.mark.parametrize(
-    ("group_id", "java_hash"),
-    [
-        ("", 0),
-        ("a", 97),
-        ("ab", 97 * 31 + 98),
-        ("hello", 99162322),
-        ("billing", -109829509),
-        ("polygenelubricants", -2147483648),
-        ("ü", 0xFC),
-        ("😀", 0xD83D * 31 + 0xDE00),
-    ],
-)
-def test_coordinator_is_chosen_by_the_hash_of_a_java_string(group_id: str, java_hash: int) -> None:
-    for count in (1, 7, 50):
-        assert coordinator_partition(group_id, count) == (java_hash & 0x7FFFFFFF) % count

@@ -37,7 +37,13 @@ from bus.topics.cluster_records import (
     TopicDeleted,
     TopicFilesDeleted,
 )
-from bus.topics.configs import AlterOperation, ConfigOperation
+from bus.topics.configs import (
+    AlterOperation,
+    ConfigOperation,
+    check_topic_configs,
+    describe_topic_configs,
+    resolve_topic_config,
+)
 
 
 def cluster(*records: ClusterRecord) -> ClusterState:
@@ -317,6 +323,23 @@ def test_internal_topic_is_created_the_first_time_and_answered_as_it_is_later() 
     )
     assert again.response == TopicResult("__consumer_offsets", "id-new", 50, {"cleanup.policy": "compact"})
     assert again.records == ()
+
+
+def test_internal_topic_keeps_what_the_bus_has_to_know_and_users_can_neither_set_nor_see_it() -> None:
+    step = decide_create_internal_topic(
+        STATE,
+        "__consumer_offsets",
+        topic_id="id-new",
+        leader_id=0,
+        partitions=50,
+        configs={},
+        kept={"group.placement": "p"},
+    )
+    topic = cluster_after(STATE, step.records).topics["__consumer_offsets"]
+    assert topic.configs == {"group.placement": "p"}
+    assert resolve_topic_config(topic.configs) == resolve_topic_config({})
+    assert "group.placement" not in {entry.name for entry in describe_topic_configs(topic.configs)}
+    assert isinstance(check_topic_configs(topic.configs), Refused)
 
 
 def test_internal_topic_is_refused_where_a_colliding_name_was_created_before() -> None:
