@@ -14,6 +14,7 @@ import logging
 import re
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -221,18 +222,19 @@ class Consumer:
             for partition in partitions:
                 self._in_hand.drop((partition.topic, partition.partition))
 
-    async def position(self, partition: TopicPartition) -> int:
-        return await self._run(partial(self._position, partition))
+    async def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
+        return await self._run(partial(self._position, partition, timeout_ms))
 
-    def _position(self, partition: TopicPartition) -> int:
-        position = self._blocking.position(partition)
+    def _position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
+        position = self._blocking.position(partition, timeout_ms)
         return self._first_ahead().get((partition.topic, partition.partition), position)
 
-    async def lag(self, partition: TopicPartition) -> int:
-        return await self._run(partial(self._lag, partition))
+    async def lag(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
+        return await self._run(partial(self._lag, partition, timeout_ms))
 
-    def _lag(self, partition: TopicPartition) -> int:
-        return self._blocking.lag(partition) + self._blocking.position(partition) - self._position(partition)
+    def _lag(self, partition: TopicPartition, timeout_ms: int | None) -> int:
+        lag = self._blocking.lag(partition, timeout_ms)
+        return lag + self._blocking.position(partition) - self._position(partition)
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         await self._run(partial(self._after_giving_back, self._blocking.pause, list(partitions)))
@@ -279,22 +281,26 @@ class Consumer:
 
     # ------------------------------------------------------------ questions
 
-    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return await self._run(partial(self._blocking.beginning_offsets, list(partitions)))
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int]:
+        return await self._run(partial(self._blocking.beginning_offsets, list(partitions), timeout_ms))
 
-    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return await self._run(partial(self._blocking.end_offsets, list(partitions)))
+    async def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int]:
+        return await self._run(partial(self._blocking.end_offsets, list(partitions), timeout_ms))
 
     async def offsets_for_times(
-        self, timestamps_ms: Mapping[TopicPartition, int]
+        self, timestamps_ms: Mapping[TopicPartition, int], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        return await self._run(partial(self._blocking.offsets_for_times, timestamps_ms))
+        return await self._run(partial(self._blocking.offsets_for_times, timestamps_ms, timeout_ms))
 
-    async def partitions_for(self, topic: str) -> set[TopicPartition]:
-        return await self._run(partial(self._blocking.partitions_for, topic))
+    async def partitions_for(self, topic: str, timeout_ms: int | None = None) -> set[TopicPartition]:
+        return await self._run(partial(self._blocking.partitions_for, topic, timeout_ms))
 
-    async def topics(self) -> set[str]:
-        return await self._run(self._blocking.topics)
+    async def topics(self, timeout_ms: int | None = None) -> set[str]:
+        return await self._run(partial(self._blocking.topics, timeout_ms))
 
     def metrics(self) -> Mapping[str, float]:
         return self._blocking.metrics()
@@ -302,23 +308,26 @@ class Consumer:
     # ------------------------------------------------------------ the end
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """As `bus.Consumer.close`, after the calls before it; a poll that waits is ended. Safe to repeat; goes on if
-        the task that awaits it is cancelled."""
+        """As `bus.Consumer.close`, after the calls before it: a poll that waits is ended at once, other calls when
+        `timeout` is over. Safe to repeat; goes on if the task that awaits it is cancelled."""
         await self._end(timeout, is_done=sys.exc_info()[1] is None)
 
     async def _end(self, timeout: float, *, is_done: bool) -> None:
         if self._closing is None:
             self._blocking.wakeup()
-            self._closing = self._thread.call(partial(self._close, timeout, is_done))
+            self._closing = self._thread.call(partial(self._close, time.monotonic() + timeout, is_done))
             self._thread.end()
+            await asyncio.wait({self._closing}, timeout=timeout)
+            if not self._closing.done():
+                self._blocking.disconnect()
         await asyncio.shield(self._closing)
 
-    def _close(self, timeout: float, is_done: bool) -> None:
+    def _close(self, deadline: float, is_done: bool) -> None:
         """On the thread."""
         self._give_back()
         if not is_done:
             self._go_back(self._in_hand.first())
-        self._blocking.close(timeout)
+        self._blocking.close(max(0.0, deadline - time.monotonic()))
 
     async def __aenter__(self) -> Consumer:
         return self

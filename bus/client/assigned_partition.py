@@ -22,6 +22,7 @@ class AssignedPartition:
         self.has_committed = has_committed  # without a position: what the group committed comes before `reset`
         self.position: int | None = None  # of the next record for the user; None: `reset` finds it
         self.reset: str | None = None  # earliest or latest, asked for by a seek; None: auto.offset.reset
+        self.moves = 0  # how often the position was set other than by reading on
         self.fetch_offset = 0  # of the next record to fetch, while there is a position
         self.is_paused = False
         self.topic_id = ""
@@ -40,6 +41,7 @@ class AssignedPartition:
     def seek(self, offset: int) -> None:
         """Read on at `offset`; what was fetched ahead is fetched again."""
         self._drop_buffer()
+        self.moves += 1
         self.position = self.fetch_offset = offset
         self.reset = self.error = None
         self.has_committed = False
@@ -47,6 +49,7 @@ class AssignedPartition:
 
     def unset_position(self, reset: str | None) -> None:
         self._drop_buffer()
+        self.moves += 1
         self.position, self.reset = None, reset
         self.has_committed = False
         self.retry_at, self.failures = 0.0, 0

@@ -56,7 +56,6 @@ _NOT_SUPPORTED = {
     "group_protocol": "groups rebalance by Kafka's classic protocol",
     "group_remote_assignor": "the group's leader assigns: give partition_assignment_strategy",
     "check_crcs": "every batch is checked when it is opened",
-    "allow_auto_create_topics": "create topics with Admin.create_topics()",
     "exclude_internal_topics": "a pattern never matches the bus's own topics",
     "transactional_id": f"{_NO_TRANSACTIONS}; for a producer that goes on after a restart use name",
     "transaction_timeout_ms": _NO_TRANSACTIONS,

@@ -80,7 +80,7 @@ class Consumer(OneThread):
                 on_commit=self._interceptors.on_commit,
             )
         self._positions = Positions(
-            self._cluster, self._config, self._fetcher, self._group, is_lenient=lambda: self._is_subscribed
+            self._cluster, self._config, self._fetcher, self._group, is_shared=lambda: self._is_subscribed
         )
         self._reader = RecordReader(
             self._fetcher, self._positions, self._group, self._config, self._builder, self._metrics
@@ -208,25 +208,27 @@ class Consumer(OneThread):
         self._unset(partitions, "latest")
 
     @exclusive
-    def position(self, partition: TopicPartition) -> int:
+    def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
         """The offset of the next record that the user gets; looked up, as committed or by auto_offset_reset, if there
-        is none yet."""
+        is none yet. This and all other questions to brokers take `timeout_ms` at most (default_api_timeout_ms), and
+        raise `BusError` when it is over."""
         with self._fetcher.lock:
             position = self._assigned(partition).position
         if position is None:
-            self._positions.find([partition], timeout_s=self._config.default_api_timeout_ms / 1000)
+            self._positions.find([partition], deadline=self._deadline(timeout_ms))
             position = self._assigned(partition).position
             assert position is not None, f"{partition} has no position after it was found"
         return position
 
     @exclusive
-    def lag(self, partition: TopicPartition) -> int:
+    def lag(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
         """How many offsets the position is behind the high watermark that the last fetch saw; without one it is asked
         for."""
-        position = self.position(partition)
+        deadline = self._deadline(timeout_ms)
+        position = self.position(partition, timeout_ms)
         high_watermark = self._assigned(partition).high_watermark
         if high_watermark is None:
-            high_watermark = self.end_offsets([partition])[partition]
+            high_watermark = self._offsets([partition], LATEST_TIMESTAMP, deadline)[partition]
         return max(0, high_watermark - position)
 
     @exclusive
@@ -326,8 +328,9 @@ class Consumer(OneThread):
     def poll(self, timeout_ms: int = 500, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records, at most `max_records` (max_poll_records); empty if none came within `timeout_ms`.
 
-        Waits longer only where it has to find a leader or a position first, or to commit before partitions are given
-        up. Raises `BusError` for what does not mend itself; the position stays.
+        Never waits longer, however slow a broker is, callbacks apart: what it waits for, a leader, a position, a commit
+        before partitions are given up, goes on, and a later poll takes it up. Raises `BusError` for what does not mend
+        itself; the position stays. A broker or a topic that is not there yet is waited for.
         """
         self._reader.come_back()
         self._raise_rejected()
@@ -427,16 +430,20 @@ class Consumer(OneThread):
 
     # ------------------------------------------------------------ questions
 
-    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int]:
         """The first retained offset of each."""
-        return self._offsets(partitions, EARLIEST_TIMESTAMP)
+        return self._offsets(partitions, EARLIEST_TIMESTAMP, self._deadline(timeout_ms))
 
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int]:
         """The high watermark of each: one past the last record."""
-        return self._offsets(partitions, LATEST_TIMESTAMP)
+        return self._offsets(partitions, LATEST_TIMESTAMP, self._deadline(timeout_ms))
 
     def offsets_for_times(
-        self, timestamps_ms: Mapping[TopicPartition, int]
+        self, timestamps_ms: Mapping[TopicPartition, int], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """For each partition the first record whose timestamp is at or after the given one; None if there is none."""
         for partition, timestamp_ms in timestamps_ms.items():
@@ -444,7 +451,7 @@ class Consumer(OneThread):
                 raise BusError(
                     ErrorCode.INVALID_REQUEST, f"{partition}: expected a timestamp of 0 or more, found {timestamp_ms}"
                 )
-        listed = list_offsets(self._cluster, timestamps_ms, timeout_s=self._config.default_api_timeout_ms / 1000)
+        listed = list_offsets(self._cluster, timestamps_ms, timeout_s=_seconds_to(self._deadline(timeout_ms)))
         return {
             partition: OffsetAndTimestamp(found.offset, found.timestamp_ms, found.leader_epoch)
             if found.offset >= 0
@@ -452,22 +459,23 @@ class Consumer(OneThread):
             for partition, found in listed.items()
         }
 
-    def partitions_for(self, topic: str) -> set[TopicPartition]:
+    def partitions_for(self, topic: str, timeout_ms: int | None = None) -> set[TopicPartition]:
         """The partitions of `topic`. Raises `BusError` if there is no such topic."""
-        info = self._cluster.wait_topic(topic, timeout_s=self._config.default_api_timeout_ms / 1000)
+        info = self._cluster.wait_topic(topic, timeout_s=_seconds_to(self._deadline(timeout_ms)))
         return {TopicPartition(topic, number) for number in range(len(info.partitions))}
 
-    def topics(self) -> set[str]:
+    def topics(self, timeout_ms: int | None = None) -> set[str]:
         """All topics but the bus's own."""
-        return {topic.name for topic in self._cluster.describe().topics if not topic.is_internal}
+        deadline = self._deadline(timeout_ms)
+        found = self._cluster.retry(lambda: self._cluster.describe(deadline=deadline), deadline=deadline)
+        return {topic.name for topic in found.topics if not topic.is_internal}
 
     def metrics(self) -> Mapping[str, float]:
         """By Kafka's names; NaN where nothing was measured yet. From any thread."""
         return self._metrics.snapshot(time.monotonic())
 
-    def _offsets(self, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
-        wanted = dict.fromkeys(partitions, at)
-        listed = list_offsets(self._cluster, wanted, timeout_s=self._config.default_api_timeout_ms / 1000)
+    def _offsets(self, partitions: Iterable[TopicPartition], at: int, deadline: float) -> dict[TopicPartition, int]:
+        listed = list_offsets(self._cluster, dict.fromkeys(partitions, at), timeout_s=_seconds_to(deadline))
         return {partition: found.offset for partition, found in listed.items()}
 
     # ------------------------------------------------------------ the end
@@ -498,6 +506,11 @@ class Consumer(OneThread):
             self._cluster.close()
             self._interceptors.close()
 
+    def disconnect(self) -> None:
+        """End every call to a broker that is under way, with an error; none succeeds any more. From any thread; to be
+        followed by `close`."""
+        self._cluster.close()
+
     def __enter__(self) -> Consumer:
         return self
 
@@ -511,6 +524,10 @@ class Consumer(OneThread):
             self._end(CLOSE_TIMEOUT_S, is_done=False)
         except Exception:  # the error that ends the block is the one to raise
             logger.exception("closing the consumer failed")
+
+
+def _seconds_to(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
 def _lag_max(fetcher: Fetcher) -> Gauge:

@@ -34,6 +34,7 @@ class ConsumerConfig:
     enable_auto_commit: bool = setting(True, values.boolean)
     auto_commit_interval_ms: int = setting(5_000, ANY_MILLISECONDS)
     auto_offset_reset: str = setting("latest", values.offset_reset)
+    allow_auto_create_topics: bool = setting(True, values.boolean)
     isolation_level: str = setting("read_uncommitted", choice(_ISOLATION_LEVELS))
     key_deserializer: Any = field(default=None, metadata=checked_by(values.deserializer))
     value_deserializer: Any = field(default=None, metadata=checked_by(values.deserializer))

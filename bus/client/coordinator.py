@@ -101,7 +101,7 @@ class CoordinatorFinder:
         self._retry_at = now + self._backoff_s(self._failures)
         self._failures += 1
         if self._may_retry(error):
-            level = logging.INFO if self._failures == 1 else logging.DEBUG
+            level = logging.WARNING if self._failures == 1 else logging.DEBUG
             logger.log(level, "finding the coordinator of group %r is tried again: %s", self.group_id, error)
         else:
             self.error = error

@@ -49,17 +49,20 @@ class Fetcher:
         self.assigned: dict[TopicPartition, AssignedPartition] = {}
         self._connections: dict[str, _Connection] = {}
         self._turn = 0
+        self._is_closed = False
 
     # ------------------------------------------------------------ the lock is held
 
     def fetch(self, now: float) -> None:
         """Have a request under way to every leader, where there is something to ask for and room for the answer."""
+        if self._is_closed:
+            return
         for address, partitions in self._by_leader(now).items():
             connection = self._connections.get(address)
             if connection is not None and connection.asked is not None:
                 if all(partition.partition in connection.asked or partition.buffer for partition in partitions):
                     continue
-                self._cut(address)  # someone is hungry and not at this table
+                self._cut(address)  # another partition has room for data, but this request does not include it
             self._ask(address, partitions, now)
 
     def fetch_anew(self, partition: TopicPartition) -> None:
@@ -83,6 +86,7 @@ class Fetcher:
 
     def close(self) -> None:
         with self.lock:
+            self._is_closed = True
             streams = [connection.stream for connection in self._connections.values()]
             self.cut_all()
             self.changed.notify_all()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from bus.client.assignors import assignors_of
@@ -21,7 +22,7 @@ from bus.client.fetcher import Fetcher
 from bus.client.group_link import GroupLink
 from bus.client.group_protocol import topic_partitions
 from bus.client.group_topics import GroupTopics
-from bus.client.membership import Assign, Generation, Lead, Lose, Membership, Revoke, Work
+from bus.client.membership import Assign, Generation, Lead, Lose, Membership, Revoke
 from bus.client.offset_commits import Commit, CommitCallback, OffsetCommits, Offsets
 from bus.client.subscriptions import RebalanceCallback, Subscription
 from bus.client.values import GroupMetadata, OffsetAndMetadata
@@ -32,6 +33,15 @@ from bus.model import TopicPartition
 logger = logging.getLogger(__name__)
 
 _AUTO_COMMIT_WAIT_S = 0.1  # at least, within one poll: an interval of 0 must not make it spin
+
+
+@dataclass(frozen=True, slots=True)
+class _LastCommit:
+    """Before these are given up. `commit` None: nothing is to be committed, what was asked for before is waited for."""
+
+    partitions: frozenset[TopicPartition]
+    commit: Commit | None
+    until: float
 
 
 class GroupClient:
@@ -61,6 +71,7 @@ class GroupClient:
         self.group_id = config.group_id
         self.subscription: Subscription | None = None
         self._raised: BaseException | None = None  # by a callback
+        self._last_commit: _LastCommit | None = None  # before a revocation that is under way
         backoff_s = cluster.backoff.seconds
         self.coordinator = CoordinatorFinder(
             config.group_id,
@@ -72,7 +83,13 @@ class GroupClient:
         )
         assignors = assignors_of(config.partition_assignment_strategy)
         self.membership = Membership(config, assignors, self.coordinator, send=self._link.send, backoff_s=backoff_s)
-        self._topics = GroupTopics(cluster, self.membership, fetcher.lock, config.metadata_max_age_ms)
+        self._topics = GroupTopics(
+            cluster,
+            self.membership,
+            fetcher.changed,
+            metadata_max_age_ms=config.metadata_max_age_ms,
+            may_create=config.allow_auto_create_topics,
+        )
         self.commits = OffsetCommits(
             config,
             self.coordinator,
@@ -145,8 +162,11 @@ class GroupClient:
             return
         with self._lock:
             owned, is_member = self.membership.owned, self.membership.generation.id >= 0
+        if owned and is_member:
+            self._begin_last_commit(owned, deadline)
+            self._end_last_commit(deadline)
         if owned:
-            self._do(Revoke(owned) if is_member else Lose(owned), until=deadline)
+            self._give_up(Revoke(owned) if is_member else Lose(owned))
         with self._lock:
             request = self.membership.leave(reason, time.monotonic())
         self._link.deliver()
@@ -160,64 +180,79 @@ class GroupClient:
 
     # ------------------------------------------------------------ polling
 
-    def between_records(self) -> None:
-        """For iteration: cheap, unless the group wants something before the next record is given out."""
+    def between_records(self) -> bool:
+        """For iteration: cheap, unless the group wants something before the next record is given out; False if it
+        still does, then `work` is to go on."""
         now = time.monotonic()
         if now >= self.commits.auto_at or (self.subscription is not None and self.membership.has_news()):
-            self.work()
-        else:
-            self.membership.note_poll(now)
+            return self.work(now)
+        self.membership.note_poll(now)
+        return True
 
     def is_pressed(self) -> bool:
         """`work` has something to do that came after its last call. The lock is held."""
-        return self.subscription is not None and (
-            self.membership.has_work() or self._link.has_outgoing or self.commits.has_done()
-        )
+        if self._link.has_outgoing or self.commits.has_done():
+            return True
+        if self.subscription is None:
+            return False
+        return self._topics.is_pressed() or (self.membership.has_work() and not self._topics.is_leading)
 
-    def work(self) -> None:
-        """All that the group wants before records are given out: rejoin, callbacks, commits. Waits for a commit before
-        a revocation, and for metadata; not for other members. Raises `BusError`, and what callbacks raise."""
+    def work(self, deadline: float) -> bool:
+        """What the group wants before records are given out: rejoin, callbacks, commits. False: it wants more; a later
+        call goes on. Waits, until `deadline`, for the commit before a revocation; not for brokers otherwise, nor for
+        other members. Raises `BusError`, and what callbacks raise."""
         now = time.monotonic()
         self.membership.note_poll(now)
+        is_through = True
         if self.subscription is not None:
             self._topics.watch(self.subscription, now)
             self._link.start_keeper(f"bus-heartbeat-{self.group_id}")
-            while True:
-                with self._lock:
-                    work = self.membership.next_work(time.monotonic())
-                self._link.deliver()
-                if work is None:
-                    break
-                self._do(work, until=time.monotonic() + self._commit_timeout_s())
-        self._auto_commit()
+            is_through = self._do_all(deadline)
+        if is_through:
+            self._auto_commit()
         self.tell_outcomes()
         self._raise_what_callbacks_raised()
+        return is_through
 
     def next_event(self, now: float) -> float:
         """When `work` may have more to do without any answer. The lock is held."""
         found = min(self.commits.next_event(now), max(self.commits.auto_at, now + _AUTO_COMMIT_WAIT_S))
         if self.subscription is not None:
             often = self._config.max_poll_interval_ms / 3000  # who waits in poll, polls
-            looks_at = self._topics.next_look(self.subscription)
-            found = min(found, self.membership.next_event(now), now + often, looks_at)
+            found = min(found, self.membership.next_event(now), now + often, self._topics.next_look())
         return found
 
-    def _do(self, work: Work, *, until: float) -> None:
-        match work:
-            case Revoke():
-                self._commit_before(work.partitions, until)
-                logger.info("group %r: revoked %s", self.group_id, _names(work.partitions))
-                self._give_up(work, self.subscription.on_revoked if self.subscription else None)
-            case Lose():
-                logger.warning("group %r: lost %s", self.group_id, _names(work.partitions))
-                listener = self.subscription
-                self._give_up(work, (listener.on_lost or listener.on_revoked) if listener else None)
-            case Lead():
-                self._topics.lead(work)
-            case Assign():
-                self._assign(work)
+    def _do_all(self, deadline: float) -> bool:
+        while True:
+            with self._lock:
+                work = self.membership.next_work(time.monotonic())
+            self._link.deliver()
+            match work:
+                case None:
+                    return True
+                case Lead():
+                    self._topics.lead(work)
+                    if self._topics.is_leading:
+                        return True  # what stays assigned is read on meanwhile
+                case Revoke():
+                    self._begin_last_commit(work.partitions, time.monotonic() + self._commit_timeout_s())
+                    if not self._end_last_commit(deadline):
+                        return False
+                    self._give_up(work)
+                case Lose():
+                    self._last_commit = None
+                    self._give_up(work)
+                case Assign():
+                    self._assign(work)
 
-    def _give_up(self, work: Revoke | Lose, callback: RebalanceCallback | None) -> None:
+    def _give_up(self, work: Revoke | Lose) -> None:
+        listener = self.subscription
+        if isinstance(work, Revoke):
+            logger.info("group %r: revoked %s", self.group_id, _names(work.partitions))
+            callback = listener.on_revoked if listener else None
+        else:
+            logger.warning("group %r: lost %s", self.group_id, _names(work.partitions))
+            callback = (listener.on_lost or listener.on_revoked) if listener else None
         try:
             self._call(callback, work.partitions)
         finally:
@@ -282,16 +317,21 @@ class GroupClient:
 
     def commit_and_wait(self, offsets: Offsets, deadline: float) -> None:
         """After all commits before it. Raises `BusError`."""
-        now = time.monotonic()
-        commit = Commit(offsets, asked_at=now, deadline=deadline, is_repeated=True, callback=None)
-        with self._lock:
-            self.commits.add(commit, now)
+        commit = self._add_commit(offsets, deadline)
         self._wait(lambda: commit.is_done, deadline)
         self.tell_outcomes()
         if not commit.is_done:
             raise BusError(ErrorCode.REQUEST_TIMED_OUT, "the offsets may or may not be committed: no answer in time")
         if commit.error is not None:
             raise commit.error
+
+    def _add_commit(self, offsets: Offsets, deadline: float) -> Commit:
+        now = time.monotonic()
+        commit = Commit(offsets, asked_at=now, deadline=deadline, is_repeated=True, callback=None)
+        with self._lock:
+            self.commits.add(commit, now)
+        self._link.deliver()
+        return commit
 
     def tell_outcomes(self) -> None:
         """Callbacks and interceptors of commits that are done, in order, on the caller's thread."""
@@ -330,17 +370,31 @@ class GroupClient:
             with self._lock:
                 self.commits.hurry_auto(time.monotonic())
 
-    def _commit_before(self, partitions: frozenset[TopicPartition], until: float) -> None:
-        """What is under way is committed or refused, and with auto-commit everything that was consumed of these."""
+    def _begin_last_commit(self, partitions: frozenset[TopicPartition], until: float) -> None:
+        """Before partitions are given up: with auto-commit all that was consumed of these. Goes on with the one that is
+        under way for the same partitions."""
+        if self._last_commit is not None and self._last_commit.partitions == partitions:
+            return
         offsets = self._uncommitted(partitions) if self.commits.is_automatic else {}
-        if offsets:
-            try:
-                self.commit_and_wait(offsets, until)
-            except BusError as error:
-                logger.warning("group %r: the commit before a revocation failed: %s", self.group_id, error)
-        else:
-            self._wait(self.commits.is_idle, until)
-            self.tell_outcomes()
+        commit = self._add_commit(offsets, until) if offsets else None
+        self._last_commit = _LastCommit(partitions, commit, until)
+
+    def _end_last_commit(self, deadline: float) -> bool:
+        """True once it, or all that was asked for before, is committed or refused, or its time is over."""
+        last = self._last_commit
+        assert last is not None, "it was begun"
+        commit = last.commit
+        self._wait(self.commits.is_idle if commit is None else lambda: commit.is_done, min(deadline, last.until))
+        with self._lock:
+            is_over = self.commits.is_idle() if commit is None else commit.is_done
+        if not is_over and time.monotonic() < last.until:
+            return False
+        self._last_commit = None
+        if commit is not None and not (is_over and commit.error is None):
+            reason = commit.error or "no answer in time"
+            logger.warning("group %r: the commit before a revocation failed: %s", self.group_id, reason)
+        self.tell_outcomes()
+        return True
 
     def _commit_timeout_s(self) -> float:
         return min(self._config.default_api_timeout_ms, self._config.max_poll_interval_ms) / 1000
@@ -366,7 +420,8 @@ class GroupClient:
         while True:
             address = self._find_coordinator(deadline)
             try:
-                answer = self._cluster.call("OffsetFetch", request, address=address)
+                timeout_s = min(self._config.request_timeout_ms / 1000, max(0.0, deadline - time.monotonic()))
+                answer = self._cluster.call("OffsetFetch", request, address=address, timeout_s=timeout_s)
             except BusError as failure:
                 error = failure
             else:
@@ -419,7 +474,8 @@ class GroupClient:
             if self.subscription is not None:
                 self.unsubscribe(deadline, "the consumer is closed")
             else:
-                self._commit_before(frozenset(self._fetcher.assigned), deadline)
+                self._begin_last_commit(frozenset(self._fetcher.assigned), deadline)
+                self._end_last_commit(deadline)
         finally:
             self._link.close()
         with self._lock:

@@ -2,79 +2,152 @@
 
 Guards two promises: an assignment goes out only if it keeps to the group's members and, under cooperative rebalancing,
 takes nothing from a member that still owns it; and new topics and partitions are noticed within metadata.max.age.ms.
-Asks for metadata in the thread that polls, with no lock held.
+Asks for metadata beside the thread that polls (`lookup.py`), and runs the assignor in it.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+import threading
 import time
-from collections.abc import Iterable
-from threading import Lock
+from dataclasses import dataclass
+from functools import partial
 
 from bus.client.assignors import Assignment, RebalanceProtocol
-from bus.client.cluster import Cluster
+from bus.client.cluster import Cluster, error_of
+from bus.client.lookup import Lookup
 from bus.client.membership import Lead, Membership
 from bus.client.subscriptions import Subscription
 from bus.errors import BusError, ErrorCode
 
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """`asked` None: for all topics but the bus's own. A topic that does not exist has no partitions."""
+
+    asked: frozenset[str] | None
+    partitions: dict[str, int]
+    invalid: BusError | None  # a name that no topic may have
+
 
 class GroupTopics:
-    """`lock` is the membership's."""
+    """`changed` is the condition on the membership's lock."""
 
-    def __init__(self, cluster: Cluster, membership: Membership, lock: Lock, metadata_max_age_ms: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        membership: Membership,
+        changed: threading.Condition,
+        *,
+        metadata_max_age_ms: int,
+        may_create: bool,
+    ) -> None:
+        """`may_create`: brokers may create topics that the subscription names."""
         self._cluster = cluster
         self._membership = membership
-        self._lock = lock
+        self._changed = changed
         self._max_age_s = metadata_max_age_ms / 1000
+        self._may_create = may_create
+        self._look: Lookup[_Counts] = Lookup("bus-topics", changed)
         self._look_at = -math.inf
         self._failures = 0
+        self._led: Lookup[_Counts] = Lookup("bus-led-topics", changed)
+        self._leading: Lead | None = None  # what `_led` was asked for
+        self._missing: frozenset[str] = frozenset()  # told in the log that they do not exist
 
     def look_anew(self) -> None:
         """The subscription is another one."""
         self._look_at = -math.inf
 
-    def next_look(self, subscription: Subscription) -> float:
-        """When `watch` has something to do again."""
-        is_watched = subscription.pattern is not None or self._membership.led_topics()
-        return self._look_at if is_watched else math.inf
+    def next_look(self) -> float:
+        """When `watch` has something to do again without any answer."""
+        return math.inf if self._look.is_under_way else self._look_at
+
+    @property
+    def is_leading(self) -> bool:
+        """The numbers of partitions are asked for; `lead` goes on when they are there."""
+        return self._led.is_under_way
+
+    def is_pressed(self) -> bool:
+        """An answer came that was not taken up. The lock is held."""
+        return self._look.has_answer or self._led.has_answer
 
     def watch(self, subscription: Subscription, now: float) -> None:
-        """Look for new topics of a pattern, and for new partitions of what this leader assigned, if it is time."""
-        if now < self.next_look(subscription):
+        """Look for new topics of a pattern, for new partitions of what this leader assigned, and for topics that do
+        not exist yet, if it is time. Raises `BusError` for what does not mend itself."""
+        if self._look.is_under_way:
             return
-        is_pattern = subscription.pattern is not None
+        if self._look.has_answer:
+            self._take_up(subscription, now)
+        if now >= self._look_at:
+            is_pattern = subscription.pattern is not None
+            wanted = None if is_pattern else subscription.topics | self._membership.led_topics()
+            self._look_at = math.inf
+            self._look.start(partial(self._count_partitions, wanted))
+
+    def _take_up(self, subscription: Subscription, now: float) -> None:
         try:
-            counts = self._count_partitions(None if is_pattern else self._membership.led_topics())
+            counts = self._look.take()
         except BusError as error:
+            self._look_at = min(self._look_at, now + self._cluster.backoff.seconds(self._failures))
+            self._failures += 1
             if not self._cluster.may_retry(error):
                 raise
-            self._look_at = now + self._cluster.backoff.seconds(self._failures)
-            self._failures += 1
             return
-        self._look_at, self._failures = now + self._max_age_s, 0
-        with self._lock:
-            if is_pattern:
-                self._membership.subscribe(subscription.matching(counts))
-            self._membership.note_partitions(counts)
+        self._tell_membership(subscription, counts)
+        self._warn_of_missing(subscription, counts)
+        is_incomplete = counts.asked is not None and any(not counts.partitions.get(topic) for topic in counts.asked)
+        self._failures = self._failures + 1 if is_incomplete else 0
+        self._look_at = min(self._look_at, now + self._pause_s(is_incomplete=is_incomplete))
+        if counts.invalid is not None:
+            raise counts.invalid
+
+    def _tell_membership(self, subscription: Subscription, counts: _Counts) -> None:
+        """What was asked for a former subscription says nothing of topics that it did not name."""
+        with self._changed:
+            if subscription.pattern is not None and counts.asked is None:
+                self._membership.subscribe(subscription.matching(counts.partitions))
+            if counts.asked is None or counts.asked >= self._membership.led_topics():
+                self._membership.note_partitions(counts.partitions)
+
+    def _warn_of_missing(self, subscription: Subscription, counts: _Counts) -> None:
+        missing = frozenset(topic for topic in counts.asked or () if not counts.partitions.get(topic))
+        for topic in sorted((missing & subscription.topics) - self._missing):
+            logger.warning("topic %r is waited for: UNKNOWN_TOPIC_OR_PARTITION: it does not exist yet", topic)
+        self._missing = missing
+
+    def _pause_s(self, *, is_incomplete: bool) -> float:
+        """A topic that does not exist yet is looked for as soon as Kafka's consumer does."""
+        return min(self._max_age_s, self._cluster.backoff.seconds(self._failures)) if is_incomplete else self._max_age_s
 
     def lead(self, work: Lead) -> None:
-        """Make the assignment. Raises what the assignor raises; the group waits until this member has joined again."""
+        """Make the assignment, once the numbers of partitions are known: then `work` is done with. Raises what the
+        assignor raises; the group waits until this member has joined again."""
+        if self._led.is_under_way:
+            return
+        if self._leading is not work or not self._led.has_answer:
+            self._leading = work
+            self._led.start(partial(self._count_partitions, work.topics))
+            return
+        self._leading = None
         try:
-            counts = self._count_partitions(work.topics)
+            counts = self._led.take().partitions
             assignment = {} if work.is_kept else work.assignor.assign(counts, work.members)
             if not work.is_kept:
                 self._check(work, assignment)
         except BaseException as error:
-            with self._lock:
+            with self._changed:
                 self._membership.fail_lead(work, time.monotonic())
             if isinstance(error, BusError) and self._cluster.may_retry(error):
                 return
             raise
         now = time.monotonic()
-        self._look_at = now + self._max_age_s
-        with self._lock:
+        with self._changed:
             self._membership.lead(work, counts, assignment, now)
+        self._look_at = now + self._pause_s(is_incomplete=any(not counts.get(topic) for topic in work.topics))
 
     def _check(self, work: Lead, assignment: Assignment) -> None:
         """Kafka's check on assignors of users. The built-in one knows which of two claims is the older."""
@@ -89,17 +162,21 @@ class GroupTopics:
                 if owners.get(partition, member_id) != member_id:
                     raise _bad_assignor(work, f"{partition} to be left out while {owners[partition]} owns it")
 
-    def _count_partitions(self, topics: Iterable[str] | None) -> dict[str, int]:
-        """None: of all topics but the bus's own. A topic that does not exist has none."""
-        wanted = None if topics is None else frozenset(topics)
-        if wanted is not None and not wanted:
-            return {}
-        found = self._cluster.describe(sorted(wanted or ())).topics
-        return {
-            topic.name: len(topic.partitions)
-            for topic in found
-            if not topic.error_code and not (wanted is None and topic.is_internal)
-        }
+    def _count_partitions(self, asked: frozenset[str] | None) -> _Counts:
+        """None: of all topics but the bus's own. Not in the thread that polls."""
+        if asked is not None and not asked:
+            return _Counts(asked, {}, None)
+        topics = self._cluster.describe(sorted(asked or ()), may_create=self._may_create and asked is not None).topics
+        invalid = [topic for topic in topics if topic.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION]
+        return _Counts(
+            asked,
+            {
+                topic.name: len(topic.partitions)
+                for topic in topics
+                if not topic.error_code and not (asked is None and topic.is_internal)
+            },
+            error_of(invalid[0].error_code, invalid[0].error_message) if invalid else None,
+        )
 
 
 def _bad_assignor(work: Lead, expected: str) -> BusError:

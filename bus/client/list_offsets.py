@@ -48,6 +48,18 @@ def list_offsets(
         cluster.forget({partition.topic for partition in missing if partition not in found})
 
 
+def list_offsets_once(
+    cluster: Cluster, wanted: Mapping[TopicPartition, OffsetQuestion], *, deadline: float
+) -> tuple[dict[TopicPartition, ListedOffset], BusError | None]:
+    """What was found by asking each leader once, and why the others were not."""
+    found: dict[TopicPartition, ListedOffset] = {}
+    try:
+        error = _ask_leaders(cluster, wanted, found, deadline)
+    except BusError as failure:
+        error = failure
+    return found, error
+
+
 def _ask_leaders(
     cluster: Cluster,
     missing: Mapping[TopicPartition, OffsetQuestion],

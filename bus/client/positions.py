@@ -1,7 +1,9 @@
-"""Where each assigned partition goes on reading, and who leads it: found in the thread that polls.
+"""Where each assigned partition goes on reading, and who leads it.
 
 Guards the order in which a position comes about: what a seek asked for, else what the group has committed, else
-auto.offset.reset; and it is looked up once, when it is needed.
+auto.offset.reset; and it is looked up once, when it is needed. A poll begins the look-ups and never waits for one
+longer than its caller wants; a topic or a broker that is not there yet is waited for, and costs no other partition its
+turn.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from bus.client.assigned_partition import AssignedPartition
@@ -16,7 +20,8 @@ from bus.client.cluster import Cluster
 from bus.client.config_values import BY_DURATION, duration_ms
 from bus.client.configs import ConsumerConfig
 from bus.client.fetcher import Fetcher
-from bus.client.list_offsets import list_offsets
+from bus.client.list_offsets import list_offsets, list_offsets_once
+from bus.client.lookup import Lookup
 from bus.client.values import ListedOffset, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
@@ -32,8 +37,17 @@ class CommittedOffsets(Protocol):
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A partition that needs a position, as it was when the look-up began."""
+
+    partition: AssignedPartition
+    moves: int
+
+
 class Positions:
-    """`group` None: nobody commits. `is_lenient` says whether a topic that does not exist may yet come to be."""
+    """`group` None: no group has committed offsets. `is_shared`: a group says what is assigned, and takes away what was
+    deleted; a user who assigned it is told by an error."""
 
     def __init__(
         self,
@@ -42,45 +56,62 @@ class Positions:
         fetcher: Fetcher,
         group: CommittedOffsets | None,
         *,
-        is_lenient: Callable[[], bool],
+        is_shared: Callable[[], bool],
     ) -> None:
         self._cluster = cluster
         self._config = config
         self._fetcher = fetcher
         self._group = group
-        self._is_lenient = is_lenient
+        self._is_shared = is_shared
+        self._lookup: Lookup[None] = Lookup("bus-positions", fetcher.changed)
+        self._missed: set[TopicPartition] = set()  # told in the log that they do not exist
 
-    def is_unsettled(self, now: float) -> bool:
-        """A partition waits for a leader or a position, and it is time to look for it."""
-        return any(
+    def is_due(self, now: float) -> bool:
+        """`settle` has something to do."""
+        if self._lookup.is_under_way:
+            return False
+        return self._lookup.has_answer or any(
             ((partition.position is None and not partition.is_paused) or partition.is_leader_doubtful)
             and now >= partition.retry_at
             for partition in self._fetcher.assigned.values()
         )
 
-    def settle(self, deadline: float) -> None:
-        """Find what is missing and due. Raises `BusError` for what does not mend itself."""
+    def settle(self) -> None:
+        """Begin to look for what is missing and due, unless a look-up is under way. Raises `BusError` for what the last
+        one found that does not mend itself."""
+        if self._lookup.is_under_way:
+            return
+        if self._lookup.has_answer:
+            self._lookup.take()
         now = time.monotonic()
         due = [partition for partition in self._fetcher.assigned.values() if now >= partition.retry_at]
         doubtful = [
             partition for partition in due if partition.is_leader_doubtful or self._is_leader_unknown(partition)
         ]
         unset = [partition for partition in due if partition.position is None and not partition.is_paused]
-        if not (doubtful or unset):
-            return
-        try:
-            self._find_leaders(doubtful)
-            if unset:
-                keys = [partition.partition for partition in unset if partition.position is None]
-                self.find(keys, timeout_s=max(0.0, deadline - time.monotonic()))
-        except BusError as error:
-            is_gone = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._is_lenient()
-            if not is_gone and not self._cluster.may_retry(error):
-                raise
-            logger.info("finding leaders and positions is tried again: %s", error)
-            self._put_off([*doubtful, *unset])
+        if doubtful or unset:
+            self._lookup.start(partial(self._look_up, doubtful, unset))
 
-    def _put_off(self, partitions: list[AssignedPartition]) -> None:
+    def _look_up(self, doubtful: list[AssignedPartition], unset: list[AssignedPartition]) -> None:
+        try:
+            lost = self._find_leaders(doubtful)
+            self._find_some([partition for partition in unset if id(partition) not in lost])
+        except BusError as error:
+            if self._is_assigned([*doubtful, *unset]) and not self._cluster.may_retry(error):
+                raise
+            self._put_off([*doubtful, *unset], error)
+        with self._fetcher.lock:
+            self._fetcher.fetch(time.monotonic())
+
+    def _is_assigned(self, partitions: list[AssignedPartition]) -> bool:
+        """Any of them still."""
+        assigned = self._fetcher.assigned
+        return any(assigned.get(partition.partition) is partition for partition in partitions)
+
+    def _put_off(self, partitions: list[AssignedPartition], error: BusError) -> None:
+        is_first = all(partition.failures == 0 for partition in partitions)
+        level = logging.WARNING if is_first else logging.DEBUG
+        logger.log(level, "finding leaders and positions is tried again: %s", error)
         with self._fetcher.lock:
             for partition in {id(partition): partition for partition in partitions}.values():
                 self._fetcher.put_off(partition, time.monotonic())
@@ -94,14 +125,52 @@ class Positions:
         # Another topic's look-up may have brought metadata of this one.
         return partition.topic_id != info.topic_id
 
-    def _find_leaders(self, partitions: list[AssignedPartition]) -> None:
+    def _find_leaders(self, partitions: list[AssignedPartition]) -> set[int]:
+        """The id() of those that do not exist: they are looked for again later. Raises `BusError`."""
+        if not partitions:
+            return set()
         topics = {partition.partition.topic for partition in partitions}
         self._cluster.forget({p.partition.topic for p in partitions if p.is_leader_doubtful})
-        for partition in partitions:
-            self._cluster.wait_partition(partition.partition.topic, partition.partition.partition, timeout_s=0.0)
+        missing = self._refresh([topic for topic in topics if self._is_stale(topic)])
         with self._fetcher.lock:
-            for partition in [p for p in self._fetcher.assigned.values() if p.partition.topic in topics]:
-                self._note_leader(partition)
+            for partition in list(self._fetcher.assigned.values()):
+                if partition.partition.topic in topics - missing:
+                    self._note_leader(partition)
+            lost = [partition for partition in partitions if self._is_missing(partition.partition)]
+            for partition in lost:
+                self._note_missing(partition)
+            self._missed -= {p.partition for p in partitions if p not in lost}
+        deleted = [partition for partition in lost if partition.topic_id]
+        if deleted and not self._is_shared():
+            raise BusError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{deleted[0].partition} was deleted")
+        return {id(partition) for partition in lost}
+
+    def _is_stale(self, topic: str) -> bool:
+        info = self._cluster.cached_topic(topic)
+        return info is None or self._cluster.is_stale(info)
+
+    def _is_missing(self, key: TopicPartition) -> bool:
+        info = self._cluster.cached_topic(key.topic)
+        return info is None or key.partition >= len(info.partitions)
+
+    def _note_missing(self, partition: AssignedPartition) -> None:
+        self._fetcher.put_off(partition, time.monotonic())
+        key = partition.partition
+        if key not in self._missed:
+            self._missed.add(key)
+            info = self._cluster.cached_topic(key.topic)
+            found = f"no topic {key.topic!r}" if info is None else f"{len(info.partitions)} partitions"
+            logger.warning("%s is waited for: UNKNOWN_TOPIC_OR_PARTITION: found %s", key, found)
+
+    def _refresh(self, topics: list[str]) -> set[str]:
+        """Those that do not exist. Raises `BusError` for all else."""
+        if topics:
+            try:
+                self._cluster.refresh(topics)
+            except BusError as error:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+        return {topic for topic in topics if self._cluster.cached_topic(topic) is None}
 
     def _note_leader(self, partition: AssignedPartition) -> None:
         info = self._cluster.cached_topic(partition.partition.topic)
@@ -119,35 +188,68 @@ class Positions:
 
     # ------------------------------------------------------------ positions
 
-    def find(self, keys: list[TopicPartition], *, timeout_s: float) -> None:
-        """Give each of these a position. Raises `BusError`."""
-        deadline = time.monotonic() + timeout_s
-        assigned = {key: partition for key in keys if (partition := self._fetcher.assigned.get(key)) is not None}
-        asked = [key for key, partition in assigned.items() if partition.has_committed]
+    def find(self, keys: list[TopicPartition], *, deadline: float) -> None:
+        """Give each of these a position, in this thread. Raises `BusError`."""
+        wanted = self._wanted([p for key in keys if (p := self._fetcher.assigned.get(key)) is not None])
+        self._take_committed(wanted, deadline)
+        timestamps = {key: self._reset_timestamp(each.partition) for key, each in wanted.items()}
+        behind_all = self._take(wanted, list_offsets(self._cluster, timestamps, timeout_s=_left(deadline)))
+        if behind_all:
+            self._take(wanted, list_offsets(self._cluster, behind_all, timeout_s=_left(deadline)))
+
+    def _find_some(self, partitions: list[AssignedPartition]) -> None:
+        """Give a position to each of these that can have one now; the others are put off."""
+        deadline = time.monotonic() + self._config.request_timeout_ms / 1000
+        wanted = self._wanted([partition for partition in partitions if partition.position is None])
+        self._take_committed(wanted, deadline)
+        refused = {key: each for key, each in wanted.items() if self._reset_of(each.partition) == "none"}
+        timestamps = {key: self._reset_timestamp(each.partition) for key, each in wanted.items() if key not in refused}
+        listed, failure = list_offsets_once(self._cluster, timestamps, deadline=deadline)
+        behind_all = self._take(wanted, listed)
+        if behind_all:
+            listed, error = list_offsets_once(self._cluster, behind_all, deadline=deadline)
+            self._take(wanted, listed)
+            failure = failure or error
+        if failure is not None:
+            if not self._cluster.may_retry(failure):
+                raise failure
+            self._put_off([each.partition for key, each in wanted.items() if key not in refused], failure)
+        for each in refused.values():
+            self._reset_timestamp(each.partition)
+
+    def _wanted(self, partitions: list[AssignedPartition]) -> dict[TopicPartition, _Wanted]:
+        with self._fetcher.lock:
+            return {partition.partition: _Wanted(partition, partition.moves) for partition in partitions}
+
+    def _take_committed(self, wanted: dict[TopicPartition, _Wanted], deadline: float) -> None:
+        """Go where the group has committed; what has a position leaves `wanted`."""
+        asked = [key for key, each in wanted.items() if each.partition.has_committed]
         if asked and self._group is not None:
             for key, committed in self._group.committed(asked, deadline).items():
                 if committed is not None:
-                    with self._fetcher.lock:
-                        assigned.pop(key).seek(committed.offset)
-        if not assigned:
-            return
-        wanted = {key: self._reset_timestamp(partition) for key, partition in assigned.items()}
-        listed = list_offsets(self._cluster, wanted, timeout_s=max(0.0, deadline - time.monotonic()))
-        behind_all = [key for key, found in listed.items() if found.offset < 0]
-        if behind_all:  # by_duration: nothing is as young
-            ends = dict.fromkeys(behind_all, LATEST_TIMESTAMP)
-            listed |= list_offsets(self._cluster, ends, timeout_s=max(0.0, deadline - time.monotonic()))
-        self._take(assigned, listed)
+                    self._go_to(wanted.pop(key), committed.offset)
 
     def _take(
-        self, assigned: Mapping[TopicPartition, AssignedPartition], listed: Mapping[TopicPartition, ListedOffset]
-    ) -> None:
+        self, wanted: dict[TopicPartition, _Wanted], listed: Mapping[TopicPartition, ListedOffset]
+    ) -> dict[TopicPartition, int]:
+        """Go where the leaders said; what has a position leaves `wanted`. What is to be asked for next: the ends of
+        those where by_duration found no record that is as young."""
+        for key, found in listed.items():
+            if found.offset >= 0:
+                self._go_to(wanted.pop(key), found.offset)
+        return {key: LATEST_TIMESTAMP for key, found in listed.items() if found.offset < 0}
+
+    def _go_to(self, wanted: _Wanted, offset: int) -> None:
+        """Unless it was sought or given up meanwhile."""
         with self._fetcher.lock:
-            for key, found in listed.items():
-                assigned[key].seek(found.offset)
+            if wanted.partition.moves == wanted.moves:
+                wanted.partition.seek(offset)
+
+    def _reset_of(self, partition: AssignedPartition) -> str:
+        return partition.reset or self._config.auto_offset_reset
 
     def _reset_timestamp(self, partition: AssignedPartition) -> int:
-        reset = partition.reset or self._config.auto_offset_reset
+        reset = self._reset_of(partition)
         if reset == "none":
             raise BusError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.partition} has no position, and auto_offset_reset is none"
@@ -157,3 +259,7 @@ class Positions:
             assert duration is not None, "the config was checked"
             return max(0, int(time.time() * 1000) - duration)
         return EARLIEST_TIMESTAMP if reset == "earliest" else LATEST_TIMESTAMP
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())

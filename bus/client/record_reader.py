@@ -132,11 +132,11 @@ class RecordReader:
     def take(self, timeout_s: float, max_records: int) -> Runs:
         """The next records, whole batches or parts of them; nothing if none came in time."""
         self._iterating = None
-        self._wait(timeout_s)
+        may_give = self._wait(timeout_s)
         runs: Runs = []
         with self._fetcher.lock:
             self.was_awoken, self._is_awoken = self._is_awoken, False
-            for partition in self._in_turn():
+            for partition in self._in_turn() if may_give else ():
                 try:
                     while max_records and (batch := partition.peek(max_records)) is not None:
                         self._advance(partition, batch.num_rows, _last_offset(batch) + 1)
@@ -155,15 +155,14 @@ class RecordReader:
         """The next one, however long it takes; None after a wake-up. The position follows."""
         self._in_hand.come_back()
         while True:
-            if self._group is not None:
-                self._group.between_records()
-            try:
-                record = self._next_read_ahead()
-            except BaseException:  # an interrupt may come between taking a record and giving it
-                self.give_back()
-                raise
-            if record is not None:
-                return record
+            if self._group is None or self._group.between_records():
+                try:
+                    record = self._next_read_ahead()
+                except BaseException:  # an interrupt may come between taking a record and giving it
+                    self.give_back()
+                    raise
+                if record is not None:
+                    return record
             if not self._peek():
                 return None
 
@@ -187,12 +186,12 @@ class RecordReader:
         """Make the next records ready for iteration; False after a wake-up."""
         self._iterating = None
         while True:
-            self._wait(_ITERATION_WAIT_S)
+            may_give = self._wait(_ITERATION_WAIT_S)
             with self._fetcher.lock:
                 if self._is_awoken:
                     self._is_awoken = False
                     return False
-                for partition in self._in_turn():
+                for partition in self._in_turn() if may_give else ():
                     batch = partition.peek(self._config.max_poll_records)
                     if batch is not None:
                         self._iterating = partition, self._builder.one_by_one(partition.partition, batch)
@@ -207,26 +206,26 @@ class RecordReader:
 
     # ------------------------------------------------------------ waiting
 
-    def _wait(self, timeout_s: float) -> None:
-        """Until a partition has records, or `wakeup`, or the time is over."""
+    def _wait(self, timeout_s: float) -> bool:
+        """Until a partition has records, or `wakeup`, or the time is over. False: the group wants more before any
+        record may be given out."""
         deadline = time.monotonic() + timeout_s
         group = self._group
         while True:
             self.check_open()
-            if group is not None:
-                group.work()
+            may_give = group is None or group.work(deadline)
             if not self._fetcher.assigned and (group is None or group.subscription is None):
                 raise BusError(
                     ErrorCode.INVALID_REQUEST, "nothing is assigned: call assign() or, with a group_id, subscribe()"
                 )
-            self._positions.settle(deadline)
+            self._positions.settle()
             with self._fetcher.lock:
                 now = self._metrics.last_poll_at = time.monotonic()
                 self._fetcher.cut_silent(now)
                 if self._raise_error_or_is_ready() or now >= deadline:
-                    return
+                    return may_give
                 self._fetcher.fetch(now)
-                if not self._positions.is_unsettled(now) and (group is None or not group.is_pressed()):
+                if not self._positions.is_due(now) and (group is None or not group.is_pressed()):
                     until = min(deadline, self._fetcher.next_event(now))
                     if group is not None:
                         until = min(until, group.next_event(now))

@@ -144,6 +144,7 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
         self.resume_requests: list[pb.ResumeProducerRequest] = []
         self.calls: list[str] = []
         self.client_ids: set[str] = set()
+        self.created: list[str] = []  # topics that a client wanted created; they are not
         self.gate = threading.Event()
         self.gate.set()
         self._is_stopping = False
@@ -467,6 +468,8 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
             context.abort(self.control_script.popleft().status, "as the test wants it")  # type: ignore[union-attr]
         with self.cluster.changed:
             names = list(request.topics) or sorted(self.cluster.topics)
+            if request.allow_auto_topic_creation:
+                self.created += [name for name in names if name not in self.cluster.topics]
             brokers = [(number, *address.rsplit(":", 1)) for number, address in self.cluster.addresses.items()]
             return pb.MetadataResponse(
                 cluster_id="fake",

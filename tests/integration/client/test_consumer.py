@@ -462,15 +462,25 @@ def test_topic_created_again_is_read_from_its_own_start(broker: FakeBroker) -> N
         assert values(take(consumer, 10)) == list(range(100, 110))
 
 
-def test_unknown_topic_and_partition_are_raised(broker: FakeBroker) -> None:
+def test_topic_and_partition_that_do_not_exist_are_waited_for_and_told_once(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     broker.cluster.create("t")
+    missing = [TopicPartition("late", 0), TopicPartition("t", 1)]
+    fill(broker, 0, range(3))
     with Consumer(broker.address, **EARLIEST) as consumer:
-        for missing in (TopicPartition("nowhere", 0), TopicPartition("t", 1), TopicPartition("t", -1)):
-            consumer.assign([missing])
-            for ask in (lambda: consumer.poll(WAIT_MS), lambda missing=missing: consumer.position(missing)):
-                with pytest.raises(BusError) as caught:
-                    ask()
-                assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        consumer.assign([*missing, T0])
+        assert len(take(consumer, 3)) == 3, "they cost no other partition its turn"
+        consumer.poll(50)
+        told = [record.message for record in caplog.records if "UNKNOWN_TOPIC_OR_PARTITION" in record.message]
+        assert sorted(message.split(" ")[0] for message in told) == ["late-0", "t-1"]
+        for partition in missing:
+            with pytest.raises(BusError) as caught:
+                consumer.position(partition)
+            assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        broker.cluster.create("late")
+        broker.append("late", 0, encode_arrow(pa.RecordBatch.from_pydict({"value": [b"1"]})))
+        assert take(consumer, 1)[0].topic == "late"
 
 
 def test_no_broker_says_where_and_what_to_do() -> None:
