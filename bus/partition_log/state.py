@@ -17,7 +17,7 @@ class PartitionState:
 
     log_start: int
     high_watermark: int  # readers see offsets below it
-    log_end: int  # offset of the next record; ahead of the high watermark only while a commit is in flight
+    log_end: int  # offset of the next record; ahead of the high watermark until what was placed is committed
     leader_epoch: int
     version: int  # the Delta version whose end is the high watermark
 

@@ -8,9 +8,10 @@ files swapped for others or records deleted, is committed between two appends (`
 not where memory thinks it is (a conflict, an outcome that nobody knows, a fault), memory is dropped and rebuilt from
 the log. What cannot be rebuilt without losing or inventing a record stops this partition, and no other.
 
-With acks=1 an answer precedes its commit. If that fails, an idempotent producer's sequences go back with the offsets:
-its next batch is OUT_OF_ORDER_SEQUENCE_NUMBER, so it learns of the loss that acks=1 allows, where another producer does
-not. It cannot send those records again, so it has to take a new epoch.
+With acks=1 an answer precedes its commit, and does not wait for the pace of commits either: while that holds a commit
+back, what has come is given its offsets, and what comes then joins it. If the commit fails, an idempotent producer's
+sequences go back with the offsets: its next batch is OUT_OF_ORDER_SEQUENCE_NUMBER, so it learns of the loss that acks=1
+allows, where another producer does not. It cannot send those records again, so it has to take a new epoch.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import LATEST_TIMESTAMP, LogBatch, RecordBatch, TopicPartition
-from bus.partition_log.appends import ACKS_NONE
+from bus.partition_log.appends import ACKS_LEADER, ACKS_NONE
 from bus.partition_log.pacing import Pacing, decide_delay_ms, refill, spend, start_pacing
 from bus.partition_log.reads import (
     ListedOffset,
@@ -82,7 +83,7 @@ from bus.runtime.partition_queue import ProducerResumed as ProducerResumed
 from bus.runtime.partition_queue import ResumeResult as ResumeResult
 from bus.runtime.partition_settings import PartitionSettings as PartitionSettings
 from bus.runtime.partition_upkeep import PartitionUpkeep
-from bus.runtime.placing import Placement, Placing
+from bus.runtime.placing import PlacedBatch, Placement, Placing
 from bus.runtime.tail_cache import Tail, TailCache
 from bus.runtime.tasks import TaskScope
 
@@ -130,10 +131,11 @@ class Partition:
         self._producers = PartitionProducers(table, calls)
         self._queue = PartitionQueue(str(name), queue_bytes_max)
         self._writer: asyncio.Task[None] | None = None
-        self._full_commit = asyncio.Event()
+        self._wake = asyncio.Event()
         self._readers: set[asyncio.Event] = set()
         self._stopped: Refused | None = None
         self._is_rebuild_due = False  # memory may be wrong, and the log could not be read yet
+        self._early: Placement | None = None  # what has its offsets while its commit is paced
         self._upkeep = PartitionUpkeep(
             name,
             table,
@@ -172,17 +174,26 @@ class Partition:
     # ------------------------------------------------------------------ writing
 
     def append(
-        self, batch: RecordBatch, *, acks: int, current_leader_epoch: int | None, request_id: str
+        self,
+        batch: RecordBatch,
+        *,
+        acks: int,
+        current_leader_epoch: int | None,
+        request_id: str,
+        on_settled: Callable[[AppendResult], None] | None = None,
     ) -> asyncio.Future[AppendResult]:
-        """Queue a batch behind all that came before it. The future never fails: a refusal is its result."""
-        waiting = WaitingBatch(batch, acks, current_leader_epoch, request_id, _new_future())
+        """Queue a batch behind all that came before it. The future never fails: a refusal is its result. `on_settled`
+        is called with it when the batch is committed or dropped: with acks 0 and 1 that is after the answer."""
+        waiting = WaitingBatch(batch, acks, current_leader_epoch, request_id, _new_future(), on_settled)
         refusal = self._stopped or self._queue.put(waiting)
         if refusal is not None:
-            waiting.answer.set_result(refusal)
+            refuse([waiting], refusal)
             return waiting.answer
         if acks == ACKS_NONE:
             waiting.answer.set_result(Appended(-1, -1, -1, self._state.log_start))
         self._wake_writer()
+        if acks == ACKS_LEADER:
+            self._wake.set()
         return waiting.answer
 
     def resume_producer(self, producer_id: int, producer_epoch: int) -> asyncio.Future[ResumeResult]:
@@ -244,35 +255,39 @@ class Partition:
             waiting.answer.set_result(refusal)
         else:
             self._wake_writer()
-            self._full_commit.set()
+            self._wake.set()
         return waiting.answer
 
     def _wake_writer(self) -> None:
         if self._writer is None:
             self._writer = self._tasks.start(self._write(), str(self.name))
         elif decide_delay_ms(self._pacing, self._queue.size_bytes) == 0:
-            self._full_commit.set()
+            self._wake.set()
 
     async def _write(self) -> None:
         """The writer loop; ends when nothing waits."""
         try:
-            while self._queue and self._stopped is None:
-                change = self._queue.take_change()
-                if change is not None:
-                    await self._changes.make(change)
-                    continue
-                resume = self._queue.take_resume()
-                if resume is not None:
-                    await self._resume(resume)
-                elif await self._wait_for_pacing():
+            while (self._queue or self._early) and self._stopped is None:
+                if self._early is None:
+                    change = self._queue.take_change()
+                    if change is not None:
+                        await self._changes.make(change)
+                        continue
+                    resume = self._queue.take_resume()
+                    if resume is not None:
+                        await self._resume(resume)
+                        continue
+                if await self._wait_for_pacing() or self._early is not None:
                     async with self._calls.commit_turns.turn():
-                        await self._write_group(self._queue.take_batches())
+                        await self._write_group()
         except Exception:
             _log.exception("writer of %s failed, rebuilding from the log", self.name, extra=self._fields())
+            self._refuse_early(self._interrupted())
             await self.rebuild()
         finally:
             self._writer = None
             if self._stopped is not None:
+                self._refuse_early(self._stopped)
                 self._queue.refuse_all(self._stopped)
             elif self._queue:
                 self._writer = self._tasks.start(self._write(), str(self.name))
@@ -280,36 +295,69 @@ class Partition:
     async def _wait_for_pacing(self) -> bool:
         """False if a change came meanwhile: nobody's pace is its business."""
         self._pacing = refill(self._pacing, _monotonic_ms())
-        delay_ms = decide_delay_ms(self._pacing, self._queue.size_bytes)
-        if delay_ms > 0:
-            self._full_commit.clear()
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + decide_delay_ms(self._pacing, self._queue.size_bytes) / 1000
+        while due_s > loop.time() and decide_delay_ms(self._pacing, self._queue.size_bytes) > 0:
+            self._wake.clear()
+            await self._place_early()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._full_commit.wait(), delay_ms / 1000)
-            self._pacing = refill(self._pacing, _monotonic_ms())
-            if self._queue.has_changes:
+                await asyncio.wait_for(self._wake.wait(), due_s - loop.time())
+            if self._queue.has_changes or self._stopped is not None:
                 return False
-        self._pacing = spend(self._pacing)
+        self._pacing = spend(refill(self._pacing, _monotonic_ms()))
         return True
 
-    async def _write_group(self, group: list[WaitingBatch]) -> None:
-        """Answer every batch of the group: as a rule after one commit."""
-        rest: Sequence[WaitingBatch] = group
+    async def _place_early(self) -> None:
+        """Answer those who asked for acks=1. What only the table can decide waits for the commit, and so does what
+        comes behind it."""
+        if self._is_rebuild_due or (self._early is not None and self._early.rest):
+            return
+        group = self._queue.take_for_offsets()
+        if not group:
+            return
         try:
-            while rest:
-                rest = await self._commit(rest)
+            self._early = await self._place(group, () if self._early is None else self._early.placed)
         except BaseException:
-            refuse(group, Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self.name}: the commit was interrupted"))
+            refuse(group, self._interrupted())
             raise
 
-    async def _commit(self, group: Sequence[WaitingBatch]) -> Sequence[WaitingBatch]:
-        """Returns those that had to wait for this commit; all others have their answer."""
+    def _refuse_early(self, refusal: Refused) -> None:
+        early, self._early = self._early, None
+        if early is not None:
+            refuse([*early.waiting, *early.rest], refusal)
+
+    def _interrupted(self) -> Refused:
+        return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self.name}: the commit was interrupted")
+
+    async def _write_group(self) -> None:
+        """Answer every batch that waits, as far as one commit takes them: as a rule after that commit."""
+        early, self._early = self._early, None
+        rest: Sequence[WaitingBatch] = self._queue.take_batches()
+        placed: Sequence[PlacedBatch] = ()
+        if early is not None:
+            rest, placed = [*early.rest, *rest], early.placed
+        group = [*(item.waiting for item in placed), *rest]
+        try:
+            while rest or placed:
+                rest, placed = await self._commit(rest, placed), ()
+        except BaseException:
+            refuse(group, self._interrupted())
+            raise
+
+    async def _commit(
+        self, group: Sequence[WaitingBatch], placed: Sequence[PlacedBatch] = ()
+    ) -> Sequence[WaitingBatch]:
+        """Commit `placed`, which has its offsets, and `group` behind it. Returns those that had to wait for this
+        commit; all others have their answer."""
         if self._is_rebuild_due:
             await self.rebuild()
+            group, placed = [*(item.waiting for item in placed), *group], ()
         for _ in range(CONFLICTS_MAX):
             if self._is_rebuild_due or self._stopped is not None:
-                refuse(group, self._stopped or self._not_rebuilt())
+                refuse([*(item.waiting for item in placed), *group], self._stopped or self._not_rebuilt())
                 return ()
-            placement = await self._place(group)
+            placement = await self._place(group, placed)
+            placed = ()
             if not placement.placed:
                 return placement.rest
             try:
@@ -345,13 +393,14 @@ class Partition:
         refuse(group, Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: lost {CONFLICTS_MAX} races for a version"))
         return ()
 
-    async def _place(self, group: Sequence[WaitingBatch]) -> Placement:
+    async def _place(self, group: Sequence[WaitingBatch], placed: Sequence[PlacedBatch] = ()) -> Placement:
         placing = Placing(
             str(self.name),
             self._state,
             self._settings.append_rules,
             self._producers,
             now_ms=self._clock.now_ms(),
+            placed=placed,
         )
         placement = await placing.place(group, is_stopped=lambda: self._stopped is not None)
         self._state = placement.state

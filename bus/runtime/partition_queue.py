@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from bus.errors import ErrorCode, Refused
 from bus.model import RecordBatch
+from bus.partition_log.appends import ACKS_LEADER
 from bus.ports import PreparedFiles
 from bus.runtime.maintenance import DeleteRecordsResult, SwapResult
 
@@ -59,10 +60,17 @@ class WaitingBatch:
     current_leader_epoch: int | None
     request_id: str
     answer: asyncio.Future[AppendResult]
+    on_settled: Callable[[AppendResult], None] | None = None  # called once, when no commit holds the batch any more
 
     @property
     def size_bytes(self) -> int:
         return self.batch.size_bytes
+
+    def settle(self) -> None:
+        """It is committed, or dropped. Safe to repeat."""
+        on_settled, self.on_settled = self.on_settled, None
+        if on_settled is not None:
+            on_settled(self.answer.result())
 
 
 @dataclass(slots=True)
@@ -106,7 +114,8 @@ WaitingChange = WaitingDelete | WaitingSwap | WaitingOrphans
 
 
 class PartitionQueue:
-    """`size_bytes` is that of all that waits; at most `bytes_max`, but for a single item."""
+    """`size_bytes` is that of all that waits; at most `bytes_max`, but for a single item. Batches that were taken to
+    be given offsets early count until the next commit takes all that waits."""
 
     def __init__(self, name: str, bytes_max: int) -> None:
         self._name = name
@@ -114,6 +123,7 @@ class PartitionQueue:
         self._items: deque[WaitingBatch | WaitingResume] = deque()
         self._changes: deque[WaitingChange] = deque()
         self.size_bytes = 0
+        self._early_bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._items or self._changes)
@@ -157,8 +167,20 @@ class PartitionQueue:
         self.size_bytes -= head.size_bytes
         return head
 
+    def take_for_offsets(self) -> list[WaitingBatch]:
+        """The batches up to the last one with acks=1: those before it have to have their offsets first."""
+        count = 0
+        for position, item in enumerate(self._items):
+            if isinstance(item, WaitingResume):
+                break
+            if item.acks == ACKS_LEADER:
+                count = position + 1
+        group = [item for _ in range(count) if isinstance(item := self._items.popleft(), WaitingBatch)]
+        self._early_bytes += sum(item.size_bytes for item in group)
+        return group
+
     def take_batches(self) -> list[WaitingBatch]:
-        """The next commit: batches up to `COMMIT_BYTES_MAX`, or one larger one."""
+        """The next commit, beside what was taken for offsets: batches up to `COMMIT_BYTES_MAX`, or one larger one."""
         group: list[WaitingBatch] = []
         size_bytes = 0
         while self._items:
@@ -168,7 +190,8 @@ class PartitionQueue:
             self._items.popleft()
             size_bytes += head.batch.size_bytes
             group.append(head)
-        self.size_bytes -= size_bytes
+        self.size_bytes -= size_bytes + self._early_bytes
+        self._early_bytes = 0
         return group
 
     def refuse_all(self, refusal: Refused) -> None:
@@ -176,16 +199,25 @@ class PartitionQueue:
         refuse(self._changes, refusal)
         self._items.clear()
         self._changes.clear()
-        self.size_bytes = 0
+        self.size_bytes = self._early_bytes = 0
 
 
 def refuse(waiting: Iterable[WaitingBatch | WaitingResume | WaitingChange], refusal: Refused) -> None:
-    """Those who have an answer already (acks 0 and 1), or have gone, are passed over."""
+    """Those who have an answer already (acks 0 and 1), or have gone, get no other."""
     for item in waiting:
         if not item.answer.done():
             item.answer.set_result(refusal)
+        if isinstance(item, WaitingBatch):
+            item.settle()
 
 
 def answer(waiting: WaitingBatch, result: AppendResult) -> None:
+    """The last that the partition does for it."""
+    answer_early(waiting, result)
+    waiting.settle()
+
+
+def answer_early(waiting: WaitingBatch, result: AppendResult) -> None:
+    """Before the commit, which is still to come."""
     if not waiting.answer.done():
         waiting.answer.set_result(result)

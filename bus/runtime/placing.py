@@ -16,7 +16,7 @@ from bus.partition_log.producers import AppendedBatch, AskTable, Found, Repeat, 
 from bus.partition_log.state import PartitionState, apply
 from bus.ports import ProducerMatch
 from bus.runtime.partition_producers import PartitionProducers
-from bus.runtime.partition_queue import Appended, WaitingBatch, answer
+from bus.runtime.partition_queue import Appended, WaitingBatch, answer, answer_early
 
 
 @dataclass(slots=True)
@@ -30,7 +30,14 @@ class PlacedBatch:
     offsets: Sequence[int] | None = None
 
     def answer(self, *, version: int, log_start: int) -> None:
-        answer(self.waiting, Appended(self.base_offset, version, self.log_append_time_ms, log_start, self.offsets))
+        answer(self.waiting, self._appended(version, log_start))
+
+    def answer_early(self, *, log_start: int) -> None:
+        """It is not committed yet."""
+        answer_early(self.waiting, self._appended(-1, log_start))
+
+    def _appended(self, version: int, log_start: int) -> Appended:
+        return Appended(self.base_offset, version, self.log_append_time_ms, log_start, self.offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +59,25 @@ class Placement:
 
 
 class Placing:
-    """One pass over a group. `state` is the partition's, and what becomes of it with each batch."""
+    """One pass over a group. `state` is the partition's, and what becomes of it with each batch. `placed`: batches that
+    were given the offsets before, for the same commit."""
 
     def __init__(
-        self, name: str, state: PartitionState, rules: AppendRules, producers: PartitionProducers, *, now_ms: int
+        self,
+        name: str,
+        state: PartitionState,
+        rules: AppendRules,
+        producers: PartitionProducers,
+        *,
+        now_ms: int,
+        placed: Sequence[PlacedBatch] = (),
     ) -> None:
         self._name = name
         self._state = state
         self._rules = rules
         self._producers = producers
         self._now_ms = now_ms
-        self._placed: list[PlacedBatch] = []
+        self._placed = list(placed)
 
     async def place(self, group: Sequence[WaitingBatch], *, is_stopped: Callable[[], bool]) -> Placement:
         """Not while a commit is in flight."""
@@ -123,7 +138,7 @@ class Placing:
     def _wait_for_commit(self, placed: PlacedBatch) -> None:
         self._placed.append(placed)
         if placed.waiting.acks == ACKS_LEADER:
-            placed.answer(version=-1, log_start=self._state.log_start)
+            placed.answer_early(log_start=self._state.log_start)
 
     def _place(self, waiting: WaitingBatch, batch: LogBatch, table_answer: TableAnswer | Refused | None) -> PlacedBatch:
         if batch.producer is not None:
