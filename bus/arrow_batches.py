@@ -1,12 +1,14 @@
 """Arrow batches at the edges: what comes from a socket is checked here, what goes to a reader is completed here.
 
-Guards one promise: a batch that gets past `decode_records` has exactly the log's types, valid buffers and no null
-timestamp, so nothing behind it checks again. Works on whole columns, never on single records.
+Guards one promise: a batch that gets past `decode_records` has exactly the log's types, valid buffers, no null
+timestamp and no null header, so nothing behind it checks again. The schema is judged before any column is looked at:
+there are types whose values take a few bytes on the wire and gigabytes once they are validated or cast. Works on whole
+columns, never on single records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -15,8 +17,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bus.errors import show_names
 from bus.log_schema import HEADERS_TYPE, LOG_COLUMNS, LOG_SCHEMA, TIMESTAMP_TYPE, log_schema
-from bus.model import SEQUENCE_MODULUS, LogBatch, RecordBatch
+from bus.model import (
+    SEQUENCE_MODULUS,
+    TIMESTAMP_MS_MAX,
+    TIMESTAMP_STORED_MS_MAX,
+    TIMESTAMP_STORED_MS_MIN,
+    LogBatch,
+    RecordBatch,
+)
 
 _IPC_OPTIONS = {
     codec: pa.ipc.IpcWriteOptions(compression=codec if codec != "none" else None) for codec in ("none", "lz4", "zstd")
@@ -29,6 +39,10 @@ _ENVELOPE_BYTES_MAX = 8 * 1024
 
 class MalformedRecords(ValueError):
     """These bytes are no batch of records; the message says what was expected and what was found."""
+
+
+class MistimedRecords(MalformedRecords):
+    """A timestamp is none that the log can hold."""
 
 
 def encode_arrow(batch: pa.RecordBatch, compression: str = "none") -> bytes:
@@ -51,8 +65,11 @@ _ALIGNED = (
 )
 
 
-def decode_arrow(payload: bytes | memoryview) -> pa.RecordBatch:
-    """The one record batch of an Arrow IPC stream; several are combined. Raises `MalformedRecords`.
+def decode_arrow(
+    payload: bytes | memoryview, check_schema: Callable[[pa.Schema], None] = lambda schema: None
+) -> pa.RecordBatch:
+    """The one record batch of an Arrow IPC stream; several are combined. Raises `MalformedRecords`, and what
+    `check_schema` raises before any batch is read.
 
     The batch keeps `payload` alive and is a view of it where Arrow allows.
     """
@@ -61,6 +78,7 @@ def decode_arrow(payload: bytes | memoryview) -> pa.RecordBatch:
     try:
         with pa.ipc.open_stream(payload, options=_ALIGNED) as reader:
             reader.schema.names  # noqa: B018  # names that are not UTF-8 are found when they are decoded
+            check_schema(reader.schema)
             batches = list(reader)
         for batch in batches:
             batch.validate(full=True)
@@ -69,6 +87,8 @@ def decode_arrow(payload: bytes | memoryview) -> pa.RecordBatch:
         table = pa.Table.from_batches(batches, schema=reader.schema).combine_chunks()
         combined = table.to_batches()
         return combined[0] if combined else pa.RecordBatch.from_pylist([], schema=reader.schema)
+    except MalformedRecords:
+        raise
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         raise MalformedRecords(f"expected an Arrow IPC stream, found {len(payload)} bytes: {error}") from None
 
@@ -77,10 +97,12 @@ def decode_records(
     payload: bytes | memoryview, *, default_timestamp_ms: int, value_type: pa.DataType | None = None
 ) -> RecordBatch:
     """A producer's Arrow bytes as a checked batch. Raises `MalformedRecords`."""
-    batch = check_records(decode_arrow(payload), default_timestamp_ms=default_timestamp_ms, value_type=value_type)
+    schema = LOG_SCHEMA if value_type is None else log_schema(value_type)
+    batch = decode_arrow(payload, lambda found: _check_schema(found, schema))
+    checked = _check_columns(batch, schema, default_timestamp_ms)
     # The columns are views: what else lies in the payload stays in memory with them, and is accounted for.
     kept_bytes = len(payload) - _ENVELOPE_BYTES_MAX
-    return batch if kept_bytes <= batch.size_bytes else replace(batch, size_bytes=kept_bytes)
+    return checked if kept_bytes <= checked.size_bytes else replace(checked, size_bytes=kept_bytes)
 
 
 def check_records(
@@ -88,20 +110,40 @@ def check_records(
 ) -> RecordBatch:
     """Columns `value` and optionally `key`, `headers`, `timestamp`, cast to the log's types where nothing is lost."""
     schema = LOG_SCHEMA if value_type is None else log_schema(value_type)
-    names = batch.schema.names
-    allowed = ("key", "value", "headers", "timestamp")
+    _check_schema(batch.schema, schema)
+    return _check_columns(batch, schema, default_timestamp_ms)
+
+
+_PRODUCED_COLUMNS = ("key", "value", "headers", "timestamp")
+
+
+def _check_schema(found: pa.Schema, schema: pa.Schema) -> None:
+    """Raises `MalformedRecords` unless the columns are a producer's, of types that the log's columns are cast from."""
+    names = found.names
     if "value" not in names:
-        raise MalformedRecords(f"expected a column 'value', found columns {', '.join(names) or '(none)'}")
+        raise MalformedRecords(f"expected a column 'value', found columns {show_names(names) or '(none)'}")
     if len(set(names)) != len(names):
-        raise MalformedRecords(f"expected each column once, found {', '.join(names)}")
-    unknown = [name for name in names if name not in allowed]
+        raise MalformedRecords(f"expected each column once, found {show_names(names)}")
+    unknown = [name for name in names if name not in _PRODUCED_COLUMNS]
     if unknown:
-        raise MalformedRecords(f"expected columns among {', '.join(allowed)}, found {', '.join(unknown)}")
+        raise MalformedRecords(f"expected columns among {', '.join(_PRODUCED_COLUMNS)}, found {show_names(unknown)}")
+    for field in found:
+        expected = schema.field(field.name).type
+        if field.type != expected and not _is_plain(field.type):
+            raise MalformedRecords(
+                f"expected column '{field.name}' of type {expected} or one like it, found {_said(field.type)}"
+            )
+
+
+def _check_columns(batch: pa.RecordBatch, schema: pa.Schema, default_timestamp_ms: int) -> RecordBatch:
+    names = batch.schema.names
     if batch.num_rows == 0:
         raise MalformedRecords("expected at least one record, found an empty batch")
+    if not TIMESTAMP_STORED_MS_MIN <= default_timestamp_ms <= TIMESTAMP_STORED_MS_MAX:
+        raise MistimedRecords(f"expected timestamps from 0 to {TIMESTAMP_MS_MAX}, found {default_timestamp_ms}")
 
     columns: dict[str, pa.Array] = {}
-    for name in allowed:
+    for name in _PRODUCED_COLUMNS:
         if name in names:
             columns[name] = _cast(batch.column(name), schema.field(name).type, name)
     if "key" in columns and columns["key"].null_count == batch.num_rows:
@@ -109,8 +151,8 @@ def check_records(
     if "headers" in columns:
         if columns["headers"].null_count == batch.num_rows:
             del columns["headers"]
-        elif columns["headers"].flatten().field("key").null_count:
-            raise MalformedRecords("expected a key in every header, found null")
+        else:
+            _check_headers(columns["headers"])
 
     timestamp_min_ms = timestamp_max_ms = default_timestamp_ms
     if "timestamp" in columns:
@@ -132,6 +174,15 @@ def check_records(
         columns=checked,
         keyless_count=columns["key"].null_count if "key" in columns else batch.num_rows,
     )
+
+
+def _check_headers(headers: pa.ListArray) -> None:
+    """`null_count` of a struct says nothing of its fields, and theirs nothing of the struct."""
+    entries = headers.flatten()
+    if entries.null_count:
+        raise MalformedRecords(f"expected headers, found {entries.null_count} that are null as a whole")
+    if entries.field("key").null_count:
+        raise MalformedRecords("expected a key in every header, found null")
 
 
 def select_records(batch: RecordBatch, is_kept: Any) -> RecordBatch:
@@ -172,12 +223,11 @@ def sequences_of(batch: RecordBatch) -> Any:
 def _cast(array: pa.Array, expected: pa.DataType, name: str) -> pa.Array:
     if array.type == expected:
         return array
-    if not _is_plain(array.type):
-        raise MalformedRecords(f"expected column '{name}' of type {expected} or one like it, found {array.type}")
+    refused = MistimedRecords if expected == TIMESTAMP_TYPE else MalformedRecords
     try:
         return array.cast(expected)
     except (pa.ArrowException, ValueError) as error:
-        raise MalformedRecords(f"expected column '{name}' of type {expected}, found {array.type}: {error}") from None
+        raise refused(f"expected column '{name}' of type {expected}, found {_said(array.type)}: {error}") from None
 
 
 # Types in which many values share the same bytes: a cast would take any amount for a few of them on the wire.
@@ -192,11 +242,25 @@ _SHARING_TYPES = (
 )
 
 
-def _is_plain(arrow_type: pa.DataType) -> bool:
-    """Whether every value has bytes of its own, down to the innermost."""
+# As deep as headers are, or a map that is like them.
+_NESTING_MAX = 3
+_FIELDS_MAX = 2
+
+
+def _is_plain(arrow_type: pa.DataType, nesting_left: int = _NESTING_MAX) -> bool:
+    """Whether every value has bytes of its own, down to the innermost, and it is not nested further than the log's."""
     if isinstance(arrow_type, pa.BaseExtensionType) or any(is_one(arrow_type) for is_one in _SHARING_TYPES):
         return False
-    return all(_is_plain(arrow_type.field(index).type) for index in range(arrow_type.num_fields))
+    fields = arrow_type.num_fields
+    if fields > _FIELDS_MAX or (fields and not nesting_left):
+        return False
+    return all(_is_plain(arrow_type.field(index).type, nesting_left - 1) for index in range(fields))
+
+
+def _said(arrow_type: pa.DataType) -> str:
+    """For a message: a nested type may have a name of any length."""
+    text = str(arrow_type) if not arrow_type.num_fields else f"a nested type ({type(arrow_type).__name__})"
+    return text[:100]
 
 
 # A batch below this is not searched for its largest record: no limit on a record is as small.

@@ -7,8 +7,10 @@ Kafka's rules reacts correctly here. A refusal is an `ErrorCode` returned as a v
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 
 
 class ErrorCode(IntEnum):
@@ -96,6 +98,16 @@ _RETRIABLE = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
+
+
+_SHOWN_NAMES_MAX = 8
+_SHOWN_CHARACTERS_MAX = 100
+
+
+def show_names(names: Iterable[str]) -> str:
+    """For a message: what a client says may be long, and many."""
+    shown = [name[:_SHOWN_CHARACTERS_MAX] for name in islice(names, _SHOWN_NAMES_MAX + 1)]
+    return ", ".join(shown[:_SHOWN_NAMES_MAX]) + (" ..." if len(shown) > _SHOWN_NAMES_MAX else "")
 
 
 @dataclass(frozen=True, slots=True)

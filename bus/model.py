@@ -110,6 +110,12 @@ class BrokerEndpoint:
     port: int
 
 
+# What an appended record's timestamp may be: 1970-01-01 to 9999-12-30, in UTC. Every reader shows these in every time
+# zone; years of five digits crash some (Python's datetime), and the log's microseconds wrap beyond the stored ones.
+TIMESTAMP_MS_MAX = 253_402_214_399_999
+TIMESTAMP_STORED_MS_MIN, TIMESTAMP_STORED_MS_MAX = -(2**63 // 1000) + 1, 2**63 // 1000 - 1
+
+
 RecordT = TypeVar("RecordT", covariant=True)
 ResponseT = TypeVar("ResponseT", covariant=True)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bus.errors import ErrorCode, Refused
-from bus.model import LogBatch, ProducerStamp, RecordBatch, Step, TimestampType
+from bus.model import TIMESTAMP_MS_MAX, LogBatch, ProducerStamp, RecordBatch, Step, TimestampType
 from bus.partition_log.producer_states import ProducerStates
 from bus.partition_log.producers import (
     AppendRest,
@@ -151,6 +151,11 @@ def _check_timestamps(batch: RecordBatch, rules: AppendRules, now_ms: int) -> Re
         return None
     if batch.timestamp_min_ms < 0:
         return Refused(ErrorCode.INVALID_TIMESTAMP, f"expected timestamps from 0 on, found {batch.timestamp_min_ms}")
+    if batch.timestamp_max_ms > TIMESTAMP_MS_MAX:
+        return Refused(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"expected timestamps of at most {TIMESTAMP_MS_MAX} (the year 9999), found {batch.timestamp_max_ms}",
+        )
     if now_ms - batch.timestamp_min_ms > rules.timestamp_before_max_ms:
         return Refused(
             ErrorCode.INVALID_TIMESTAMP,

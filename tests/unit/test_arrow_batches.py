@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bus.arrow_batches import (
     MalformedRecords,
+    MistimedRecords,
     check_records,
     complete_columns,
     decode_arrow,
@@ -121,6 +122,48 @@ def test_header_without_a_key_is_refused_even_if_the_schema_denies_it() -> None:
     )
     assert "has nulls" in refusal(batch_of(value=pa.array([b"v"]), headers=honest))
     assert "expected a key in every header" in refusal(batch_of(value=pa.array([b"v"]), headers=lying))
+
+
+def test_header_that_is_null_over_a_key_is_refused() -> None:
+    entries = pa.StructArray.from_arrays(
+        [pa.array(["a", "b"]), pa.array([b"1", b"2"])],
+        fields=[pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())],
+        mask=pa.array([False, True]),
+    )
+    headers = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), entries)
+    assert "found 1 that are null as a whole" in refusal(batch_of(value=pa.array([b"v", b"w"]), headers=headers))
+
+
+@pytest.mark.parametrize("ends", [(2**63 // 1000 + 1, None), (None, 2**63 // 1000), (None, -(2**63))])
+def test_timestamp_that_the_log_cannot_hold_is_refused(ends: tuple[int | None, int | None]) -> None:
+    given_ms, default_ms = ends
+    times = None if given_ms is None else pa.array([given_ms], pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    batch = batch_of(value=pa.array([b"v"])) if times is None else batch_of(value=pa.array([b"v"]), timestamp=times)
+    with pytest.raises(MistimedRecords):
+        check_records(batch, default_timestamp_ms=NOW_MS if default_ms is None else default_ms)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["x"], pa.string_view()),
+        pa.array([b"x"], pa.binary_view()),
+        pa.array([b"x"]).dictionary_encode(),
+        pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), pa.array([b"x"])),
+        pa.array([[b"x"]], pa.list_view(pa.binary())),
+        pa.array([[[[[b"x"]]]]]),
+        pa.array([{"a": b"x", "b": 2, "c": 3}]),
+    ],
+    ids=lambda array: str(array.type)[:20],
+)
+def test_type_that_may_expand_is_refused_before_a_batch_is_read(column: pa.Array) -> None:
+    said = refusal(batch_of(value=column))
+    assert "expected column 'value' of type binary or one like it" in said
+    payload = bytearray(encode_arrow(batch_of(value=column)))
+    body = bytes(payload).rindex(b"x")
+    payload[body - 16 : body + 1] = b"\xff" * 17  # what the validation would stumble over
+    with pytest.raises(MalformedRecords, match="one like it"):
+        decode_records(bytes(payload), default_timestamp_ms=NOW_MS)
 
 
 def test_several_batches_of_one_stream_are_one_batch() -> None:

@@ -13,11 +13,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bus.arrow_batches import MalformedRecords
+from bus.grpc_api.server.requests import TakesLong
 
 # Every batch costs some time, however small: a payload is meant to be one.
 BATCHES_MAX = 1024
-# No column of the log takes less for a row, so more rows than that would not fit either.
-_ROW_BYTES_MIN = 4
+# A schema of four columns and its annotations, and a batch of such, take a fraction of it.
+_METADATA_BYTES_MAX = 64 * 1024
+# What a record takes in the log beside its key, value and headers: offset, timestamp, sequence and so on. Empty records
+# take next to nothing on the wire.
+_RECORD_BYTES = 32
+# An entry of a column takes at least so much: offsets into its bytes, and validity.
+_ENTRY_BYTES = 8
+_BATCH_COST_BYTES = 16 * 1024
 
 _CONTINUATION = 0xFFFFFFFF
 _SCHEMA, _DICTIONARY_BATCH, _RECORD_BATCH = 1, 2, 3
@@ -39,13 +46,18 @@ class PayloadTooLarge(ValueError):
 
 
 class Allowance:
-    """Bytes that a request may still unpack to."""
+    """Bytes that a request may still unpack to; and as many for what its records take beside those.
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = self.bytes_left = bytes_max
+    With `quick_bytes_max`, more than that of both together raises `TakesLong`.
+    """
+
+    def __init__(self, bytes_max: int, quick_bytes_max: int | None = None) -> None:
+        self._bytes_max = self.bytes_left = self._row_bytes_left = bytes_max
+        self._quick_bytes_left = 2 * bytes_max if quick_bytes_max is None else quick_bytes_max
 
     def take(self, size: int) -> None:
         """Raises `PayloadTooLarge` if there is not so much left; then nothing is taken."""
+        self._spend(size)
         if size > self.bytes_left:
             raise PayloadTooLarge(
                 f"expected records of at most {self._bytes_max} bytes unpacked (socket.request.max.bytes), "
@@ -53,13 +65,26 @@ class Allowance:
             )
         self.bytes_left -= size
 
-    def check_rows(self, rows: int) -> None:
-        """Raises `PayloadTooLarge` if so many rows cannot be within the bound."""
-        if rows * _ROW_BYTES_MIN > self._bytes_max:
+    def take_batch(self) -> None:
+        """What a batch costs in time, counted as bytes; it takes none of the allowance."""
+        self._spend(_BATCH_COST_BYTES)
+
+    def take_records(self, records: int, entries: int) -> None:
+        """`entries`: of all columns together, at every depth. Raises `PayloadTooLarge` if they are too many."""
+        size = records * _RECORD_BYTES + entries * _ENTRY_BYTES
+        self._spend(size)
+        if size > self._row_bytes_left:
             raise PayloadTooLarge(
-                f"expected columns of at most {self._bytes_max // _ROW_BYTES_MIN} rows "
-                f"(socket.request.max.bytes), found {rows}"
+                f"expected records that take at most {self._bytes_max} bytes beside their own "
+                f"(socket.request.max.bytes), {_RECORD_BYTES} each and {_ENTRY_BYTES} for each entry of a column; "
+                f"{self._row_bytes_left} are left in this request, found {records} records with {entries} entries"
             )
+        self._row_bytes_left -= size
+
+    def _spend(self, size: int) -> None:
+        if size > self._quick_bytes_left and size <= 2 * self._bytes_max:
+            raise TakesLong
+        self._quick_bytes_left -= size
 
 
 def check_claims(payload: Any, allowance: Allowance) -> None:
@@ -77,6 +102,10 @@ def _check_messages(payload: Any, allowance: Allowance) -> None:
         metadata, body = _extent(payload, position)
         if metadata == body:
             return  # the end of the stream; Arrow reads no further either
+        if body - metadata > _METADATA_BYTES_MAX:
+            raise MalformedRecords(
+                f"expected Arrow metadata of at most {_METADATA_BYTES_MAX} bytes, found {body - metadata}"
+            )
         message = metadata + _uint32(payload, metadata)[0]
         version, header_type, header, body_length, custom_metadata = _fields(payload, message, 5)
         size = _int64(payload, message + body_length)[0] if body_length else 0
@@ -89,6 +118,7 @@ def _check_messages(payload: Any, allowance: Allowance) -> None:
             batches += 1
             if batches > BATCHES_MAX:
                 raise MalformedRecords(f"expected at most {BATCHES_MAX} record batches, found more")
+            allowance.take_batch()
             if custom_metadata and (_int16(payload, message + version)[0] if version else 0) < _VERSION_5:
                 # There, and only there, compression may be named outside the batch.
                 raise MalformedRecords(
@@ -137,16 +167,23 @@ def _remember_schema(payload: Any, position: int, body: int) -> None:
 
 def _check_batch(payload: Any, batch: int, body: int, allowance: Allowance) -> None:
     length, nodes, buffers, compression = _fields(payload, batch, 4)
-    allowance.check_rows(_int64(payload, batch + length)[0] if length else 0)
+    records = _int64(payload, batch + length)[0] if length else 0
     # Pairs of a length and a number of nulls.
-    for rows in _pairs(payload, batch, nodes)[::2]:
-        allowance.check_rows(rows)
-    if compression:
-        _check_buffers(payload, _pairs(payload, batch, buffers), body, allowance)
+    entries = _pairs(payload, batch, nodes)[::2]
+    if records < 0 or any(count < 0 for count in entries):
+        raise MalformedRecords("expected columns of a length from 0 on, found a negative one")
+    allowance.take_records(records, sum(entries))
+    _check_buffers(payload, _pairs(payload, batch, buffers), body, allowance, is_compressed=bool(compression))
 
 
-def _check_buffers(payload: Any, places: Sequence[int], body: int, allowance: Allowance) -> None:
+def _check_buffers(
+    payload: Any, places: Sequence[int], body: int, allowance: Allowance, *, is_compressed: bool
+) -> None:
+    """Columns may share a buffer, so each that refers to it takes its size."""
     for offset, length in zip(places[::2], places[1::2], strict=True):
+        if not is_compressed:
+            allowance.take(max(0, length))
+            continue
         if length < 8:
             continue  # empty, or Arrow refuses it
         if offset < 0:
@@ -154,8 +191,7 @@ def _check_buffers(payload: Any, places: Sequence[int], body: int, allowance: Al
         (claimed,) = _int64(payload, body + offset)
         if claimed < _NOT_COMPRESSED:
             raise MalformedRecords(f"expected the size of a compressed buffer, found {claimed}")
-        if claimed != _NOT_COMPRESSED:
-            allowance.take(claimed)
+        allowance.take(length if claimed == _NOT_COMPRESSED else claimed)
 
 
 # ------------------------------------------------------------------ flatbuffers

@@ -15,19 +15,27 @@ import pyarrow as pa
 
 from bus.arrow_batches import (
     MalformedRecords,
+    MistimedRecords,
     check_records,
     complete_columns,
     decode_records,
     encode_arrow_buffer,
     records_from_rows,
 )
-from bus.errors import ErrorCode, Refused
+from bus.errors import ErrorCode, Refused, show_names
 from bus.grpc_api.server.arrow_claims import Allowance, PayloadTooLarge, check_claims
 from bus.grpc_api.server.typed_values import value_bytes
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import encode_field, tag_of
 from bus.log_schema import LOG_COLUMNS
-from bus.model import LogBatch, RecordBatch, sequence_after
+from bus.model import (
+    TIMESTAMP_MS_MAX,
+    TIMESTAMP_STORED_MS_MAX,
+    TIMESTAMP_STORED_MS_MIN,
+    LogBatch,
+    RecordBatch,
+    sequence_after,
+)
 
 DEFAULT_FETCH_COLUMNS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch")
 
@@ -55,6 +63,8 @@ def decode_produce(
                 return check_records(_batch_of(data.records.records), default_timestamp_ms=timestamp_ms)
             case _:
                 return Refused(ErrorCode.INVALID_RECORD, "expected 'arrow' or 'records', found neither")
+    except MistimedRecords as error:
+        return Refused(ErrorCode.INVALID_TIMESTAMP, str(error))
     except MalformedRecords as error:
         return Refused(ErrorCode.INVALID_RECORD, str(error))
     except PayloadTooLarge as error:
@@ -68,19 +78,29 @@ def _batch_of(records: Sequence[pb.Record]) -> pa.RecordBatch:
                 record.key if record.HasField("key") else None,
                 record.value if record.HasField("value") else None,
                 [(header.key, header.value if header.HasField("value") else None) for header in record.headers],
-                record.timestamp_ms if record.HasField("timestamp_ms") else None,
+                _timestamp_ms(record),
             )
             for record in records
         ]
     )
 
 
+def _timestamp_ms(record: pb.Record) -> int | None:
+    if not record.HasField("timestamp_ms"):
+        return None
+    if not TIMESTAMP_STORED_MS_MIN <= record.timestamp_ms <= TIMESTAMP_STORED_MS_MAX:
+        raise MistimedRecords(f"expected timestamps from 0 to {TIMESTAMP_MS_MAX}, found {record.timestamp_ms}")
+    return record.timestamp_ms
+
+
 def check_columns(columns: Sequence[str]) -> Refused | None:
     unknown = [name for name in columns if name not in LOG_COLUMNS]
     if not unknown:
-        return None
+        if len(set(columns)) == len(columns):
+            return None
+        return Refused(ErrorCode.INVALID_REQUEST, f"expected each column once, found {show_names(columns)}")
     return Refused(
-        ErrorCode.INVALID_REQUEST, f"expected columns among {', '.join(LOG_COLUMNS)}, found {', '.join(unknown)}"
+        ErrorCode.INVALID_REQUEST, f"expected columns among {', '.join(LOG_COLUMNS)}, found {show_names(unknown)}"
     )
 
 
@@ -181,7 +201,9 @@ def encode_records(batches: Sequence[LogBatch], first_offset: int) -> Iterator[p
         value_type = batch.columns.schema.field("value").type
         columns = complete_columns(batch, DEFAULT_FETCH_COLUMNS, value_type)
         values = value_bytes(columns.column("value"))
-        for row, value in zip(columns.drop_columns(["value"]).to_pylist(), values, strict=True):
+        times = columns.column("timestamp").view(pa.int64()).to_pylist()
+        rows = columns.drop_columns(["value", "timestamp"]).to_pylist()
+        for row, value, timestamp_us in zip(rows, values, times, strict=True):
             if row["offset"] < first_offset:
                 continue
             yield pb.Record(
@@ -189,7 +211,7 @@ def encode_records(batches: Sequence[LogBatch], first_offset: int) -> Iterator[p
                 key=row["key"],
                 value=value,
                 headers=[pb.Header(key=header["key"], value=header["value"]) for header in row["headers"] or ()],
-                timestamp_ms=int(row["timestamp"].timestamp() * 1000),
+                timestamp_ms=timestamp_us // 1000,
                 timestamp_type=row["timestamp_type"],
                 leader_epoch=row["leader_epoch"],
             )

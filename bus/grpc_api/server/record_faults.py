@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.model import RecordBatch, TimestampType
+from bus.model import TIMESTAMP_MS_MAX, RecordBatch, TimestampType
 from bus.partition_log.appends import AppendRules
 
 # A batch may hold millions of records; who sends the others again is told about the next ones.
@@ -35,7 +35,7 @@ def find_faults(
     sizes = record_sizes(batch.columns)
     is_too_large = sizes > rules.record_bytes_max
     earliest_ms = max(0, answered_ms - rules.timestamp_before_max_ms)
-    latest_ms = received_ms + rules.timestamp_after_max_ms
+    latest_ms = min(received_ms + rules.timestamp_after_max_ms, TIMESTAMP_MS_MAX)
     if rules.timestamp_type is TimestampType.LOG_APPEND_TIME:
         is_mistimed = np.zeros(batch.record_count, bool)
     else:

@@ -1,4 +1,4 @@
-"""Requests and the streams that carry them: ids for the log lines, and an orderly end of streams at shutdown."""
+"""Requests and the streams that carry them: ids for the log lines, what ends one, and an orderly end of streams."""
 
 from __future__ import annotations
 
@@ -8,6 +8,18 @@ from collections.abc import Coroutine
 from typing import Any
 
 from bus.runtime.tasks import TaskScope
+
+
+class InvalidArgument(ValueError):
+    """A request that says something that no call of its kind can mean; the message names what was expected."""
+
+
+class BrokerStopping(Exception):
+    """The broker goes away before an answer is there."""
+
+
+class TakesLong(Exception):
+    """Raised by what tries to do a request's work on the event loop: it is more than should be done there in one go."""
 
 
 def new_request_id() -> str:
