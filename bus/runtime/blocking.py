@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from bus.runtime.commit_turns import CommitTurns
+from bus.runtime.fair_turns import FairTurns
 
 T = TypeVar("T")
 
@@ -33,6 +34,7 @@ class BlockingCalls:
         self._maintenance = ThreadPoolExecutor(maintenance_threads, thread_name_prefix="maintenance")
         self._housekeeping = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
         self.commit_turns = CommitTurns(threads)
+        self._computing_turns = FairTurns(_COMPUTING_THREADS)
         self._opening_turns = CommitTurns(threads, _OPENING_WAIT_MAX_S)
 
     async def append(self, call: Callable[[], T]) -> T:
@@ -66,8 +68,10 @@ class BlockingCalls:
     def read(self, call: Callable[[], T]) -> asyncio.Future[T]:
         return _submit(self._reads, call)
 
-    def compute(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        return _submit(self._computing, call)
+    async def compute(self, call: Callable[[], T], client: Hashable = None) -> T:
+        """Clients take turns; None is the broker itself."""
+        async with self._computing_turns.turn(client):
+            return await _submit(self._computing, call)
 
     def maintain(self, call: Callable[[], T]) -> asyncio.Future[T]:
         return _submit(self._maintenance, call)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bus.config_keys import ConfigEntry
 from bus.errors import ErrorCode, Refused, StorageFault
+from bus.grpc_api.server.requests import InvalidArgument
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.partition_log.reads import ListedOffset
@@ -165,7 +166,15 @@ class ControlHandler:
 
 
 def _operations(operations: Iterable[pb.AlterConfigOp]) -> list[ConfigOperation]:
-    return [ConfigOperation(item.name, AlterOperation(item.operation), item.value) for item in operations]
+    return [ConfigOperation(item.name, _operation(item.operation), item.value) for item in operations]
+
+
+def _operation(number: int) -> AlterOperation:
+    try:
+        return AlterOperation(number)
+    except ValueError:
+        known = ", ".join(f"{one.value} ({one.name})" for one in AlterOperation)
+        raise InvalidArgument(f"expected an operation on a config among {known}, found {number}") from None
 
 
 def _topic_results(names: Iterable[str], answers: Sequence[TopicAnswer]) -> list[pb.TopicResult]:

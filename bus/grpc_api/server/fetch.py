@@ -37,11 +37,13 @@ class FetchHandler:
 
     async def stream(self, requests: AsyncIterator[pb.FetchRequest], context: grpc.aio.ServicerContext) -> None:
         stream_id = new_request_id()
-        queue: asyncio.Queue[pb.FetchRequest | None] = asyncio.Queue(STREAM_REQUESTS_MAX)
+        queue: _Queue = asyncio.Queue(STREAM_REQUESTS_MAX)
         reader = self._streams.start(_read(requests, queue), f"fetch/{stream_id}")
         reader.add_done_callback(lambda _: _end(queue))
         try:
             while (request := await queue.get()) is not None:
+                if isinstance(request, Exception):
+                    raise request
                 request_id.set(f"{stream_id}/{request.correlation_id}")
                 await context.write(await self._fetch(request))
         finally:
@@ -92,12 +94,19 @@ class FetchHandler:
         return FetchWish(positions, max(0, request.max_wait_ms), max(0, request.min_bytes), bytes_max)
 
 
-async def _read(requests: AsyncIterator[pb.FetchRequest], queue: asyncio.Queue[pb.FetchRequest | None]) -> None:
-    async for request in requests:
-        await queue.put(request)
+_Queue = asyncio.Queue[pb.FetchRequest | Exception | None]
 
 
-def _end(queue: asyncio.Queue[pb.FetchRequest | None]) -> None:
+async def _read(requests: AsyncIterator[pb.FetchRequest], queue: _Queue) -> None:
+    """A request that cannot be read is raised where its answer would be."""
+    try:
+        async for request in requests:
+            await queue.put(request)
+    except Exception as error:
+        await queue.put(error)
+
+
+def _end(queue: _Queue) -> None:
     """Whatever still waits is dropped, if need be: a fetch that is not answered loses nothing."""
     if queue.full():
         queue.get_nowait()

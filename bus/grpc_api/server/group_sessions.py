@@ -18,7 +18,7 @@ import grpc
 from bus.consumer_groups.steps import GroupAnswer
 from bus.errors import Refused
 from bus.grpc_api.server import group_calls as calls
-from bus.grpc_api.server.requests import StreamRegistry, new_request_id
+from bus.grpc_api.server.requests import InvalidArgument, StreamRegistry, new_request_id
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.cluster import Cluster
 from bus.runtime.group_coordinator import GroupCoordinator
@@ -40,8 +40,8 @@ class GroupSessionHandler:
         try:
             while (response := await session.next_response()) is not None:
                 await context.write(response)
-            if session.fault:
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, session.fault)
+            if session.failure is not None:
+                raise session.failure
         finally:
             reader.cancel()
             session.close()
@@ -58,11 +58,17 @@ class _Session:
         self._is_ended = False
         self._member: tuple[str, str] | None = None  # whose notices come here
         self._tell = self._on_notice  # one and the same object, by which the coordinator knows this session
-        self.fault = ""  # why the rest of the stream cannot be read
+        self.failure: Exception | None = None  # why the rest of the stream is not read
 
     # ------------------------------------------------------------------ in
 
     async def read(self, requests: AsyncIterator[pb.GroupSessionRequest]) -> None:
+        try:
+            await self._read(requests)
+        except Exception as error:
+            self.failure = error
+
+    async def _read(self, requests: AsyncIterator[pb.GroupSessionRequest]) -> None:
         async for request in requests:
             match request.WhichOneof("call"):
                 case "heartbeat":
@@ -72,8 +78,7 @@ class _Session:
                     if self.fault:
                         return
                 case _:
-                    self.fault = "expected a heartbeat or an offset commit, found neither"
-                    return
+                    raise InvalidArgument("expected a heartbeat or an offset commit, found neither")
             while self._unanswered + len(self._responses) >= STREAM_REQUESTS_MAX:
                 self._has_room.clear()
                 await self._has_room.wait()

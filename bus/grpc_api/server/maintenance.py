@@ -13,7 +13,8 @@ from typing import Any
 
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.partition_answers import answered, gather_answers
-from bus.grpc_api.server.requests import StreamRegistry, new_request_id
+from bus.grpc_api.server.requests import BrokerStopping as BrokerStopping
+from bus.grpc_api.server.requests import InvalidArgument, StreamRegistry, new_request_id
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.ports import SwapKind
@@ -34,10 +35,6 @@ _ACTIONS = {
 }
 _KINDS = {pb.SWAP_KIND_SAME_ROWS: SwapKind.SAME_ROWS, pb.SWAP_KIND_LAST_OF_KEYS: SwapKind.LAST_OF_KEYS}
 _NO_PARTITION = -1
-
-
-class BrokerStopping(Exception):
-    """The broker goes away before an answer is there."""
 
 
 class MaintenanceHandler:
@@ -78,7 +75,7 @@ class MaintenanceHandler:
         """Each partition's answer as it is finished. Raises `BrokerStopping`."""
         action = _ACTIONS.get(request.action)
         if action is None:
-            raise ValueError(f"expected a maintenance action from 0 to {max(_ACTIONS)}, found {request.action}")
+            raise InvalidArgument(f"expected a maintenance action from 0 to {max(_ACTIONS)}, found {request.action}")
         waiting = deque(dict.fromkeys(request.partitions) or self._all_partitions(request.topic))
         running: dict[asyncio.Future[MaintainResult], int] = {}
         stopping = self._streams.start(_wait(self._streams.draining), f"maintenance/{new_request_id()}")
@@ -109,7 +106,7 @@ class MaintenanceHandler:
     async def swap_files(self, request: pb.SwapFilesRequest) -> pb.SwapFilesResponse:
         kind = _KINDS.get(request.kind)
         if kind is None:
-            raise ValueError(f"expected a kind of swap from 0 to {max(_KINDS)}, found {request.kind}")
+            raise InvalidArgument(f"expected a kind of swap from 0 to {max(_KINDS)}, found {request.kind}")
         partition = self._find(request.topic, request.partition)
         if isinstance(partition, Refused):
             return _encode_swapped(partition)

@@ -13,11 +13,8 @@ import pyarrow as pa
 from bus.arrow_batches import MalformedRecords
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.arrow_claims import Allowance, PayloadTooLarge
-from bus.grpc_api.server.produce_wire import Payload, ProduceCall
+from bus.grpc_api.server.produce_wire import Payload
 from bus.grpc_api.v1 import bus_pb2 as pb
-
-# From so many unpacked bytes on it takes a thread: the event loop has better things to do.
-THREAD_BYTES_MIN = 128 * 1024
 
 _GZIP_WRAPPER = 16 + zlib.MAX_WBITS  # zlib's way to say: a gzip header, and a check sum behind
 _SNAPPY = pa.Codec("snappy")
@@ -32,21 +29,8 @@ def count_packed_bytes(request: pb.ProduceRequest) -> int:
     return packed_bytes
 
 
-def unpack_call(call: ProduceCall, bytes_max: int) -> list[Payload | Refused | None]:
-    """An entry for each partition: its Arrow stream, None if that is in the message, or why there is none.
-
-    All of the request's unpack to at most `bytes_max`. Touches nothing but `call`, so it may run in a thread.
-    """
-    allowance = Allowance(bytes_max)
-    return [
-        _unpack_partition(data, call.payload(index), allowance) if data.codec else call.payload(index)
-        for index, data in enumerate(call.message.partitions)
-    ]
-
-
-def _unpack_partition(
-    data: pb.PartitionProduceData, payload: Payload | None, allowance: Allowance
-) -> Payload | Refused:
+def unpack_partition(data: pb.PartitionProduceData, payload: Payload | None, allowance: Allowance) -> Payload | Refused:
+    """Its Arrow stream, or why there is none."""
     if data.codec not in pb.PayloadCodec.values():
         return Refused(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,

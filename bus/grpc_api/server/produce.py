@@ -1,59 +1,73 @@
 """Produce: in order per stream, pipelined, bounded.
 
 A reader takes requests off the stream and queues their batches; answers go out in the order of the requests. A client
-that does not read its answers, or sends faster than the disk takes, is held back (produce_window.py): then nothing more
-is read from its stream.
+that does not read its answers, or sends faster than the disk takes, is held back (produce_window.py,
+request_memory.py): then nothing more is read from its stream. What is costly to parse, to unpack or to check is done in
+a thread, where clients take turns.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Hashable, Sequence
+from dataclasses import dataclass, field, replace
 
 import grpc
 
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.arrow_claims import Allowance
-from bus.grpc_api.server.codec import decode_produce
-from bus.grpc_api.server.partition_answers import answered
-from bus.grpc_api.server.payloads import THREAD_BYTES_MIN, count_packed_bytes, unpack_call
-from bus.grpc_api.server.produce_window import RequestMemory, Window
-from bus.grpc_api.server.produce_wire import Payload, ProduceCall
+from bus.grpc_api.server.produce_decoding import Decoded, decode_call, decode_quickly
+from bus.grpc_api.server.produce_window import Window
+from bus.grpc_api.server.produce_wire import ProduceCall, UnparsedCall, parse_call
 from bus.grpc_api.server.producers import decode_stamp
 from bus.grpc_api.server.record_faults import find_faults
-from bus.grpc_api.server.requests import StreamRegistry, new_request_id
+from bus.grpc_api.server.request_limits import RequestReader, Unreadable, UnreadableRequest
+from bus.grpc_api.server.request_memory import Held, RequestMemory
+from bus.grpc_api.server.requests import StreamRegistry, TakesLong, new_request_id
 from bus.grpc_api.server.throttling import DrainRates
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.model import RecordBatch, TopicPartition
+from bus.model import ProducerStamp, RecordBatch, TopicPartition
 from bus.partition_log.appends import ACKS_ALL, check_acks
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
-from bus.runtime.partition import Appended, AppendResult
+from bus.runtime.loop_shares import LoopShares
+from bus.runtime.partition import Appended, AppendResult, Partition
 
 _MAY_BE_COMMITTED = "no commit within {} ms; the records may still be committed"
-_NO_MEMORY = "the broker has queued.max.request.bytes of requests waiting for a commit; retry later"
+_NO_MEMORY = (
+    "the broker has queued.max.request.bytes of requests waiting for a commit, or this client its share; retry later"
+)
+
+
+@dataclass(slots=True)
+class _Submitted:
+    """`refusal`: it was not queued. `batch` is kept until it is settled: a refusal may be about some of its records."""
+
+    partition: TopicPartition
+    refusal: Refused | None = None
+    answer: asyncio.Future[AppendResult] | None = None
+    batch: RecordBatch | None = None
+    size_bytes: int = 0
+    faults: Sequence[pb.RecordError] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class _Submitted:
-    """`batch` is kept until the answer: a refusal may be about some of its records. None: it never became one."""
+class _Target:
+    """Where a batch goes, and the identity of its producer if that is idempotent."""
 
-    partition: TopicPartition
-    batch: RecordBatch | None
-    answer: asyncio.Future[AppendResult]
+    partition: Partition
+    stamp: ProducerStamp | None
 
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
     correlation_id: int
-    submitted: Sequence[_Submitted]
     timeout_ms: int
     deadline_s: float
     size_bytes: int  # as it came, or as its records are, whichever is more
     received_ms: int
+    submitted: list[_Submitted] = field(default_factory=list)
 
 
 class ProduceHandler:
@@ -65,165 +79,226 @@ class ProduceHandler:
         clock: Clock,
         streams: StreamRegistry,
         calls: BlockingCalls,
+        memory: RequestMemory,
+        shares: LoopShares,
         *,
         request_timeout_ms: int,
         request_bytes_max: int,
-        queued_bytes_max: int,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
         self._streams = streams
         self._calls = calls
+        self._memory = memory
+        self._shares = shares
         self._request_timeout_ms = request_timeout_ms
         self._request_bytes_max = request_bytes_max
-        self._memory = RequestMemory(queued_bytes_max)
         self._drain_rates = DrainRates()
 
-    async def once(self, call: ProduceCall) -> pb.ProduceResponse:
-        if self._memory.is_full:
-            return await self._answer(self._refuse(call, Refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _NO_MEMORY)))
-        in_flight = self._submit(call, await self._unpack(call), new_request_id())
-        self._memory.take(in_flight.size_bytes)
+    async def once(self, received: ProduceCall | UnparsedCall, client: Hashable) -> pb.ProduceResponse:
+        has_room = self._memory.has_room(client)
+        held = self._memory.hold(client, received.size_bytes)
         try:
-            return await self._answer(in_flight)
+            call = await self._parse(received, client)
+            if has_room:
+                in_flight = await self._submit(call, held, client, new_request_id())
+            else:
+                refusal = Refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _NO_MEMORY)
+                in_flight = await self._refuse(call, [refusal] * len(call.message.partitions))
         finally:
-            self._memory.give_back(in_flight.size_bytes)
+            held.drop()
+        return await self._answer(in_flight)
 
-    async def stream(self, calls: AsyncIterator[ProduceCall], context: grpc.aio.ServicerContext) -> None:
-        window: Window[_InFlight] = Window(self._memory)
-        stream_id = new_request_id()
-        reader = self._streams.start(self._read(calls, window, stream_id), f"produce/{stream_id}")
+    async def stream(self, calls: AsyncIterator[ProduceCall | UnparsedCall], context: grpc.aio.ServicerContext) -> None:
+        client = context.peer()
+        window: Window[_InFlight] = Window(self._memory, client)
+        reader = self._streams.start(self._read(calls, window, client), f"produce/{new_request_id()}")
         try:
             while (in_flight := await window.next()) is not None:
                 await context.write(await self._answer(in_flight))
                 window.release(in_flight)
         finally:
             reader.cancel()
-            window.close()
 
-    async def _read(self, calls: AsyncIterator[ProduceCall], window: Window[_InFlight], stream_id: str) -> None:
+    async def _read(
+        self, calls: AsyncIterator[ProduceCall | UnparsedCall], window: Window[_InFlight], client: Hashable
+    ) -> None:
+        stream_id = new_request_id()
+        failure: Exception | None = None
         try:
-            async for call in calls:
-                payloads = await self._unpack(call)
-                await window.admit(self._submit(call, payloads, f"{stream_id}/{call.message.correlation_id}"))
+            async for received in calls:
+                held = self._memory.hold(client, received.size_bytes)
+                try:
+                    call = await self._parse(received, client)
+                    request_id = f"{stream_id}/{call.message.correlation_id}"
+                    in_flight = await self._submit(call, held, client, request_id)
+                finally:
+                    held.drop()
+                await window.admit(in_flight)
+        except Exception as error:
+            failure = error
         finally:
-            window.end()
+            window.end(failure)
 
     # ------------------------------------------------------------------ in
 
-    async def _unpack(self, call: ProduceCall) -> Sequence[Payload | Refused | None]:
-        packed_bytes = count_packed_bytes(call.message)
-        if not packed_bytes:
-            return call.payloads
-        unpack = functools.partial(unpack_call, call, self._request_bytes_max)
-        return await self._calls.compute(unpack) if packed_bytes >= THREAD_BYTES_MIN else unpack()
+    async def _parse(self, received: ProduceCall | UnparsedCall, client: Hashable) -> ProduceCall:
+        """Raises `UnreadableRequest`."""
+        if isinstance(received, ProduceCall):
+            return received
+        read = RequestReader(pb.ProduceRequest.DESCRIPTOR.name, parse_call, self._request_bytes_max)
+        call = await self._calls.compute(functools.partial(read, received.raw), client)
+        if isinstance(call, Unreadable):
+            raise UnreadableRequest(call)
+        return call
 
-    def _submit(self, call: ProduceCall, payloads: Sequence[Payload | Refused | None], request_id: str) -> _InFlight:
+    async def _submit(self, call: ProduceCall, held: Held, client: Hashable, request_id: str) -> _InFlight:
+        """Queue the batches of all partitions; what is refused has its answer. A partition is looked for before its
+        records are decoded, and again when they are: that may have taken a while."""
         request = call.message
         acks = request.acks if request.HasField("acks") else ACKS_ALL
         refusal = check_acks(acks)
         if refusal is not None:
-            return self._refuse(call, refusal)
+            return await self._refuse(call, [refusal] * len(request.partitions))
         now_ms = self._clock.now_ms()
-        allowance = Allowance(self._request_bytes_max)
-        submitted = [
-            self._append(data, payloads[index] if payloads else None, acks, request_id, now_ms, allowance)
-            for index, data in enumerate(request.partitions)
-        ]
-        return self._in_flight(call, submitted, now_ms)
+        share = self._shares.begin()
+        targets: list[_Target | Refused] = []
+        for data in request.partitions:
+            if share.is_used_up:
+                await share.wait()
+            targets.append(self._find(data, acks))
+        refused = [target if isinstance(target, Refused) else None for target in targets]
+        try:
+            decoded = decode_quickly(call, refused, self._request_bytes_max, now_ms)
+            is_stale = share.wait_count > 0
+        except TakesLong:
+            decode = functools.partial(decode_call, call, refused, self._request_bytes_max, now_ms)
+            decoded = await self._calls.compute(decode, client)
+            is_stale = True
+            share.renew()
+        in_flight = self._in_flight(call, decoded, now_ms)
+        held.grow_to(in_flight.size_bytes)
+        for data, target, item in zip(request.partitions, targets, decoded, strict=True):
+            if share.is_used_up:
+                await share.wait()
+                is_stale = True
+            if is_stale and not isinstance(target, Refused):
+                target = self._find(data, acks)
+            submitted = self._append(data, target, item, acks, request_id, held, in_flight.received_ms)
+            in_flight.submitted.append(submitted)
+        return in_flight
 
-    def _refuse(self, call: ProduceCall, refusal: Refused) -> _InFlight:
-        submitted = [_refused(TopicPartition(data.topic, data.partition), refusal) for data in call.message.partitions]
-        return self._in_flight(call, submitted, self._clock.now_ms())
+    async def _refuse(self, call: ProduceCall, refusals: Sequence[Refused]) -> _InFlight:
+        in_flight = self._in_flight(call, (), self._clock.now_ms())
+        share = self._shares.begin()
+        for data, refusal in zip(call.message.partitions, refusals, strict=True):
+            if share.is_used_up:
+                await share.wait()
+            name = TopicPartition(data.topic, data.partition)
+            in_flight.submitted.append(_Submitted(name, refusal, size_bytes=call.size_bytes))
+        return in_flight
 
-    def _in_flight(self, call: ProduceCall, submitted: Sequence[_Submitted], now_ms: int) -> _InFlight:
-        timeout_ms = call.message.timeout_ms or self._request_timeout_ms
-        record_bytes = 0
-        for item in submitted:
-            if item.batch is not None:
-                record_bytes += item.batch.size_bytes
+    def _in_flight(self, call: ProduceCall, decoded: Sequence[Decoded], now_ms: int) -> _InFlight:
+        timeout_ms = call.message.timeout_ms if call.message.timeout_ms > 0 else self._request_timeout_ms
+        record_bytes = sum(item.size_bytes for item in decoded if not isinstance(item, Refused))
         return _InFlight(
             call.message.correlation_id,
-            submitted,
             timeout_ms,
             asyncio.get_running_loop().time() + timeout_ms / 1000,
             max(call.size_bytes, record_bytes),
             now_ms,
         )
 
-    def _append(
-        self,
-        data: pb.PartitionProduceData,
-        payload: Payload | Refused | None,
-        acks: int,
-        request_id: str,
-        now_ms: int,
-        allowance: Allowance,
-    ) -> _Submitted:
+    def _find(self, data: pb.PartitionProduceData, acks: int) -> _Target | Refused:
+        """Where the batch goes, if it may, as far as is known without its records."""
         name = TopicPartition(data.topic, data.partition)
         partition = self._cluster.find_partition(name, data.topic_id)
         if isinstance(partition, Refused):
-            return _refused(name, partition)
+            return partition
         if self._cluster.is_internal(data.topic):
-            return _refused(
-                name, Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{data.topic} is internal, only the bus writes to it")
-            )
-        batch = payload if isinstance(payload, Refused) else self._decode(data, payload, acks, now_ms, allowance)
-        if isinstance(batch, Refused):
-            return _refused(name, Refused(batch.code, f"{name}: {batch.message}"))
-        epoch = data.current_leader_epoch if data.HasField("current_leader_epoch") else None
-        answer = partition.append(batch, acks=acks, current_leader_epoch=epoch, request_id=request_id)
-        return _Submitted(name, batch, answer)
-
-    def _decode(
-        self, data: pb.PartitionProduceData, payload: Payload | None, acks: int, now_ms: int, allowance: Allowance
-    ) -> RecordBatch | Refused:
+            message = f"{data.topic} is internal, only the bus writes to it"
+            return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
         stamp = decode_stamp(data, acks)
         if stamp is None:
-            return decode_produce(data, now_ms, payload, allowance)
-        if isinstance(stamp, Refused):
-            return stamp
-        refusal = self._cluster.check_producer(stamp)
+            return _Target(partition, None)
+        refusal = stamp if isinstance(stamp, Refused) else self._cluster.check_producer(stamp)
         if refusal is not None:
-            return refusal
-        batch = decode_produce(data, now_ms, payload, allowance)
-        return batch if isinstance(batch, Refused) else replace(batch, producer=stamp)
+            return Refused(refusal.code, f"{name}: {refusal.message}")
+        assert not isinstance(stamp, Refused)
+        return _Target(partition, stamp)
+
+    def _append(
+        self,
+        data: pb.PartitionProduceData,
+        target: _Target | Refused,
+        decoded: Decoded,
+        acks: int,
+        request_id: str,
+        held: Held,
+        received_ms: int,
+    ) -> _Submitted:
+        name = TopicPartition(data.topic, data.partition)
+        if isinstance(target, Refused):
+            return _refused(name, target)
+        if isinstance(decoded, Refused):
+            return _refused(name, Refused(decoded.code, f"{name}: {decoded.message}"))
+        batch = decoded if target.stamp is None else replace(decoded, producer=target.stamp)
+        submitted = _Submitted(name, None, None, batch, batch.size_bytes)
+        held.use()
+        submitted.answer = target.partition.append(
+            batch,
+            acks=acks,
+            current_leader_epoch=data.current_leader_epoch if data.HasField("current_leader_epoch") else None,
+            request_id=request_id,
+            on_settled=functools.partial(self._settle, submitted, held, received_ms),
+        )
+        return submitted
+
+    def _settle(self, submitted: _Submitted, held: Held, received_ms: int, result: AppendResult) -> None:
+        """Its records are committed or dropped; from here on only the answer is kept, for as long as it is not read."""
+        batch, submitted.batch = submitted.batch, None
+        held.drop()
+        rules = self._cluster.append_rules(submitted.partition.topic)
+        if isinstance(result, Refused) and batch is not None and rules is not None:
+            submitted.faults = find_faults(
+                batch, result, rules, received_ms=received_ms, answered_ms=self._clock.now_ms()
+            )
 
     # ------------------------------------------------------------------ out
 
     async def _answer(self, in_flight: _InFlight) -> pb.ProduceResponse:
-        pending = [item.answer for item in in_flight.submitted if not item.answer.done()]
-        if pending:
-            timeout_s = in_flight.deadline_s - asyncio.get_running_loop().time()
-            await asyncio.wait(pending, timeout=max(0.0, timeout_s))
+        loop, share = asyncio.get_running_loop(), self._shares.begin()
         late = Refused(ErrorCode.REQUEST_TIMED_OUT, _MAY_BE_COMMITTED.format(in_flight.timeout_ms))
-        now_s = asyncio.get_running_loop().time()
         response = pb.ProduceResponse(correlation_id=in_flight.correlation_id)
         for item in in_flight.submitted:
-            result = item.answer.result() if item.answer.done() else late
-            if isinstance(result, Appended):
-                if item.batch is not None:
-                    self._drain_rates.add_drained(item.partition, item.batch.size_bytes, now_s)
-                response.partitions.append(_encode(item.partition, result))
-                continue
-            if result.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED:
-                size_bytes = in_flight.size_bytes if item.batch is None else item.batch.size_bytes
-                wait_ms = self._drain_rates.throttle_ms(item.partition, size_bytes, now_s)
-                response.throttle_time_ms = max(response.throttle_time_ms, wait_ms)
-            response.partitions.append(_encode_refusal(item.partition, result, self._faults(item, result, in_flight)))
+            if share.is_used_up:
+                await share.wait()
+            result: AppendResult | None = item.refusal
+            if item.answer is not None:
+                if not item.answer.done() and (timeout_s := in_flight.deadline_s - loop.time()) > 0:
+                    await asyncio.wait([item.answer], timeout=timeout_s)
+                    share.renew()
+                result = item.answer.result() if item.answer.done() else late
+            assert result is not None, f"the batch for {item.partition} was neither queued nor refused"
+            self._encode_answer(item, result, response, loop.time())
         return response
 
-    def _faults(self, item: _Submitted, refusal: Refused, in_flight: _InFlight) -> list[pb.RecordError]:
-        rules = self._cluster.append_rules(item.partition.topic)
-        if item.batch is None or rules is None:
-            return []
-        return find_faults(
-            item.batch, refusal, rules, received_ms=in_flight.received_ms, answered_ms=self._clock.now_ms()
-        )
+    def _encode_answer(
+        self, item: _Submitted, result: AppendResult, response: pb.ProduceResponse, now_s: float
+    ) -> None:
+        if isinstance(result, Appended):
+            if item.size_bytes:
+                self._drain_rates.add_drained(item.partition, item.size_bytes, now_s)
+            response.partitions.append(_encode(item.partition, result))
+            return
+        if result.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+            wait_ms = self._drain_rates.throttle_ms(item.partition, item.size_bytes, now_s)
+            response.throttle_time_ms = max(response.throttle_time_ms, wait_ms)
+        response.partitions.append(_encode_refusal(item.partition, result, item.faults))
 
 
 def _refused(partition: TopicPartition, refusal: Refused) -> _Submitted:
-    return _Submitted(partition, None, answered(refusal))
+    return _Submitted(partition, refusal)
 
 
 def _encode(partition: TopicPartition, appended: Appended) -> pb.PartitionProduceResponse:

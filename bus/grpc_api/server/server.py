@@ -1,16 +1,9 @@
-"""The gRPC server of a broker: the service, health, reflection, limits, and an orderly end.
-
-A request that cannot be read at all, for example a value that the enum does not have, ends with INVALID_ARGUMENT;
-an error of the broker itself ends with INTERNAL and a line in its log, and the broker goes on.
-"""
+"""The gRPC server of a broker: the service, health, reflection, limits, and an orderly end."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeVar
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -22,26 +15,23 @@ from bus.grpc_api.server.control import ControlHandler
 from bus.grpc_api.server.fetch import FetchHandler
 from bus.grpc_api.server.group_sessions import GroupSessionHandler
 from bus.grpc_api.server.groups import GroupHandler
-from bus.grpc_api.server.maintenance import BrokerStopping, MaintenanceHandler
+from bus.grpc_api.server.guards import guard, guard_answers, guard_stream
+from bus.grpc_api.server.maintenance import MaintenanceHandler
 from bus.grpc_api.server.produce import ProduceHandler
-from bus.grpc_api.server.produce_wire import parse_call
 from bus.grpc_api.server.producers import ProducerHandler
-from bus.grpc_api.server.requests import StreamRegistry, new_request_id
+from bus.grpc_api.server.request_limits import control_reader, produce_reader
+from bus.grpc_api.server.request_memory import RequestMemory
+from bus.grpc_api.server.requests import StreamRegistry
 from bus.grpc_api.server.views import ViewHandler
 from bus.grpc_api.v1 import bus_pb2, bus_pb2_grpc
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.group_coordinator import GroupCoordinator
-from bus.runtime.logs import request_id
-
-_log = logging.getLogger(__name__)
+from bus.runtime.loop_shares import LoopShares
 
 _PENDING_CALLS_MAX = 20_000
 SERVICE_NAME: str = bus_pb2.DESCRIPTOR.services_by_name["Bus"].full_name
-
-RequestT = TypeVar("RequestT")
-ResponseT = TypeVar("ResponseT")
 
 
 class AddressInUse(OSError):
@@ -58,6 +48,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         calls: BlockingCalls,
         config: BrokerConfig,
     ) -> None:
+        memory, shares = RequestMemory(config.queued_max_request_bytes), LoopShares()
         self._control = ControlHandler(cluster)
         self._producers = ProducerHandler(cluster, config.request_timeout_ms)
         self._produce = ProduceHandler(
@@ -65,9 +56,10 @@ class BusServicer(bus_pb2_grpc.BusServicer):
             clock,
             streams,
             calls,
+            memory,
+            shares,
             request_timeout_ms=config.request_timeout_ms,
             request_bytes_max=config.socket_request_max_bytes,
-            queued_bytes_max=config.queued_max_request_bytes,
         )
         self._fetch = FetchHandler(cluster, streams, config.fetch_max_bytes)
         self._groups = GroupHandler(cluster, coordinator)
@@ -78,152 +70,123 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         )
 
     async def Produce(self, request_iterator, context):  # type: ignore[no-untyped-def]
-        await _guard_stream(self._produce.stream, request_iterator, context)
+        await guard_stream(self._produce.stream, request_iterator, context)
 
     async def ProduceOnce(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._produce.once, request, context)
+        return await guard(functools.partial(self._produce.once, client=context.peer()), request, context)
 
     async def InitProducerId(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._producers.init, request, context)
+        return await guard(self._producers.init, request, context)
 
     async def ResumeProducer(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._producers.resume, request, context)
+        return await guard(self._producers.resume, request, context)
 
     async def Fetch(self, request_iterator, context):  # type: ignore[no-untyped-def]
-        await _guard_stream(self._fetch.stream, request_iterator, context)
+        await guard_stream(self._fetch.stream, request_iterator, context)
 
     async def FetchOnce(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._fetch.once, request, context)
+        return await guard(self._fetch.once, request, context)
 
     async def FindCoordinator(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._groups.find_coordinator, request, context)
+        return await guard(self._groups.find_coordinator, request, context)
 
     async def JoinGroup(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(functools.partial(self._groups.join, peer=context.peer()), request, context)
+        return await guard(functools.partial(self._groups.join, peer=context.peer()), request, context)
 
     async def SyncGroup(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._groups.sync, request, context)
+        return await guard(self._groups.sync, request, context)
 
     async def Heartbeat(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._groups.heartbeat, request, context)
+        return await guard(self._groups.heartbeat, request, context)
 
     async def LeaveGroup(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._groups.leave, request, context)
+        return await guard(self._groups.leave, request, context)
 
     async def OffsetCommit(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._groups.commit, request, context)
+        return await guard(self._groups.commit, request, context)
 
     async def OffsetFetch(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._groups.fetch_offsets, request, context)
+        return await guard(self._groups.fetch_offsets, request, context)
 
     async def OffsetDelete(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._groups.delete_offsets, request, context)
+        return await guard(self._groups.delete_offsets, request, context)
 
     async def ListGroups(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._groups.list_groups, request, context)
+        return await guard(self._groups.list_groups, request, context)
 
     async def DescribeGroups(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._groups.describe_groups, request, context)
+        return await guard(self._groups.describe_groups, request, context)
 
     async def DeleteGroups(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._groups.delete_groups, request, context)
+        return await guard(self._groups.delete_groups, request, context)
 
     async def GroupSession(self, request_iterator, context):  # type: ignore[no-untyped-def]
-        await _guard_stream(self._group_sessions.stream, request_iterator, context)
+        await guard_stream(self._group_sessions.stream, request_iterator, context)
 
     async def ListOffsets(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._control.list_offsets, request, context)
+        return await guard(self._control.list_offsets, request, context)
 
     async def Metadata(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._control.metadata, request, context)
+        return await guard(self._control.metadata, request, context)
 
     async def CreateTopics(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._control.create_topics, request, context)
+        return await guard(self._control.create_topics, request, context)
 
     async def DeleteTopics(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._control.delete_topics, request, context)
+        return await guard(self._control.delete_topics, request, context)
 
     async def CreatePartitions(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._control.create_partitions, request, context)
+        return await guard(self._control.create_partitions, request, context)
 
     async def DescribeConfigs(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._control.describe_configs, request, context)
+        return await guard(self._control.describe_configs, request, context)
 
     async def AlterConfigs(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._control.alter_configs, request, context)
+        return await guard(self._control.alter_configs, request, context)
 
     async def DeleteRecords(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._maintenance.delete_records, request, context)
+        return await guard(self._maintenance.delete_records, request, context)
 
     async def MaintainLog(self, request, context):  # type: ignore[no-untyped-def]
-        async for response in _guard_answers(self._maintenance.maintain, request, context):
+        async for response in guard_answers(self._maintenance.maintain, request, context):
             yield response
 
     async def SwapFiles(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._maintenance.swap_files, request, context)
+        return await guard(self._maintenance.swap_files, request, context)
 
     async def CreateView(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._views.create, request, context)
+        return await guard(self._views.create, request, context)
 
     async def DeleteView(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._views.delete, request, context)
+        return await guard(self._views.delete, request, context)
 
     async def ListViews(self, request, context):  # type: ignore[no-untyped-def]
-        return await _guard(self._views.list, request, context)
+        return await guard(self._views.list, request, context)
 
 
-async def _guard(
-    handle: Callable[[RequestT], Awaitable[ResponseT]], request: RequestT, context: grpc.aio.ServicerContext
-) -> ResponseT:
-    request_id.set(new_request_id())
-    try:
-        return await handle(request)
-    except ValueError as error:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-    except Exception:
-        _log.exception("request failed")
-        await context.abort(grpc.StatusCode.INTERNAL, f"the broker failed; see its log for {request_id.get()}")
-    raise AssertionError("abort raises")
+# Their answers are large, and made as bytes at once: the generated code would copy them half a dozen times.
+_SERIALIZED = ("Fetch", "FetchOnce")
 
 
-async def _guard_answers(
-    handle: Callable[[RequestT], AsyncIterator[ResponseT]], request: RequestT, context: grpc.aio.ServicerContext
-) -> AsyncIterator[ResponseT]:
-    request_id.set(new_request_id())
-    try:
-        async for response in handle(request):
-            yield response
-    except ValueError as error:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-    except BrokerStopping as stopping:
-        await context.abort(grpc.StatusCode.UNAVAILABLE, str(stopping))
-    except Exception:
-        _log.exception("request failed")
-        await context.abort(grpc.StatusCode.INTERNAL, f"the broker failed; see its log for {request_id.get()}")
+def method_handlers(servicer: BusServicer, request_bytes_max: int) -> dict[str, grpc.RpcMethodHandler]:
+    """A handler for each call of the contract. Its requests are read here and not by the generated code, which has no
+    limits, and whose errors gRPC answers with UNKNOWN."""
+    handlers = {}
+    for method in bus_pb2.DESCRIPTOR.services_by_name["Bus"].methods:
+        request_class, response_class = method.input_type._concrete_class, method.output_type._concrete_class
+        is_produce = request_class is bus_pb2.ProduceRequest
+        reader = produce_reader(request_bytes_max) if is_produce else control_reader(request_class)
+        serialize = None if method.name in _SERIALIZED else response_class.SerializeToString
+        new_handler = _NEW_HANDLER[method.client_streaming, method.server_streaming]
+        handlers[method.name] = new_handler(getattr(servicer, method.name), reader, serialize)
+    return handlers
 
 
-async def _guard_stream(
-    handle: Callable[[AsyncIterator[RequestT], grpc.aio.ServicerContext], Awaitable[None]],
-    requests: AsyncIterator[RequestT],
-    context: grpc.aio.ServicerContext,
-) -> None:
-    request_id.set(new_request_id())
-    try:
-        await handle(requests, context)
-    except Exception:
-        _log.exception("stream failed")
-        await context.abort(grpc.StatusCode.INTERNAL, f"the broker failed; see its log for {request_id.get()}")
-
-
-def _record_handlers(servicer: BusServicer) -> dict[str, grpc.RpcMethodHandler]:
-    """The methods that carry records: their large messages are not left to the generated code."""
-    serialize = bus_pb2.ProduceResponse.SerializeToString
-    return {
-        "Produce": grpc.stream_stream_rpc_method_handler(servicer.Produce, parse_call, serialize),
-        "ProduceOnce": grpc.unary_unary_rpc_method_handler(servicer.ProduceOnce, parse_call, serialize),
-        "Fetch": grpc.stream_stream_rpc_method_handler(servicer.Fetch, bus_pb2.FetchRequest.FromString, None),
-        "FetchOnce": grpc.unary_unary_rpc_method_handler(servicer.FetchOnce, bus_pb2.FetchRequest.FromString, None),
-    }
+_NEW_HANDLER = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
 
 
 class BusServer:
@@ -262,8 +225,9 @@ class BusServer:
 
     async def start(self, cluster: Cluster, coordinator: GroupCoordinator, clock: Clock, calls: BlockingCalls) -> None:
         servicer = BusServicer(cluster, coordinator, clock, self._streams, calls, self._config)
-        bus_pb2_grpc.add_BusServicer_to_server(servicer, self._server)  # type: ignore[no-untyped-call]  # generated
-        self._server.add_registered_method_handlers(SERVICE_NAME, _record_handlers(servicer))  # in their place
+        handlers = method_handlers(servicer, self._config.socket_request_max_bytes)
+        self._server.add_registered_method_handlers(SERVICE_NAME, handlers)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE_NAME, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)

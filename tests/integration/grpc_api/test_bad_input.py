@@ -281,6 +281,84 @@ def test_enum_that_does_not_exist_is_an_invalid_argument(stub: bus_pb2_grpc.BusS
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+BAD_BYTES = b"\xff\xff\xff no message"
+STREAMS = ("Produce", "Fetch", "GroupSession")
+
+
+def call_with(channel: grpc.Channel, method: str, requests: list[bytes]) -> Iterator[bytes]:
+    path = f"/bus.v1.Bus/{method}"
+    if method in STREAMS:
+        yield from channel.stream_stream(path)(iter(requests), timeout=20)
+    elif method == "MaintainLog":
+        yield from channel.unary_stream(path)(requests[0], timeout=20)
+    else:
+        yield channel.unary_unary(path)(requests[0], timeout=20)
+
+
+@pytest.mark.parametrize("method", [method.name for method in pb.DESCRIPTOR.services_by_name["Bus"].methods])
+def test_bytes_that_are_no_message_are_an_invalid_argument(
+    broker: Broker, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        grpc.insecure_channel(f"127.0.0.1:{broker.port}") as channel,
+        pytest.raises(grpc.RpcError) as caught,
+    ):
+        list(call_with(channel, method, [BAD_BYTES]))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "bytes that are none" in caught.value.details()
+    assert not [record for record in caplog.records if record.exc_info], "no traceback for what a client sends"
+
+
+@pytest.mark.parametrize("method", STREAMS)
+def test_stream_answers_what_came_before_a_request_that_cannot_be_read(broker: Broker, method: str) -> None:
+    good = {
+        "Produce": pb.ProduceRequest(partitions=[pb.PartitionProduceData(topic="t", arrow=GOOD)]),
+        "Fetch": pb.FetchRequest(partitions=[pb.FetchPartition(topic="t")]),
+        "GroupSession": pb.GroupSessionRequest(correlation_id=1, heartbeat=pb.HeartbeatRequest(group_id="g")),
+    }[method].SerializeToString()
+    found = []
+    with (
+        grpc.insecure_channel(f"127.0.0.1:{broker.port}") as channel,
+        pytest.raises(grpc.RpcError) as caught,
+    ):
+        for answer in call_with(channel, method, [good, good, BAD_BYTES, good]):
+            found.append(answer)
+    assert len(found) == 2
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("timestamp_ms", [2**63 - 1, 2**63 // 1000, 253_402_300_800_000, -(2**63)])
+@pytest.mark.parametrize("kind", ["LogAppendTime", "CreateTime"])
+def test_bad_partition_beside_a_good_one_fails_alone_whatever_is_wrong_with_it(
+    stub: bus_pb2_grpc.BusStub, timestamp_ms: int, kind: str
+) -> None:
+    configs = {"message.timestamp.type": kind, "message.timestamp.after.max.ms": str(2**63 - 1)}
+    stub.CreateTopics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="ends", configs=configs)]))
+    try:
+        before = end_offset(stub)
+        plain = pb.RecordList(records=[pb.Record(value=b"v", timestamp_ms=timestamp_ms)])
+        bad = [
+            pb.PartitionProduceData(topic="ends", records=plain),
+            pb.PartitionProduceData(topic="ends", arrow=GOOD, timestamp_ms=timestamp_ms),
+        ]
+        good = pb.PartitionProduceData(topic="t", arrow=GOOD)
+        answers = stub.ProduceOnce(pb.ProduceRequest(partitions=[*bad, good])).partitions
+        taken = (
+            0 if kind == "LogAppendTime" and timestamp_ms == 253_402_300_800_000 else pb.ERROR_CODE_INVALID_TIMESTAMP
+        )
+        assert [answer.error_code for answer in answers] == [taken, taken, 0], answers
+        assert end_offset(stub) == before + 1
+    finally:
+        stub.DeleteTopics(pb.DeleteTopicsRequest(topics=["ends"]))
+
+
+def test_fetch_that_names_a_column_twice_is_refused_by_name(stub: bus_pb2_grpc.BusStub) -> None:
+    asked = pb.FetchPartition(topic="t", partition=1)
+    answer = stub.FetchOnce(pb.FetchRequest(columns=["key", "value", "key"], partitions=[asked])).partitions[0]
+    assert answer.error_code == pb.ERROR_CODE_INVALID_REQUEST
+    assert answer.error_message == "expected each column once, found key, value, key"
+
+
 def test_request_beyond_the_limit_of_a_message_is_refused_by_the_transport(stub: bus_pb2_grpc.BusStub) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         produce(stub, arrow=bytes(105_000_000))

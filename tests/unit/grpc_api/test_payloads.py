@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.payloads import count_packed_bytes, unpack_call
+from bus.grpc_api.server.arrow_claims import Allowance
+from bus.grpc_api.server.payloads import count_packed_bytes, unpack_partition
 from bus.grpc_api.server.produce_wire import ProduceCall, parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
 
@@ -27,7 +28,11 @@ def call_of(*partitions: pb.PartitionProduceData) -> ProduceCall:
 
 
 def unpacked(*partitions: pb.PartitionProduceData, bytes_max: int = BYTES_MAX) -> list[bytes | Refused | None]:
-    found = unpack_call(call_of(*partitions), bytes_max)
+    allowance, call = Allowance(bytes_max), call_of(*partitions)
+    found = [
+        unpack_partition(data, call.payload(index), allowance) if data.codec else call.payload(index)
+        for index, data in enumerate(call.message.partitions)
+    ]
     return [bytes(one) if isinstance(one, memoryview) else one for one in found]
 
 

@@ -1,4 +1,4 @@
-"""Who is held back, when, and who goes on first."""
+"""When a stream is held back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from bus.grpc_api.server.produce_window import STREAM_BYTES_MAX, STREAM_REQUESTS_MAX, RequestMemory, Window
+from bus.grpc_api.server.produce_window import STREAM_BYTES_MAX, STREAM_REQUESTS_MAX, Window
+from bus.grpc_api.server.request_memory import RequestMemory
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ async def settle() -> None:
 )
 def test_stream_is_read_no_further_at_its_bound_until_one_is_answered(size_bytes: int, count: int) -> None:
     async def scenario() -> None:
-        window: Window[Request] = Window(RequestMemory(1 << 40))
+        window: Window[Request] = Window(RequestMemory(1 << 40), "client")
         admitted = 0
 
         async def read() -> None:
@@ -55,57 +56,13 @@ def test_stream_is_read_no_further_at_its_bound_until_one_is_answered(size_bytes
     run(scenario)
 
 
-def test_streams_together_are_held_back_and_go_on_in_the_order_they_came() -> None:
+def test_failure_of_a_stream_is_raised_behind_all_that_came_before_it() -> None:
     async def scenario() -> None:
-        memory = RequestMemory(100)
-        windows: list[Window[Request]] = [Window(memory) for _ in range(3)]
-        admitted: list[int] = []
-
-        async def admit(place: int) -> None:
-            await windows[place].admit(Request(60))
-            admitted.append(place)
-
-        tasks = []
-        for place in range(3):
-            tasks.append(asyncio.ensure_future(admit(place)))
-            await settle()
-        assert admitted == [0], "the first found room; the others are in, but read nothing more"
-        assert memory.is_full
-        for released, expected in ((0, [0]), (1, [0, 1, 2])):  # 120 bytes are still too many, 60 are not
-            request = await windows[released].next()
-            assert request is not None
-            windows[released].release(request)
-            await settle()
-            assert admitted == expected
-        await asyncio.gather(*tasks)
-
-    run(scenario)
-
-
-def test_stream_that_is_gone_gives_back_what_it_held() -> None:
-    async def scenario() -> None:
-        memory = RequestMemory(100)
-        gone: Window[Request] = Window(memory)
-        waiting = asyncio.ensure_future(gone.admit(Request(500)))
-        other = asyncio.ensure_future(memory.wait_for_room())
-        await settle()
-        assert not other.done()
-        waiting.cancel()
-        gone.close()
-        await asyncio.wait_for(other, 1)
-        assert not memory.is_full
-
-    run(scenario)
-
-
-def test_cancelled_waiter_takes_nobodys_turn() -> None:
-    async def scenario() -> None:
-        memory = RequestMemory(10)
-        memory.take(10)
-        first, second = (asyncio.ensure_future(memory.wait_for_room()) for _ in range(2))
-        await settle()
-        first.cancel()
-        memory.give_back(10)
-        await asyncio.wait_for(second, 1)
+        window: Window[Request] = Window(RequestMemory(1 << 40), "client")
+        await window.admit(Request(1))
+        window.end(ValueError("no request"))
+        assert await window.next() == Request(1)
+        with pytest.raises(ValueError, match="no request"):
+            await window.next()
 
     run(scenario)

@@ -1,0 +1,89 @@
+"""What stands around every call: a request that cannot be read, and an error that no handler foresaw.
+
+Guards one promise: each call ends with an answer or with a status that says what was wrong, never with silence. A
+request that cannot be read ends with INVALID_ARGUMENT, one beyond a limit with RESOURCE_EXHAUSTED; an error of the
+broker itself ends with INTERNAL and one entry in its log, and the broker goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NoReturn, TypeVar
+
+import grpc
+
+from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
+from bus.grpc_api.server.requests import BrokerStopping, InvalidArgument, new_request_id
+from bus.runtime.logs import request_id
+
+_log = logging.getLogger(__name__)
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+
+async def guard(
+    handle: Callable[[RequestT], Awaitable[ResponseT]],
+    request: RequestT | Unreadable,
+    context: grpc.aio.ServicerContext,
+) -> ResponseT:
+    request_id.set(new_request_id())
+    try:
+        return await handle(_readable(request))
+    except Exception as error:
+        await _abort(error, context)
+
+
+async def guard_answers(
+    handle: Callable[[RequestT], AsyncIterator[ResponseT]],
+    request: RequestT | Unreadable,
+    context: grpc.aio.ServicerContext,
+) -> AsyncIterator[ResponseT]:
+    request_id.set(new_request_id())
+    try:
+        async for response in handle(_readable(request)):
+            yield response
+    except Exception as error:
+        await _abort(error, context)
+
+
+async def guard_stream(
+    handle: Callable[[AsyncIterator[RequestT], grpc.aio.ServicerContext], Awaitable[None]],
+    requests: AsyncIterator[RequestT | Unreadable],
+    context: grpc.aio.ServicerContext,
+) -> None:
+    """`handle` gets the requests up to the first that cannot be read; there its iterator raises `UnreadableRequest`,
+    which it raises itself once all requests before are answered."""
+    request_id.set(new_request_id())
+    try:
+        await handle(_readable_ones(requests), context)
+    except Exception as error:
+        await _abort(error, context)
+
+
+def _readable(request: RequestT | Unreadable) -> RequestT:
+    if isinstance(request, Unreadable):
+        raise UnreadableRequest(request)
+    return request
+
+
+async def _readable_ones(requests: AsyncIterator[RequestT | Unreadable]) -> AsyncIterator[RequestT]:
+    async for request in requests:
+        yield _readable(request)
+
+
+async def _abort(error: Exception, context: grpc.aio.ServicerContext) -> NoReturn:
+    match error:
+        case grpc.aio.AbortError():
+            raise error
+        case UnreadableRequest():
+            await context.abort(error.status, str(error))
+        case InvalidArgument():
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        case BrokerStopping():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        case _:
+            _log.error("request failed", exc_info=error)
+            await context.abort(grpc.StatusCode.INTERNAL, f"the broker failed; see its log for {request_id.get()}")
+    raise AssertionError("abort raises")

@@ -1,0 +1,64 @@
+"""Long work on the event loop, in slices, so that what is short never waits for all of it.
+
+A request may name thousands of partitions. Each is looked at in microseconds, all of them in a time that others would
+notice. Guards one promise: such work holds the loop for about `SLICE_S` at a time, and of all that is under way one
+slice is run in each round of the loop, in turn, however many requests there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+
+SLICE_S = 0.005
+
+
+class LoopShares:
+    """For one event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def begin(self) -> LoopShare:
+        """For one piece of work."""
+        return LoopShare(self)
+
+    async def wait(self) -> None:
+        """Until the round of the loop that is the caller's."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._let_one_go_on)
+        await turn
+
+    def _let_one_go_on(self) -> None:
+        turn = self._waiting.popleft()
+        if not turn.done():
+            turn.set_result(None)
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._let_one_go_on)
+
+
+class LoopShare:
+    """To be asked between any two items: `if share.is_used_up: await share.wait()`."""
+
+    __slots__ = ("_begun_s", "_shares", "wait_count")
+
+    def __init__(self, shares: LoopShares) -> None:
+        self._shares = shares
+        self._begun_s = time.perf_counter()
+        self.wait_count = 0  # how often others had the loop in between
+
+    @property
+    def is_used_up(self) -> bool:
+        return time.perf_counter() - self._begun_s >= SLICE_S
+
+    async def wait(self) -> None:
+        await self._shares.wait()
+        self._begun_s = time.perf_counter()
+        self.wait_count += 1
+
+    def renew(self) -> None:
+        """The caller has waited for something else, so the loop was free meanwhile."""
+        self._begun_s = time.perf_counter()

@@ -1,0 +1,99 @@
+"""A request is bounded before it is parsed and before its items are looked at, whatever the call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+
+from bus.grpc_api.server.produce_wire import (
+    PARTITIONS_MAX,
+    PLAIN_ITEMS_MAX,
+    ProduceCall,
+    TooManyItems,
+    UnparsedCall,
+    begin_parse,
+    parse_call,
+)
+from bus.grpc_api.server.request_limits import CONTROL_BYTES_MAX, ITEMS_MAX, Unreadable, control_reader, produce_reader
+from bus.grpc_api.v1 import bus_pb2 as pb
+
+REQUESTS = [method.input_type._concrete_class for method in pb.DESCRIPTOR.services_by_name["Bus"].methods]
+
+
+@pytest.mark.parametrize("request_class", sorted(set(REQUESTS), key=str))
+def test_bytes_that_are_no_message_are_named_and_never_raised(request_class: Any) -> None:
+    read = control_reader(request_class) if request_class is not pb.ProduceRequest else produce_reader(1000)
+    found = read(b"\xff\xff\xff no message")
+    assert isinstance(found, Unreadable)
+    assert found.status is grpc.StatusCode.INVALID_ARGUMENT
+    assert found.message == f"expected a {request_class.DESCRIPTOR.name}, found 14 bytes that are none"
+
+
+def test_request_beyond_its_size_is_not_parsed() -> None:
+    found = control_reader(pb.MetadataRequest)(bytes(CONTROL_BYTES_MAX + 1))
+    assert isinstance(found, Unreadable)
+    assert found.status is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert str(CONTROL_BYTES_MAX) in found.message
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pb.FetchRequest(partitions=[pb.FetchPartition()] * (ITEMS_MAX + 1)),
+        pb.MetadataRequest(topics=[""] * (ITEMS_MAX + 1)),
+        pb.MetadataRequest(topics=["t" * 99] * (ITEMS_MAX + 1)),
+        pb.OffsetFetchRequest(groups=[pb.OffsetFetchGroup(topics=[pb.TopicPartitions(partitions=[0] * ITEMS_MAX)])]),
+        pb.GroupSessionRequest(
+            offset_commit=pb.OffsetCommitRequest(partitions=[pb.OffsetCommitPartition()] * (ITEMS_MAX + 1))
+        ),
+        pb.CreateTopicsRequest(topics=[pb.NewTopic(configs={str(number): "" for number in range(5_000)})]),
+        pb.DescribeConfigsRequest(resources=[pb.ConfigResource()] * 1_001),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+def test_too_many_items_at_whatever_depth_are_refused_by_name(request_: Any) -> None:
+    found = control_reader(type(request_))(request_.SerializeToString())
+    assert isinstance(found, Unreadable)
+    assert found.status is grpc.StatusCode.INVALID_ARGUMENT
+    assert "items, found more" in found.message
+
+
+def test_sound_request_is_what_the_generated_code_makes_of_it() -> None:
+    request = pb.OffsetFetchRequest(
+        groups=[pb.OffsetFetchGroup(group_id="g", topics=[pb.TopicPartitions(topic="t", partitions=[0, 1])])]
+    )
+    assert control_reader(pb.OffsetFetchRequest)(request.SerializeToString()) == request
+
+
+def produce_bytes(**data: Any) -> bytes:
+    return pb.ProduceRequest(partitions=[pb.PartitionProduceData(**data)]).SerializeToString()
+
+
+def test_large_payload_is_parsed_at_once_and_many_small_things_are_left_to_a_thread() -> None:
+    assert isinstance(begin_parse(produce_bytes(arrow=bytes(10_000_000))), ProduceCall)
+    plain = produce_bytes(records=pb.RecordList(records=[pb.Record(value=b"v" * 20)] * 2000))
+    partitions = pb.ProduceRequest(partitions=[pb.PartitionProduceData(topic="topic" * 4)] * 2000).SerializeToString()
+    for raw in (plain, partitions):
+        found = begin_parse(raw)
+        assert isinstance(found, UnparsedCall)
+        assert parse_call(found.raw).message == pb.ProduceRequest.FromString(raw)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x22\x00" * (PARTITIONS_MAX + 1),
+        produce_bytes(records=pb.RecordList.FromString(b"\x0a\x00" * (PLAIN_ITEMS_MAX + 1))),
+        produce_bytes(
+            records=pb.RecordList(
+                records=[pb.Record.FromString(b"\x1a\x00" * 40_000)] * (PLAIN_ITEMS_MAX // 40_000 + 1)
+            )
+        ),
+    ],
+    ids=["partitions", "records", "headers"],
+)
+def test_produce_request_of_too_many_items_is_refused_before_it_is_parsed(raw: bytes) -> None:
+    with pytest.raises(TooManyItems, match=r"expected a ProduceRequest of at most [0-9]+ items, found more"):
+        parse_call(raw)
