@@ -316,14 +316,11 @@ def test_stream_answers_what_came_before_a_request_that_cannot_be_read(broker: B
         "Fetch": pb.FetchRequest(partitions=[pb.FetchPartition(topic="t")]),
         "GroupSession": pb.GroupSessionRequest(correlation_id=1, heartbeat=pb.HeartbeatRequest(group_id="g")),
     }[method].SerializeToString()
-    found = []
-    with (
-        grpc.insecure_channel(f"127.0.0.1:{broker.port}") as channel,
-        pytest.raises(grpc.RpcError) as caught,
-    ):
-        for answer in call_with(channel, method, [good, good, BAD_BYTES, good]):
-            found.append(answer)
-    assert len(found) == 2
+    with grpc.insecure_channel(f"127.0.0.1:{broker.port}") as channel:
+        answers = call_with(channel, method, [good, good, BAD_BYTES, good])
+        assert [type(next(answers)) for _ in range(2)] == [bytes, bytes]
+        with pytest.raises(grpc.RpcError) as caught:
+            next(answers)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
