@@ -10,7 +10,7 @@ sender's lock held.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ from bus.client.produce_batch import RecordBatchBuilder, RowChunk
 
 # A batch that is split among many partitions, or grows on, is no gain beyond this.
 _BATCH_BYTES_MAX = 512 * 1024
+# What one partition gets of a large batch at least: many small parts cost the broker a commit each.
+_SHARE_BYTES_MIN = 64 * 1024
 
 
 class RecordAccumulator:
@@ -75,23 +77,40 @@ class RecordAccumulator:
         if info is None:
             return batch.close_whole(0)
         if batch.partitions is None and (batch.keys is None or self._ignores_keys):
-            return batch.close_whole(self._choose(batch.topic, info, batch.size_bytes))
+            shares = self._spread(batch.topic, info, batch.size_bytes)
+            if len(shares) == 1:
+                return batch.close_whole(shares[0])
+            keys = None if batch.keys is None else pa.array(batch.keys, pa.binary())
+            return batch.close_split(_in_turn(shares, len(batch.values)), keys)
         keys = None if batch.keys is None else pa.array(batch.keys, pa.binary())
         return batch.close_split(self._partitions_of(batch, keys, info), keys)
 
     def _partitions_of(self, batch: RecordBatchBuilder, keys: pa.Array | None, info: TopicInfo) -> Any:
-        count = len(info.partitions)
+        """Of each record: the one that was asked for, else that of its key, else a share of the rest."""
         records = len(batch.values)
         asked = batch.partitions or {}
         if keys is None or self._ignores_keys:
-            undecided = records - len(asked)
-            chosen = self._choose(batch.topic, info, batch.size_bytes * undecided // records) if undecided else 0
-            partitions = np.full(records, chosen, np.int64)
+            partitions = np.full(records, -1, np.int64)
         else:
-            partitions = partitions_of_keys(keys, count)
+            partitions = partitions_of_keys(keys, len(info.partitions))
             if keys.null_count:
-                without = keys.is_null().to_numpy(zero_copy_only=False)
-                partitions[without] = self._choose(batch.topic, info, batch.size_bytes * keys.null_count // records)
+                partitions[keys.is_null().to_numpy(zero_copy_only=False)] = -1
         for position, partition in asked.items():
             partitions[position] = partition
+        undecided = np.flatnonzero(partitions < 0)
+        if len(undecided):
+            shares = self._spread(batch.topic, info, batch.size_bytes * len(undecided) // records)
+            partitions[undecided] = _in_turn(shares, len(undecided))
         return partitions
+
+    def _spread(self, topic: str, info: TopicInfo, size_bytes: int) -> list[int]:
+        """The partitions that share so many bytes in equal parts, in ascending order: one for an ordinary batch, and
+        several for one that has grown while the broker was busy."""
+        most = max(1, size_bytes // max(_SHARE_BYTES_MIN, self._config.batch_size))
+        shares = min(len(info.partitions), most)
+        return sorted(self._choose(topic, info, size_bytes // shares) for _ in range(shares))
+
+
+def _in_turn(shares: Sequence[int], records: int) -> Any:
+    """The partition of each of so many records: the first run of them is the first share, and so on."""
+    return np.array(shares, np.int64)[np.arange(records) * len(shares) // max(1, records)]

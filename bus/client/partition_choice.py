@@ -1,14 +1,17 @@
 """Which partition takes the records that neither the caller nor a key sends anywhere.
 
-Single records: one sticky choice for each topic, which leaves out partitions whose leader is unknown or has taken
-nothing for partitioner.availability.timeout.ms, and draws those with a long queue less often (KIP-794). Batches: the
-available partitions in turn. Keeps the state that `partitioning` decides on.
+Single records: one sticky choice for each topic. What is chosen for at once may be far more than batch.size, since
+batches grow while the broker is busy; so bytes are counted. Whatever the sizes of the batches, partitions get the same
+share of the bytes, and one with a longer queue a smaller one, as KIP-794 weighs them: each choice is drawn among those
+that are not ahead of the others. Partitions that do not serve, whose leader is unknown or has taken nothing for
+partitioner.availability.timeout.ms, are left out. Batches of a user: the available partitions in turn. Keeps the state
+that `partitioning` decides on.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -16,6 +19,30 @@ from bus.client.cluster import TopicInfo
 from bus.client.configs import ProducerConfig
 from bus.client.partitioning import RoundRobinPartitioner, StickyPartitioner, split_by_key
 from bus.client.produce_queue import PartitionQueue
+
+
+class _Topic:
+    """The sticky partition of a topic, and what each partition was given so far: bytes, where a partition with a longer
+    queue counts each byte more than once."""
+
+    __slots__ = ("costs", "given", "sticky")
+
+    def __init__(self, batch_size: int, partition_count: int) -> None:
+        self.sticky = StickyPartitioner(batch_size, random.random)
+        self.given = [0.0] * partition_count
+        self.costs = [1.0] * partition_count  # of a byte, at the last draw
+
+    def least_given(self, are_available: Sequence[bool], batch_bytes: int) -> list[bool]:
+        """Who may be drawn: those available that are no batch ahead of another one. One that is not available falls
+        behind no further, so that it need not take all that it missed when it is back."""
+        least = min(given for given, is_available in zip(self.given, are_available, strict=True) if is_available)
+        for partition, is_available in enumerate(are_available):
+            if not is_available:
+                self.given[partition] = max(self.given[partition], least)
+        return [
+            is_available and given < least + batch_bytes
+            for given, is_available in zip(self.given, are_available, strict=True)
+        ]
 
 
 class PartitionChoice:
@@ -37,18 +64,20 @@ class PartitionChoice:
         self._leader_of = leader_of
         self._queue_of = queue_of
         self._clock = clock
-        self._sticky: dict[str, StickyPartitioner] = {}
+        self._topics: dict[str, _Topic] = {}
         self._turns = RoundRobinPartitioner()
 
     def choose(self, topic: str, info: TopicInfo, size_bytes: int) -> int:
         """For `size_bytes` of single records that stay together."""
-        sticky = self._sticky.get(topic)
-        if sticky is None:
-            sticky = self._sticky[topic] = StickyPartitioner(self._batch_size, random.random)
-        if sticky.is_switching and self._is_adaptive and len(info.partitions) > 1:
-            self._tell_load(sticky, topic, info)
-        partition = sticky.partition(len(info.partitions))
-        sticky.update(size_bytes)
+        count = len(info.partitions)
+        found = self._topics.get(topic)
+        if found is None or len(found.given) != count:
+            found = self._topics[topic] = _Topic(self._batch_size, count)
+        if found.sticky.is_switching and count > 1:
+            self._weigh(found, topic, info)
+        partition = found.sticky.partition(count)
+        found.sticky.update(size_bytes)
+        found.given[partition] += size_bytes * found.costs[partition]
         return partition
 
     def split(self, topic: str, batch: pa.RecordBatch, info: TopicInfo) -> list[tuple[int, pa.RecordBatch]]:
@@ -56,20 +85,31 @@ class PartitionChoice:
         count = len(info.partitions)
 
         def choose() -> int:
-            available = [partition for partition in range(count) if self._leader_of(info, partition) is not None]
+            available = [partition for partition in range(count) if self._serves(info, partition)]
             return self._turns.partition(topic, None, None, count, available)
 
         return [(choose(), batch)] if self._ignores_keys else split_by_key(batch, count, choose)
 
-    def _tell_load(self, sticky: StickyPartitioner, topic: str, info: TopicInfo) -> None:
-        queues = [self._queue_of(topic, partition) for partition in range(len(info.partitions))]
-        sticky.update_load(
-            [0 if queue is None else queue.unsettled_bytes // max(1, self._batch_size) for queue in queues],
-            [
-                self._leader_of(info, partition) is not None and (queue is None or self._takes(queue))
-                for partition, queue in enumerate(queues)
-            ],
-        )
+    def _serves(self, info: TopicInfo, partition: int) -> bool:
+        """As far as is known: it has a leader, which has not said that the partition is stopped."""
+        return self._leader_of(info, partition) is not None and not info.partitions[partition].error_code
+
+    def _weigh(self, found: _Topic, topic: str, info: TopicInfo) -> None:
+        """Before a draw: who takes part in it, and what a byte costs there (KIP-794: of `n` batches in the longest
+        queue, that partition gets one share where an empty one gets `n + 1`)."""
+        batch_bytes = max(1, self._batch_size)
+        count = len(info.partitions)
+        are_available = [self._serves(info, partition) for partition in range(count)]
+        if self._is_adaptive:
+            queues = [self._queue_of(topic, partition) for partition in range(count)]
+            lengths = [0 if queue is None else queue.unsettled_bytes // batch_bytes for queue in queues]
+            most = max(lengths) + 1
+            found.costs = [most / (most - length) for length in lengths]
+            for partition, queue in enumerate(queues):
+                are_available[partition] &= queue is None or self._takes(queue)
+        if not any(are_available):
+            are_available = [True] * count
+        found.sticky.update_load([0] * count, found.least_given(are_available, batch_bytes))
 
     def _takes(self, queue: PartitionQueue) -> bool:
         if self._availability_timeout_s <= 0 or not queue.in_flight:

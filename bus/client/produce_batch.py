@@ -51,9 +51,10 @@ class Outcome:
 class RowChunk:
     """The records of one batch that go to one partition, in order, as columns: what is left to be produced.
 
-    `values`, `keys` (None: no record has one) and `times_ms` are lists if the chunk is a whole batch, so that many
-    small ones can be encoded as one; they are Arrow arrays (numpy for the times) if it is a part of one. `headers` maps
-    positions to headers. `refused` are the records that the broker would not take, by their position at the beginning.
+    `partition` is where they go. `values`, `keys` (None: no record has one) and `times_ms` are lists if the chunk is a
+    whole batch, so that many small ones can be encoded as one; they are Arrow arrays (numpy for the times) if it is a
+    part of one. `headers` maps positions to headers. `refused` are the records that the broker would not take, by their
+    position at the beginning.
     """
 
     __slots__ = (
@@ -65,6 +66,7 @@ class RowChunk:
         "is_settled",
         "keys",
         "outcome",
+        "partition",
         "positions",
         "record_count",
         "refused",
@@ -83,9 +85,11 @@ class RowChunk:
         times_ms: Any,
         headers: dict[int, Headers] | None,
         *,
+        partition: int,
         size_bytes: int,
     ) -> None:
         self.batch = batch
+        self.partition = partition
         self.values = values
         self.keys = keys
         self.times_ms = times_ms
@@ -195,7 +199,7 @@ class RecordBatchBuilder:
         self.partitions: dict[int, int] | None = None  # position -> the partition that was asked for
         self.chunks: tuple[RowChunk, ...] = ()  # empty while open
         self._starts: list[int] | None = None  # of each chunk, in the order by partition
-        self._order: Any = None  # the records in the order by partition
+        self._order: Any = None  # the records in the order by partition; None: as they are
         self._places: list[int] | None = None  # of each record in that order
         self._event: threading.Event | None = None
         # Side by side, and no future among them: objects that live for a while keep the garbage collector busy.
@@ -252,7 +256,9 @@ class RecordBatchBuilder:
 
     def close_whole(self, partition: int) -> list[tuple[int, RowChunk]]:
         """Everything goes to one partition."""
-        chunk = RowChunk(self, self.values, self.keys, self.times_ms, self.headers, size_bytes=self.size_bytes)
+        chunk = RowChunk(
+            self, self.values, self.keys, self.times_ms, self.headers, partition=partition, size_bytes=self.size_bytes
+        )
         self._close((chunk,))
         return [(partition, chunk)]
 
@@ -262,11 +268,13 @@ class RecordBatchBuilder:
         present = np.flatnonzero(counts).tolist()
         if len(present) == 1:
             return self.close_whole(present[0])
-        self._order = order = np.argsort(partitions, kind="stable")
-        indices = pa.array(order)
-        values = pa.array(self.values, pa.binary()).take(indices)
-        keys = None if keys is None else keys.take(indices)
-        times_ms = np.array(self.times_ms, np.int64)[order]
+        order = np.arange(len(partitions))
+        values, times_ms = pa.array(self.values, pa.binary()), np.array(self.times_ms, np.int64)
+        if np.any(partitions[1:] < partitions[:-1]):
+            self._order = order = np.argsort(partitions, kind="stable")
+            indices = pa.array(order)
+            values, times_ms = values.take(indices), times_ms[order]
+            keys = None if keys is None else keys.take(indices)
         self._starts = []
         chunks = []
         start = 0
@@ -279,6 +287,7 @@ class RecordBatchBuilder:
                 None if keys is None else keys.slice(start, count),
                 times_ms[start : start + count],
                 headers,
+                partition=partition,
                 size_bytes=count * RECORD_OVERHEAD_BYTES
                 + _bytes_between(values, start, start + count)
                 + (0 if keys is None else _bytes_between(keys, start, start + count))
@@ -318,9 +327,13 @@ class RecordBatchBuilder:
             return None, index
         if self._starts is None:
             return self.chunks[0], index
-        place = (self._places or self._order_places())[index]
+        place = self._place(index)
         slot = bisect.bisect_right(self._starts, place) - 1
         return self.chunks[slot], place - self._starts[slot]
+
+    def _place(self, index: int) -> int:
+        """Of a record in the order by partition."""
+        return index if self._order is None else (self._places or self._order_places())[index]
 
     def _order_places(self) -> list[int]:
         places = np.empty(len(self._order), np.int32)
@@ -351,12 +364,11 @@ class RecordBatchBuilder:
         self._called, self._callbacks = [], []
         if self._starts is None or not called:
             return called, callbacks
-        places = self._places or self._order_places()
         start = self._starts[self.chunks.index(chunk)]
         end = start + chunk.initial_count
         due: tuple[list[int], list[_Callback]] = [], []
         for index, callback in zip(called, callbacks, strict=True):
-            indices, functions = due if start <= places[index] < end else (self._called, self._callbacks)
+            indices, functions = due if start <= self._place(index) < end else (self._called, self._callbacks)
             indices.append(index)
             functions.append(callback)
         return due
@@ -435,6 +447,14 @@ class RecordFuture:
             chunk, position = self._batch.place_of(self._index)
             assert chunk is not None, "a record with an outcome is in no chunk"
         return chunk, position
+
+    def place(self) -> RecordMetadata:
+        """Of a future that is done: its `RecordMetadata`; of a record that failed, topic and partition (-1 where it has
+        none), with offset, timestamp and version -1."""
+        chunk, position = self._settled_place(0.0)
+        if chunk.error_of(position) is None:
+            return chunk.metadata_of(position)
+        return RecordMetadata(self._batch.topic, chunk.partition, -1, -1, -1)
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """`callback(future)` runs on the producer's own thread, or at once if the future is done; it gets a future that

@@ -123,3 +123,15 @@ def test_every_record_goes_where_the_rules_say_one_by_one(
             partition = partition_of_key(key, partitions) if has_key else sticky  # type: ignore[arg-type]
         expected[partition].append(value)
     assert bench.close(bench.fill(*records)) == dict(expected)
+
+
+def test_batch_that_has_grown_is_shared_out_and_each_share_keeps_its_order() -> None:
+    bench = Bench(4)
+    drawn = iter([2, 0, 2])
+    bench.accumulator._choose = lambda topic, info, size_bytes: next(drawn)
+    values = [b"%0*d" % (1_000, number) for number in range(205)]
+    batch = bench.fill()
+    futures = [batch.add(value, None, None, None, 5, RECORD_OVERHEAD_BYTES + 1_000) for value in values]
+    assert bench.close(batch) == {0: values[:69], 2: values[69:]}
+    places = [(future._batch.place_of(future._index)[0].partition) for future in futures]
+    assert places == [0] * 69 + [2] * 136
