@@ -161,6 +161,13 @@ class Cluster:
         """None while no leader is known, or its address is not."""
         return self._brokers.get(info.partitions[partition].leader_id)
 
+    def is_available(self, info: TopicInfo, partition: int) -> bool:
+        """As far as is known: it has a leader, which has not said that the partition is stopped."""
+        return self.leader_address(info, partition) is not None and not info.partitions[partition].error_code
+
+    def available_partitions(self, info: TopicInfo) -> list[int]:
+        return [partition for partition in range(len(info.partitions)) if self.is_available(info, partition)]
+
     def wait_topic(self, name: str, *, timeout_s: float, may_create: bool = False) -> TopicInfo:
         """The topic from the cache, else from a broker, trying again while that may help.
 

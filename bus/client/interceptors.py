@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from bus.client.user_code import asks_for
 from bus.client.values import RecordMetadata
 from bus.errors import BusError
 
 logger = logging.getLogger(__name__)
 
 _LOG_INTERVAL_S = 30.0
+_NOTHING_MORE: Mapping[int, Mapping[str, object]] = MappingProxyType({})
 _T = TypeVar("_T")
 
 
@@ -38,8 +42,13 @@ class ProducerInterceptor(Protocol):
         """The record to send, on the thread that sends; the next interceptor gets it."""
         ...
 
-    def on_acknowledgement(self, metadata: RecordMetadata | None, error: BusError | None) -> None:
-        """The outcome: one of the two is None. On the producer's own thread, where answers wait behind it."""
+    def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
+        """The outcome; `error` None: the record is in the log. With an error `metadata` has the topic and the partition
+        (-1 if none was chosen), and offset, timestamp and version -1. One that has a parameter `record` besides gets
+        the `ProducerRecord` that `on_send` made.
+
+        On the producer's own thread, where answers wait behind it; on the one that sends, if `send` refused the record.
+        """
         ...
 
     def close(self) -> None:
@@ -50,7 +59,7 @@ class ProducerInterceptor(Protocol):
 class Outcome(Protocol):
     """A future that is done."""
 
-    def result(self) -> RecordMetadata: ...
+    def place(self) -> RecordMetadata: ...
 
     def exception(self) -> BusError | None: ...
 
@@ -79,10 +88,11 @@ class Chain:
                 subject = changed
         return subject
 
-    def tell(self, method: str, *arguments: object) -> None:
+    def tell(self, method: str, *arguments: object, more: Mapping[int, Mapping[str, object]] = _NOTHING_MORE) -> None:
+        """`more`: arguments by name that some are given besides, by their position."""
         for position, interceptor in enumerate(self._interceptors):
             try:
-                getattr(interceptor, method)(*arguments)
+                getattr(interceptor, method)(*arguments, **more.get(position, {}))
             except Exception as error:
                 self._complain(position, method, error)
 
@@ -95,19 +105,35 @@ class InterceptorChain(Chain):
         self, interceptors: Sequence[ProducerInterceptor], clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(interceptors, "the record", clock)
+        self._wanting_record = [
+            position
+            for position, interceptor in enumerate(interceptors)
+            if asks_for(interceptor.on_acknowledgement, "record")
+        ]
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         """What the last of them made of `record`."""
         return self.change("on_send", record, ProducerRecord)
 
-    def on_done(self, future: Outcome) -> None:
-        """For `add_done_callback`."""
-        error = future.exception()
-        self.tell("on_acknowledgement", None if error is not None else future.result(), error)
+    def callback_for(self, record: ProducerRecord) -> Callable[[Outcome], None]:
+        """For `add_done_callback` of the future of `record`, as `on_send` gave it. Keeps the record only if an
+        interceptor wants it."""
+        return partial(self._on_done, record) if self._wanting_record else self._on_done_alone
 
-    def on_send_error(self, error: BusError) -> None:
+    def on_send_error(self, record: ProducerRecord, error: Exception) -> None:
         """The record that `on_send` gave was refused by `send` itself: there is no future."""
-        self.tell("on_acknowledgement", None, error)
+        partition = record.partition if type(record.partition) is int else -1
+        self._tell_outcome(RecordMetadata(record.topic, partition, -1, -1, -1), error, record)
+
+    def _on_done_alone(self, future: Outcome) -> None:
+        self._on_done(None, future)
+
+    def _on_done(self, record: ProducerRecord | None, future: Outcome) -> None:
+        self._tell_outcome(future.place(), future.exception(), record)
+
+    def _tell_outcome(self, metadata: RecordMetadata, error: Exception | None, record: ProducerRecord | None) -> None:
+        more = {position: {"record": record} for position in self._wanting_record}
+        self.tell("on_acknowledgement", metadata, error, more=more)
 
 
 class _Complaints:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import logging
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -18,9 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from bus.client.murmur2 import partitions_of_keys
+from bus.client.user_code import asks_for
 from bus.errors import BusError, ErrorCode
-
-logger = logging.getLogger(__name__)
 
 
 class StickyPartitioner:
@@ -82,8 +80,11 @@ class StickyPartitioner:
 class RecordPartitioner(Protocol):
     """Decides for each record that names no partition. Safe to share between threads.
 
-    `available`: the partitions that have a leader now, in order; None if that is not known.
+    `available`: the partitions that serve now, in order; None if that is not known, or not `wants_available`.
     """
+
+    @property
+    def wants_available(self) -> bool: ...
 
     def partition(
         self,
@@ -94,11 +95,11 @@ class RecordPartitioner(Protocol):
         available: Sequence[int] | None = None,
     ) -> int: ...
 
-    def close(self) -> None: ...
-
 
 class RoundRobinPartitioner:
     """The available partitions of each topic in turn, whatever the key; all of them while none is available."""
+
+    wants_available = True
 
     def __init__(self) -> None:
         self._turns: dict[str, itertools.count[int]] = {}
@@ -114,20 +115,17 @@ class RoundRobinPartitioner:
         turn = next(self._turns.setdefault(topic, itertools.count()))
         return available[turn % len(available)] if available else turn % partition_count
 
-    def close(self) -> None:
-        pass
-
 
 class UserPartitioner:
-    """A user's function of (topic, key, value, partition_count), or an object with such a method `partition` and
-    perhaps `close`.
+    """A user's function of (topic, key, value, partition_count), or an object with such a method `partition`. One with
+    a parameter `available` gets the partitions that serve now.
 
     What it raises comes out of `partition`, as does `ValueError` for an answer that is no partition of the topic.
     """
 
     def __init__(self, chooser: Any) -> None:
-        self._chooser = chooser
         self._choose = getattr(chooser, "partition", chooser)
+        self.wants_available = asks_for(self._choose, "available")
 
     def partition(
         self,
@@ -137,7 +135,8 @@ class UserPartitioner:
         partition_count: int,
         available: Sequence[int] | None = None,
     ) -> int:
-        chosen = self._choose(topic, key, value, partition_count)
+        more = {"available": available} if self.wants_available else {}
+        chosen = self._choose(topic, key, value, partition_count, **more)
         try:
             partition = -1 if isinstance(chosen, bool) else operator.index(chosen)
         except TypeError:
@@ -148,16 +147,6 @@ class UserPartitioner:
                 f"found {chosen!r}"
             )
         return partition
-
-    def close(self) -> None:
-        """What it raises is logged."""
-        close = getattr(self._chooser, "close", None)
-        if close is None:
-            return
-        try:
-            close()
-        except Exception:  # a user's code, while everything else is to be closed as well
-            logger.exception("closing the partitioner failed")
 
 
 def record_partitioner_of(partitioner: Any) -> RecordPartitioner | None:

@@ -25,6 +25,7 @@ from bus.client.produce_batch import RECORD_OVERHEAD_BYTES, Headers, RecordFutur
 from bus.client.produce_future import BatchFuture, RunChunk, wait_all
 from bus.client.producer_checks import check_bytes, check_headers, check_partition, check_timestamp, one_batch
 from bus.client.producer_threads import ProducerThreads
+from bus.client.user_code import close_all
 from bus.errors import BusError, ErrorCode
 from bus.serializers import serializer_of
 
@@ -154,11 +155,11 @@ class Producer:
         record = self._interceptors.on_send(record)
         try:
             future = self._put(record, deadline)
-        except BusError as error:
-            self._interceptors.on_send_error(error)
+        except Exception as error:
+            self._interceptors.on_send_error(record, error)
             raise
         if future is not None:
-            future.add_done_callback(self._interceptors.on_done)
+            future.add_done_callback(self._interceptors.callback_for(record))
         return future
 
     def _put(self, record: ProducerRecord, deadline: float | None) -> RecordFuture | None:
@@ -177,7 +178,7 @@ class Producer:
         info = self._topic(topic, partition, time.monotonic() if deadline is None else deadline)
         partition_count = len(info.partitions)
         if partition is None and self._partitioner is not None:
-            available = [number for number in range(partition_count) if self._cluster.leader_address(info, number)]
+            available = self._cluster.available_partitions(info) if self._partitioner.wants_available else None
             partition = self._partitioner.partition(topic, key, value, partition_count, available)
         now_ms = time_ns() // 1_000_000 if timestamp_ms is None else check_timestamp(timestamp_ms)
         try:
@@ -242,17 +243,24 @@ class Producer:
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, then end. What is not acknowledged within `timeout` seconds fails with REQUEST_TIMED_OUT, which says
-        so; 0, and a call in a callback, waits for nothing. Safe to repeat."""
+        so; 0, and a call in a callback, waits for nothing. Then interceptors, serializers and the partitioner are
+        closed, each that has a `close()`, once. Safe to repeat."""
         if self._is_closed:
             return
         self._is_closed = True
         exit_hooks.forget(self)
         if os.getpid() != self._pid:
             return  # everything belongs to the process that made it
-        exit_hooks.end(self._threads, 0.0 if self._sender.is_in_callback else timeout)
-        self._interceptors.close()
-        if self._partitioner is not None:
-            self._partitioner.close()
+        try:
+            exit_hooks.end(self._threads, 0.0 if self._sender.is_in_callback else timeout)
+        finally:
+            self._close_what_was_given()
+
+    def _close_what_was_given(self) -> None:
+        config = self._config
+        given = {f"interceptor {type(one).__name__}": one for one in config.interceptors}
+        given |= {"key_serializer": config.key_serializer, "value_serializer": config.value_serializer}
+        close_all(given | {"partitioner": config.partitioner})
 
     def __enter__(self) -> Producer:
         return self

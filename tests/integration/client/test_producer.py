@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bus import BusError, ErrorCode, Producer
+from bus import BusError, ErrorCode, Producer, ProducerRecord, RecordMetadata
 from bus.arrow_batches import decode_arrow
 from bus.client.murmur2 import partition_of_key
 from tests.support.broker_process import free_port
@@ -790,6 +790,64 @@ def test_short_way_of_a_plain_record_and_the_long_way_of_every_other_give_the_sa
             for partition in range(partitions):
                 mine = [future.result(0).offset for future in futures if future.result(0).partition == partition]
                 assert mine == list(range(len(logs[partition])))
+
+
+def test_interceptor_learns_what_failed_and_where(broker: FakeBroker) -> None:
+    heard: list[tuple[Any, ...]] = []
+
+    class Watching:
+        def on_send(self, record: ProducerRecord) -> ProducerRecord:
+            return record
+
+        def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None, record: ProducerRecord) -> None:
+            name = error.name if isinstance(error, BusError) else type(error).__name__
+            heard.append((metadata.topic, metadata.partition, metadata.offset, name, record.value))
+
+        def close(self) -> None: ...
+
+    broker.cluster.create("t", 3)
+    broker.produce_script.append(Refuse(ErrorCode.INVALID_RECORD))
+    with Producer(broker.address, max_block_ms=20, interceptors=[Watching()], **QUICK) as producer:
+        producer.send("t", b"a", key=b"k").exception(WAIT_S)
+        for topic, value, partition in (("t", b"x" * 2_000_000, 1), ("nowhere", b"b", None), ("t", "text", None)):
+            with pytest.raises((BusError, TypeError)):
+                producer.send(topic, value, partition=partition)
+        producer.send("t", b"c", partition=2).result(WAIT_S)
+        producer.flush(WAIT_S)
+    assert [(*said[:4], said[4][:4]) for said in heard] == [
+        ("t", partition_of_key(b"k", 3), -1, "INVALID_RECORD", b"a"),
+        ("t", 1, -1, "MESSAGE_TOO_LARGE", b"xxxx"),
+        ("nowhere", -1, -1, "REQUEST_TIMED_OUT", b"b"),
+        ("t", -1, -1, "TypeError", "text"),
+        ("t", 2, 0, "NoneType", b"c"),
+    ]
+
+
+def test_what_was_given_is_closed_once_and_a_partitioner_learns_who_serves(broker: FakeBroker) -> None:
+    class Part:
+        closed = 0
+        available: Any = None
+
+        def serialize(self, topic: str, headers: Any, value: Any) -> bytes:
+            return bytes(value)
+
+        def partition(self, topic: str, key: Any, value: Any, partition_count: int, *, available: list[int]) -> int:
+            self.available = available
+            return available[-1]
+
+        def close(self) -> None:
+            self.closed += 1
+
+    broker.cluster.create("t", 3)
+    broker.cluster.move("t", 2, leader_id=9)
+    serializer, partitioner = Part(), Part()
+    producer = Producer(
+        broker.address, key_serializer=serializer, value_serializer=serializer, partitioner=partitioner, **QUICK
+    )
+    assert producer.send("t", b"a").result(WAIT_S).partition == 1
+    producer.close()
+    producer.close()
+    assert (serializer.closed, partitioner.closed, partitioner.available) == (1, 1, [0, 1])
 
 
 def test_many_threads_share_a_producer_and_nothing_is_lost(broker: FakeBroker) -> None:

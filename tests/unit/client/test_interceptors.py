@@ -31,7 +31,7 @@ class Interceptor:
         self._note("on_send", record.value)
         return record._replace(value=record.value + self.mark)
 
-    def on_acknowledgement(self, metadata: RecordMetadata | None, error: BusError | None) -> None:
+    def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
         self._note("on_acknowledgement", metadata, error)
 
     def close(self) -> None:
@@ -39,16 +39,15 @@ class Interceptor:
 
 
 class Done:
-    def __init__(self, outcome: RecordMetadata | BusError) -> None:
-        self._outcome = outcome
+    def __init__(self, place: RecordMetadata, error: BusError | None = None) -> None:
+        self._place = place
+        self._error = error
 
-    def result(self) -> RecordMetadata:
-        if isinstance(self._outcome, BusError):
-            raise self._outcome
-        return self._outcome
+    def place(self) -> RecordMetadata:
+        return self._place
 
     def exception(self) -> BusError | None:
-        return self._outcome if isinstance(self._outcome, BusError) else None
+        return self._error
 
 
 class Clock:
@@ -89,11 +88,28 @@ def test_answer_that_is_no_record_counts_as_broken(answer: Any, caplog: pytest.L
 
 def test_all_learn_of_the_outcome_whoever_is_broken() -> None:
     chain, calls = chain_of(("on_acknowledgement",), ())
-    chain.on_done(Done(METADATA))
-    chain.on_done(Done(ERROR))
-    chain.on_send_error(ERROR)
-    outcomes = [(METADATA, None), (None, ERROR), (None, ERROR)]
+    nowhere = RecordMetadata("orders", -1, -1, -1, -1)
+    in_partition = RecordMetadata("orders", 2, -1, -1, -1)
+    chain.callback_for(RECORD)(Done(METADATA))
+    chain.callback_for(RECORD)(Done(in_partition, ERROR))
+    chain.on_send_error(RECORD, ERROR)
+    chain.on_send_error(RECORD._replace(partition=2), ERROR)
+    outcomes = [(METADATA, None), (in_partition, ERROR), (nowhere, ERROR), (in_partition, ERROR)]
     assert calls == [(mark, "on_acknowledgement", *outcome) for outcome in outcomes for mark in "ab"]
+
+
+def test_one_that_asks_for_the_record_gets_it() -> None:
+    class Asking(Interceptor):
+        def on_acknowledgement(  # type: ignore[override]
+            self, metadata: RecordMetadata, error: Exception | None, record: ProducerRecord
+        ) -> None:
+            self._note("on_acknowledgement", metadata.offset, record)
+
+    calls: list[Any] = []
+    chain = InterceptorChain([Interceptor("a", calls), Asking("b", calls)], Clock())
+    chain.callback_for(RECORD)(Done(METADATA))
+    chain.on_send_error(RECORD, ERROR)
+    assert calls[1::2] == [("b", "on_acknowledgement", 7, RECORD), ("b", "on_acknowledgement", -1, RECORD)]
 
 
 def test_all_are_closed_whoever_is_broken(caplog: pytest.LogCaptureFixture) -> None:
@@ -110,7 +126,7 @@ def test_one_that_breaks_for_every_record_is_logged_now_and_then(caplog: pytest.
         for _ in range(1_000):
             chain.on_send(RECORD)
         assert len(caplog.records) == 1
-        chain.on_done(Done(METADATA))  # another method has a report of its own
+        chain.callback_for(RECORD)(Done(METADATA))  # another method has a report of its own
         assert len(caplog.records) == 2
         clock.now += 30.0
         chain.on_send(RECORD)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter
 from typing import Any
@@ -228,8 +227,19 @@ def test_user_chooses_by_function_or_object() -> None:
     assert by_topic is not None
     assert by_length is not None
     assert (by_topic.partition("orders", None, b"v", 4), by_length.partition("orders", None, b"vvvvv", 4)) == (2, 1)
-    by_topic.close()
-    by_length.close()
+
+
+def test_user_learns_which_partitions_serve_if_it_asks() -> None:
+    class FirstThatServes:
+        def partition(self, topic: str, key: Any, value: Any, partition_count: int, available: list[int]) -> int:
+            return available[0] if available else partition_count - 1
+
+    for chooser in (FirstThatServes(), lambda topic, key, value, count, available=None: (available or [count - 1])[0]):
+        partitioner = UserPartitioner(chooser)
+        assert partitioner.wants_available
+        assert partitioner.partition("orders", None, b"v", 4, [2, 3]) == 2
+        assert partitioner.partition("orders", None, b"v", 4, []) == 3
+    assert not UserPartitioner(lambda *given: 0).wants_available
 
 
 def test_partitioner_of_no_config_is_none() -> None:
@@ -242,24 +252,6 @@ def test_answer_that_is_no_partition_is_refused(answer: Any) -> None:
     with pytest.raises(ValueError, match=r"partition of 'orders' from 0 to 3, found ") as caught:
         UserPartitioner(lambda *_: answer).partition("orders", None, b"v", 4)
     assert repr(answer) in str(caught.value)
-
-
-def test_partitioner_that_fails_to_close_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    class Clinging:
-        closed = 0
-
-        def partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
-            return 0
-
-        def close(self) -> None:
-            self.closed += 1
-            raise OSError("held")
-
-    clinging = Clinging()
-    with caplog.at_level(logging.ERROR):
-        UserPartitioner(clinging).close()
-    assert clinging.closed == 1
-    assert "held" in caplog.text
 
 
 @pytest.mark.parametrize("partitions", [[2, 2, 0, 0, 1], [2, 0, 2, 1, 0], [1, 1, 1, 1, 1]])
