@@ -1,8 +1,8 @@
 """The producer for programs of asyncio.
 
-Guards two promises: the event loop never waits, neither for memory nor for the network, and records keep the order of
-the calls. A call that would have to wait goes to one thread, in line; as long as somebody stands there, all later calls
-line up behind.
+Guards two promises: the event loop never waits, neither for memory nor for the network, and the records of a topic keep
+the order of the calls. A call that would have to wait goes to a thread, in line; as long as a call of its topic stands
+there, all later ones line up behind.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from bus.aio.outcomes import Outcomes
-from bus.aio.waiting_line import WaitingLine
+from bus.aio.waiting_lines import WaitingLines
 from bus.client.configs import ProducerConfig, parse_config
 from bus.client.producer import Producer as BlockingProducer
 from bus.client.values import BatchMetadata, RecordMetadata
@@ -70,7 +70,7 @@ class Producer:
         self._max_block_s = max_block_s
         self._clock = clock
         self._line_max = line_max
-        self._line = WaitingLine()
+        self._lines = WaitingLines()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._outcomes: Outcomes | None = None
         self._closing: asyncio.Future[None] | None = None
@@ -95,7 +95,7 @@ class Producer:
         call = (topic, value, key, headers, partition, timestamp_ms)
         _, outcomes = self._here()
         future = outcomes.new_future()
-        if self._line.length == 0:
+        if not self._lines.has(topic):
             try:
                 pending = self._blocking._send_now(*call)
             except Exception as error:
@@ -104,7 +104,7 @@ class Producer:
             if pending is not None:
                 pending.add_done_callback(outcomes.callback_for(future))
                 return future
-        self._line_up(outcomes, future, partial(self._send_in_turn, call, self._clock() + self._max_block_s))
+        self._line_up(topic, outcomes, future, partial(self._send_in_turn, call, self._clock() + self._max_block_s))
         return future
 
     def send_batch(
@@ -113,7 +113,7 @@ class Producer:
         """Accept many records, as `bus.Producer.send_batch`, in a thread, which encodes them; otherwise as `send`."""
         _, outcomes = self._here()
         future = outcomes.new_future()
-        self._line_up(outcomes, future, partial(self._blocking.send_batch, topic, table, partition))
+        self._line_up(topic, outcomes, future, partial(self._blocking.send_batch, topic, table, partition))
         return future
 
     def _here(self) -> tuple[asyncio.AbstractEventLoop, Outcomes]:
@@ -126,16 +126,18 @@ class Producer:
         return loop, self._outcomes
 
     def _line_up(
-        self, outcomes: Outcomes, future: asyncio.Future[Any], hand_over: Callable[[], PendingOutcome]
+        self, topic: str, outcomes: Outcomes, future: asyncio.Future[Any], hand_over: Callable[[], PendingOutcome]
     ) -> None:
         if self._closing is not None:
             outcomes.refuse(future, BusError(ErrorCode.INVALID_REQUEST, "this producer is closed"))
-        elif self._line.length >= self._line_max:
+        elif not isinstance(topic, str):
+            outcomes.refuse(future, TypeError(f"expected topic as text, found {type(topic).__name__}"))
+        elif self._lines.length >= self._line_max:
             full = f"expected fewer than {self._line_max} calls that wait for buffer.memory or metadata, found as many"
             full += ": await some of the futures first"
             outcomes.refuse(future, BusError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, full))
         else:
-            self._line.join(partial(self._let_in, future, hand_over), partial(self._turn_away, future))
+            self._lines.join(topic, partial(self._let_in, future, hand_over), partial(self._turn_away, future))
 
     # ------------------------------------------------------------ on the line's thread
 
@@ -176,13 +178,13 @@ class Producer:
             await asyncio.shield(self._closing)
             return
         sent = outcomes.unresolved()
-        await loop.run_in_executor(None, self._flush, self._line.mark(), timeout)
+        await loop.run_in_executor(None, self._flush, self._lines.mark(), timeout)
         # The outcomes are there; that the loop has been told of them may take a moment more.
         await _wait_for_those_not_done(sent, None)
 
-    def _flush(self, marker: concurrent.futures.Future[None], timeout: float | None) -> None:
+    def _flush(self, markers: Sequence[concurrent.futures.Future[None]], timeout: float | None) -> None:
         deadline = self._deadline(timeout)
-        if not _is_reached(marker, timeout):
+        if not _are_reached(markers, timeout):
             raise TimeoutError(f"expected all records to be let in within {timeout} s, found some in line")
         self._blocking.flush(self._left(deadline))
 
@@ -191,17 +193,17 @@ class Producer:
         repeat; goes on if who awaits it is cancelled."""
         loop, outcomes = self._here()
         if self._closing is None:
-            self._closing = loop.run_in_executor(None, self._close, self._line.mark(), timeout)
+            self._closing = loop.run_in_executor(None, self._close, self._lines.mark(), timeout)
         await asyncio.shield(self._closing)
         await _wait_for_those_not_done(outcomes.unresolved(), _LAST_OUTCOMES_S)
 
-    def _close(self, marker: concurrent.futures.Future[None], timeout: float | None) -> None:
+    def _close(self, markers: Sequence[concurrent.futures.Future[None]], timeout: float | None) -> None:
         deadline = self._deadline(timeout)
-        _is_reached(marker, timeout)
+        _are_reached(markers, timeout)
         try:
             self._blocking.close(self._left(deadline))
         finally:
-            self._line.end()
+            self._lines.end()
 
     def _deadline(self, timeout: float | None) -> float | None:
         return None if timeout is None else self._clock() + timeout
@@ -246,9 +248,5 @@ async def _wait_for_those_not_done(futures: Sequence[asyncio.Future[Any]], timeo
         await asyncio.wait(left, timeout=timeout_s)
 
 
-def _is_reached(marker: concurrent.futures.Future[None], timeout: float | None) -> bool:
-    try:
-        marker.result(timeout)
-    except concurrent.futures.TimeoutError:
-        return False
-    return True
+def _are_reached(markers: Sequence[concurrent.futures.Future[None]], timeout: float | None) -> bool:
+    return not concurrent.futures.wait(markers, timeout).not_done

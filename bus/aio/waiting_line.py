@@ -21,18 +21,18 @@ class WaitingLine:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="bus-aio-producer")
         self._waiting: deque[tuple[Call, Call]] = deque()
         self._is_called = False  # the thread was asked to look, and has not yet
-        # Each is written under the hand of one thread only.
-        self._joined = 0
-        self._served = 0
+        # How many so far. Each is written under the hand of one thread only; who was abandoned is never served.
+        self.joined = 0
+        self.served = 0
 
     @property
     def length(self) -> int:
         """How many wait, the one whose call is being made included."""
-        return self._joined - self._served
+        return self.joined - self.served
 
     def join(self, call: Call, abandon: Call) -> None:
         """`call` is made on the line's thread, or `abandon` by `end`. Neither may raise."""
-        self._joined += 1
+        self.joined += 1
         # First join, then ask: whoever finds `_is_called` set knows that the thread looks afterwards.
         self._waiting.append((call, abandon))
         if not self._is_called:
@@ -60,7 +60,7 @@ class WaitingLine:
             except BaseException:  # the thread's edge: the others must have their turn
                 logger.exception("a call in line failed")
             finally:
-                self._served += 1
+                self.served += 1
 
     def end(self) -> None:
         """Abandon who still waits; nobody may join any more. A call that is being made goes on. From any thread."""

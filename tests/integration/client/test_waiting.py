@@ -115,6 +115,20 @@ def test_asyncio_producer_waits_for_a_broker_that_starts_later(watched: Watched)
     asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
 
 
+def test_topic_that_an_asyncio_producer_waits_for_holds_up_no_other_one(broker: FakeBroker) -> None:
+    broker.cluster.create("t")
+
+    async def scenario() -> None:
+        async with aio.Producer(broker.address, **QUICK) as producer:
+            late = [producer.send("late", b"%d" % number) for number in range(3)]
+            assert (await producer.send("t", b"a")).offset == 0
+            assert not any(future.done() for future in late)
+            broker.cluster.create("late")
+            assert [(await future).offset for future in late] == [0, 1, 2]
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
+
+
 def test_the_first_call_after_a_broker_has_come_succeeds_though_many_have_failed() -> None:
     address = f"127.0.0.1:{free_port()}"
     with Admin(address, retries=0, reconnect_backoff_ms=HOUR_MS) as admin:
