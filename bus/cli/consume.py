@@ -1,7 +1,7 @@
 """`bus consume`: the records of topics, in each partition's order, to standard output.
 
 Follows the topics until it is told to stop, as kcat does, unless `--exit` or `--max` ends it. Guards one promise: a
-record is printed once and whole, and what was printed is flushed before the command waits for more. As a member of a
+record is printed once and whole (record_output.py), before the command waits for more. As a member of a
 group it prints what the group gives it: consume_group.py.
 """
 
@@ -18,7 +18,8 @@ from bus.cli.groups import BusCommand
 from bus.cli.interrupts import sigterm_as_interrupt
 from bus.cli.options import address_option, choose_partitions, complete_groups, count_of, topic_argument
 from bus.cli.positions import Place, Position, PositionType
-from bus.cli.record_format import FORMAT_HELP, Writer, compile_format
+from bus.cli.record_format import FORMAT_HELP, compile_format
+from bus.cli.record_output import RecordOutput
 from bus.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -91,17 +92,19 @@ def consume(
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--format") from None
     names = list(dict.fromkeys(topics))
-    if group is None:
-        counts = _read_alone(address, names, position, partitions, count_max, is_finite, write)
-    else:
-        reset = _check_member(position, partitions)
-        tell = _say_nothing if quiet else _say
-        counts = _read_as_member(address, names, group, reset, count_max, is_finite, write, tell)
+    reset = "" if group is None else _check_member(position, partitions)
     printed = 0
     try:
-        with sigterm_as_interrupt(), contextlib.closing(counts):
-            for count in counts:
-                printed = count
+        with sigterm_as_interrupt() as interrupts:
+            output = RecordOutput(sys.stdout, write, interrupts)
+            if group is None:
+                counts = _read_alone(address, names, position, partitions, count_max, is_finite, output)
+            else:
+                tell = _say_nothing if quiet else _say
+                counts = _read_as_member(address, names, group, reset, count_max, is_finite, output, tell)
+            with contextlib.closing(counts):
+                for count in counts:
+                    printed = count
     except KeyboardInterrupt:
         if is_finite:
             raise  # it is how a follower is meant to be ended, but this one was to print all
@@ -126,7 +129,7 @@ def _read_alone(
     partitions: Sequence[int],
     count_max: int | None,
     is_finite: bool,
-    write: Writer,
+    output: RecordOutput,
 ) -> Generator[int, None, None]:
     from bus.client.consumer import Consumer
 
@@ -138,7 +141,7 @@ def _read_alone(
         ends = consumer.end_offsets(chosen) if is_finite else None
         consumer.assign(chosen)
         seek(consumer, chosen, position)
-        yield from _print_records(consumer, ends, count_max, write)
+        yield from _print_records(consumer, ends, count_max, output)
 
 
 def _check_member(position: Position, partitions: Sequence[int]) -> str:
@@ -159,7 +162,7 @@ def _read_as_member(
     reset: str,
     count_max: int | None,
     is_finite: bool,
-    write: Writer,
+    output: RecordOutput,
     tell: Callable[[str], None],
 ) -> Generator[int, None, None]:
     from bus.cli.consume_group import GroupPrinter
@@ -175,7 +178,7 @@ def _read_as_member(
     ) as consumer:
         for topic in topics:
             consumer.partitions_for(topic)  # one that does not exist is refused; a subscription would wait for it
-        printer = GroupPrinter(consumer, write, is_finite=is_finite, tell=tell)
+        printer = GroupPrinter(consumer, output, is_finite=is_finite, tell=tell)
         printer.subscribe(topics)
         try:
             yield from printer.run(records_per_poll=_RECORDS_PER_POLL, count_max=count_max)
@@ -206,11 +209,10 @@ def seek(consumer: Consumer, partitions: Sequence[TopicPartition], position: Pos
 
 
 def _print_records(
-    consumer: Consumer, ends: Mapping[TopicPartition, int] | None, count_max: int | None, write: Writer
+    consumer: Consumer, ends: Mapping[TopicPartition, int] | None, count_max: int | None, output: RecordOutput
 ) -> Iterator[int]:
     """Print, and say how many there are by now, until `ends` are reached or `count_max` were printed."""
     count = 0
-    output = sys.stdout.buffer
     reached = {(partition.topic, partition.partition): end for partition, end in (ends or {}).items()}
     left = {partition for partition, end in (ends or {}).items() if consumer.position(partition) < end}
     while (count_max is None or count < count_max) and (ends is None or left):
@@ -221,7 +223,6 @@ def _print_records(
             done = {partition for partition in left if consumer.position(partition) >= ends[partition]}
             consumer.pause(done)
             left -= done
-        output.write(b"".join(map(write, records)))
-        output.flush()
+        output.write(records)
         count += len(records)
         yield count

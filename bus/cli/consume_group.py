@@ -1,19 +1,18 @@
 """`bus consume --group`: the records that a group gives this member, until it leaves.
 
-Guards one promise: an offset is committed only when its record was printed and flushed, so whoever reads the output
-gets every record at least once, whatever ends the command. Commits by itself: the consumer's auto-commit would also
-commit what could not be printed any more.
+Guards one promise: an offset is committed when the operating system has taken all bytes of its record, and not before,
+so the reader of the output gets every record at least once, whatever ends the command. Commits by itself: the
+consumer's auto-commit would also commit what could not be printed any more.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bus.cli.group_rows import assignment_text
-from bus.cli.record_format import Writer
+from bus.cli.record_output import RecordOutput
 from bus.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -30,9 +29,11 @@ class GroupPrinter:
     With `is_finite` it ends where each of its partitions ended when it was given to it.
     """
 
-    def __init__(self, consumer: Consumer, write: Writer, *, is_finite: bool, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, consumer: Consumer, output: RecordOutput, *, is_finite: bool, tell: Callable[[str], None]
+    ) -> None:
         self._consumer = consumer
-        self._write = write
+        self._output = output
         self._is_finite = is_finite
         self._tell = tell
         self._is_assigned = False  # between a revocation and the next assignment it has nothing, but is not done
@@ -49,10 +50,8 @@ class GroupPrinter:
         while (count_max is None or count < count_max) and not self._is_done():
             wanted = records_per_poll if count_max is None else min(records_per_poll, count_max - count)
             records = self._within_ends(self._consumer.poll(_POLL_MS, wanted))
-            sys.stdout.buffer.write(b"".join(map(self._write, records)))
-            sys.stdout.buffer.flush()
-            for record in records:
-                self._printed[TopicPartition(record.topic, record.partition)] = record.offset + 1
+            self._output.write(records)
+            self._note_printed()
             count += len(records)
             if self._printed and time.monotonic() >= self._committed_at + _COMMIT_INTERVAL_S:
                 self._consumer.commit(self._printed, asynchronous=True)
@@ -61,9 +60,18 @@ class GroupPrinter:
 
     def commit(self) -> None:
         """What was printed, now. Raises `BusError`."""
+        self._note_printed()
         if self._printed:
             self._consumer.commit(self._printed)
             self._note_committed()
+
+    def _note_printed(self) -> None:
+        """Of the last batch, which an interrupt may have ended anywhere, and this too. Once only: its partitions may be
+        lost later."""
+        batch = self._output.batch
+        for record in batch.records[: batch.count]:
+            self._printed[TopicPartition(record.topic, record.partition)] = record.offset + 1
+        self._output.forget()
 
     def _note_committed(self) -> None:
         self._printed = {}

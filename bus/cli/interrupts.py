@@ -1,6 +1,7 @@
-"""SIGTERM for commands that have something to put in order when they end.
+"""Ctrl-C and SIGTERM for commands that have something to put in order when they end.
 
-Guards one promise: whoever stops such a command with SIGTERM, as supervisors do, gets what Ctrl-C gives at a terminal.
+Guards two promises: whoever stops such a command with SIGTERM, as supervisors do, gets what Ctrl-C gives at a terminal;
+and what is done while interrupts are held is done as a whole, with what it says of itself.
 """
 
 from __future__ import annotations
@@ -12,18 +13,46 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+class Interrupts:
+    """Raises `KeyboardInterrupt(number)` for a signal, at once or when it is held no more."""
+
+    def __init__(self) -> None:
+        self._is_held = False
+        self._pending: int | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """For moments, not for what may wait: a second Ctrl-C does not come through either."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+            number, self._pending = self._pending, None
+        if number is not None:
+            raise KeyboardInterrupt(signal.Signals(number))
+
+    def take(self, number: int, frame: FrameType | None) -> None:
+        """A signal's handler."""
+        if not self._is_held:
+            raise KeyboardInterrupt(signal.Signals(number))
+        self._pending = number
+
+
 @contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """Within the block SIGTERM raises `KeyboardInterrupt(SIGTERM)`. Outside of the main thread it does nothing."""
+def sigterm_as_interrupt() -> Iterator[Interrupts]:
+    """Within the block SIGTERM, as Ctrl-C, raises `KeyboardInterrupt` with the signal. A signal that the process was
+    started to ignore stays ignored; outside of the main thread it does nothing."""
+    interrupts = Interrupts()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield interrupts
         return
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    wanted = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        wanted.append(signal.SIGINT)
+    before = {number: signal.signal(number, interrupts.take) for number in wanted}
     try:
-        yield
+        yield interrupts
     finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(signal.Signals(number))
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -142,6 +142,38 @@ def test_members_share_the_partitions_and_leave_at_once_on_ctrl_c_and_sigterm(
             member.wait(timeout=30)
 
 
+@pytest.mark.parametrize("is_waiting", [True, False], ids=["pipe waits", "pipe does not wait"])
+def test_a_line_is_printed_whole_and_committed_or_neither_however_slowly_it_is_taken(
+    broker: BrokerProcess, is_waiting: bool
+) -> None:
+    """As in a container, where PYTHONUNBUFFERED is set: standard output has no buffer, and a write may be short."""
+    topic, group, count = f"slow-{is_waiting}".lower(), f"slow-{is_waiting}", 100_000
+    fill(broker, topic, {0: count})
+    printed = b""
+    for number in (signal.SIGTERM, None):
+        read, write = os.pipe()
+        os.set_blocking(write, is_waiting)
+        member = subprocess.Popen(
+            [sys.executable, "-m", "bus", "consume", topic, "--group", group, "--exit"],
+            stdout=write,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **environment(broker)},
+        )
+        os.close(write)
+        begun = len(printed)
+        while piece := os.read(read, 50_021):
+            printed += piece
+            if number is not None and len(printed) > begun + 200_000:
+                member.send_signal(number)
+                number = None
+        os.close(read)
+        member.wait(timeout=30)
+        assert printed.endswith(b"\n")
+        [(_, _, offset, _)] = lags(broker, group)
+        assert offset == printed.count(b"\n")
+    assert printed.splitlines() == [b"%s-0 %d" % (topic.encode(), number) for number in range(count)]
+
+
 def test_offsets_are_reset_and_read_again(broker: BrokerProcess) -> None:
     fill(broker, "again", {0: 5})
     done(broker, "consume", "again", "--group", "again", "--exit")
