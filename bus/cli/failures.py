@@ -48,8 +48,12 @@ def report_failure(error: click.ClickException | click.Abort | BrokenPipeError) 
         return EXIT_BROKEN_PIPE
     if isinstance(error, click.Abort):
         return EXIT_INTERRUPTED
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.ctx.get_help())
+        return 0
     if not isinstance(error, click.UsageError):
         error.show()
+        drop_output()
         return error.exit_code
     message = error.format_message()
     _write_error(message[:1].lower() + message[1:])
@@ -120,7 +124,15 @@ def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.find_root().meta[_DEBUG] = True
 
 
+def drop_output() -> None:
+    """What cannot be printed, which may be the failure that was told, must not fail once more at the end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _close_stdout()
+
+
 def _close_stdout() -> None:
-    """Nobody reads any more: what is still buffered must not raise again while the interpreter ends."""
-    with suppress(BrokenPipeError, ValueError):
+    """The reader has gone away: what is still buffered must not raise again while the interpreter ends."""
+    with suppress(OSError, ValueError):
         sys.stdout.close()

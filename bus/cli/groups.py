@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from bus.cli.failures import debug_option, report_failure, translated_failures
+from bus.cli.failures import Failure, debug_option, describe_failure, report_failure, translated_failures
 from bus.client.first_contact import broker_needed
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
@@ -71,6 +71,17 @@ class BusGroup(click.Group):
         except (click.ClickException, click.Abort, BrokenPipeError) as error:
             status = report_failure(error)
         sys.exit(status if isinstance(status, int) else 0)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Help and versions are printed while it is made."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise Failure(describe_failure(error) or str(error)) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         if ctx.parent is not None:

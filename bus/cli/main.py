@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from bus.cli.groups import LazyGroup
+from bus.cli.standard_streams import prepare_streams
 
 _COMMANDS = {
     "serve": ("bus.cli.serve:serve", "Run a broker on a folder."),
@@ -49,4 +50,5 @@ def cli() -> None:
 
 
 def main() -> None:
+    prepare_streams()
     cli(prog_name="bus")

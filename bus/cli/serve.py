@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bus.cli.failures import drop_output
 from bus.cli.groups import BusCommand
 from bus.config_keys import ConfigError
 
@@ -84,8 +85,10 @@ def _announce(broker: Broker) -> None:
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
     count = len(cluster.state.topics)
     topics = "1 topic" if count == 1 else f"{count} topics"
-    click.echo(f"ready: {host}:{endpoint.port} serves {cluster.storage.root_url} ({topics})")
-    sys.stdout.flush()
+    try:
+        click.echo(f"ready: {host}:{endpoint.port} serves {cluster.storage.root_url} ({topics})")
+    except OSError:  # that it cannot be told is no reason to stop
+        drop_output()
 
 
 def _parse_setting(text: str) -> tuple[str, str]:

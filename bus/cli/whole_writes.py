@@ -17,7 +17,7 @@ _FILE_CHUNK_BYTES = 1 << 20
 
 
 class Descriptor:
-    """One descriptor to write to; it stays open."""
+    """One descriptor to write to, that of standard output; it stays open."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -37,6 +37,10 @@ class Descriptor:
             return os.write(self.number, data[: self._chunk_bytes])
         except BlockingIOError:
             return 0  # other processes may fill the same pipe
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, "standard output") from None
 
 
 class WholeOutput(io.RawIOBase):
