@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from bus.aio.consumer_thread import ConsumerThread
+from bus.client.configs import MISSING
 from bus.client.consumer import CLOSE_TIMEOUT_S, ToCommit, offsets_to_commit
 from bus.client.consumer import Consumer as BlockingConsumer
 from bus.client.in_hand import InHand
@@ -56,7 +57,7 @@ class Consumer:
     before the first call.
     """
 
-    def __init__(self, address: str | list[str], **configs: Any) -> None:
+    def __init__(self, address: str | list[str] = MISSING, **configs: Any) -> None:
         self._blocking = BlockingConsumer(address, **configs)
         self._thread = ConsumerThread("bus-aio-consumer")
         self._lock = threading.Lock()

@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from bus.aio.outcomes import Outcomes
 from bus.aio.waiting_lines import WaitingLines
-from bus.client.configs import ProducerConfig, parse_config
+from bus.client.arguments import check_timeout, check_topic
+from bus.client.configs import MISSING, ProducerConfig, parse_config
 from bus.client.producer import Producer as BlockingProducer
 from bus.client.values import BatchMetadata, RecordMetadata
 from bus.errors import BusError, ErrorCode
@@ -52,7 +53,7 @@ class Producer:
     INVALID_CONFIG. No connection is made before the first call.
     """
 
-    def __init__(self, address: str | list[str], **configs: Any) -> None:
+    def __init__(self, address: str | list[str] = MISSING, **configs: Any) -> None:
         config = parse_config(ProducerConfig, configs)
         self._begin(BlockingProducer(address, **configs), config.max_block_ms / 1000, time.monotonic, _LINE_MAX)
 
@@ -95,7 +96,7 @@ class Producer:
         call = (topic, value, key, headers, partition, timestamp_ms)
         _, outcomes = self._here()
         future = outcomes.new_future()
-        if not self._lines.has(topic):
+        if not isinstance(topic, str) or not self._lines.has(topic):
             try:
                 pending = self._blocking._send_now(*call)
             except Exception as error:
@@ -113,6 +114,11 @@ class Producer:
         """Accept many records, as `bus.Producer.send_batch`, in a thread, which encodes them; otherwise as `send`."""
         _, outcomes = self._here()
         future = outcomes.new_future()
+        try:
+            check_topic(topic)
+        except BusError as error:
+            outcomes.refuse(future, error)
+            return future
         self._line_up(topic, outcomes, future, partial(self._blocking.send_batch, topic, table, partition))
         return future
 
@@ -130,8 +136,6 @@ class Producer:
     ) -> None:
         if self._closing is not None:
             outcomes.refuse(future, BusError(ErrorCode.INVALID_REQUEST, "this producer is closed"))
-        elif not isinstance(topic, str):
-            outcomes.refuse(future, TypeError(f"expected topic as text, found {type(topic).__name__}"))
         elif self._lines.length >= self._line_max:
             full = f"expected fewer than {self._line_max} calls that wait for buffer.memory or metadata, found as many"
             full += ": await some of the futures first"
@@ -174,6 +178,7 @@ class Producer:
         Raises `TimeoutError` after `timeout` seconds.
         """
         loop, outcomes = self._here()
+        timeout = check_timeout(timeout)
         if self._closing is not None:
             await asyncio.shield(self._closing)
             return
@@ -192,6 +197,7 @@ class Producer:
         """Flush, then end. What is not acknowledged within `timeout` seconds fails with REQUEST_TIMED_OUT. Safe to
         repeat; goes on if who awaits it is cancelled."""
         loop, outcomes = self._here()
+        timeout = check_timeout(timeout)
         if self._closing is None:
             self._closing = loop.run_in_executor(None, self._close, self._lines.mark(), timeout)
         await asyncio.shield(self._closing)

@@ -16,13 +16,27 @@ from bus.client import offset_targets as targets
 from bus.client.admin_groups import GroupAdmin
 from bus.client.admin_logs import LogAdmin
 from bus.client.admin_views import ViewAdmin
+from bus.client.arguments import (
+    INT_64_MAX,
+    check_configs,
+    check_integer,
+    check_items,
+    check_mapping,
+    check_text,
+    check_texts,
+    check_topic,
+    check_topic_partition,
+    check_topic_partitions,
+    offsets_by_partition,
+    wrong_type,
+)
 from bus.client.cluster import Cluster, error_of
-from bus.client.configs import AdminConfig, parse_addresses, parse_config
+from bus.client.configs import MISSING, AdminConfig, parse_addresses, parse_config
 from bus.client.connections import NotConnected
 from bus.client.failures import raise_failures
 from bus.client.group_calls import GroupCalls
 from bus.client.group_values import CommittedOffset, GroupDescription, GroupListing
-from bus.client.list_offsets import OffsetQuestion, list_offsets
+from bus.client.list_offsets import AtVersion, OffsetQuestion, list_offsets
 from bus.client.log_values import DeletedRecords, MaintainedLog
 from bus.client.values import (
     BrokerInfo,
@@ -37,11 +51,12 @@ from bus.client.values import (
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.json_views import JsonView
-from bus.model import TopicPartition
+from bus.model import MAX_TIMESTAMP, TopicPartition
 from bus.point_in_time import Bound
 
 ResultT = TypeVar("ResultT")
 
+_ALL_RECORDS = -1
 _RESOURCE_TYPES = {"topic": pb.RESOURCE_TYPE_TOPIC, "broker": pb.RESOURCE_TYPE_BROKER}
 _OPERATIONS = {
     "set": pb.ALTER_OPERATION_SET,
@@ -58,7 +73,7 @@ class Admin:
     and the others are done.
     """
 
-    def __init__(self, address: str | list[str], **configs: Any) -> None:
+    def __init__(self, address: str | list[str] = MISSING, **configs: Any) -> None:
         self._config = parse_config(AdminConfig, configs)
         self._cluster = Cluster(parse_addresses(address), self._config)
         calls = GroupCalls(self._cluster, timeout_ms=self._config.default_api_timeout_ms, retries=self._config.retries)
@@ -75,9 +90,9 @@ class Admin:
                 pb.NewTopic(
                     name=topic.name,
                     partitions=-1 if topic.partitions is None else topic.partitions,
-                    configs={name: config_text(value) for name, value in topic.configs.items()},
+                    configs=check_configs("configs", topic.configs),
                 )
-                for topic in topics
+                for topic in check_items("topics", topics, _check_new_topic, "NewTopic")
             ],
             validate_only=validate_only,
         )
@@ -86,12 +101,13 @@ class Admin:
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Delete them with all their records. The files go in the background."""
-        wanted = list(names)
+        wanted = check_texts("names", names)
         self._change("DeleteTopics", pb.DeleteTopicsRequest(topics=wanted), lambda response: response.topics)
         self._cluster.forget(wanted)
 
     def create_partitions(self, totals: Mapping[str, int], validate_only: bool = False) -> None:
         """Grow topics to new totals. Keys are spread anew: a key's later records may go to another partition."""
+        totals = check_mapping("totals", totals, check_text, check_integer, "from topic to number of partitions")
         request = pb.CreatePartitionsRequest(
             topics=[pb.NewPartitions(name=name, partitions=total) for name, total in totals.items()],
             validate_only=validate_only,
@@ -106,7 +122,7 @@ class Admin:
 
     def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicDescription]:
         """These topics, or all, by name. Raises UNKNOWN_TOPIC_OR_PARTITION for a name that is no topic."""
-        wanted = [] if names is None else list(names)
+        wanted = [] if names is None else check_texts("names", names)
         if names is not None and not wanted:
             return {}
         response = self._describe(wanted)
@@ -119,7 +135,7 @@ class Admin:
         self, name: str = "", kind: str = "topic", keys: Sequence[str] = ()
     ) -> list[ConfigDescription]:
         """The configs of a topic, or with `kind` "broker" of a broker (`name` empty: the one that answers)."""
-        request = pb.DescribeConfigsRequest(resources=[_resource(name, kind)], keys=keys)
+        request = pb.DescribeConfigsRequest(resources=[_resource(name, kind)], keys=check_texts("keys", keys))
         response = self._ask("DescribeConfigs", request)
         raise_failures([(r.resource.name, r.error_code, r.error_message) for r in response.resources])
         return [_config_description(entry) for result in response.resources for entry in result.entries]
@@ -138,10 +154,10 @@ class Admin:
         """Incremental: set `changes`, give `delete` back to their defaults, `append` to and `subtract` from lists;
         what is not named keeps its value. All of it is done, or nothing."""
         operations = [
-            *(_operation("set", key, value) for key, value in (changes or {}).items()),
-            *(_operation("delete", key, "") for key in delete),
-            *(_operation("append", key, value) for key, value in (append or {}).items()),
-            *(_operation("subtract", key, value) for key, value in (subtract or {}).items()),
+            *(_operation("set", key, value) for key, value in check_configs("changes", changes or {}).items()),
+            *(_operation("delete", key, "") for key in check_texts("delete", delete)),
+            *(_operation("append", key, value) for key, value in check_configs("append", append or {}).items()),
+            *(_operation("subtract", key, value) for key, value in check_configs("subtract", subtract or {}).items()),
         ]
         request = pb.AlterConfigsRequest(
             resources=[pb.AlterConfigsResource(resource=_resource(name, kind), operations=operations)],
@@ -159,7 +175,7 @@ class Admin:
         Raises OFFSET_OUT_OF_RANGE for an offset beyond the high watermark, POLICY_VIOLATION where `cleanup.policy` is
         compact alone, INVALID_TOPIC_EXCEPTION for the bus's own topics.
         """
-        return self._logs.delete_records(offsets)
+        return self._logs.delete_records(offsets_by_partition("offsets", offsets, _check_offset_or_all))
 
     def maintain_log(
         self, topic: str, action: str, partitions: Collection[int] | None = None
@@ -171,7 +187,9 @@ class Admin:
         its end if any failed: POLICY_VIOLATION for "compact" where `cleanup.policy` has no compact. There is no
         deadline. Who closes the iterator ends the call: partitions that were not begun stay as they are.
         """
-        return self._logs.maintain(topic, action, partitions)
+        if partitions is not None:
+            partitions = check_items("partitions", partitions, check_integer, "integers")
+        return self._logs.maintain(check_topic(topic), action, partitions)
 
     def swap_files(
         self,
@@ -191,8 +209,10 @@ class Admin:
         has changed. Is not repeated: after REQUEST_TIMED_OUT, NETWORK_EXCEPTION or KAFKA_STORAGE_ERROR the table tells
         whether the swap took place.
         """
-        swapped = TopicPartition(topic, partition)
-        return self._logs.swap_files(swapped, removes, adds, kind, timeout_s=timeout_ms / 1000)
+        swapped = TopicPartition(check_topic(topic), check_integer("partition", partition))
+        removes, adds = check_texts("removes", removes), check_texts("adds", adds)
+        timeout_s = check_integer("timeout_ms", timeout_ms, 1) / 1000
+        return self._logs.swap_files(swapped, removes, adds, kind, timeout_s=timeout_s)
 
     # ------------------------------------------------------------ views
 
@@ -212,11 +232,13 @@ class Admin:
         `columns` of the records are shown too: without them partition, offset, timestamp, key, and `_corrupt`, the
         value where it is no JSON object. Raises INVALID_REQUEST for a name that is taken and a schema that cannot be.
         """
-        return self._views.create(name, topic, schema, columns, replace=replace, validate_only=validate_only)
+        texts = (check_text("name", name), check_topic(topic), check_text("schema", schema))
+        shown = None if columns is None else check_texts("columns", columns)
+        return self._views.create(*texts, shown, replace=replace, validate_only=validate_only)
 
     def delete_view(self, name: str) -> None:
         """The topic stays as it is. Raises INVALID_REQUEST if there is no such view."""
-        self._views.delete(name)
+        self._views.delete(check_text("name", name))
 
     def list_views(self) -> list[JsonView]:
         """All of them, sorted by name."""
@@ -227,6 +249,7 @@ class Admin:
     def list_offsets(self, wanted: Mapping[TopicPartition, OffsetQuestion]) -> dict[TopicPartition, ListedOffset]:
         """For each partition a timestamp in milliseconds (the first offset at or after it), or -1 latest,
         -2 earliest, -3 the record with the largest timestamp; or `AtVersion`: the high watermark at that version."""
+        wanted = offsets_by_partition("wanted", wanted, _check_question)
         return list_offsets(self._cluster, wanted, timeout_s=self._config.default_api_timeout_ms / 1000)
 
     def describe_cluster(self) -> ClusterDescription:
@@ -243,7 +266,7 @@ class Admin:
 
     def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
         """All groups, or those in one of `states`, sorted by id."""
-        wanted = list(states)
+        wanted = check_texts("states", states)
         found: dict[str, GroupListing] = {}
         deadline = self._deadline()
         for broker in self._describe(deadline=deadline).brokers:
@@ -253,11 +276,11 @@ class Admin:
 
     def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
         """By id, in the order of `group_ids`. Raises GROUP_ID_NOT_FOUND for an id that is no group's."""
-        return self._groups.describe(group_ids)
+        return self._groups.describe(check_texts("group_ids", group_ids))
 
     def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Delete them with their offsets. Raises NON_EMPTY_GROUP for a group that has members."""
-        self._groups.delete(group_ids)
+        self._groups.delete(check_texts("group_ids", group_ids))
 
     @overload
     def list_group_offsets(
@@ -274,23 +297,23 @@ class Admin:
     ) -> Any:
         """What one group has committed, or several, by id: of these partitions, or of all. A partition of which nothing
         is committed is not in the answer, nor is any of a group that does not exist."""
+        if partitions is not None:
+            partitions = check_topic_partitions("partitions", partitions)
         if isinstance(group_ids, str):
             return self._groups.fetch_offsets([group_ids], partitions)[group_ids]
-        return self._groups.fetch_offsets(group_ids, partitions)
+        return self._groups.fetch_offsets(check_texts("group_ids", group_ids), partitions)
 
     def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
         """Commit for a group that has no member; one that does not exist comes to be. Raises UNKNOWN_MEMBER_ID if it
         has members."""
-        committed = {
-            partition: offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-            for partition, offset in offsets.items()
-        }
+        committed = offsets_by_partition("offsets", offsets, _check_committed)
         if committed:
-            self._groups.commit_offsets(group_id, committed)
+            self._groups.commit_offsets(check_text("group_id", group_id), committed)
 
     def delete_group_offsets(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
         """Forget what the group committed there. Raises GROUP_SUBSCRIBED_TO_TOPIC where a member subscribes."""
-        self._groups.delete_offsets(group_id, partitions)
+        named = check_topic_partitions("partitions", partitions)
+        self._groups.delete_offsets(check_text("group_id", group_id), named)
 
     def remove_members(
         self,
@@ -301,8 +324,11 @@ class Admin:
         reason: str = "removed by an administrator",
     ) -> None:
         """Put these members out of the group, or all if none is named. One that lives joins again by itself."""
-        leaving = [pb.LeavingMember(member_id=member_id, reason=reason) for member_id in member_ids]
-        leaving += [pb.LeavingMember(group_instance_id=one, reason=reason) for one in group_instance_ids]
+        check_text("group_id", group_id)
+        check_text("reason", reason)
+        leaving = [pb.LeavingMember(member_id=one, reason=reason) for one in check_texts("member_ids", member_ids)]
+        static = check_texts("group_instance_ids", group_instance_ids)
+        leaving += [pb.LeavingMember(group_instance_id=one, reason=reason) for one in static]
         if not leaving:
             members = self.describe_groups([group_id])[group_id].members
             leaving = [
@@ -333,7 +359,9 @@ class Admin:
         Raises INVALID_REQUEST if the group exists; if two callers create it at the same time, the later offsets count.
         """
         target = _starting_point(start, offsets_of, timestamp_ms, at_version)
-        self._check_no_group(group_id)
+        if topics is not None:
+            topics = check_items("topics", topics, _check_topic_or_partition, "text or TopicPartition")
+        self._check_no_group(check_text("group_id", group_id))
         partitions = self._partitions_to_start(topics, offsets_of)
         planned = targets.plan_offsets(self, group_id, partitions, target)
         if not planned:
@@ -417,21 +445,14 @@ class Admin:
         )
 
 
-def config_text(value: object) -> str:
-    """A config value as Kafka writes it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))
-    return str(value)
-
-
 def _starting_point(
     start: str | None, offsets_of: str | None, timestamp_ms: int | None, at_version: Bound | None
 ) -> targets.OffsetTarget:
     places: dict[str, targets.OffsetTarget] = {"earliest": targets.ToEarliest(), "latest": targets.ToLatest()}
-    if start is not None and start not in places:
+    if start is not None and (not isinstance(start, str) or start not in places):
         raise BusError(ErrorCode.INVALID_REQUEST, f"expected a start of earliest or latest, found {start!r}")
+    if timestamp_ms is not None:
+        check_integer("timestamp_ms", timestamp_ms, 0, INT_64_MAX)
     given = [
         target
         for target in (
@@ -451,13 +472,43 @@ def _starting_point(
 
 
 def _resource(name: str, kind: str) -> pb.ConfigResource:
-    if kind not in _RESOURCE_TYPES:
+    if not isinstance(kind, str) or kind not in _RESOURCE_TYPES:
         raise BusError(ErrorCode.INVALID_REQUEST, f"expected a resource kind topic or broker, found {kind!r}")
+    check_text("name", name)
     return pb.ConfigResource(type=_RESOURCE_TYPES[kind], name=name)
 
 
-def _operation(operation: str, name: str, value: object) -> pb.AlterConfigOp:
-    return pb.AlterConfigOp(name=name, operation=_OPERATIONS[operation], value=config_text(value))
+def _operation(operation: str, name: str, value: str) -> pb.AlterConfigOp:
+    return pb.AlterConfigOp(name=name, operation=_OPERATIONS[operation], value=value)
+
+
+def _check_new_topic(name: str, value: Any) -> NewTopic:
+    if not isinstance(value, NewTopic):
+        raise wrong_type(f"{name} as a NewTopic", value, f"give NewTopic({value!r})" if isinstance(value, str) else "")
+    return value
+
+
+def _check_topic_or_partition(name: str, value: Any) -> str | TopicPartition:
+    return check_topic_partition(name, value) if isinstance(value, TopicPartition) else check_text(name, value)
+
+
+def _check_offset_or_all(name: str, value: Any) -> int:
+    return check_integer(name, value, _ALL_RECORDS, INT_64_MAX)
+
+
+def _check_question(name: str, value: Any) -> OffsetQuestion:
+    if isinstance(value, AtVersion):
+        check_integer(f"the version of {name}", value.version, 0, INT_64_MAX)
+        return value
+    return check_integer(name, value, MAX_TIMESTAMP, INT_64_MAX)
+
+
+def _check_committed(name: str, value: Any) -> OffsetAndMetadata:
+    committed = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+    check_integer(name, committed.offset, 0, INT_64_MAX)
+    check_text(f"the metadata of {name}", committed.metadata)
+    check_integer(f"the leader epoch of {name}", committed.leader_epoch, -1)
+    return committed
 
 
 def _topic_description(topic: pb.TopicMetadata) -> TopicDescription:

@@ -113,7 +113,7 @@ class LogAdmin:
 
     def maintain(self, topic: str, action: str, partitions: Collection[int] | None) -> Results:
         """Begins at once; the iterator tells."""
-        if action not in ACTIONS:
+        if not isinstance(action, str) or action not in ACTIONS:
             raise BusError(ErrorCode.INVALID_REQUEST, f"expected an action {_one_of(ACTIONS)}, found {action!r}")
         deadline = time.monotonic() + self._timeout_s
         info = self._cluster.wait_topic(topic, timeout_s=self._timeout_s)
@@ -137,7 +137,7 @@ class LogAdmin:
         self, partition: TopicPartition, removes: Sequence[str], adds: Sequence[str], kind: str, *, timeout_s: float
     ) -> int:
         """Returns the version that has the new files."""
-        if kind not in SWAP_KINDS:
+        if not isinstance(kind, str) or kind not in SWAP_KINDS:
             raise BusError(ErrorCode.INVALID_REQUEST, f"expected a kind {_one_of(SWAP_KINDS)}, found {kind!r}")
         request = pb.SwapFilesRequest(
             topic=partition.topic,

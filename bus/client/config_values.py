@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -35,7 +35,7 @@ def choice(choices: Mapping[Any, Any]) -> Check:
     """A spelling, and what it means."""
 
     def check(value: Any) -> Any:
-        if isinstance(value, bool) or value not in choices:
+        if isinstance(value, bool) or not isinstance(value, Hashable) or value not in choices:
             raise ValueError("one of " + ", ".join(map(repr, choices)))
         return choices[value]
 
@@ -111,21 +111,27 @@ def duration_ms(value: str) -> int | None:
 
 
 def serializer(value: Any) -> Any:
-    if value is not None and not callable(value) and not callable(getattr(value, "serialize", None)):
+    if value is not None and not _is_function_or_has("serialize", value):
         raise ValueError("None, a function of the value, or an object with serialize(topic, headers, value)")
     return value
 
 
 def deserializer(value: Any) -> Any:
-    if value is not None and not callable(value) and not callable(getattr(value, "deserialize", None)):
+    if value is not None and not _is_function_or_has("deserialize", value):
         raise ValueError("None, a function of the bytes, or an object with deserialize(topic, headers, data)")
     return value
 
 
+def _is_function_or_has(method: str, value: Any) -> bool:
+    if isinstance(value, type) and hasattr(value, method):
+        return False  # a class in place of its instance: it fails only when the first record comes
+    return callable(value) or callable(getattr(value, method, None))
+
+
 def partitioner(value: Any) -> Any:
-    if value is None or value == "round_robin":
+    if value is None or (isinstance(value, str) and value == "round_robin"):
         return value
-    if isinstance(value, str) or not (callable(value) or callable(getattr(value, "partition", None))):
+    if isinstance(value, str) or not _is_function_or_has("partition", value):
         raise ValueError(
             "None, 'round_robin', a function of (topic, key, value, partition_count), or an object with such a "
             "method partition()"

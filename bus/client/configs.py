@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from bus.client import config_values as values
 from bus.client import consumer_config, producer_config
+from bus.client.arguments import WrongType
 from bus.client.config_values import ANY_MILLISECONDS, SOME_MILLISECONDS, Check, conflict, integer, setting
 from bus.client.consumer_config import ConsumerConfig
 from bus.client.producer_config import ProducerConfig
@@ -50,9 +51,16 @@ _GRPC_SOCKETS = "gRPC sizes and keeps its own connections"
 _OWN_METRICS = "metrics are read with metrics(), all of them, whenever you like"
 _NO_SECURITY = "connections are neither encrypted nor authenticated in this version"
 
+_FIRST_ARGUMENT = 'give the address as the first argument, as in Producer("127.0.0.1:9094")'
+
+# Given in place of an address that is missing.
+MISSING: Any = None
+
 # Kafka's names that a user may well bring along and that are not honoured, each with what to do instead.
 _NOT_SUPPORTED = {
-    "bootstrap_servers": "give the address as the first argument",
+    "bootstrap_servers": _FIRST_ARGUMENT,
+    "bootstrap.servers": _FIRST_ARGUMENT,
+    "address": _FIRST_ARGUMENT,
     "group_protocol": "groups rebalance by Kafka's classic protocol",
     "group_remote_assignor": "the group's leader assigns: give partition_assignment_strategy",
     "check_crcs": "every batch is checked when it is opened",
@@ -90,7 +98,7 @@ def parse_config(kind: type[ConfigT], given: Mapping[str, Any]) -> ConfigT:
             raise BusError(ErrorCode.INVALID_CONFIG, _unknown_config(kind, name, list(checks)))
         try:
             checked[name] = checks[name](value)
-        except (ValueError, TypeError) as expected:
+        except ValueError as expected:
             raise BusError(ErrorCode.INVALID_CONFIG, f"{name}: expected {expected}, found {value!r}") from None
     config: Any = _reconcile_backoffs(kind(**checked), checked)
     if isinstance(config, ProducerConfig):
@@ -128,13 +136,30 @@ def _reconcile_backoffs(config: ConfigT, given: Collection[str]) -> ConfigT:
     return config
 
 
-def parse_addresses(address: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
+def parse_addresses(address: Any) -> tuple[str, ...]:
     """`"host:port"`, several of them in one text with commas between, or a list. Raises `BusError` INVALID_CONFIG."""
     if isinstance(address, str):
         address = address.split(",")
-    addresses = tuple(part.strip() for part in address)
-    for part in addresses or ("",):
+    if not isinstance(address, (list, tuple)):
+        raise _no_address(address)
+    addresses = [part.strip() if isinstance(part, str) else part for part in address]
+    for part in addresses or [""]:
+        if not isinstance(part, str):
+            raise _no_address(part)
         host, colon, port = part.rpartition(":")
-        if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
+        if not (host and colon and port.isdecimal() and port.isascii() and 0 < int(port) < 65536):
             raise BusError(ErrorCode.INVALID_CONFIG, f"expected an address as host:port, found {part!r}")
-    return addresses
+        if any(sign in host for sign in "/\\@?# \t\r\n"):
+            raise BusError(
+                ErrorCode.INVALID_CONFIG, f"expected an address as host:port, without scheme and path, found {part!r}"
+            )
+    return tuple(addresses)
+
+
+def _no_address(found: Any) -> WrongType:
+    """A program brought the way of another client along, or forgot the address."""
+    example = f"{_FIRST_ARGUMENT}, and settings by their names behind it"
+    kind = "none" if found is None else type(found).__name__
+    return WrongType(
+        ErrorCode.INVALID_CONFIG, f"expected an address as host:port, or a list of them, found {kind}: {example}"
+    )

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from bus.client.assigned_partition import AssignedPartition
 from bus.client.cluster import Cluster
-from bus.client.configs import ConsumerConfig, parse_addresses, parse_config
+from bus.client.configs import MISSING, ConsumerConfig, parse_addresses, parse_config
 from bus.client.consumer_interceptors import ConsumerInterceptorChain
 from bus.client.consumer_metrics import ConsumerMetrics, Gauge
 from bus.client.deserialization import Deserializers, RecordDeserializationError
@@ -58,7 +58,7 @@ class Consumer(OneThread):
     position is no longer, or not yet, in the log. No connection is made before the first call that needs one.
     """
 
-    def __init__(self, address: str | list[str], **configs: Any) -> None:
+    def __init__(self, address: str | list[str] = MISSING, **configs: Any) -> None:
         super().__init__()
         self._config = parse_config(ConsumerConfig, configs)
         self._addresses = parse_addresses(address)

@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from bus.client import exit_hooks
+from bus.client.arguments import check_integer, check_timeout, check_topic
 from bus.client.cluster import Cluster, TopicInfo
-from bus.client.configs import ProducerConfig, parse_addresses, parse_config
+from bus.client.configs import MISSING, ProducerConfig, parse_addresses, parse_config
 from bus.client.interceptors import InterceptorChain, ProducerRecord
 from bus.client.partitioning import record_partitioner_of
 from bus.client.produce_batch import RECORD_OVERHEAD_BYTES, Headers, RecordFuture, headers_bytes
@@ -47,7 +48,7 @@ class Producer:
     No connection is made before the first call.
     """
 
-    def __init__(self, address: str | list[str], **configs: Any) -> None:
+    def __init__(self, address: str | list[str] = MISSING, **configs: Any) -> None:
         self._config = parse_config(ProducerConfig, configs)
         self._cluster = Cluster(parse_addresses(address), self._config)
         self._threads = ProducerThreads(self._cluster, self._config)
@@ -99,7 +100,7 @@ class Producer:
             if key is not None:
                 size += len(key)
             with self._lock:
-                batch = self._open.get(topic)
+                batch = self._open.get(topic) if type(topic) is str else None
                 if batch is not None and (key is None or batch.keys is not None):
                     size += batch.size_bytes
                     if size <= batch.limit_bytes:
@@ -129,7 +130,7 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> RecordFuture | None:
         """As `send`; None, and nothing was done, if it would have to wait for memory or metadata."""
-        info = self._cluster.cached_topic(topic)
+        info = self._cluster.cached_topic(check_topic(topic))
         if info is None or (isinstance(partition, int) and partition >= len(info.partitions)):
             return None
         if not self._sender.has_room():
@@ -165,10 +166,12 @@ class Producer:
     def _put(self, record: ProducerRecord, deadline: float | None) -> RecordFuture | None:
         """Check, serialize and hand over. `deadline` None: does not wait, but returns None."""
         topic, value, key, headers, partition, timestamp_ms = record
+        check_topic(topic)
         value = check_bytes("value", self._serialize_value(topic, headers, value))
         key = check_bytes("key", self._serialize_key(topic, headers, key))
         headers = check_headers(headers)
         partition = check_partition(partition)
+        timestamp_ms = None if timestamp_ms is None else check_timestamp(timestamp_ms)
         size = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + headers_bytes(headers or ())
         if size > self._config.max_request_size:
             raise BusError(
@@ -180,7 +183,7 @@ class Producer:
         if partition is None and self._partitioner is not None:
             available = self._cluster.available_partitions(info) if self._partitioner.wants_available else None
             partition = self._partitioner.partition(topic, key, value, partition_count, available)
-        now_ms = time_ns() // 1_000_000 if timestamp_ms is None else check_timestamp(timestamp_ms)
+        record_ms = time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         try:
             with self._lock:
                 return self._sender.add(
@@ -189,7 +192,7 @@ class Producer:
                     key,
                     headers,
                     partition,
-                    now_ms,
+                    record_ms,
                     size_bytes=size,
                     partition_count=partition_count,
                     deadline=deadline,
@@ -211,6 +214,7 @@ class Producer:
         """
         deadline = time.monotonic() + self._config.max_block_ms / 1000
         self._check_process()
+        check_topic(topic)
         batch = one_batch(table)
         partition = check_partition(partition)
         if batch.num_rows == 0:
@@ -231,6 +235,7 @@ class Producer:
         behind it.
         """
         self._check_process()
+        timeout = check_timeout(timeout)
         if self._sender.is_in_callback:
             raise BusError(ErrorCode.INVALID_REQUEST, "expected flush() outside of callbacks: it would wait for itself")
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -245,6 +250,7 @@ class Producer:
         """Flush, then end. What is not acknowledged within `timeout` seconds fails with REQUEST_TIMED_OUT, which says
         so; 0, and a call in a callback, waits for nothing. Then interceptors, serializers and the partitioner are
         closed, each that has a `close()`, once. Safe to repeat."""
+        timeout = check_timeout(timeout)
         if self._is_closed:
             return
         self._is_closed = True
@@ -274,6 +280,7 @@ class Producer:
         """The partition numbers of `topic`. Waits up to max.block.ms for a broker and for the topic. Raises
         `BusError`."""
         self._check_process()
+        check_topic(topic)
         info = self._topic(topic, None, time.monotonic() + self._config.max_block_ms / 1000)
         return list(range(len(info.partitions)))
 
@@ -289,6 +296,8 @@ class Producer:
         deadline = time.monotonic() + self._config.max_block_ms / 1000
         if self._config.name is None:
             raise BusError(ErrorCode.INVALID_REQUEST, 'expected a producer with a name (name="..."), found none')
+        check_topic(topic)
+        partition = check_integer("partition", partition, 0)
         info = self._topic(topic, partition, deadline)
         return self._threads.last_sequence(info, partition, deadline)
 

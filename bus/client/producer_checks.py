@@ -6,14 +6,16 @@ Found out at the call: what cannot be encoded would stop the records behind it.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
+from bus.client.arguments import no_record
 from bus.client.produce_batch import Headers
 from bus.errors import BusError, ErrorCode
+from bus.model import TIMESTAMP_MS_MAX
 
-_TIMESTAMP_MAX_MS = (2**63 - 1) // 1000  # the log keeps microseconds
 _COLUMNS = ("value", "key", "headers", "timestamp")
 
 
@@ -23,25 +25,26 @@ def check_bytes(name: str, data: Any) -> bytes | None:
         return data
     if isinstance(data, (bytes, bytearray, memoryview)):
         return bytes(data)
-    raise TypeError(
-        f"expected {name} as bytes or None, found {type(data).__name__}: encode it, or give the producer a serializer"
-    )
+    raise no_record(f"{name} as bytes or None", data, "encode it, or give the producer a serializer")
 
 
 def check_headers(headers: Any) -> Headers | None:
     """Raises TypeError or ValueError."""
-    if not headers:
+    if headers is None:
         return None
+    if isinstance(headers, (str, bytes, Mapping)) or not isinstance(headers, Iterable):
+        hint = "give list(headers.items())" if isinstance(headers, Mapping) else ""
+        raise no_record("headers as a list of pairs (name, value)", headers, hint)
     checked: list[tuple[str, bytes | None]] = []
     for header in headers:
         if not isinstance(header, (tuple, list)) or len(header) != 2:
-            raise TypeError(f"expected headers as pairs (name, value), found {header!r}")
+            raise no_record("headers as a list of pairs (name, value)", header, repr(header))
         name, data = header
         if not isinstance(name, str):
-            raise TypeError(f"expected a header's name as text, found {type(name).__name__}")
+            raise no_record("a header's name as text", name)
         name.encode()  # a lone surrogate has no bytes: UnicodeEncodeError says where it is
         checked.append((name, check_bytes(f"header {name!r}", data)))
-    return checked
+    return checked or None
 
 
 def check_partition(partition: Any) -> int | None:
@@ -49,17 +52,17 @@ def check_partition(partition: Any) -> int | None:
     if partition is None or type(partition) is int:
         return partition
     if isinstance(partition, bool) or not hasattr(partition, "__index__"):
-        raise TypeError(f"expected partition as an integer, found {type(partition).__name__}")
+        raise no_record("partition as an integer or None", partition)
     return operator.index(partition)
 
 
 def check_timestamp(timestamp_ms: Any) -> int:
     """Raises TypeError, or `BusError` INVALID_TIMESTAMP."""
     if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int):
-        raise TypeError(f"expected timestamp_ms as an integer, found {type(timestamp_ms).__name__}")
-    if not 0 <= timestamp_ms <= _TIMESTAMP_MAX_MS:
+        raise no_record("timestamp_ms as an integer, milliseconds since 1970", timestamp_ms)
+    if not 0 <= timestamp_ms <= TIMESTAMP_MS_MAX:
         raise BusError(
-            ErrorCode.INVALID_TIMESTAMP, f"expected a timestamp from 0 to {_TIMESTAMP_MAX_MS} ms, found {timestamp_ms}"
+            ErrorCode.INVALID_TIMESTAMP, f"expected a timestamp from 0 to {TIMESTAMP_MS_MAX} ms, found {timestamp_ms}"
         )
     return timestamp_ms
 
@@ -67,7 +70,7 @@ def check_timestamp(timestamp_ms: Any) -> int:
 def one_batch(table: Any) -> pa.RecordBatch:
     """The table as one batch, copied only if it is in pieces. Raises TypeError, or `BusError` INVALID_RECORD."""
     if not isinstance(table, (pa.Table, pa.RecordBatch)):
-        raise TypeError(f"expected a pyarrow Table or RecordBatch, found {type(table).__name__}")
+        raise no_record("a pyarrow Table or RecordBatch", table)
     names = table.schema.names
     unknown = [name for name in names if name not in _COLUMNS]
     if "value" not in names or unknown or len(set(names)) != len(names):

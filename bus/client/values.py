@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from bus.client.arguments import check_configs, check_integer, check_topic, wrong_type
 from bus.model import TimestampType
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -86,14 +87,43 @@ class GroupMetadata:
     group_instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+# What other clients call the arguments of NewTopic, and what they do not have here.
+_NOT_OF_NEW_TOPIC = {
+    "num_partitions": "the argument is partitions",
+    "partition_count": "the argument is partitions",
+    "replication_factor": "there is none: the storage keeps the tables",
+    "replica_assignments": "there is none: the storage keeps the tables",
+    "replica_assignment": "there is none: the storage keeps the tables",
+    "topic_configs": "the argument is configs",
+    "config": "the argument is configs",
+    "topic": "the argument is name",
+}
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class NewTopic:
     """`partitions` None: the broker's `num.partitions`. Config values are written as Kafka writes them; True is
-    "true", numbers are decimal."""
+    "true", numbers are decimal. Raises `BusError` INVALID_REQUEST for what is no topic at all."""
 
     name: str
-    partitions: int | None = None
-    configs: Mapping[str, object] = field(default_factory=dict)
+    partitions: int | None
+    configs: Mapping[str, object]
+
+    def __init__(
+        self,
+        name: str,
+        partitions: int | None = None,
+        configs: Mapping[str, object] | None = None,
+        **others: object,
+    ) -> None:
+        for other, value in others.items():
+            hint = _NOT_OF_NEW_TOPIC.get(other, "there is no such argument")
+            raise wrong_type(f"name, partitions and configs of a NewTopic, not {other}", value, hint)
+        configs = {} if configs is None else configs
+        object.__setattr__(self, "name", check_topic(name))
+        object.__setattr__(self, "partitions", None if partitions is None else check_integer("partitions", partitions))
+        check_configs("configs", configs)
+        object.__setattr__(self, "configs", configs)
 
 
 @dataclass(frozen=True, slots=True)

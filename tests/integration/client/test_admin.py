@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bus import Admin, BusError, ErrorCode, NewTopic, TopicPartition
-from bus.client.admin import config_text
+from bus.client.arguments import config_text
 from tests.support.fake_broker import BreakStream, FakeBroker
 
 
