@@ -1,17 +1,22 @@
 """The dead letter topic: where records go that could not be processed, as they were, with the reason beside them.
 
-Guards two promises. A dead letter has the very bytes of its record: where keys or values were deserialized, it is read
-from the log again. And it is in the log, acknowledged, before the record counts as done. The topic is created when the
-first dead letter comes, with as many partitions as the record's; a dead letter goes to the partition of the same
-number, or where its key belongs if there is none.
+Guards three promises. A dead letter has the very bytes of its record: where keys or values were deserialized, it is
+read from the log again. It is in the log, acknowledged, before the record counts as done. And no record blocks what is
+behind it because its letter is too large: then the letter goes without the headers that were added, the text of the
+error first, and at last as the settings say. The topic is created when the first dead letter comes, with as many
+partitions as the record's, and room for the headers; a dead letter goes to the partition of the same number, or where
+its key belongs if there is none.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 
 from bus.client.admin import Admin
+from bus.client.cluster import Backoff
 from bus.client.consumer import Consumer
 from bus.client.processing.error_decisions import FailedAt
 from bus.client.processing.settings import ProcessingSettings
@@ -21,8 +26,15 @@ from bus.client.values import ConsumerRecord, Headers, NewTopic
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 
+logger = logging.getLogger(__name__)
+
 _ERROR_TEXT_MAX = 1_000
-_READ_TIMEOUT_MS = 30_000
+_ATTEMPT_TIMEOUT_MS = 30_000  # of each step of an attempt to send a letter
+_SEND_TIMEOUT_S = 120.0  # as long as a producer's delivery.timeout.ms: a broker that restarts stops no run
+_ADDED_BYTES_MAX = 16_384  # of the headers that are added, with names and ids as long as they may be
+_SIZE_MAX = 1 << 30  # the broker says what is too large
+_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+_ERROR_HEADER = "bus.dlq.exception"
 
 
 class DeadLetters:
@@ -35,53 +47,135 @@ class DeadLetters:
         self._settings = settings
         self._group_id = group_id
         self._is_deserialized = is_deserialized
-        self._lock = threading.Lock()
+        self._creating = threading.Lock()  # held while a broker is asked
+        self._lock = threading.Lock()  # of the producer; never held so long
+        self._closed = threading.Event()
         self._producer: Producer | None = None
+        self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._partition_counts: dict[str, int] = {}  # of dead letter topics
 
     def send(self, work: Work, error: BaseException) -> None:
-        """Returns when the broker has it. Raises what keeps it from being sent."""
-        with self._lock:
-            topic = self._settings.dead_letter_topic_of(work.record.topic)
-            count = self._partition_counts.get(topic)
-            if count is None:
-                count = self._partition_counts[topic] = self._ensure_topic(topic, work.record.topic)
-            if self._producer is None:
-                self._producer = Producer(self._addresses, client_id="bus-dead-letters")
-            producer = self._producer
-            is_raw = work.failure is not None or not self._is_deserialized
-            raw = work.record if is_raw else self._read_again(work.partition, work.record.offset)
+        """Returns when the broker has it. Raises what keeps it from being sent; what may pass, a broker that restarts
+        above all, only when it has not passed for two minutes."""
+        deadline = time.monotonic() + _SEND_TIMEOUT_S
+        topic = self._settings.dead_letter_topic_of(work.record.topic)
+        attempt = 0
+        while True:
+            try:
+                return self._send_once(topic, work, error)
+            except BusError as failed:
+                delay_s = self._backoff.seconds(attempt)
+                if not failed.retriable or time.monotonic() + delay_s >= deadline:
+                    raise
+                logger.warning("%s offset %d: its dead letter is sent again: %s", *_place(work), failed)
+                attempt += 1
+                if self._closed.wait(delay_s):
+                    raise
+            self._partition_counts.pop(topic, None)  # it may have been deleted
+
+    def _send_once(self, topic: str, work: Work, error: BaseException) -> None:
+        count, producer = self._prepared(topic, work.record.topic)
+        is_raw = work.failure is not None or not self._is_deserialized
+        raw = work.record if is_raw else self._read_again(work.partition, work.record.offset)
         partition = work.partition.partition if work.partition.partition < count else None
-        headers = [*raw.headers, *dead_letter_headers(work, error, self._group_id)]
-        producer.send(topic, raw.value, raw.key, headers, partition=partition).result()
+        refused: BusError | None = None
+        for letter in self._letters(raw, dead_letter_headers(work, error, self._group_id)):
+            try:
+                producer.send(topic, letter.value, letter.key, letter.headers, partition=partition).result()
+            except BusError as failed:
+                if failed.code not in _TOO_LARGE:
+                    raise
+                refused = failed
+                logger.warning("%s offset %d: its dead letter is made smaller: %s", *_place(work), failed)
+            else:
+                return
+        assert refused is not None, "one form of the letter was tried"
+        if self._settings.dead_letter_too_large != "skip":
+            raise refused
+        logger.error("%s offset %d: skipped, and there is no dead letter: %s", *_place(work), refused)
+
+    def _letters(self, raw: ConsumerRecord, added: Headers) -> Iterator[ConsumerRecord]:
+        """Forms of the letter, each smaller than the one before."""
+        yield raw._replace(headers=[*raw.headers, *added])
+        yield raw._replace(headers=[*raw.headers, *(header for header in added if header[0] != _ERROR_HEADER)])
+        yield raw
+        if self._settings.dead_letter_too_large == "without_value":
+            size = sum(len(data) for data in (raw.key, raw.value) if data is not None)
+            left_out = ("bus.dlq.left_out_bytes", str(size).encode())
+            yield raw._replace(key=None, value=None, headers=[*added, left_out])
 
     def close(self) -> None:
+        """Ends the sending that is under way."""
+        self._closed.set()
         with self._lock:
             producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()
 
+    def _prepared(self, topic: str, source: str) -> tuple[int, Producer]:
+        """How many partitions the dead letter topic has, which is created if need be, and who sends there."""
+        with self._creating:
+            count = self._partition_counts.get(topic)
+            if count is None:
+                count = self._partition_counts[topic] = self._ensure_topic(topic, source)
+        with self._lock:
+            if self._closed.is_set():
+                raise BusError(ErrorCode.INVALID_REQUEST, "the run is over, no dead letter is sent any more")
+            if self._producer is None:
+                self._producer = Producer(
+                    self._addresses,
+                    client_id="bus-dead-letters",
+                    max_request_size=_SIZE_MAX,
+                    buffer_memory=_SIZE_MAX,
+                    max_block_ms=_ATTEMPT_TIMEOUT_MS,
+                    request_timeout_ms=_ATTEMPT_TIMEOUT_MS // 2,
+                    delivery_timeout_ms=_ATTEMPT_TIMEOUT_MS,
+                )
+            return count, self._producer
+
     def _ensure_topic(self, topic: str, source: str) -> int:
-        with Admin(self._addresses) as admin:
-            count = len(admin.describe_topics([source])[source].partitions)
+        with Admin(self._addresses, default_api_timeout_ms=_ATTEMPT_TIMEOUT_MS) as admin:
             try:
-                admin.create_topics([NewTopic(topic, partitions=count)])
+                return _partition_count(admin, topic)
             except BusError as error:
-                if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
-            return len(admin.describe_topics([topic])[topic].partitions)
+            _create_topic(admin, topic, source)
+            return _partition_count(admin, topic)
 
     def _read_again(self, partition: TopicPartition, offset: int) -> ConsumerRecord:
         with Consumer(self._addresses, client_id="bus-dead-letters", auto_offset_reset="none") as reader:
             reader.assign([partition])
             reader.seek(partition, offset)
-            records = reader.poll(_READ_TIMEOUT_MS, max_records=1)
-        if not records or records[0].offset != offset:
-            found = f"offset {records[0].offset}" if records else "nothing"
+            records = reader.poll(_ATTEMPT_TIMEOUT_MS, max_records=1)
+        if not records:
+            raise BusError(ErrorCode.REQUEST_TIMED_OUT, f"{partition}: offset {offset} could not be read once more")
+        if records[0].offset != offset:
             raise BusError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition}: expected offset {offset} once more, found {found}"
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{partition}: expected offset {offset} once more, found offset {records[0].offset}",
             )
         return records[0]
+
+
+def _partition_count(admin: Admin, topic: str) -> int:
+    return len(admin.describe_topics([topic])[topic].partitions)
+
+
+def _create_topic(admin: Admin, topic: str, source: str) -> None:
+    """As `source`, with room for the headers that are added. Another one may have been faster."""
+    (limit,) = admin.describe_configs(source, keys=["max.message.bytes"])
+    room = min(int(limit.value) + _ADDED_BYTES_MAX, 2**31 - 1)
+    new = NewTopic(topic, partitions=_partition_count(admin, source), configs={"max.message.bytes": room})
+    try:
+        admin.create_topics([new])
+    except BusError as error:
+        if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise
+
+
+def _place(work: Work) -> tuple[TopicPartition, int]:
+    return work.partition, work.record.offset
 
 
 def dead_letter_headers(work: Work, error: BaseException, group_id: str) -> Headers:
@@ -90,7 +184,7 @@ def dead_letter_headers(work: Work, error: BaseException, group_id: str) -> Head
     record = work.record
     return [
         ("bus.dlq.reason", failed_at.value.encode()),
-        ("bus.dlq.exception", f"{type(error).__qualname__}: {error}"[:_ERROR_TEXT_MAX].encode(errors="replace")),
+        (_ERROR_HEADER, f"{type(error).__qualname__}: {error}"[:_ERROR_TEXT_MAX].encode(errors="replace")),
         ("bus.dlq.attempts", str(work.attempt).encode()),
         ("bus.dlq.group", group_id.encode()),
         ("bus.dlq.topic", record.topic.encode()),

@@ -27,11 +27,13 @@ from bus.errors import BusError, ErrorCode
 Order = Literal["partition", "key", "none"]
 AckMode = Literal["record", "batch", "time", "count", "count_time", "manual", "manual_immediate"]
 ErrorPolicy = Literal["stop", "skip", "retry", "dead_letter"]
+LargeLetterPolicy = Literal["without_value", "skip", "stop"]
 ErrorCallback = Callable[[ConsumerRecord, BaseException, int], ErrorPolicy]
 
 ORDERS: tuple[Order, ...] = ("partition", "key", "none")
 ACK_MODES: tuple[AckMode, ...] = ("record", "batch", "time", "count", "count_time", "manual", "manual_immediate")
 ERROR_POLICIES: tuple[ErrorPolicy, ...] = ("stop", "skip", "retry", "dead_letter")
+LARGE_LETTER_POLICIES: tuple[LargeLetterPolicy, ...] = ("without_value", "skip", "stop")
 RETRIES_MAX = 2**31 - 1
 
 
@@ -73,6 +75,10 @@ class ProcessingSettings:
     retry_backoff_max_ms: int = setting(10_000, ANY_MILLISECONDS)
     dead_letter_topic: str | Callable[[str], str] = field(
         default="{topic}.dlq", metadata=checked_by(_dead_letter_topic)
+    )
+    # When a letter without any added header is larger than its topic takes.
+    dead_letter_too_large: LargeLetterPolicy = field(
+        default="without_value", metadata=checked_by(_one_of(LARGE_LETTER_POLICIES))
     )
     drain_timeout_ms: int = setting(30_000, ANY_MILLISECONDS)
     # Of one partition: records that wait, are with a worker, or are done behind one that is not.
