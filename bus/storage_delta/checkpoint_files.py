@@ -86,15 +86,20 @@ def decode_checkpoint(version: int, data: bytes) -> CheckpointContent:
 class CheckpointSummary:
     action_count: int
     paths: frozenset[str]  # of the live files
+    txns: Mapping[str, int]  # how far each application has come
 
 
 def summarize_checkpoint(data: bytes) -> CheckpointSummary:
     """Enough to judge a new checkpoint by, at a fraction of the cost of decoding it. Raises `MalformedCheckpoint`."""
     try:
-        table = TRIALS.open_bytes(data).read(["add.path"])
+        table = TRIALS.open_bytes(data).read(["add.path", "txn.appId", "txn.version"])
+        txns = _rows_of(table, "txn")
         return CheckpointSummary(
             action_count=table.num_rows,
             paths=frozenset(map(unquote, _rows_of(table, "add").field("path").to_pylist())),
+            txns=dict(zip(txns.field("appId").to_pylist(), txns.field("version").to_pylist(), strict=True))
+            if len(txns)
+            else {},
         )
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None

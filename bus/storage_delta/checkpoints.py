@@ -1,20 +1,30 @@
 """When a checkpoint is due, and having one written by `deltalake`.
 
-Guards two promises: `_last_checkpoint` never names a checkpoint that is not whole and on the disk; and a checkpoint
-names a removed data file for as long as that is there. Never touches a version. The work is done by a fresh handle on a
-copy of the log's end, which costs less than keeping one in step, outside the interpreter's lock.
+Guards two promises: `_last_checkpoint` never names a checkpoint that is not whole, on the disk, and what the versions
+add up to, its `txn` actions included; and a checkpoint names a removed data file for as long as that is there. Never
+touches a version. The work is done by a fresh handle on a copy of the log's end, which costs less than keeping one in
+step, outside the interpreter's lock.
 """
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import deltalake
 
 from bus.errors import StorageFault
-from bus.storage_delta.actions import LAST_CHECKPOINT, LOG_FOLDER, checkpoint_name, version_name
+from bus.storage_delta.actions import (
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    MalformedCommit,
+    checkpoint_name,
+    decode_commit,
+    version_name,
+)
 from bus.storage_delta.checkpoint_files import (
     CheckpointSummary,
     MalformedCheckpoint,
@@ -49,15 +59,22 @@ def write_checkpoint(store: ObjectStore, folder: str, *, version: int, base_vers
     """Checkpoint `version`, whose live files are `paths`; `base_version` is that of a whole checkpoint before it, -1 if
     there is none. Raises `StorageFault`; then the table is as before."""
     log_folder, name = f"{folder}/{LOG_FOLDER}", checkpoint_name(version)
-    data = _encode_checkpoint(store, log_folder, version, base_version)
     key = f"{log_folder}/{name}"
     try:
-        data = without_removed(data, lambda: _list_names(store, folder))
+        tail = _read_tail(store, log_folder, base_version, version)
+        data = without_removed(_encode_checkpoint(log_folder, tail, version), lambda: _list_names(store, folder))
         store.put(key, data)
-        summary = _check(data, store.get(key), frozenset(paths))
-    except MalformedCheckpoint as malformed:
-        store.delete(key)
-        raise StorageFault(f"{key}: {malformed}") from None
+        if (found := store.get(key)) != data:
+            raise MalformedCheckpoint(f"expected the {len(data)} bytes that were written, found {len(found)} others")
+        summary = summarize_checkpoint(data)
+        _check(summary, frozenset(paths), _txns_of(tail))
+    except (MalformedCheckpoint, MalformedCommit, StorageFault) as error:
+        if version != base_version:  # one that was put, and not found to be true, must not stay
+            with contextlib.suppress(StorageFault):
+                store.delete(key)
+        if isinstance(error, StorageFault):
+            raise
+        raise StorageFault(f"{key}: {error}") from None
     store.delete(f"{log_folder}/.{LAST_CHECKPOINT}.crc")
     store.put(
         f"{log_folder}/{LAST_CHECKPOINT}",
@@ -65,35 +82,88 @@ def write_checkpoint(store: ObjectStore, folder: str, *, version: int, base_vers
     )
 
 
+def is_true(store: ObjectStore, log_folder: str, version: int, *, base_version: int) -> bool:
+    """Whether the checkpoint of `version` says what the versions up to it say, from the checkpoint of `base_version` on
+    (-1: from the first one on). Raises `StorageFault` if one of them cannot be read."""
+    try:
+        tail = _read_tail(store, log_folder, base_version, version)
+        found = summarize_checkpoint(store.get(f"{log_folder}/{checkpoint_name(version)}"))
+        _check(found, _paths_of(tail), _txns_of(tail))
+    except (MalformedCheckpoint, MalformedCommit):
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """Files of the log by their names: a checkpoint, if there is one, and the versions after it."""
+
+    base: tuple[str, bytes] | None
+    base_commit: tuple[str, bytes] | None  # the base's own version: a log that begins behind its checkpoint is no log
+    commits: Sequence[tuple[int, bytes]]
+
+
+def _read_tail(store: ObjectStore, log_folder: str, base_version: int, version: int) -> _Tail:
+    def read(name: str) -> tuple[str, bytes]:
+        return name, store.get(f"{log_folder}/{name}")
+
+    has_base = base_version >= 0
+    return _Tail(
+        read(checkpoint_name(base_version)) if has_base else None,
+        read(version_name(base_version)) if has_base else None,
+        [(number, read(version_name(number))[1]) for number in range(base_version + 1, version + 1)],
+    )
+
+
+def _txns_of(tail: _Tail) -> dict[str, int]:
+    """What the `txn` actions add up to. Raises `MalformedCommit`, `MalformedCheckpoint`."""
+    txns = {} if tail.base is None else dict(summarize_checkpoint(tail.base[1]).txns)
+    for version, data in tail.commits:
+        txns.update((name, txn.version) for name, txn in decode_commit(version, data).txns.items())
+    return txns
+
+
+def _paths_of(tail: _Tail) -> frozenset[str]:
+    """The live files, as `_txns_of`."""
+    paths = set() if tail.base is None else set(summarize_checkpoint(tail.base[1]).paths)
+    for version, data in tail.commits:
+        commit = decode_commit(version, data)
+        paths.difference_update(remove.path for remove in commit.removes)
+        paths.update(add.path for add in commit.adds)
+    return frozenset(paths)
+
+
 def _list_names(store: ObjectStore, folder: str) -> set[str]:
     return {entry.name for entry in store.list(folder, with_sizes=False).files}
 
 
-def _encode_checkpoint(store: ObjectStore, log_folder: str, version: int, base_version: int) -> bytes:
+def _encode_checkpoint(log_folder: str, tail: _Tail, version: int) -> bytes:
     """What the library makes of a copy of the log's end: it would name a checkpoint before that is on the disk, and
     list however many versions are kept."""
+    files = [
+        *filter(None, (tail.base, tail.base_commit)),
+        *((version_name(number), data) for number, data in tail.commits),
+    ]
     try:
         with tempfile.TemporaryDirectory(prefix="bus-checkpoint-") as scratch:
             copy = Path(scratch) / LOG_FOLDER
             copy.mkdir()
-            names = [checkpoint_name(base_version)] if base_version >= 0 else []
-            # The base's own version too: a log that begins behind its checkpoint is no log to some.
-            names += [version_name(number) for number in range(max(0, base_version), version + 1)]
-            for name in names:
-                (copy / name).write_bytes(store.get(f"{log_folder}/{name}"))
+            for name, data in files:
+                (copy / name).write_bytes(data)
             deltalake.DeltaTable(scratch, version=version).create_checkpoint()
             data = (copy / checkpoint_name(version)).read_bytes()
             TRIALS.accept(data)
             return data
-    except (deltalake.exceptions.DeltaError, StorageFault, OSError, ValueError) as error:
+    except (deltalake.exceptions.DeltaError, OSError, ValueError) as error:
         raise StorageFault(f"{log_folder}: no checkpoint of version {version}: {error}") from error
 
 
-def _check(data: bytes, found: bytes, paths: frozenset[str]) -> CheckpointSummary:
-    """A checkpoint that does not say what the versions say, or was not stored as it is, must not stay."""
-    if found != data:
-        raise MalformedCheckpoint(f"expected the {len(data)} bytes that were written, found {len(found)} other ones")
-    summary = summarize_checkpoint(data)
-    if summary.paths != paths:
-        raise MalformedCheckpoint(f"expected {len(paths)} live files, found {len(summary.paths)} or other ones")
-    return summary
+def _check(found: CheckpointSummary, paths: frozenset[str], txns: Mapping[str, int]) -> None:
+    """A checkpoint that does not say what the versions say must not stay. Raises `MalformedCheckpoint`."""
+    if found.paths != paths:
+        raise MalformedCheckpoint(f"expected {len(paths)} live files, found {len(found.paths)} or other ones")
+    if found.txns != txns:
+        wrong = next(name for name in {**txns, **found.txns} if txns.get(name) != found.txns.get(name))
+        raise MalformedCheckpoint(
+            f"expected {len(txns)} txns, {wrong} at {txns.get(wrong)}, found {len(found.txns)}, {found.txns.get(wrong)}"
+        )

@@ -1,22 +1,27 @@
 """The versions of a table's past: what each one left, and when their files go.
 
 Guards three promises. What is said about a version is said by its own file; one whose file was dropped is not there any
-more. Nothing is dropped that the table needs: a checkpoint that was read and found whole just before, its own version
-and every version after it stay, so the last version can always be put together. And every version that is kept can be
+more. Nothing is dropped that the table needs: a checkpoint that was read and found whole just before, and to say what
+the versions before it say, its own version and every version after it stay, so the last version can always be put
+together. And every version that is kept can be
 read: a data file goes only if the checkpoint at which the kept versions begin names it as removed already, and the
 versions that had it are gone, durably, before it goes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bus.errors import StorageDamaged
 from bus.ports import Dropped
+from bus.storage_delta import checkpoints
 from bus.storage_delta.actions import (
     HIGH_WATERMARK_APP,
+    LAST_CHECKPOINT,
     LOG_FOLDER,
     Commit,
     MalformedCommit,
@@ -30,6 +35,8 @@ from bus.storage_delta.checkpoint_files import MalformedCheckpoint, decode_check
 from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.orphans import load_removed
 from bus.storage_delta.store import KeyNotFound, ObjectStore
+
+_log = logging.getLogger(__name__)
 
 # Readers that have begun with one of these may finish.
 _NEWEST_CHECKPOINTS = 2
@@ -89,32 +96,46 @@ class OldVersions:
         self._log_folder = f"{folder}/{LOG_FOLDER}"
         # What the last pass left, so that most passes look at nothing.
         self._seen_checkpoint = -2
+        self._true_checkpoints: set[int] = set()  # those that were compared with the versions before them
+        self._are_names_synced = False  # no version that was deleted can come back after a power failure
+        self._has_sync_failed = False
         self._kept_from = -1  # the kept versions begin with this checkpoint, which was whole; -1: none was found yet
         self._is_swept = False  # no data file that only older versions had is left
         self._following: int | None = None  # the next checkpoint that may take its place
         self._following_ms = 0  # when the last version before that was committed
 
+    def note_true(self, checkpoint_version: int) -> None:
+        """It was written by this process, and compared."""
+        self._true_checkpoints.add(checkpoint_version)
+
     def drop(
-        self, limits: Limits, *, last_version: int, checkpoint_version: int, find_needed: Callable[[], set[str]]
+        self,
+        limits: Limits,
+        *,
+        last_version: int,
+        checkpoint_version: int,
+        is_last: Callable[[], bool],
+        find_needed: Callable[[], set[str]],
     ) -> Dropped:
         """Delete what may go up to the newest whole checkpoint that allows it, none newer than `checkpoint_version`:
         versions, the oldest first, so that a crash leaves no gap; checkpoints that are needed no more; then data files
-        that were removed before that checkpoint, but for those that `find_needed` names. Raises `StorageFault`."""
+        that were removed before that checkpoint, but for those that `find_needed` names. Nothing if `last_version` is
+        not the last one in the log: then another leader looks after it. Raises `StorageFault`."""
         beyond = last_version - limits.count_max + 1
-        if not self._is_anything_due(limits, beyond, checkpoint_version):
+        if not self._is_anything_due(limits, beyond, checkpoint_version) or not is_last():
             return Dropped()
         log = _list_log(self._store, self._log_folder)
         if not log.versions:
             return Dropped()
-        kept_from = self._newest_whole(
-            log.checkpoints, min(self._end(log.versions, limits, beyond), checkpoint_version)
-        )
+        kept_from = self._newest_whole(log, min(self._end(log.versions, limits, beyond), checkpoint_version))
         gone = [] if kept_from is None else [version for version in log.versions if version < kept_from]
+        self._are_names_synced = self._are_names_synced and not gone
         for version in gone:
             self._store.delete(f"{self._log_folder}/{version_name(version)}")
         left = self._thin_checkpoints(log, kept_from, last_version=last_version, in_use=checkpoint_version)
-        if gone:
-            self._store.sync(self._log_folder)  # a version must not come back without its data files
+        if kept_from is not None and not self._are_names_synced:
+            self._sync_names()
+        self._true_checkpoints.intersection_update(left)
         if kept_from is not None and kept_from != self._kept_from:
             self._kept_from, self._is_swept = kept_from, False
         dropped = Dropped(versions=len(gone))
@@ -123,6 +144,18 @@ class OldVersions:
         self._note_following(left, checkpoint_version)
         return dropped
 
+    def _sync_names(self) -> None:
+        """A version must not come back without its data files. Raises `StorageFault`; until it succeeds no data file
+        goes."""
+        if self._has_sync_failed:
+            # A kernel reports a failed write-back once and then forgets it: only what is written anew is synced anew.
+            with contextlib.suppress(KeyNotFound):
+                hint = f"{self._log_folder}/{LAST_CHECKPOINT}"
+                self._store.put(hint, self._store.get(hint))
+        self._has_sync_failed = True
+        self._store.sync(self._log_folder)
+        self._has_sync_failed, self._are_names_synced = False, True
+
     def _is_anything_due(self, limits: Limits, beyond: int, checkpoint_version: int) -> bool:
         if checkpoint_version != self._seen_checkpoint or (self._kept_from >= 0 and not self._is_swept):
             return True
@@ -130,9 +163,9 @@ class OldVersions:
             self._following <= beyond or self._following_ms < limits.committed_before_ms
         )
 
-    def _note_following(self, checkpoints: Sequence[int], checkpoint_version: int) -> None:
+    def _note_following(self, kept: Sequence[int], checkpoint_version: int) -> None:
         self._seen_checkpoint = checkpoint_version
-        self._following = next((version for version in checkpoints if version > self._kept_from), None)
+        self._following = next((version for version in kept if version > self._kept_from), None)
         if self._following is not None:
             commit = _read_version(self._store, self._log_folder, self._following - 1)
             self._following_ms = 0 if commit is None else commit.committed_ms
@@ -150,17 +183,34 @@ class OldVersions:
         commit = _read_version(self._store, self._log_folder, version)
         return commit is None or commit.committed_ms < time_ms
 
-    def _newest_whole(self, checkpoints: Sequence[int], version_max: int) -> int | None:
-        for version in reversed(checkpoints):
+    def _newest_whole(self, log: _Log, version_max: int) -> int | None:
+        for version in reversed(log.checkpoints):
             if version == self._kept_from and version <= version_max:
                 return version
             if version <= version_max:
                 try:
                     data = self._store.get(f"{self._log_folder}/{checkpoint_name(version)}")
-                    return decode_checkpoint(version, data).version
+                    found = decode_checkpoint(version, data).version
+                    if self._is_true(log, found):
+                        return found
+                    name = f"{self._log_folder}/{checkpoint_name(version)}"
+                    _log.error("%s: expected what the versions up to it say, so those before it stay", name)
                 except (MalformedCheckpoint, KeyNotFound):
                     continue
         return None
+
+    def _is_true(self, log: _Log, version: int) -> bool:
+        """Whether it says what the versions before it say. Where these cannot be put together without it, there is
+        nothing to lose by it."""
+        bases = [checkpoint for checkpoint in log.checkpoints if checkpoint < version]
+        is_needed_alone = not bases and log.versions[0] > 0
+        if version in self._true_checkpoints or log.versions[0] >= version or is_needed_alone:
+            return True
+        base = bases[-1] if bases else -1
+        if not checkpoints.is_true(self._store, self._log_folder, version, base_version=base):
+            return False
+        self._true_checkpoints.add(version)
+        return True
 
     def _thin_checkpoints(self, log: _Log, kept_from: int | None, *, last_version: int, in_use: int) -> list[int]:
         """Delete those before `kept_from` and most of those after it. Returns what is left."""

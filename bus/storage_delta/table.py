@@ -478,10 +478,13 @@ class DeltaPartitionTable:
 
     def drop_old_versions(self, *, committed_before_ms: int, count_max: int, removed_before_ms: int) -> Dropped:
         with self._cleaning:
+            if self._must_reload:
+                return Dropped()
             return self._old_versions.drop(
                 Limits(committed_before_ms, count_max, removed_before_ms),
                 last_version=self.state.version,
                 checkpoint_version=self._checkpoint_version,
+                is_last=self._is_last,
                 find_needed=lambda: {*self._removed, *self._reader.paths_in_use(), *self._live_paths()},
             )
 
@@ -538,8 +541,15 @@ class DeltaPartitionTable:
         self._reader.view = view.fenced(epoch)
 
     def _is_last(self) -> bool:
-        """Whether the version that memory knows is the last one: a leader that is behind another deletes nothing."""
-        return self._store.sizes([self._version_key(self.state.version + 1)]) == [None]
+        """Whether no other writer has come behind the version that memory knows: a leader that was overtaken deletes
+        nothing. One of ours may be on its way into memory."""
+        version = self.state.version + 1
+        try:
+            return decode_commit(version, self._store.get(self._version_key(version))).incarnation == self._incarnation
+        except KeyNotFound:
+            return True
+        except MalformedCommit:
+            return False
 
     def _live_paths(self) -> set[str]:
         return {file.path for file in self._reader.view.live_files}
@@ -576,6 +586,7 @@ class DeltaPartitionTable:
                 self._checkpoint_ended_s = time.monotonic()
                 self._checkpoint_duration_s = self._checkpoint_ended_s - started_s
             self._checkpoint_version = version
+            self._old_versions.note_true(version)
             for path, removal in list(self._removed.items()):
                 if removal.version <= version:
                     del self._removed[path]

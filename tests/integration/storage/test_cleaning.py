@@ -12,11 +12,13 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bus.errors import StorageFault
 from bus.model import CONSUMER_OFFSETS_TOPIC, LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed, Dropped, KeyedRow
+from bus.storage_delta import checkpoints
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.orphans import load_removed
 from bus.storage_delta.root import DeltaStorage, open_storage_on
@@ -226,6 +228,70 @@ def test_a_failure_in_between_is_tried_again(bench: Bench) -> None:
         bench.drop()
     assert bench.drop().data_files == 3
     bench.judge({b"k0": 0, b"k1": 1, b"k2": 2})
+
+
+def test_after_a_sync_that_failed_no_data_file_goes_before_the_names_are_written_anew_and_synced(
+    bench: Bench,
+) -> None:
+    bench.append(*range(6))
+    bench.compact()
+    bench.table.write_checkpoint()
+    files = bench.data_files()
+    bench.store.fail_next("sync", StorageFault("the disk does not answer"))
+    bench.store.fail_next("sync", StorageFault("the disk does not answer"))
+    for _ in range(2):
+        with pytest.raises(StorageFault):
+            bench.drop()
+        assert bench.data_files() == files
+    bench.store.calls.clear()
+    assert bench.drop().data_files == 6
+    changes = [call for call in bench.store.calls if call in ("put", "sync", "delete")]
+    assert changes == ["put", "sync", *["delete"] * 6]
+    bench.judge(LAST_OF_SIX)
+
+
+def test_the_first_pass_after_a_restart_syncs_before_data_files_go(bench: Bench) -> None:
+    """The one before may have been killed between the versions and the sync."""
+    bench.append(*range(6))
+    bench.compact()
+    bench.table.write_checkpoint()
+    bench.store.fail_next("sync", StorageFault("killed here"))
+    with pytest.raises(StorageFault):
+        bench.drop()
+    bench.reopen()
+    bench.store.calls.clear()
+    assert bench.drop().data_files == 6
+    assert bench.store.calls.index("sync") < bench.store.calls.index("delete")
+
+
+def without_txn(data: bytes, app_id: str) -> bytes:
+    table = pq.read_table(pa.BufferReader(data))
+    names = [None if txn is None else txn["appId"] for txn in table.column("txn").to_pylist()]
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.filter(pa.array([name != app_id for name in names])), sink)
+    return bytes(sink.getvalue())
+
+
+def test_a_checkpoint_that_lacks_a_txn_is_not_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.append(*range(3))
+    made = checkpoints._encode_checkpoint
+    monkeypatch.setattr(checkpoints, "_encode_checkpoint", lambda *args: without_txn(made(*args), "bus/high_watermark"))
+    with pytest.raises(StorageFault, match="bus/high_watermark at 3, found"):
+        bench.table.write_checkpoint()
+    assert list(bench.folder.glob("_delta_log/*checkpoint*")) == []
+
+
+def test_versions_stay_behind_a_checkpoint_of_an_earlier_process_that_lacks_a_txn(bench: Bench) -> None:
+    bench.append(*range(6))
+    bench.table.write_checkpoint()
+    bench.append(6)
+    bench.table.write_checkpoint()
+    path = bench.folder / f"_delta_log/{7:020d}.checkpoint.parquet"
+    path.write_bytes(without_txn(path.read_bytes(), "bus/leader_epoch"))
+    (bench.folder / "_delta_log/_last_checkpoint").unlink()
+    bench.reopen()
+    bench.drop(count_max=1)
+    assert bench.versions()[0] == 6
 
 
 def test_a_checkpoint_names_removed_files_as_long_as_they_are_there(bench: Bench) -> None:
