@@ -41,7 +41,9 @@ def recover(store: ObjectStore, folder: str, snapshot: Snapshot) -> None:
     if findings.is_hint_wrong or findings.is_hint_bare:
         write_hint(store, log_folder, snapshot)
     # What the log says is acted on from here on, so it has to be there after a power failure too.
-    store.sync(log_folder)
+    if snapshot.foreign_paths:
+        store.sync(folder, snapshot.foreign_paths)
+    store.sync(log_folder, snapshot.foreign_versions)
 
 
 def write_hint(store: ObjectStore, log_folder: str, snapshot: Snapshot) -> None:

@@ -78,6 +78,9 @@ class Snapshot:
     checkpoint_version: int  # of the newest valid checkpoint, -1 if there is none
     checkpoint: CheckpointContent | None
     findings: Findings
+    # Of other engines, in versions after the checkpoint. They need not have synced what they wrote.
+    foreign_versions: Sequence[str] = ()
+    foreign_paths: Sequence[str] = ()
 
     @property
     def log_start(self) -> int:
@@ -103,6 +106,7 @@ class _Replay:
     high_watermark: int = 0
     # What another engine did and may not, by data file, and the files that it removed. A RESTORE undoes it.
     harms: dict[str, str] = field(default_factory=dict)
+    foreign_versions: list[str] = field(default_factory=list)
     taken: dict[str, LiveFile] = field(default_factory=dict)
 
 
@@ -148,7 +152,16 @@ def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapsh
             is_hint_wrong=hinted != checkpoint.version if checkpoint is not None else LAST_CHECKPOINT in names,
             is_hint_bare=hint is not None and hint.sums is None,
         ),
+        foreign_versions=replay.foreign_versions,
+        foreign_paths=_paths_of_others(files, checkpoint),
     )
+
+
+def _paths_of_others(files: Sequence[LiveFile], checkpoint: CheckpointContent | None) -> Sequence[str]:
+    """Live files of other engines that the checkpoint does not name."""
+    foreign = [file.path for file in files if not file.is_ours]
+    known = {add.path for add in checkpoint.adds} if foreign and checkpoint is not None else set()
+    return [path for path in foreign if path not in known]
 
 
 def load_txns(store: ObjectStore, folder: str, checkpoint_version: int, version: int) -> dict[str, Txn]:
@@ -290,6 +303,8 @@ def _apply_commit(commit: Commit, replay: _Replay, reader: DataReader) -> None:
         replay.metadata = commit.metadata
     if commit.version == 0 and (commit.metadata is None or commit.protocol is None):
         raise StorageDamaged(f"{_where(replay, commit)}: expected protocol and metadata, found only {commit.operation}")
+    if not commit.is_ours:
+        replay.foreign_versions.append(version_name(commit.version))
     for remove in commit.removes:
         _apply_remove(commit, remove, replay)
     for add in commit.adds:

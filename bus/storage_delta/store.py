@@ -126,7 +126,8 @@ class ObjectStore(Protocol):
         ...
 
     def sync(self, folder: str, names: Sequence[str] = ()) -> None:
-        """Make durable what others wrote: these files of the folder, and the folder's names."""
+        """Make durable what other programs wrote: these files of the folder, and the folder's names. To be called
+        before anything that is acknowledged builds on them."""
         ...
 
     def lock(self, key: str, holder: str) -> Lock:
