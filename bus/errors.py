@@ -150,6 +150,13 @@ class StorageDamaged(StorageFault):
     """
 
 
+class VersionReplaced(StorageDamaged):
+    """Another program has put a version of its own in the place of one that was acknowledged.
+
+    The message names both, and what is to be done. The partition stops.
+    """
+
+
 class RecordsDamaged(StorageDamaged):
     """A data file cannot be read, or a part of it; what else the table holds is as good as before.
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, VersionReplaced
 from bus.model import TopicPartition
 from bus.partition_log.maintenance import MaintenanceRules, VersionRules
 from bus.partition_log.retention import RetentionRules, decide_retention
@@ -51,6 +51,10 @@ class Writer(Protocol):
     def delete_below(self, offset: int) -> asyncio.Future[DeleteRecordsResult]: ...
 
     def delete_orphans(self, orphans: frozenset[str]) -> asyncio.Future[int | Refused]: ...
+
+    def stop(self, code: ErrorCode, reason: str) -> None:
+        """The log is not what was committed: serve no more."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +195,9 @@ class MaintenanceJobs:
             async with self.housekeeping:
                 dropped = await self._calls.housekeep(functools.partial(self._drop, rules))
                 await self._find_orphans()
+        except VersionReplaced as replaced:
+            self._writer.stop(ErrorCode.KAFKA_STORAGE_ERROR, str(replaced))
+            return self._refuse(replaced)
         except StorageFault as fault:
             return self._fail("cleaning", fault)
         orphan_count = await self._delete_orphans(rules)
@@ -247,6 +254,8 @@ class MaintenanceJobs:
         try:
             async with self.housekeeping:
                 await self._calls.housekeep(self._table.write_checkpoint)
+        except VersionReplaced as replaced:
+            self._writer.stop(ErrorCode.KAFKA_STORAGE_ERROR, str(replaced))
         except StorageFault as fault:
             _log.warning("checkpoint failed: %s", fault, extra=self._fields())
         else:

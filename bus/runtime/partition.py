@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, VersionReplaced
 from bus.model import LATEST_TIMESTAMP, LogBatch, RecordBatch, TopicPartition
 from bus.partition_log.appends import ACKS_LEADER, ACKS_NONE
 from bus.partition_log.pacing import Pacing, decide_delay_ms, refill, spend, start_pacing
@@ -366,7 +366,7 @@ class Partition:
                 self._state = apply(self._state, CommitFailed())
                 self._producers.states.roll_back()
                 _log.error("commit failed: %s", fault, extra=self._fields())
-                if isinstance(fault, StorageDamaged):
+                if isinstance(fault, VersionReplaced):
                     self.stop(ErrorCode.KAFKA_STORAGE_ERROR, str(fault))
                 refuse(placement.waiting, Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {fault}"))
                 return placement.rest

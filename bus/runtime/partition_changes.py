@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
+from bus.errors import ErrorCode, Refused, StorageFault, VersionReplaced
 from bus.model import TopicPartition
 from bus.partition_log.retention import decide_delete_records
 from bus.partition_log.state import CommitSucceeded, LogEvent, LogStartAdvanced, PartitionState
@@ -167,7 +167,7 @@ class PartitionChanges:
         with a version that is known is none with another writer: the table itself has refused."""
         try:
             outcome = await self._calls.commit(call)
-        except StorageDamaged as damage:
+        except VersionReplaced as damage:
             self._leader.stop(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
             return self._refuse(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
         except StorageFault as fault:

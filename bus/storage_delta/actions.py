@@ -170,6 +170,15 @@ def checkpoint_name(version: int) -> str:
     return f"{version:020d}.checkpoint.parquet"
 
 
+def replaced_name(version: int) -> str:
+    """Of a copy of an acknowledged version in whose place another program has put one. No reader of Delta knows it."""
+    return f"_replaced.{version_name(version)}"
+
+
+def is_replaced_name(name: str) -> bool:
+    return name.startswith("_replaced.") and parse_version_name(name.removeprefix("_replaced.")) is not None
+
+
 def parse_version_name(name: str) -> int | None:
     match = _VERSION_NAME.fullmatch(name)
     return int(match[1]) if match else None

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import deltalake
 
-from bus.errors import StorageFault
+from bus.errors import StorageFault, StorageFull, VersionReplaced
 from bus.storage_delta.actions import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
+    Commit,
     MalformedCommit,
     checkpoint_name,
     decode_commit,
@@ -55,26 +56,36 @@ def is_due(*, commits: int, file_count: int, elapsed_s: float, last_duration_s: 
     return is_paid_for or commits >= max(_COMMITS_IN_HASTE_MIN, file_count // _FILES_PER_COMMIT_IN_HASTE)
 
 
-def write_checkpoint(store: ObjectStore, folder: str, *, version: int, base_version: int, paths: Iterable[str]) -> None:
+def write_checkpoint(
+    store: ObjectStore,
+    folder: str,
+    *,
+    version: int,
+    base_version: int,
+    paths: Iterable[str],
+    check_commit: Callable[[Commit], None] = lambda commit: None,
+) -> None:
     """Checkpoint `version`, whose live files are `paths`; `base_version` is that of a whole checkpoint before it, -1 if
-    there is none. Raises `StorageFault`; then the table is as before."""
+    there is none. `check_commit` is called with each version since then, and may raise. Raises `StorageFault`; then the
+    table is as before."""
     log_folder, name = f"{folder}/{LOG_FOLDER}", checkpoint_name(version)
     key = f"{log_folder}/{name}"
     try:
         tail = _read_tail(store, log_folder, base_version, version)
+        txns = _txns_of(tail, check_commit)
         data = without_removed(_encode_checkpoint(log_folder, tail, version), lambda: _list_names(store, folder))
         store.put(key, data)
         if (found := store.get(key)) != data:
             raise MalformedCheckpoint(f"expected the {len(data)} bytes that were written, found {len(found)} others")
         summary = summarize_checkpoint(data)
-        _check(summary, frozenset(paths), _txns_of(tail))
+        _check(summary, frozenset(paths), txns)
     except (MalformedCheckpoint, MalformedCommit, StorageFault) as error:
         if version != base_version:  # one that was put, and not found to be true, must not stay
             with contextlib.suppress(StorageFault):
                 store.delete(key)
-        if isinstance(error, StorageFault):
+        if isinstance(error, VersionReplaced | StorageFull):
             raise
-        raise StorageFault(f"{key}: {error}") from None
+        raise StorageFault(f"{log_folder}: no checkpoint of version {version}: {error}") from None
     store.delete(f"{log_folder}/.{LAST_CHECKPOINT}.crc")
     store.put(
         f"{log_folder}/{LAST_CHECKPOINT}",
@@ -115,11 +126,13 @@ def _read_tail(store: ObjectStore, log_folder: str, base_version: int, version: 
     )
 
 
-def _txns_of(tail: _Tail) -> dict[str, int]:
+def _txns_of(tail: _Tail, check_commit: Callable[[Commit], None] = lambda commit: None) -> dict[str, int]:
     """What the `txn` actions add up to. Raises `MalformedCommit`, `MalformedCheckpoint`."""
     txns = {} if tail.base is None else dict(summarize_checkpoint(tail.base[1]).txns)
     for version, data in tail.commits:
-        txns.update((name, txn.version) for name, txn in decode_commit(version, data).txns.items())
+        commit = decode_commit(version, data)
+        check_commit(commit)
+        txns.update((name, txn.version) for name, txn in commit.txns.items())
     return txns
 
 
@@ -155,7 +168,7 @@ def _encode_checkpoint(log_folder: str, tail: _Tail, version: int) -> bytes:
             TRIALS.accept(data)
             return data
     except (deltalake.exceptions.DeltaError, OSError, ValueError) as error:
-        raise StorageFault(f"{log_folder}: no checkpoint of version {version}: {error}") from error
+        raise StorageFault(str(error)) from error
 
 
 def _check(found: CheckpointSummary, paths: frozenset[str], txns: Mapping[str, int]) -> None:

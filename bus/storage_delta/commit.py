@@ -6,10 +6,12 @@ Guards one promise: `Committed` is said only of a version that is durable and ou
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bus.errors import StorageFault
 from bus.ports import CommitOutcome, Committed, Conflicted, Unknown
 from bus.storage_delta.actions import Commit, MalformedCommit, decode_commit, version_name
-from bus.storage_delta.store import KeyExists, KeyNotFound, ObjectStore, OutcomeUnknown
+from bus.storage_delta.store import KeyExists, KeyNotFound, KeyReplaced, ObjectStore, OutcomeUnknown, Written
 
 
 def commit_version(
@@ -21,11 +23,18 @@ def commit_version(
     txn_id: str,
     high_watermark: int,
     incarnation: str = "",
+    after: Written | None = None,
+    note: Callable[[Written], None] | None = None,
 ) -> CommitOutcome:
-    """Raises `StorageFault` if nothing was committed and no other writer holds `version` either."""
+    """Raises `StorageFault` if nothing was committed and no other writer holds `version` either; `KeyReplaced` if that
+    is so because `after`, the version before, is not as it was written. `note` is told what was created."""
     key = f"{log_folder}/{version_name(version)}"
     try:
-        store.create(key, data)
+        stamp = store.create(key, data) if after is None else store.create(key, data, after=after)
+        if note is not None:
+            note(Written(key, stamp))
+    except KeyReplaced:
+        raise
     except KeyExists:
         return _judge_existing(store, key, Committed(version, high_watermark), data, txn_id, incarnation)
     except OutcomeUnknown as fault:

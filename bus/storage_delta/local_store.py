@@ -19,7 +19,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pyarrow.fs
 
 from bus.errors import StorageFault, StorageFull
-from bus.storage_delta.store import Data, Entry, KeyExists, KeyLocked, KeyNotFound, Listing, OutcomeUnknown
+from bus.storage_delta.store import (
+    Data,
+    Entry,
+    KeyExists,
+    KeyLocked,
+    KeyNotFound,
+    KeyReplaced,
+    Listing,
+    OutcomeUnknown,
+    Stamp,
+    Written,
+)
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 TEMPORARY_PREFIX = ".writing-"
@@ -52,18 +63,33 @@ class LocalStore:
     def table_url(self, folder: str) -> str | None:
         return f"{self._folder}/{folder}"
 
-    def create(self, key: str, data: Data) -> None:
+    def create(self, key: str, data: Data, *, after: Written | None = None) -> Stamp:
         path, folder = self._path(key), self._make_folder_of(key)
         temporary = f"{folder}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
         with _translated(key):
             try:
-                self._write_synced(temporary, (data,))
+                stamp = self._write_synced(temporary, (data,))
+                if after is not None and not self._is_as_written(after):
+                    raise KeyReplaced(f"{after.key} is not what was written there")
                 self._link(temporary, path, key)
             finally:
                 # Left behind, it is harmless: no reader looks at it, and the next opening removes it.
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
+        if after is not None and not self._is_as_written(after):
+            raise OutcomeUnknown(f"{key} is there, but {after.key} is not what was written there")
         self._sync_folder_of_visible(folder, key)
+        return stamp
+
+    def stamp(self, key: str) -> Stamp:
+        with _translated(key):
+            return _stamp_of(os.stat(self._path(key)))
+
+    def _is_as_written(self, written: Written) -> bool:
+        try:
+            return _stamp_of(os.stat(self._path(written.key))) == written.stamp
+        except FileNotFoundError:
+            return False
 
     def confirm(self, key: str, data: Data) -> None:
         # A kernel reports a failed write-back once and then forgets it, so a second fsync of the same folder proves
@@ -186,7 +212,7 @@ class LocalStore:
     def _path(self, key: str) -> str:
         return f"{self._folder}/{key}" if key else self._folder
 
-    def _write_synced(self, path: str, parts: Iterable[Data]) -> None:
+    def _write_synced(self, path: str, parts: Iterable[Data]) -> Stamp:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             for data in parts:
@@ -194,6 +220,7 @@ class LocalStore:
                 while view:
                     view = view[self._fs.write(fd, view) :]
                 self._fs.fsync(fd)
+            return _stamp_of(os.fstat(fd))
         finally:
             os.close(fd)
 
@@ -250,6 +277,10 @@ class FileLock:
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
+
+
+def _stamp_of(found: os.stat_result) -> Stamp:
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _is_leftover(name: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 
-from bus.storage_delta.store import Data, Entry, KeyExists, KeyLocked, KeyNotFound, Listing
+from bus.storage_delta.store import Data, Entry, KeyExists, KeyLocked, KeyNotFound, KeyReplaced, Listing, Stamp, Written
 
 
 class MemoryStore:
@@ -27,11 +27,17 @@ class MemoryStore:
     def table_url(self, folder: str) -> str | None:
         return None
 
-    def create(self, key: str, data: Data) -> None:
+    def create(self, key: str, data: Data, *, after: Written | None = None) -> Stamp:
         with self._mutex:
+            if after is not None and self._files.get(after.key) != after.stamp:
+                raise KeyReplaced(f"{after.key} is not what was written there")
             if key in self._files:
                 raise KeyExists(f"{key} exists")
             self._files[key] = bytes(data)
+            return self._files[key]
+
+    def stamp(self, key: str) -> Stamp:
+        return self.get(key)
 
     def confirm(self, key: str, data: Data) -> None:
         self.put(key, data)

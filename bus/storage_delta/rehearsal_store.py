@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bus.storage_delta.store import Data, Entry, KeyExists, KeyNotFound, Listing, Lock, ObjectStore
+from bus.storage_delta.store import (
+    Data,
+    Entry,
+    KeyExists,
+    KeyNotFound,
+    KeyReplaced,
+    Listing,
+    Lock,
+    ObjectStore,
+    Stamp,
+    Written,
+)
 
 
 class RehearsalStore:
@@ -26,10 +37,17 @@ class RehearsalStore:
     def table_url(self, folder: str) -> str | None:
         return None
 
-    def create(self, key: str, data: Data) -> None:
+    def create(self, key: str, data: Data, *, after: Written | None = None) -> Stamp:
+        if after is not None and (not self._is_there(after.key) or self.stamp(after.key) != after.stamp):
+            raise KeyReplaced(f"{after.key} is not what was written there")
         if self._is_there(key):
             raise KeyExists(f"{key} exists")
         self.put(key, data)
+        return self.stamp(key)
+
+    def stamp(self, key: str) -> Stamp:
+        self._check_not_gone(key)
+        return self._written[key] if key in self._written else self._store.stamp(key)
 
     def confirm(self, key: str, data: Data) -> None:
         self.put(key, data)

@@ -31,6 +31,7 @@ from bus.storage_delta.actions import (
     checkpoint_name,
     decode_commit,
     decode_lost_ranges,
+    is_replaced_name,
     parse_checkpoint_name,
     parse_version_name,
     version_name,
@@ -51,6 +52,7 @@ class Findings:
 
     truncated_checkpoints: Sequence[str] = ()
     torn_version: str | None = None  # holds no acknowledged record: nobody got as far as a data file for it
+    replaced: Sequence[str] = ()  # what acknowledged versions said that another program replaced
     leftovers: Sequence[str] = ()  # of interrupted writes, or of writes under way
     is_hint_wrong: bool = False  # `_last_checkpoint` names another checkpoint than the newest valid one
     is_hint_bare: bool = False  # it has no checksum: an earlier bus or another engine wrote it
@@ -148,6 +150,7 @@ def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapsh
         findings=Findings(
             truncated_checkpoints=truncated,
             torn_version=torn,
+            replaced=sorted(filter(is_replaced_name, names)),
             leftovers=leftovers,
             is_hint_wrong=hinted != checkpoint.version if checkpoint is not None else LAST_CHECKPOINT in names,
             is_hint_bare=hint is not None and hint.sums is None,

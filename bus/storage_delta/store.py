@@ -6,7 +6,7 @@ means what. Keys are relative, '/'-separated and never begin or end with '/'. No
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,6 +26,10 @@ class KeyNotFound(StorageFault):
 
 class OutcomeUnknown(StorageFault):
     """The key may be there, now or later, and it is not known whether it will still be there after a power failure."""
+
+
+class KeyReplaced(StorageFault):
+    """Another program has taken away, or replaced, what is never to change. Nothing was written."""
 
 
 class KeyLocked(StorageFault):
@@ -54,6 +58,18 @@ class Listing:
     leftovers: Sequence[str] = ()
 
 
+# Tells a file from every other one that may come under its key.
+Stamp = Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file that was there, under `key`."""
+
+    key: str
+    stamp: Stamp
+
+
 class Lock(Protocol):
     def release(self) -> None:
         """Safe to repeat."""
@@ -74,10 +90,15 @@ class ObjectStore(Protocol):
         """How another Delta library reaches this folder, None if none can."""
         ...
 
-    def create(self, key: str, data: Data) -> None:
+    def create(self, key: str, data: Data, *, after: Written | None = None) -> Stamp:
         """Put if absent: of several callers one succeeds, and the key appears whole or not at all. Durable.
 
-        Raises `KeyExists`, or `OutcomeUnknown`, after which `confirm` makes the key durable or fails."""
+        Raises `KeyExists`, or `OutcomeUnknown`, after which `confirm` makes the key durable or fails. `after` has to be
+        there as it was written: else `KeyReplaced`, or `OutcomeUnknown` if it goes at the same moment."""
+        ...
+
+    def stamp(self, key: str) -> Stamp:
+        """Of what is there now. Raises `KeyNotFound`."""
         ...
 
     def confirm(self, key: str, data: Data) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from bus.errors import ErrorCode, Refused, StorageFault
+from bus.errors import ErrorCode, Refused, StorageFault, VersionReplaced
 from bus.log_schema import LOG_SCHEMA, log_schema
 from bus.model import LogBatch, RecordBatch
 from bus.ports import (
@@ -41,6 +41,7 @@ from bus.ports import (
 from bus.storage_delta import checkpoints
 from bus.storage_delta.actions import (
     LOG_FOLDER,
+    Commit,
     LiveFile,
     MalformedCommit,
     decode_commit,
@@ -61,9 +62,10 @@ from bus.storage_delta.producer_matching import later_progress
 from bus.storage_delta.producer_spans import id_max_of
 from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.recovery import recover, remove_leftovers
+from bus.storage_delta.replaced_versions import commit_again, report_replaced
 from bus.storage_delta.rolling import Rolling
 from bus.storage_delta.snapshot import Removal, Snapshot, load_txns
-from bus.storage_delta.store import KeyNotFound, ObjectStore
+from bus.storage_delta.store import KeyNotFound, KeyReplaced, ObjectStore, Written
 from bus.storage_delta.swap_checks import check_swap
 from bus.storage_delta.swaps import SwapPlan, discard, since_reload
 
@@ -84,6 +86,15 @@ class _Doubtful:
     data: bytes
     txn_id: str
     new_paths: Sequence[str]  # of its data files
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """The version that we committed last, and nothing has followed it yet."""
+
+    version: int
+    data: bytes
+    written: Written
 
 
 class DeltaPartitionTable:
@@ -109,6 +120,8 @@ class DeltaPartitionTable:
         self._incarnation = incarnation or uuid.uuid4().hex
         self._leader_epoch = -1  # under which we have committed, or tried to
         self._doubtful: _Doubtful | None = None
+        self._checked_version = -1
+        self._last: _Last | None = None  # None: it is not known, or not ours
         self._undecided: list[_Doubtful] = []  # not there when the log was read again, but not ruled out either
         self._must_reload = False
         self._reloads = 0
@@ -130,6 +143,9 @@ class DeltaPartitionTable:
             # Not when the log is read again later: by then another leader may be writing here.
             remove_leftovers(store, folder, leftovers)
             snapshot = self._reader.load(topic_id=topic_id)
+        for name in snapshot.findings.replaced:
+            if commit_again(store, folder, snapshot, name):
+                snapshot = self._reader.load(topic_id=topic_id)
         self._take(snapshot)
 
     @property
@@ -189,6 +205,7 @@ class DeltaPartitionTable:
         there and never will be; whatever else happens, the log is to be read again, and decides."""
         self._commits_begun += 1
         serial, doubtful = self._commits_begun, _Doubtful(version, self._version_key(version), data, txn_id, new_paths)
+        last, created = self._last, list[Written]()
         try:
             outcome = commit_version(
                 self._store,
@@ -198,7 +215,14 @@ class DeltaPartitionTable:
                 txn_id=txn_id,
                 incarnation=self._incarnation,
                 high_watermark=high_watermark,
+                after=None if last is None else last.written,
+                note=created.append,
             )
+        except KeyReplaced as replaced:
+            self._give_up(new_paths)
+            self._must_reload = True
+            self._check_last()
+            return Unknown(version, str(replaced))
         except StorageFault:
             self._give_up(new_paths)
             raise
@@ -207,6 +231,7 @@ class DeltaPartitionTable:
             raise
         match outcome:
             case Committed():
+                self._last = _Last(version, data, created[0]) if created and created[0].stamp is not None else None
                 self._last_committed = serial
                 self._discard_decided(version)
             case Conflicted():
@@ -215,6 +240,31 @@ class DeltaPartitionTable:
             case Unknown():
                 self._must_reload, self._doubtful = True, doubtful
         return outcome
+
+    def _check_last_once(self) -> None:
+        """For a version that nothing follows for long. Beside commits: one that comes meanwhile checks it itself."""
+        last = self._last
+        if last is None or last.version == self._checked_version:
+            return
+        self._checked_version = last.version
+        with contextlib.suppress(KeyNotFound):
+            found = self._store.get(last.written.key)
+            if found != last.data and last is self._last:
+                raise report_replaced(self._store, self._log_folder, last.version, last.data, found)
+
+    def _check_last(self) -> None:
+        """Raises `VersionReplaced` if another program has put a version of its own in the place of our last one. Where
+        ours is gone, reading the log again tells why."""
+        last = self._last
+        if last is None:
+            return
+        try:
+            found = self._store.get(last.written.key)
+            if found != last.data:
+                raise report_replaced(self._store, self._log_folder, last.version, last.data, found)
+            self._last = replace(last, written=Written(last.written.key, self._store.stamp(last.written.key)))
+        except KeyNotFound:
+            self._last = None
 
     def _version_key(self, version: int) -> str:
         return f"{self._log_folder}/{version_name(version)}"
@@ -231,6 +281,8 @@ class DeltaPartitionTable:
         # as orphans.
         self._must_reload = True
         self._reloads += 1
+        self._check_last()
+        self._last = None
         snapshot = self._reader.load(topic_id=self._topic_id)
         is_overtaken = self._find_rival(known_version, snapshot) is not None
         self._take(snapshot, is_overtaken=is_overtaken)
@@ -275,6 +327,7 @@ class DeltaPartitionTable:
             self._reader.view = self._reader.view.overtaken()
         else:
             recover(self._store, self._folder, snapshot)
+        self._loaded_version = snapshot.version
         self._checkpoint_version = snapshot.checkpoint_version
         self._producers = decode_producers(snapshot.txns)
         self._forgotten_id_max = max([self._forgotten_id_max, *map(_unnamed_id_max, snapshot.files)])
@@ -480,6 +533,7 @@ class DeltaPartitionTable:
         with self._cleaning:
             if self._must_reload:
                 return Dropped()
+            self._check_last_once()
             return self._old_versions.drop(
                 Limits(committed_before_ms, count_max, removed_before_ms),
                 last_version=self.state.version,
@@ -581,6 +635,7 @@ class DeltaPartitionTable:
                     version=version,
                     base_version=self._checkpoint_version,
                     paths=[file.path for file in view.live_files],
+                    check_commit=self._check_commit,
                 )
             finally:
                 self._checkpoint_ended_s = time.monotonic()
@@ -590,6 +645,15 @@ class DeltaPartitionTable:
             for path, removal in list(self._removed.items()):
                 if removal.version <= version:
                     del self._removed[path]
+
+    def _check_commit(self, commit: Commit) -> None:
+        """Since the log was read, all versions up to the one that memory knows are ours. Raises `VersionReplaced`."""
+        if commit.version > self._loaded_version and commit.incarnation != self._incarnation:
+            raise VersionReplaced(
+                f"{self._version_key(commit.version)}: expected the version that was committed and acknowledged, found "
+                f"{commit.operation} of {commit.engine_info}, which another program has put in its place. Stop the "
+                f"program that writes to this table, then see `bus log repair`"
+            )
 
     def _settle(self, doubtful: _Doubtful) -> None:
         """If our version is there, make it durable before anybody acts on it. Raises `StorageFault` if that fails."""

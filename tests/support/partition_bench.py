@@ -12,12 +12,14 @@ from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp, TimestampType, TopicPartition
 from bus.partition_log.appends import AppendRules
 from bus.partition_log.maintenance import MaintenanceRules, VersionRules
+from bus.ports import PartitionTable
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.maintenance import IoThrottle, Maintenance, MaintenanceClock
 from bus.runtime.partition import Appended, AppendResult, Partition, PartitionSettings, ResumeResult
 from bus.runtime.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope
 from tests.support.fake_table import FakeTable, ManualClock, records
+from tests.support.stores import log_batch
 
 T = TypeVar("T")
 
@@ -119,6 +121,23 @@ def run(scenario: Callable[[Bench], Awaitable[None]], queue_bytes_max: int = 1_0
             await scenario(bench)
         finally:
             await bench.close()
+
+    asyncio.run(main())
+
+
+def send(bench: Bench, value: bytes = b"own") -> asyncio.Future[AppendResult]:
+    """For a table that stores what it is given."""
+    batch = replace(records(1), columns=log_batch(0, [value]).columns)
+    return bench.partition.append(batch, acks=-1, current_leader_epoch=None, request_id="request")
+
+
+def with_partition(table: PartitionTable, epoch: int, scenario: Callable[[Bench], Awaitable[None]]) -> None:
+    """As `run`, on a real table."""
+
+    async def main() -> None:
+        bench = Bench(table=table, leader_epoch=epoch, calls=InlineCalls(1))  # type: ignore[arg-type]
+        await scenario(bench)
+        await bench.tasks.join()
 
     asyncio.run(main())
 

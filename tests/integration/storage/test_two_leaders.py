@@ -3,21 +3,18 @@ there, and what is deleted is in no version, now or later."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
-from bus.ports import CommitOutcome, Committed, Conflicted, FenceLost, PartitionTable
-from bus.runtime.partition import Appended, AppendResult
+from bus.ports import CommitOutcome, Committed, Conflicted, FenceLost
+from bus.runtime.partition import Appended
 from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import folder_of, open_storage_on
 from bus.storage_delta.table import DeltaPartitionTable
-from tests.support.fake_table import records
-from tests.support.partition_bench import Bench, InlineCalls, code
+from tests.support.partition_bench import Bench, code, send, with_partition
 from tests.support.stores import NOW_MS, ScriptedStore, log_batch
 
 PARTITION = TopicPartition("orders", 0)
@@ -137,20 +134,6 @@ def test_files_prepared_before_the_log_was_read_again_are_not_committed(leaders:
 
 
 # ---------------------------------------------------------------- epochs
-
-
-def send(bench: Bench, value: bytes = b"own") -> asyncio.Future[AppendResult]:
-    batch = replace(records(1), columns=log_batch(0, [value]).columns)
-    return bench.partition.append(batch, acks=-1, current_leader_epoch=None, request_id="request")
-
-
-def with_partition(table: PartitionTable, epoch: int, scenario: Callable[[Bench], Awaitable[None]]) -> None:
-    async def main() -> None:
-        bench = Bench(table=table, leader_epoch=epoch, calls=InlineCalls(1))  # type: ignore[arg-type]
-        await scenario(bench)
-        await bench.tasks.join()
-
-    asyncio.run(main())
 
 
 class Breaking:

@@ -1,0 +1,97 @@
+"""Acknowledged versions in whose place another program has put one of its own.
+
+Put-if-absent binds those who keep to it. Delta's log stores for local files look whether a version is there and then
+rename over it, so an OPTIMIZE of Spark that commits in the same millisecond takes an acknowledged version away. Guards
+one promise: what was acknowledged is not forgotten. The bytes of such a version are kept beside the log, under a name
+that no reader of Delta knows, and whoever opens the table as its writer commits them once more, behind what took their
+place. Never removes a version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+from bus.errors import StorageDamaged, StorageFault, VersionReplaced
+from bus.ports import Committed
+from bus.storage_delta.actions import LOG_FOLDER, Commit, MalformedCommit, decode_commit, replaced_name, version_name
+from bus.storage_delta.commit import commit_version
+from bus.storage_delta.snapshot import Snapshot
+from bus.storage_delta.store import ObjectStore
+
+_log = logging.getLogger(__name__)
+
+
+def report_replaced(store: ObjectStore, log_folder: str, version: int, data: bytes, found: bytes) -> VersionReplaced:
+    """Keep `data`, which was committed and acknowledged as `version`, and say what is in its place."""
+    kept = f"{log_folder}/{replaced_name(version)}"
+    try:
+        store.put(kept, data)
+        way_out = f"what it said is kept as {kept}; a restart of the broker commits it once more"
+    except StorageFault as fault:
+        way_out = f"what it said could not be kept ({fault}); `bus log repair` finds its data files"
+    return VersionReplaced(
+        f"{log_folder}/{version_name(version)}: expected the version that was committed and acknowledged, found "
+        f"{_describe(version, found)}, which another program has put in its place; {way_out}. Stop the program that "
+        f"writes to this table first"
+    )
+
+
+def _describe(version: int, data: bytes) -> str:
+    try:
+        commit = decode_commit(version, data)
+    except MalformedCommit as malformed:
+        return f"{len(data)} bytes that are no version ({malformed})"
+    return f"{commit.operation} of {commit.engine_info}"
+
+
+def commit_again(store: ObjectStore, folder: str, snapshot: Snapshot, name: str) -> bool:
+    """Commit what `name` has kept behind `snapshot`, if it is not there. True if the log is to be read again. Raises
+    `StorageDamaged` if it does not fit there any more."""
+    log_folder = f"{folder}/{LOG_FOLDER}"
+    data = store.get(f"{log_folder}/{name}")
+    commit = _decode(f"{log_folder}/{name}", data)
+    is_needed = any(add.is_data_change for add in commit.adds) or any(gone.is_data_change for gone in commit.removes)
+    is_there = {add.path for add in commit.adds} <= {file.path for file in snapshot.files}
+    if (not is_there or not commit.adds) and _fits(store, folder, snapshot, commit):
+        outcome = commit_version(
+            store,
+            log_folder,
+            version=snapshot.version + 1,
+            data=data,
+            txn_id=commit.txn_id or "",
+            high_watermark=snapshot.high_watermark,
+        )
+        if not isinstance(outcome, Committed):
+            raise StorageFault(f"{log_folder}/{name}: what it has kept could not be committed once more: {outcome}")
+        _log.error("%s/%s: committed once more as version %d", log_folder, name, outcome.version)
+        is_again = True
+    elif is_there or not is_needed:
+        is_again = False
+    else:
+        raise StorageDamaged(
+            f"{log_folder}/{name}: expected to commit {commit.operation} once more behind version {snapshot.version}, "
+            f"with records from offset {snapshot.high_watermark} on; see `bus log repair`"
+        )
+    with contextlib.suppress(StorageFault):
+        store.delete(f"{log_folder}/{name}")
+    return is_again
+
+
+def _decode(key: str, data: bytes) -> Commit:
+    try:
+        return decode_commit(0, data)
+    except MalformedCommit as malformed:
+        raise StorageDamaged(f"{key}: {malformed}") from None
+
+
+def _fits(store: ObjectStore, folder: str, snapshot: Snapshot, commit: Commit) -> bool:
+    """Its files are there, what it removes is live, and its records begin where the log ends."""
+    live = {file.path for file in snapshot.files}
+    added = [add for add in commit.adds if add.is_data_change]
+    sizes = store.sizes([f"{folder}/{add.path}" for add in commit.adds])
+    return (
+        all(remove.path in live for remove in commit.removes)
+        and list(sizes) == [add.size_bytes for add in commit.adds]
+        and all(add.live is not None and add.live.base_offset == snapshot.high_watermark for add in added)
+    )
