@@ -162,6 +162,11 @@ class Cluster:
         return self._endpoint
 
     @property
+    def retention_clock(self) -> MaintenanceClock:
+        """By which what is old goes: it follows a wall clock that jumps ahead slowly."""
+        return self._maintenance.clock
+
+    @property
     def storage(self) -> Storage:
         return self._storage
 

@@ -289,7 +289,8 @@ class GroupCoordinator:
         """Also those of topics that were deleted while nobody could tell the shard: before a crash, or a load."""
         for topic, topic_id in await self._find_gone_topics(shard):
             await self._forget_in(shard, topic, topic_id)
-        await shard.sweep(functools.partial(decide_offset_expiry, rules=self._rules, now_ms=self._clock.now_ms()))
+        now_ms = self._cluster.retention_clock.now_ms()
+        await shard.sweep(functools.partial(decide_offset_expiry, rules=self._rules, now_ms=now_ms))
 
     async def _find_gone_topics(self, shard: GroupShard) -> set[tuple[str, str]]:
         gone: set[tuple[str, str]] = set()
