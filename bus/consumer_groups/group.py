@@ -7,7 +7,7 @@ or a timer does to a group is not decided here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -133,7 +133,7 @@ class Group:
                 joining -= before.awaiting_join is not None
                 unsynced -= before.has_to_sync
             if before is None or before.protocols is not member.protocols:
-                supporters = _count_protocols(supporters, before, member)
+                supporters = _count_protocols(supporters, () if before is None else (before,), (member,))
             if before is None and member.group_instance_id is not None:
                 assert member.group_instance_id not in instance_ids, f"two members of {member.group_instance_id}"
                 instance_ids = {**instance_ids, member.group_instance_id: member.member_id}
@@ -147,27 +147,23 @@ class Group:
             leader_id=self.leader_id if self.leader_id is not None else changed[0].member_id,
         )
 
-    def remove_member(self, member_id: str) -> Group:
-        """This group without a member that it has. If it led, the one that came first leads."""
-        gone = self.members[member_id]
-        members = {**self.members}
-        del members[member_id]
-        instance_ids = self.instance_ids
-        if gone.group_instance_id is not None:
-            instance_ids = {name: id_ for name, id_ in instance_ids.items() if name != gone.group_instance_id}
+    def remove_members(self, member_ids: Collection[str]) -> Group:
+        """This group without members that it has. If one of them led, the one that came first leads."""
+        gone = {member_id: self.members[member_id] for member_id in member_ids}
+        members = {member_id: member for member_id, member in self.members.items() if member_id not in gone}
         return replace(
             self,
             members=members,
-            instance_ids=instance_ids,
-            supporters=_count_protocols(self.supporters, gone, None),
-            joining_count=self.joining_count - (gone.awaiting_join is not None),
-            unsynced_count=self.unsynced_count - gone.has_to_sync,
-            leader_id=next(iter(members), None) if self.leader_id == member_id else self.leader_id,
+            instance_ids={name: id_ for name, id_ in self.instance_ids.items() if id_ not in gone},
+            supporters=_count_protocols(self.supporters, gone.values(), ()),
+            joining_count=self.joining_count - sum(member.awaiting_join is not None for member in gone.values()),
+            unsynced_count=self.unsynced_count - sum(member.has_to_sync for member in gone.values()),
+            leader_id=next(iter(members), None) if self.leader_id in gone else self.leader_id,
         )
 
     def replace_static(self, member_id: str, by: Member) -> Group:
         """This group with another member of the same instance id; if the old one led, the new one leads."""
-        changed = self.remove_member(member_id).put_members([by])
+        changed = self.remove_members([member_id]).put_members([by])
         return replace(changed, leader_id=by.member_id) if self.leader_id == member_id else changed
 
     def has_common_protocol(self, protocols: Iterable[GroupProtocol]) -> bool:
@@ -240,10 +236,14 @@ def new_group(group_id: str, *, now_ms: int) -> Group:
     return Group(group_id, GroupState.EMPTY, now_ms)
 
 
-def _count_protocols(supporters: Mapping[str, int], before: Member | None, after: Member | None) -> Mapping[str, int]:
+def _count_protocols(
+    supporters: Mapping[str, int], before: Iterable[Member], after: Iterable[Member]
+) -> Mapping[str, int]:
     counted = {**supporters}
-    for offer in () if before is None else before.protocols:
-        counted[offer.name] -= 1
-    for offer in () if after is None else after.protocols:
-        counted[offer.name] = counted.get(offer.name, 0) + 1
+    for member in before:
+        for offer in member.protocols:
+            counted[offer.name] -= 1
+    for member in after:
+        for offer in member.protocols:
+            counted[offer.name] = counted.get(offer.name, 0) + 1
     return {name: count for name, count in counted.items() if count}

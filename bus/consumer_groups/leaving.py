@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bus.consumer_groups.group import GroupState
-from bus.consumer_groups.membership import check_member, remove_member, remove_pending
+from bus.consumer_groups.membership import check_member, named, remove_members, remove_pending, unknown_member
 from bus.consumer_groups.rebalances import rebalance_or_complete
 from bus.consumer_groups.requests import NO_MEMBER_ID, LeaveGroup, LeavingMember, Left
 from bus.consumer_groups.step_draft import StepDraft
@@ -12,15 +12,18 @@ from bus.errors import Refused
 
 def decide_leave(draft: StepDraft, command: LeaveGroup, *, request_id: int) -> None:
     """All that can leave do, and one rebalance follows."""
-    members = tuple(_leave(draft, leaving) for leaving in command.members)
+    reasons: dict[str, str] = {}  # of members that leave, by member id
+    members = tuple(_leave(draft, leaving, reasons) for leaving in command.members)
+    remove_members(draft, reasons)
     draft.reply(request_id, Left(members))
     left = [leaving for leaving, refused in zip(command.members, members, strict=True) if refused is None]
     if left and draft.group.state is not GroupState.EMPTY:
-        names = ", ".join(leaving.member_id or leaving.group_instance_id or "" for leaving in left)
+        names = named([leaving.member_id or leaving.group_instance_id or "" for leaving in left])
         rebalance_or_complete(draft, f"members {names} leave")
 
 
-def _leave(draft: StepDraft, leaving: LeavingMember) -> Refused | None:
+def _leave(draft: StepDraft, leaving: LeavingMember, reasons: dict[str, str]) -> Refused | None:
+    """Why it cannot; None: it was pending and is not any more, or it was added to `reasons`."""
     group, member_id = draft.group, leaving.member_id
     if member_id in group.pending_members:
         remove_pending(draft, member_id)
@@ -30,5 +33,7 @@ def _leave(draft: StepDraft, leaving: LeavingMember) -> Refused | None:
     refused = check_member(group, member_id, leaving.group_instance_id)
     if refused is not None:
         return refused
-    remove_member(draft, member_id, f"it left{f' ({leaving.reason})' if leaving.reason else ''}")
+    if member_id in reasons:
+        return unknown_member(group.group_id, member_id)
+    reasons[member_id] = f"it left{f' ({leaving.reason})' if leaving.reason else ''}"
     return None

@@ -6,7 +6,7 @@ while a request of his waits: it is answered first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bus.consumer_groups.group import Group, GroupState, Member
@@ -14,6 +14,8 @@ from bus.consumer_groups.requests import NO_MEMBER_ID, GroupProtocol, JoinGroup,
 from bus.consumer_groups.step_draft import StepDraft
 from bus.consumer_groups.steps import TimerKind
 from bus.errors import ErrorCode, Refused
+
+_NAMED_MAX = 5
 
 
 def check_member(group: Group, member_id: str, group_instance_id: str | None) -> Refused | None:
@@ -50,6 +52,12 @@ def fenced(group: Group, group_instance_id: str, member_id: str) -> Refused:
         ErrorCode.FENCED_INSTANCE_ID,
         f"group {group.group_id}: instance id {group_instance_id} has a newer member than {member_id}",
     )
+
+
+def named(member_ids: Sequence[str]) -> str:
+    """For a message that every member gets: a few of them."""
+    others = len(member_ids) - _NAMED_MAX
+    return ", ".join(member_ids[:_NAMED_MAX]) + (f" and {others} more" if others > 0 else "")
 
 
 def rebalancing(group: Group, reason: str) -> Refused:
@@ -89,12 +97,19 @@ def update_member(draft: StepDraft, member: Member, command: JoinGroup, request_
 
 
 def remove_member(draft: StepDraft, member_id: str, reason: str) -> None:
-    member = draft.group.members[member_id]
-    refused = Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"group {draft.group.group_id}: member {member_id} is out: {reason}")
-    if not answer_waiting(draft, member, refused, NO_MEMBER_ID):
-        draft.notify(member_id, refused)
-    draft.cancel_timer(TimerKind.SESSION, member_id)
-    draft.group = draft.group.remove_member(member_id)
+    remove_members(draft, {member_id: reason})
+
+
+def remove_members(draft: StepDraft, reasons: Mapping[str, str]) -> None:
+    """`reasons`, by member id, are what the members are told."""
+    group = draft.group
+    for member_id, reason in reasons.items():
+        refused = Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group.group_id}: member {member_id} is out: {reason}")
+        if not answer_waiting(draft, group.members[member_id], refused, NO_MEMBER_ID):
+            draft.notify(member_id, refused)
+        draft.cancel_timer(TimerKind.SESSION, member_id)
+    if reasons:
+        draft.group = group.remove_members(reasons.keys())
 
 
 def remove_pending(draft: StepDraft, member_id: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bus.consumer_groups.group import NO_ASSIGNMENT, Group, GroupState, InitialDelay, Member
-from bus.consumer_groups.membership import rebalancing, remove_member
+from bus.consumer_groups.membership import rebalancing, remove_members
 from bus.consumer_groups.records import GroupStored, StoredMember
 from bus.consumer_groups.requests import Joined, JoinedMember
 from bus.consumer_groups.step_draft import StepDraft
@@ -87,10 +87,12 @@ def expire_rebalance(draft: StepDraft) -> None:
 def complete_rebalance(draft: StepDraft) -> None:
     """Who has not joined is out, but for static members: their sessions decide. If only such ones are left, wait on."""
     draft.cancel_timer(TimerKind.REBALANCE)
-    missing = [m for m in draft.group.members.values() if m.awaiting_join is None]
-    for member in missing:
-        if member.group_instance_id is None:
-            remove_member(draft, member.member_id, "it did not join again in time")
+    missing = [
+        member.member_id
+        for member in draft.group.members.values()
+        if member.awaiting_join is None and member.group_instance_id is None
+    ]
+    remove_members(draft, dict.fromkeys(missing, "it did not join again in time"))
     draft.group = replace(draft.group, initial_delay=None)
     group = draft.group
     if not group.members:

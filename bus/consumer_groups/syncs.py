@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bus.consumer_groups.group import NO_ASSIGNMENT, Group, GroupState, Member
-from bus.consumer_groups.membership import check_generation, check_member, rebalancing, remove_member, replaced
+from bus.consumer_groups.membership import check_generation, check_member, named, rebalancing, remove_members, replaced
 from bus.consumer_groups.rebalances import begin_rebalance, stored_group
 from bus.consumer_groups.requests import Assignment, Synced, SyncGroup
 from bus.consumer_groups.step_draft import StepDraft
@@ -91,6 +91,5 @@ def _synced(group: Group, member: Member) -> Synced:
 def expire_syncs(draft: StepDraft) -> None:
     """Who has its answer to the join and has not synced by now is out."""
     late = [member.member_id for member in draft.group.members.values() if member.has_to_sync]
-    for member_id in late:
-        remove_member(draft, member_id, "it did not sync in time")
-    begin_rebalance(draft, f"members {', '.join(late)} did not sync in time")
+    remove_members(draft, dict.fromkeys(late, "it did not sync in time"))
+    begin_rebalance(draft, f"members {named(late)} did not sync in time")

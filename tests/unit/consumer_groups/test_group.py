@@ -53,15 +53,15 @@ def test_member_with_other_protocols_counts_with_those() -> None:
     group = group_of(member("a", "x", "y"), member("b", "x")).put_members([member("a", "x", "z")])
     group.check()
     assert group.supporters == {"x": 2, "z": 1}
-    assert group.remove_member("b").supporters == {"x": 1, "z": 1}
+    assert group.remove_members(["b"]).supporters == {"x": 1, "z": 1}
 
 
 def test_first_member_leads_and_the_next_one_after_it() -> None:
     group = group_of(member("a", "x"), member("b", "x"), member("c", "x"))
     assert group.leader_id == "a"
-    assert group.remove_member("b").leader_id == "a"
-    assert group.remove_member("a").leader_id == "b"
-    assert group.remove_member("a").remove_member("b").remove_member("c").leader_id is None
+    assert group.remove_members(["b"]).leader_id == "a"
+    assert group.remove_members(["a"]).leader_id == "b"
+    assert group.remove_members(["a"]).remove_members(["b"]).remove_members(["c"]).leader_id is None
 
 
 def test_successor_of_a_static_leader_leads() -> None:
