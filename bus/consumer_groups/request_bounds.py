@@ -37,6 +37,7 @@ GROUPS_MAX = 1_000  # of one request to describe or to delete groups, or to fetc
 PARTITIONS_MAX = 10_000  # of one request to commit, to fetch or to delete offsets
 LEAVING_MEMBERS_MAX = 1_000
 PROTOCOLS_MAX = 100
+STATES_MAX = 100  # that groups are listed by
 TOPICS_MAX = 10_000  # that one member subscribes to with one protocol
 OWNED_PARTITIONS_MAX = 100_000  # that one member says it has
 ASSIGNED_PARTITIONS_MAX = 100_000  # of all members of a group
@@ -79,6 +80,11 @@ def check_group_id(group_id: str) -> Refused | None:
     if not group_id:
         return Refused(ErrorCode.INVALID_GROUP_ID, "expected a group id, found an empty one")
     return _check_text("a group id", group_id, ID_BYTES_MAX, ErrorCode.INVALID_GROUP_ID)
+
+
+def check_group_id_length(group_id: str) -> Refused | None:
+    """The same for an id that a group of an earlier version may have; of more bytes than this none can be asked for."""
+    return check_group_id(group_id) if len(group_id) > ID_BYTES_MAX else None
 
 
 def check_count(count: int, count_max: int, what: str) -> Refused | None:

@@ -24,6 +24,7 @@ from bus.consumer_groups.decisions import (
 from bus.consumer_groups.group import Group
 from bus.consumer_groups.group_rules import MINUTE_MS, GroupRules
 from bus.consumer_groups.placement import Placement, coordinator_partition, find_placement
+from bus.consumer_groups.request_bounds import check_group_id, check_group_id_length, check_request
 from bus.consumer_groups.requests import (
     NO_MEMBER_ID,
     Heartbeat,
@@ -59,8 +60,8 @@ OFFSETS_TOPIC_CONFIGS = {
 # as much as one of fifty, and its encoding competes with the calls for the interpreter: with one at a time, hundreds of
 # groups commit more than twice as much a second as with as many as there are threads, and a single one no less.
 COMMITS_MAX = 1
-# Groups that are looked through at a time for offsets of deleted topics.
-_LOOK_THROUGH_GROUPS = 100
+# Offsets that are looked through at a time for those of deleted topics.
+_LOOK_THROUGH_OFFSETS = 10_000
 
 OnMemberNotice = Callable[[Refused], None]
 MemberKey = tuple[str, str]  # group id, member id
@@ -114,7 +115,7 @@ class GroupCoordinator:
 
     async def find(self, group_id: str) -> BrokerEndpoint | Refused:
         """Where the group's coordinator is. Creates `__consumer_offsets` if it is not there."""
-        refused = await self.prepare()
+        refused = check_group_id(group_id) or await self.prepare()
         if refused is not None:
             return refused
         shard = self._find_shard(group_id)
@@ -133,7 +134,7 @@ class GroupCoordinator:
 
     async def call(self, command: GroupCommand) -> GroupAnswer:
         """See `GroupShard.submit`; creates `__consumer_offsets` for a command that may be a group's beginning."""
-        if not self._shards and command.group_id and isinstance(command, (JoinGroup, OffsetCommit)):
+        if not self._shards and isinstance(command, (JoinGroup, OffsetCommit)) and not check_request(None, command):
             refused = await self.prepare()
             if refused is not None:
                 return refused
@@ -155,15 +156,15 @@ class GroupCoordinator:
             return shard.heartbeat(command)
         return check_heartbeat(None, command) if shard is None else shard
 
-    def list_groups(self) -> tuple[list[ListedGroup], Refused | None]:
-        """Of all partitions that this broker leads; and why some may be missing, if they may."""
+    def list_groups(self) -> tuple[Iterator[ListedGroup], Refused | None]:
+        """Of all partitions that this broker leads, as they are now; and why some may be missing, if they may."""
         refusals = [
             refused
             for shard in self._shards
             if (refused := shard if isinstance(shard, Refused) else shard.refusal) is not None
         ]
-        listed = [list_group(group) for shard in self._serving() for group in shard.groups.values()]
-        return listed, (refusals[0] if refusals else None)
+        groups = [group for shard in self._serving() for group in shard.groups.values()]
+        return map(list_group, groups), (refusals[0] if refusals else None)
 
     def protocol_type(self, group_id: str) -> str | None:
         """That of the group as it is; None if there is none, or nothing is known of it for now."""
@@ -232,8 +233,12 @@ class GroupCoordinator:
                 shard.close()
 
     def _find_shard(self, group_id: str) -> GroupShard | Refused | None:
+        """None: there is no group yet. An id that is too long is refused before its hash is computed."""
         if not self._shards:
             return None
+        refused = check_group_id_length(group_id)
+        if refused is not None:
+            return refused
         return self._shards[_partition_of(group_id, len(self._shards), self._placement)]
 
     def _find_group(self, group_id: str) -> Group | None:
@@ -294,8 +299,11 @@ class GroupCoordinator:
 
     async def _find_gone_topics(self, shard: GroupShard) -> set[tuple[str, str]]:
         gone: set[tuple[str, str]] = set()
-        for number, group in enumerate(list(shard.groups.values())):
-            if number % _LOOK_THROUGH_GROUPS == 0:
+        looked_through = 0
+        for group in list(shard.groups.values()):
+            looked_through += 1 + len(group.offsets)
+            if looked_through >= _LOOK_THROUGH_OFFSETS:
+                looked_through = 0
                 await asyncio.sleep(0)  # others have their turn
             known = self._cluster.state.topic_names
             gone.update(

@@ -132,24 +132,27 @@ class GroupLog:
             batch = replace(batch, record_bytes_max=max(row.size_bytes for row in rows))
         if is_readable and batch.record_bytes_max <= limit:
             return PreparedRecords(batch, {})
-        faults = {
-            position: fault
-            for position, (record, row) in enumerate(zip(records, rows, strict=True))
-            if (fault := self._find_fault(record, row, now_ms)) is not None
-        }
+        faults: dict[int, Refused] = {}
+        for position, (record, row) in enumerate(zip(records, rows, strict=True)):
+            fault = self._check_size(record, row) or (
+                None if is_readable else self._check_readable(record, row, now_ms)
+            )
+            if fault is not None:
+                faults[position] = fault
         assert faults, f"{self.name}: {len(records)} records cannot be read back, but each of them can"
         return PreparedRecords(None, faults)
 
-    def _find_fault(self, record: GroupRecord, row: KeyedRow, now_ms: int) -> Refused | None:
-        """Why this record by itself cannot be appended."""
+    def _check_size(self, record: GroupRecord, row: KeyedRow) -> Refused | None:
+        limit, size = self._partition.record_bytes_max, row.size_bytes
+        if size <= limit:
+            return None
         is_offset = isinstance(record, OffsetCommitted)
-        limit = self._partition.record_bytes_max
-        if row.size_bytes > limit:
-            return Refused(
-                ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_offset else ErrorCode.MESSAGE_TOO_LARGE,
-                f"group {record.group_id}: expected a record of at most {limit} bytes in {self.name}, found one of "
-                f"{row.size_bytes}",
-            )
+        return Refused(
+            ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_offset else ErrorCode.MESSAGE_TOO_LARGE,
+            f"group {record.group_id}: expected a record of at most {limit} bytes in {self.name}, found one of {size}",
+        )
+
+    def _check_readable(self, record: GroupRecord, row: KeyedRow, now_ms: int) -> Refused | None:
         try:
             read = [decode_record(again) for again in self._rows.decode_again(self._rows.encode([row], now_ms=now_ms))]
             reason = "" if read == [record] else "it would be read as another one"

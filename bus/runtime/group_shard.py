@@ -49,13 +49,16 @@ from bus.runtime.timers import Timers
 
 _log = logging.getLogger(__name__)
 
-# One turn decides so much, or by one call more, and leaves the rest to the next: bounds what is committed at a time.
+# One turn decides so much, or by one call more, and leaves the rest to the next: bounds what is committed at a time,
+# and how long the loop is held.
 _TURN_RECORDS_MAX = 10_000
 _TURN_BYTES_MAX = 4 << 20
+_TURN_S_MAX = 0.01
 # Commands that may wait for a turn; more are refused until there is room.
 WAITING_MAX = 100_000
-# A sweep looks at so many groups at a time, so that it holds up nobody.
-_SWEEP_GROUPS = 100
+# A sweep looks at so many groups and offsets at a time, so that it holds up no call for long.
+_SWEEP_ITEMS = 5_000
+_GROUP_ITEMS = 50  # a group without offsets counts as so many
 _LOAD_RETRY_S = 1.0
 _TAKEN = HeartbeatTaken()
 _SWEPT: GroupAnswer = _TAKEN  # nobody looks at it
@@ -157,13 +160,27 @@ class GroupShard:
 
     async def sweep(self, decide: DecideForGroup, group_ids: Iterable[str] | None = None) -> None:
         """Have `decide` decide on each of these groups, or on all. What is refused meanwhile is left to the next."""
-        ids = tuple(self._groups if group_ids is None else group_ids)
-        for start in range(0, len(ids), _SWEEP_GROUPS):
+        for ids in self._portions(tuple(self._groups if group_ids is None else group_ids)):
             request_id, answer = self._expect_answer()
             if not answer.done():
-                self._waiting.append(WaitingSweep(request_id, ids[start : start + _SWEEP_GROUPS], decide))
+                self._waiting.append(WaitingSweep(request_id, ids, decide))
                 self._turn()
             await answer
+            await asyncio.sleep(0)  # an answer may be there at once
+
+    def _portions(self, group_ids: Iterable[str]) -> Iterator[tuple[str, ...]]:
+        """Of groups that are all small many, and one that is large by itself."""
+        portion: list[str] = []
+        items = 0
+        for group_id in group_ids:
+            group = self._groups.get(group_id)
+            items += _GROUP_ITEMS + (0 if group is None else len(group.offsets))
+            portion.append(group_id)
+            if items >= _SWEEP_ITEMS:
+                yield tuple(portion)
+                portion, items = [], 0
+        if portion:
+            yield tuple(portion)
 
     def close(self) -> None:
         """Refuse all that comes and all who wait, joins and syncs too; only what is being committed is still answered
@@ -180,7 +197,7 @@ class GroupShard:
     def _turn(self) -> None:
         """Decide what waits, unless a commit is in flight."""
         try:
-            while self._waiting and self._committing is None:
+            if self._waiting and self._committing is None:
                 refused = self.refusal
                 if refused is not None:
                     self._waiting.clear()
@@ -193,16 +210,22 @@ class GroupShard:
                     self._tasks.start(self._commit(decisions), f"groups/{self._groups_log.name}")
                 else:
                     self._carry_out(decisions)
+                    if self._waiting:  # others have their turn on the loop
+                        self._loop.call_soon(self._turn)
+                        return
         except Exception as error:
             _log.exception("a decision about the groups of %s failed", self._groups_log.name)
             self._fail(Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"a decision about the group failed: {error!r}"))
 
     def _decide(self, decisions: GroupDecisions) -> None:
-        now_ms = self._clock.now_ms()
-        while self._waiting and len(decisions.records) < _TURN_RECORDS_MAX and decisions.record_bytes < _TURN_BYTES_MAX:
+        now_ms, until_s = self._clock.now_ms(), self._loop.time() + _TURN_S_MAX
+        while self._waiting and not self._is_full(decisions) and self._loop.time() <= until_s:
             waiting = self._waiting.popleft()
             if isinstance(waiting, WaitingTimeout) or waiting.request_id in self._answers:
                 decisions.take(waiting, now_ms=now_ms)
+
+    def _is_full(self, decisions: GroupDecisions) -> bool:
+        return len(decisions.records) >= _TURN_RECORDS_MAX or decisions.record_bytes >= _TURN_BYTES_MAX
 
     async def _commit(self, decisions: GroupDecisions) -> None:
         refused: Refused | None = Refused(

@@ -259,6 +259,16 @@ def encode_offset_delete(partitions: Iterable[TopicPartition], answer: Any) -> p
     )
 
 
+def count_partitions(topics: Iterable[pb.TopicPartitions]) -> int:
+    """A topic of which no partition is named counts as one. Above `PARTITIONS_MAX` no more are counted."""
+    count = 0
+    for item in topics:
+        count += max(1, len(item.partitions))
+        if count > PARTITIONS_MAX:
+            break
+    return count
+
+
 def partitions_of(topics: Iterable[pb.TopicPartitions]) -> list[TopicPartition]:
     return [TopicPartition(item.topic, number) for item in topics for number in item.partitions]
 
@@ -281,16 +291,11 @@ def encode_broker(broker: BrokerEndpoint) -> pb.Broker:
     return pb.Broker(broker_id=broker.broker_id, host=broker.host, port=broker.port)
 
 
-def encode_list(
-    listed: Iterable[rq.ListedGroup], refused: Refused | None, states: Sequence[str]
-) -> pb.ListGroupsResponse:
-    """Names of states count in any case of letters, as in Kafka."""
-    wanted = {state.lower() for state in states}
+def encode_list(listed: Iterable[rq.ListedGroup], refused: Refused | None) -> pb.ListGroupsResponse:
     response = pb.ListGroupsResponse(
         groups=[
             pb.ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type, state=group.state)
             for group in listed
-            if not wanted or group.state.lower() in wanted
         ]
     )
     return response if refused is None else _refused(response, refused)

@@ -1,40 +1,63 @@
 """Consumer groups over gRPC: the calls that have one answer. Joins and syncs wait for it, as long as the group needs.
 
 A client that ends such a call withdraws its request; what the group has decided by then stays, and the session timeout
-ends a member that does not come back. Several groups in one request are asked at once and answered in order.
+ends a member that does not come back. Several groups in one request are asked in portions and answered in order. Guards
+one bound: no call holds the loop for long, whatever it names. Counts are judged before any item is looked at, a group
+counts once in a request, what is large is decoded in a thread, and answers are made portion by portion.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import functools
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import TypeVar
 
 from bus.consumer_groups import requests as rq
+from bus.consumer_groups.request_bounds import GROUPS_MAX, PARTITIONS_MAX, STATES_MAX, check_count, shown
 from bus.consumer_groups.steps import GroupAnswer, GroupCommand
-from bus.errors import Refused
+from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.group_coordinator import GroupCoordinator
 
+T = TypeVar("T")
+
+# Requests above it are decoded in a thread.
+_THREAD_BYTES_MIN = 64 << 10
+# So many groups, or partitions, are looked at before other calls have their turn.
+_PORTION_GROUPS = 20
+_PORTION_LISTED = 1_000
+_PORTION_PARTITIONS = 1_000
+# Of groups that are described in one answer, but for the first of them.
+_ANSWER_BYTES_MAX = 16 << 20
+
 
 class GroupHandler:
-    def __init__(self, cluster: Cluster, coordinator: GroupCoordinator) -> None:
+    def __init__(self, cluster: Cluster, coordinator: GroupCoordinator, blocking: BlockingCalls) -> None:
         self._cluster = cluster
         self._coordinator = coordinator
+        self._blocking = blocking
 
     async def find_coordinator(self, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
         return calls.encode_coordinator(await self._coordinator.find(request.group_id))
 
     async def join(self, request: pb.JoinGroupRequest, peer: str) -> pb.JoinGroupResponse:
-        command = calls.decode_join(request, peer)
+        command = await self._decode(request, functools.partial(calls.decode_join, request, peer))
         answer = command if isinstance(command, Refused) else await self._coordinator.call(command)
         return calls.encode_join(request, answer)
 
     async def sync(self, request: pb.SyncGroupRequest) -> pb.SyncGroupResponse:
-        command = calls.decode_sync(request, self._coordinator.protocol_type(request.group_id))
+        protocol_type = self._coordinator.protocol_type(request.group_id)
+        command = await self._decode(request, functools.partial(calls.decode_sync, request, protocol_type))
         answer = command if isinstance(command, Refused) else await self._coordinator.call(command)
         return calls.encode_sync(answer)
+
+    async def _decode(self, request: pb.JoinGroupRequest | pb.SyncGroupRequest, decode: Callable[[], T]) -> T:
+        return decode() if request.ByteSize() < _THREAD_BYTES_MIN else await self._blocking.compute(decode)
 
     async def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
         return calls.encode_heartbeat(self._coordinator.heartbeat(calls.decode_heartbeat(request)))
@@ -48,47 +71,111 @@ class GroupHandler:
 
     async def commit(self, request: pb.OffsetCommitRequest) -> pb.OffsetCommitResponse:
         decoded = calls.decode_commit(request, self._cluster.state)
+        if len(request.partitions) > _PORTION_PARTITIONS:
+            await asyncio.sleep(0)
         answer = await self._coordinator.call(decoded.command) if decoded.command.offsets else None
         return calls.encode_commit(request, decoded, answer)
 
     async def fetch_offsets(self, request: pb.OffsetFetchRequest) -> pb.OffsetFetchResponse:
-        answers = await self._ask(calls.decode_offset_fetch(group) for group in request.groups)
-        state = self._cluster.state
-        return pb.OffsetFetchResponse(
-            groups=[
-                calls.encode_offset_fetch(group, answer, state)
-                for group, answer in zip(request.groups, answers, strict=True)
-            ]
-        )
+        calls.require_count(len(request.groups), GROUPS_MAX, "groups")
+        topics = chain.from_iterable(group.topics for group in request.groups)
+        calls.require_count(calls.count_partitions(topics), PARTITIONS_MAX, "partitions")
+        group_ids = [group.group_id for group in request.groups]
+        commands = map(calls.decode_offset_fetch, request.groups)
+        answers = await self._ask(group_ids, commands)
+        response = pb.OffsetFetchResponse()
+        for group, answer in zip(request.groups, answers, strict=True):
+            await self._encode_offsets(response, group, answer)
+        return response
+
+    async def _encode_offsets(
+        self, response: pb.OffsetFetchResponse, group: pb.OffsetFetchGroup, answer: GroupAnswer
+    ) -> None:
+        offsets = answer.offsets if isinstance(answer, rq.OffsetsFetched) else ()
+        if len(offsets) <= _PORTION_PARTITIONS:
+            response.groups.append(calls.encode_offset_fetch(group, answer, self._cluster.state))
+            return
+        part = response.groups.add(group_id=group.group_id)
+        async for portion in _portions(offsets, _PORTION_PARTITIONS):
+            encoded = calls.encode_offset_fetch(group, rq.OffsetsFetched(tuple(portion)), self._cluster.state)
+            part.offsets.extend(encoded.offsets)
 
     async def delete_offsets(self, request: pb.OffsetDeleteRequest) -> pb.OffsetDeleteResponse:
-        partitions = calls.partitions_of(request.topics)
-        answer = await self._coordinator.call(rq.OffsetDelete(request.group_id, tuple(partitions)))
+        refused = check_count(calls.count_partitions(request.topics), PARTITIONS_MAX, "partitions")
+        partitions = [] if refused is not None else calls.partitions_of(request.topics)
+        command = rq.OffsetDelete(request.group_id, tuple(partitions))
+        answer = refused or await self._coordinator.call(command)
         return calls.encode_offset_delete(partitions, answer)
 
     # ------------------------------------------------------------------ administration
 
     async def list_groups(self, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
+        """Names of states count in any case of letters, as in Kafka."""
+        too_many = check_count(len(request.states), STATES_MAX, "states")
+        if too_many is not None:
+            return calls.encode_list((), too_many)
+        wanted = {state.lower() for state in request.states}
         listed, refused = self._coordinator.list_groups()
-        return calls.encode_list(listed, refused, request.states)
+        response = calls.encode_list((), refused)
+        async for portion in _portions(listed, _PORTION_LISTED):
+            chosen = [group for group in portion if not wanted or group.state.lower() in wanted]
+            response.groups.extend(calls.encode_list(chosen, None).groups)
+        return response
 
     async def describe_groups(self, request: pb.DescribeGroupsRequest) -> pb.DescribeGroupsResponse:
-        answers = await self._ask(rq.DescribeGroup(group_id) for group_id in request.group_ids)
-        return pb.DescribeGroupsResponse(
-            groups=[
-                calls.encode_describe(group_id, answer, self._cluster.endpoint)
-                for group_id, answer in zip(request.group_ids, answers, strict=True)
-            ]
-        )
+        calls.require_count(len(request.group_ids), GROUPS_MAX, "groups")
+        group_ids = list(request.group_ids)
+        response = pb.DescribeGroupsResponse()
+        size = 0
+        for group_id, answer in zip(
+            group_ids, await self._ask(group_ids, map(rq.DescribeGroup, group_ids)), strict=True
+        ):
+            is_full = size >= _ANSWER_BYTES_MAX
+            described = calls.encode_describe(
+                group_id, _too_large(group_id) if is_full else answer, self._cluster.endpoint
+            )
+            response.groups.append(described)
+            if described.members and not is_full:
+                size += described.ByteSize()
+                await asyncio.sleep(0)
+        return response
 
     async def delete_groups(self, request: pb.DeleteGroupsRequest) -> pb.DeleteGroupsResponse:
-        answers = await self._ask(rq.DeleteGroup(group_id) for group_id in request.group_ids)
+        calls.require_count(len(request.group_ids), GROUPS_MAX, "groups")
+        group_ids = list(request.group_ids)
+        answers = await self._ask(group_ids, map(rq.DeleteGroup, group_ids))
         return pb.DeleteGroupsResponse(
-            groups=[
-                calls.encode_delete(group_id, answer)
-                for group_id, answer in zip(request.group_ids, answers, strict=True)
-            ]
+            groups=[calls.encode_delete(group_id, answer) for group_id, answer in zip(group_ids, answers, strict=True)]
         )
 
-    async def _ask(self, commands: Iterable[GroupCommand]) -> list[GroupAnswer]:
-        return await asyncio.gather(*[self._coordinator.submit(command) for command in commands])
+    async def _ask(self, group_ids: Sequence[str], commands: Iterable[GroupCommand]) -> list[GroupAnswer]:
+        """Each group is asked once: what names it again is refused."""
+        asked: set[str] = set()
+        answers: list[asyncio.Future[GroupAnswer] | Refused] = []
+        async for portion in _portions(zip(group_ids, commands, strict=True), _PORTION_GROUPS):
+            for group_id, command in portion:
+                answers.append(_named_twice(group_id) if group_id in asked else self._coordinator.submit(command))
+                asked.add(group_id)
+        return [answer if isinstance(answer, Refused) else await answer for answer in answers]
+
+
+async def _portions(items: Iterable[T], count: int) -> AsyncIterator[list[T]]:
+    """All items, with a turn for other calls behind each portion of them."""
+    rest: Iterator[T] = iter(items)
+    while portion := list(islice(rest, count)):
+        yield portion
+        await asyncio.sleep(0)
+
+
+def _named_twice(group_id: str) -> Refused:
+    return Refused(
+        ErrorCode.INVALID_REQUEST, f"expected each group once in a request, found {shown(group_id)!r} more than once"
+    )
+
+
+def _too_large(group_id: str) -> Refused:
+    return Refused(
+        ErrorCode.INVALID_REQUEST,
+        f"group {shown(group_id)}: expected groups of at most {_ANSWER_BYTES_MAX} bytes in one answer, found more; ask "
+        "for fewer at a time",
+    )

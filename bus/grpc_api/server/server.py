@@ -62,7 +62,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
             request_bytes_max=config.socket_request_max_bytes,
         )
         self._fetch = FetchHandler(cluster, streams, config.fetch_max_bytes)
-        self._groups = GroupHandler(cluster, coordinator)
+        self._groups = GroupHandler(cluster, coordinator, calls)
         self._group_sessions = GroupSessionHandler(cluster, coordinator, streams)
         self._views = ViewHandler(cluster)
         self._maintenance = MaintenanceHandler(

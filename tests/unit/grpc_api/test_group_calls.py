@@ -97,7 +97,7 @@ def test_unknown_group_is_described_as_dead_and_a_loading_one_is_not() -> None:
     assert (unknown.state, loading.state) == ("Dead", "")
 
 
-def test_states_of_a_listing_count_in_any_case() -> None:
-    listed = [rq.ListedGroup("a", "consumer", "Stable"), rq.ListedGroup("b", "", "Empty")]
-    assert [group.group_id for group in calls.encode_list(listed, None, ["STABLE"]).groups] == ["a"]
-    assert len(calls.encode_list(listed, None, []).groups) == 2
+@pytest.mark.parametrize(("counts", "found"), [([], 0), ([0, 0], 2), ([3, 1], 4), ([1] * 20_000, 10_001)])
+def test_partitions_that_a_request_names_are_counted_as_far_as_it_may_name_them(counts: list[int], found: int) -> None:
+    topics = [pb.TopicPartitions(topic="t", partitions=[0] * count) for count in counts]
+    assert calls.count_partitions(topics) == found
