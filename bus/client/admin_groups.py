@@ -6,20 +6,23 @@ members may do is the coordinator's to decide; nothing is checked here that it c
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from bus.client.cluster import Cluster, error_of
 from bus.client.failures import raise_failures
-from bus.client.group_calls import GroupAnswer, GroupCalls
+from bus.client.group_calls import GROUPS_MAX, MEMBERS_MAX, PARTITIONS_MAX, GroupAnswer, GroupCalls
 from bus.client.group_protocol import PROTOCOL_TYPE, commit_partitions, flat, topic_partitions
 from bus.client.group_values import CommittedOffset, GroupDescription, GroupListing, MemberDescription
 from bus.client.values import BrokerInfo, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
+
+ItemT = TypeVar("ItemT")
 
 _NO_GENERATION = -1
 
@@ -60,20 +63,29 @@ class GroupAdmin:
     def fetch_offsets(
         self, group_ids: Iterable[str], partitions: Collection[TopicPartition] | None
     ) -> dict[str, dict[TopicPartition, CommittedOffset]]:
-        def request_of(ids: Sequence[str]) -> pb.OffsetFetchRequest:
-            topics = [] if partitions is None else topic_partitions(partitions)
+        def request_of(wanted: Sequence[TopicPartition] | None, ids: Sequence[str]) -> pb.OffsetFetchRequest:
+            topics = [] if wanted is None else topic_partitions(wanted)
             groups = [
-                pb.OffsetFetchGroup(group_id=group_id, all_partitions=partitions is None, topics=topics)
-                for group_id in ids
+                pb.OffsetFetchGroup(group_id=group_id, all_partitions=wanted is None, topics=topics) for group_id in ids
             ]
             return pb.OffsetFetchRequest(groups=groups)
 
-        answers = self._calls.ask("OffsetFetch", group_ids, request_of, _answers_of_groups)
-        _raise_refusals(answers)
-        return {group_id: dict(_committed(answer.item)) for group_id, answer in answers.items()}
+        found: dict[str, dict[TopicPartition, CommittedOffset]] = {group_id: {} for group_id in group_ids}
+        for wanted in [None] if partitions is None else _portions(sorted(partitions), PARTITIONS_MAX):
+            groups_max = min(GROUPS_MAX, PARTITIONS_MAX // len(wanted)) if wanted else GROUPS_MAX
+            request = functools.partial(request_of, wanted)
+            answers = self._calls.ask("OffsetFetch", found, request, _answers_of_groups, groups_max=groups_max)
+            _raise_refusals(answers)
+            for group_id, answer in answers.items():
+                found[group_id].update(_committed(answer.item))
+        return found
 
     def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """As a consumer that is no member, which the coordinator takes while the group is empty."""
+        for portion in _portions(sorted(offsets), PARTITIONS_MAX):
+            self._commit_portion(group_id, {partition: offsets[partition] for partition in portion})
+
+    def _commit_portion(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         request = pb.OffsetCommitRequest(
             group_id=group_id,
             generation=_NO_GENERATION,
@@ -88,21 +100,23 @@ class GroupAdmin:
         _raise_partition_failures(answer.item)
 
     def delete_offsets(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
-        request = pb.OffsetDeleteRequest(group_id=group_id, topics=topic_partitions(partitions))
-        answer = self._ask_one("OffsetDelete", group_id, request, is_repeatable=True)
-        _raise_refusals({group_id: answer})
-        _raise_partition_failures(answer.item)
+        for portion in _portions(sorted(partitions), PARTITIONS_MAX):
+            request = pb.OffsetDeleteRequest(group_id=group_id, topics=topic_partitions(portion))
+            answer = self._ask_one("OffsetDelete", group_id, request, is_repeatable=True)
+            _raise_refusals({group_id: answer})
+            _raise_partition_failures(answer.item)
 
     def remove_members(self, group_id: str, members: Sequence[pb.LeavingMember]) -> None:
-        request = pb.LeaveGroupRequest(group_id=group_id, members=members)
-        answer = self._ask_one("LeaveGroup", group_id, request, is_repeatable=False)
-        _raise_refusals({group_id: answer})
-        raise_failures(
-            [
+        failures: list[tuple[str, int, str]] = []
+        for portion in _portions(members, MEMBERS_MAX):
+            request = pb.LeaveGroupRequest(group_id=group_id, members=portion)
+            answer = self._ask_one("LeaveGroup", group_id, request, is_repeatable=False)
+            _raise_refusals({group_id: answer})
+            failures += [
                 (member.member_id or member.group_instance_id, member.error_code, member.error_message)
                 for member in answer.item.members
             ]
-        )
+        raise_failures(failures)
 
     def _ask_one(self, method: str, group_id: str, request: Any, *, is_repeatable: bool) -> GroupAnswer:
         answers = self._calls.ask(
@@ -113,6 +127,11 @@ class GroupAdmin:
             is_repeatable=is_repeatable,
         )
         return answers[group_id]
+
+
+def _portions(items: Sequence[ItemT], count: int) -> Iterator[Sequence[ItemT]]:
+    """What a broker takes in one request; one empty portion of nothing."""
+    return (items[start : start + count] for start in range(0, len(items) or 1, count))
 
 
 def _answers_of_groups(response: Any) -> Iterator[GroupAnswer]:

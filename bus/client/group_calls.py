@@ -8,7 +8,7 @@ by then, until the time is over. Safe to use from several threads.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,10 @@ from bus.client.connections import NotConnected
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 
+# A broker takes so many, or more, of them in one request.
+GROUPS_MAX = 500
+PARTITIONS_MAX = 10_000
+MEMBERS_MAX = 1_000
 # The coordinator says so before it has done anything.
 _NOTHING_DONE = frozenset(
     {
@@ -47,6 +51,7 @@ class _Call:
     request_of: RequestOf
     answers_of: AnswersOf
     is_repeatable: bool
+    groups_max: int  # in one request
     deadline: float  # on time.monotonic
 
 
@@ -65,15 +70,17 @@ class GroupCalls:
         answers_of: AnswersOf,
         *,
         is_repeatable: bool = True,
+        groups_max: int = GROUPS_MAX,
     ) -> dict[str, GroupAnswer]:
-        """The answer for each group, refusals included; one call for all groups of a coordinator.
+        """The answer for each group, refusals included; of the groups of a coordinator, `groups_max` go in one call.
 
         Raises `BusError` if a group was not answered. What is not `is_repeatable` is not sent again after a call whose
         outcome is not known: the second answer would not be the first one's.
         """
         wanted = list(dict.fromkeys(group_ids))
         answers: dict[str, GroupAnswer] = {}
-        call = _Call(method, request_of, answers_of, is_repeatable, time.monotonic() + self._timeout_s)
+        deadline = time.monotonic() + self._timeout_s
+        call = _Call(method, request_of, answers_of, is_repeatable, groups_max, deadline)
         attempt = 0
         while True:
             waiting = [group_id for group_id in wanted if group_id not in answers]
@@ -95,7 +102,8 @@ class GroupCalls:
                 if not self._cluster.may_retry(failure):
                     raise
                 error = failure
-        for address, ids in by_address.items():
+        portions = [(address, ids) for address, all_ids in by_address.items() for ids in _portions(all_ids, call)]
+        for address, ids in portions:
             try:
                 response = self._cluster.call(
                     call.method, call.request_of(ids), address=address, deadline=call.deadline
@@ -129,3 +137,7 @@ class GroupCalls:
     def _forget(self, group_ids: Iterable[str]) -> None:
         for group_id in group_ids:
             self._addresses.pop(group_id, None)
+
+
+def _portions(group_ids: Sequence[str], call: _Call) -> Iterator[Sequence[str]]:
+    return (group_ids[start : start + call.groups_max] for start in range(0, len(group_ids), call.groups_max))
