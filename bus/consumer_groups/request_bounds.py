@@ -39,8 +39,8 @@ LEAVING_MEMBERS_MAX = 1_000
 PROTOCOLS_MAX = 100
 STATES_MAX = 100  # that groups are listed by
 TOPICS_MAX = 10_000  # that one member subscribes to with one protocol
-OWNED_PARTITIONS_MAX = 100_000  # that one member says it has
-ASSIGNED_PARTITIONS_MAX = 100_000  # of all members of a group
+OWNED_PARTITIONS_MAX = 30_000  # that one member says it has
+ASSIGNED_PARTITIONS_MAX = 30_000  # of all members of a group
 MEMBER_DATA_BYTES_MAX = 1 << 20  # metadata of all protocols of a member; its assignment
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")

@@ -24,11 +24,16 @@ from bus.consumer_groups.request_bounds import (
 from bus.consumer_groups.steps import GroupAnswer
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.consumer_protocol import decode_assignment, decode_protocol
+from bus.grpc_api.server.portions import portions
+from bus.grpc_api.server.requests import InvalidArgument
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.topics.cluster import ClusterState
 
 MessageT = TypeVar("MessageT")
+
+# So many are looked at before other calls have their turn.
+_PORTION_PARTITIONS = 1_000
 
 
 def client_host(peer: str) -> str:
@@ -169,21 +174,24 @@ class DecodedCommit:
 
 
 def decode_commit(request: pb.OffsetCommitRequest, state: ClusterState) -> DecodedCommit:
-    """Raises `ValueError` for more partitions than a request may name."""
+    """Raises `InvalidArgument` for more partitions than a request may name."""
     require_count(len(request.partitions), PARTITIONS_MAX, "partitions")
-    offsets: list[rq.OffsetToCommit] = []
-    refused: list[Refused | None] = []
-    for item in request.partitions:
-        offset = _offset_to_commit(item, state)
-        if isinstance(offset, Refused):
-            refused.append(offset)
-        else:
-            refused.append(None)
-            offsets.append(offset)
-    command = rq.OffsetCommit(
-        request.group_id, request.generation, request.member_id, _instance_id(request), tuple(offsets)
-    )
-    return DecodedCommit(command, refused)
+    return _commit_of(request, [_offset_to_commit(item, state) for item in request.partitions])
+
+
+async def decode_commit_in_portions(request: pb.OffsetCommitRequest, state: ClusterState) -> DecodedCommit:
+    """As `decode_commit`; one of many partitions does not hold the loop."""
+    require_count(len(request.partitions), PARTITIONS_MAX, "partitions")
+    decoded: list[rq.OffsetToCommit | Refused] = []
+    async for portion in portions(request.partitions, _PORTION_PARTITIONS):
+        decoded.extend(_offset_to_commit(item, state) for item in portion)
+    return _commit_of(request, decoded)
+
+
+def _commit_of(request: pb.OffsetCommitRequest, decoded: Sequence[rq.OffsetToCommit | Refused]) -> DecodedCommit:
+    offsets = tuple(item for item in decoded if not isinstance(item, Refused))
+    command = rq.OffsetCommit(request.group_id, request.generation, request.member_id, _instance_id(request), offsets)
+    return DecodedCommit(command, [item if isinstance(item, Refused) else None for item in decoded])
 
 
 def _offset_to_commit(item: pb.OffsetCommitPartition, state: ClusterState) -> rq.OffsetToCommit | Refused:
@@ -208,10 +216,10 @@ def encode_commit(request: pb.OffsetCommitRequest, decoded: DecodedCommit, answe
 
 
 def require_count(count: int, count_max: int, what: str) -> None:
-    """Raises `ValueError`, for a request whose answer has no place for a refusal of the whole."""
+    """Raises `InvalidArgument`, for a request whose answer has no place for a refusal of the whole."""
     refused = check_count(count, count_max, what)
     if refused is not None:
-        raise ValueError(refused.message)
+        raise InvalidArgument(refused.message)
 
 
 def decode_offset_fetch(request: pb.OffsetFetchGroup) -> rq.OffsetFetch:

@@ -75,8 +75,6 @@ class _Session:
                     self._heartbeat(request)
                 case "offset_commit":
                     await self._commit(request)
-                    if self.fault:
-                        return
                 case _:
                     raise InvalidArgument("expected a heartbeat or an offset commit, found neither")
             while self._unanswered + len(self._responses) >= STREAM_REQUESTS_MAX:
@@ -96,11 +94,7 @@ class _Session:
         )
 
     async def _commit(self, request: pb.GroupSessionRequest) -> None:
-        try:
-            decoded = calls.decode_commit(request.offset_commit, self._cluster.state)
-        except ValueError as error:
-            self.fault = str(error)
-            return
+        decoded = await calls.decode_commit_in_portions(request.offset_commit, self._cluster.state)
         if not decoded.command.offsets:
             self._respond(_commit_response(request, decoded, None))
             return

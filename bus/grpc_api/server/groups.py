@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import TypeVar
 
 from bus.consumer_groups import requests as rq
@@ -19,6 +19,7 @@ from bus.consumer_groups.request_bounds import GROUPS_MAX, PARTITIONS_MAX, STATE
 from bus.consumer_groups.steps import GroupAnswer, GroupCommand
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server import group_calls as calls
+from bus.grpc_api.server.portions import portions
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
@@ -70,9 +71,7 @@ class GroupHandler:
     # ------------------------------------------------------------------ offsets
 
     async def commit(self, request: pb.OffsetCommitRequest) -> pb.OffsetCommitResponse:
-        decoded = calls.decode_commit(request, self._cluster.state)
-        if len(request.partitions) > _PORTION_PARTITIONS:
-            await asyncio.sleep(0)
+        decoded = await calls.decode_commit_in_portions(request, self._cluster.state)
         answer = await self._coordinator.call(decoded.command) if decoded.command.offsets else None
         return calls.encode_commit(request, decoded, answer)
 
@@ -96,7 +95,7 @@ class GroupHandler:
             response.groups.append(calls.encode_offset_fetch(group, answer, self._cluster.state))
             return
         part = response.groups.add(group_id=group.group_id)
-        async for portion in _portions(offsets, _PORTION_PARTITIONS):
+        async for portion in portions(offsets, _PORTION_PARTITIONS):
             encoded = calls.encode_offset_fetch(group, rq.OffsetsFetched(tuple(portion)), self._cluster.state)
             part.offsets.extend(encoded.offsets)
 
@@ -117,7 +116,7 @@ class GroupHandler:
         wanted = {state.lower() for state in request.states}
         listed, refused = self._coordinator.list_groups()
         response = calls.encode_list((), refused)
-        async for portion in _portions(listed, _PORTION_LISTED):
+        async for portion in portions(listed, _PORTION_LISTED):
             chosen = [group for group in portion if not wanted or group.state.lower() in wanted]
             response.groups.extend(calls.encode_list(chosen, None).groups)
         return response
@@ -152,19 +151,11 @@ class GroupHandler:
         """Each group is asked once: what names it again is refused."""
         asked: set[str] = set()
         answers: list[asyncio.Future[GroupAnswer] | Refused] = []
-        async for portion in _portions(zip(group_ids, commands, strict=True), _PORTION_GROUPS):
+        async for portion in portions(zip(group_ids, commands, strict=True), _PORTION_GROUPS):
             for group_id, command in portion:
                 answers.append(_named_twice(group_id) if group_id in asked else self._coordinator.submit(command))
                 asked.add(group_id)
         return [answer if isinstance(answer, Refused) else await answer for answer in answers]
-
-
-async def _portions(items: Iterable[T], count: int) -> AsyncIterator[list[T]]:
-    """All items, with a turn for other calls behind each portion of them."""
-    rest: Iterator[T] = iter(items)
-    while portion := list(islice(rest, count)):
-        yield portion
-        await asyncio.sleep(0)
 
 
 def _named_twice(group_id: str) -> Refused:

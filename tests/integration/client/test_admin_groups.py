@@ -264,3 +264,13 @@ def test_a_version_that_is_not_there_creates_nothing(broker: FakeGroupBroker, ad
         admin.create_group("new", ["orders"], at_version=9)
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
     assert "new" not in broker.groups
+
+
+def test_many_groups_are_asked_for_in_several_requests(broker: FakeGroupBroker, admin: Admin) -> None:
+    names = [f"group-{number}" for number in range(1_100)]
+    for name in names:
+        broker.commit(name, {ORDERS_0: 3})
+    assert list(admin.describe_groups(names)) == names
+    assert broker.calls.count("DescribeGroups") == 3
+    offsets = admin.list_group_offsets(names)
+    assert {name: found[ORDERS_0].offset for name, found in offsets.items()} == dict.fromkeys(names, 3)

@@ -203,3 +203,46 @@ def test_new_root_places_groups_as_kafka_does(tmp_path: Path) -> None:
 def _placed(root: Path) -> dict[str, int]:
     with bus.sql.connect(str(root)) as sql:
         return dict(sql.sql("SELECT group_id, coordinator_partition FROM groups").fetchall())
+
+
+def test_what_names_too_much_in_one_request_is_refused_by_name(tmp_path: Path) -> None:
+    with connected(tmp_path / "root") as stub:
+        stub.CreateTopics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t", partitions=1)]), timeout=30)
+        assert commit(stub, "g", 1) == pb.ERROR_CODE_NONE
+        place = pb.OffsetCommitPartition(topic="t", offset=1, leader_epoch=-1)
+        topics = [pb.TopicPartitions(topic="t", partitions=range(10_001))]
+        too_many_offsets = pb.OffsetCommitRequest(group_id="g", generation=-1, partitions=[place] * 10_001)
+        with pytest.raises(grpc.RpcError, match="at most 10000 partitions"):
+            stub.OffsetCommit(too_many_offsets, timeout=30)
+        with pytest.raises(grpc.RpcError, match="at most 10000 partitions"):
+            stub.OffsetFetch(
+                pb.OffsetFetchRequest(groups=[pb.OffsetFetchGroup(group_id="g", topics=topics)]), timeout=30
+            )
+        with pytest.raises(grpc.RpcError, match="at most 1000 "):
+            stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=["g"] * 1_001), timeout=30)
+        with pytest.raises(grpc.RpcError, match="at most 1000 "):
+            stub.DeleteGroups(pb.DeleteGroupsRequest(group_ids=["g"] * 1_001), timeout=30)
+        with pytest.raises(grpc.RpcError, match="at most 10000 partitions"):
+            list(stub.GroupSession(iter([pb.GroupSessionRequest(correlation_id=1, offset_commit=too_many_offsets)])))
+        deleted = stub.OffsetDelete(pb.OffsetDeleteRequest(group_id="g", topics=topics), timeout=30)
+        assert deleted.error_code == pb.ERROR_CODE_INVALID_REQUEST
+        assert stub.ListGroups(pb.ListGroupsRequest(states=["x"] * 101), timeout=30).error_code
+        left = stub.LeaveGroup(pb.LeaveGroupRequest(group_id="g", members=[pb.LeavingMember()] * 1_001), timeout=30)
+        assert left.error_code == pb.ERROR_CODE_INVALID_REQUEST
+        assert committed(stub, "g") == {0: 1}
+
+
+def test_group_that_is_named_again_in_a_request_is_answered_once(tmp_path: Path) -> None:
+    with connected(tmp_path / "root") as stub:
+        stub.CreateTopics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t", partitions=1)]), timeout=30)
+        assert commit(stub, "g", 1) == pb.ERROR_CODE_NONE
+        described = stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=["g", "h", "g"]), timeout=30).groups
+        assert [one.error_code for one in described] == [
+            pb.ERROR_CODE_NONE,
+            pb.ERROR_CODE_GROUP_ID_NOT_FOUND,
+            pb.ERROR_CODE_INVALID_REQUEST,
+        ]
+        assert "'g' more than once" in described[2].error_message
+        asked = pb.OffsetFetchGroup(group_id="g", all_partitions=True)
+        fetched = stub.OffsetFetch(pb.OffsetFetchRequest(groups=[asked, asked]), timeout=30).groups
+        assert [(one.error_code, len(one.offsets)) for one in fetched] == [(0, 1), (pb.ERROR_CODE_INVALID_REQUEST, 0)]
