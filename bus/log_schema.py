@@ -63,6 +63,8 @@ CLUSTER_METADATA_VALUE_TYPE = pa.struct(
         pa.field("view_name", pa.string()),
         pa.field("view_schema", pa.string()),
         pa.field("view_columns", pa.string()),
+        pa.field("used_ms", pa.int64()),
+        pa.field("record_count", pa.int64()),
     ]
 )
 

@@ -27,7 +27,7 @@ from bus.runtime.maintenance import IoThrottle, Maintenance, MaintenanceClock
 from bus.runtime.maintenance_ticker import MaintenanceTicker
 from bus.runtime.metadata_log import Decide, MetadataLog
 from bus.runtime.partition import Partition
-from bus.runtime.partition_settings import PartitionSettings, settings_of
+from bus.runtime.partition_settings import PartitionSettings, metadata_maintenance, settings_of
 from bus.runtime.producer_id_pool import ProducerIdPool
 from bus.runtime.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope
@@ -56,6 +56,7 @@ from bus.topics.producer_decisions import (
     check_init_producer,
     decide_allocate_producer_ids,
     decide_init_producer,
+    needs_new_id,
 )
 from bus.topics.producer_ids import ProducerIdentity, check_producer
 from bus.topics.view_decisions import CreateView, decide_create_view, decide_delete_view
@@ -86,7 +87,6 @@ class Cluster:
         self._calls = calls
         self._tasks = tasks
         self._cache = TailCache(config.log_cache_bytes)
-        self._metadata = MetadataLog(storage, self, clock=clock, calls=calls)
         self._begun = TaskScope("cluster")  # what calls have begun
         self._partitions: dict[TopicPartition, Partition] = {}
         self._is_started = False
@@ -100,10 +100,18 @@ class Cluster:
             IoThrottle(config.log_cleaner_io_max_bytes_per_second),
             backoff_s=config.log_cleaner_backoff_ms / 1000,
         )
+        self._metadata = MetadataLog(
+            storage,
+            self,
+            rules=metadata_maintenance(config),
+            clock=clock,
+            calls=calls,
+            maintenance=self._maintenance,
+        )
         self._ticker = MaintenanceTicker(
             config.log_retention_check_interval_ms / 1000,
             self._maintenance.clock,
-            lambda: list(self._partitions.values()),
+            lambda: [*self._partitions.values(), self._metadata.upkeep],
         )
 
     async def start(self, endpoint: BrokerEndpoint) -> None:
@@ -149,7 +157,10 @@ class Cluster:
         self._ticker.stop()
         partitions = list(self._partitions.values())
         await asyncio.gather(*(partition.end_maintenance() for partition in partitions))
-        checkpoints = asyncio.gather(*(partition.write_last_checkpoint() for partition in partitions))
+        checkpoints = asyncio.gather(
+            *(partition.write_last_checkpoint() for partition in partitions),
+            self._metadata.upkeep.write_last_checkpoint(),
+        )
         with contextlib.suppress(asyncio.TimeoutError):  # without them the next start takes longer, and that is all
             await asyncio.wait_for(checkpoints, self.config.controlled_shutdown_timeout_ms / 1000)
 
@@ -400,20 +411,22 @@ class Cluster:
                 )
             if keeps_epoch:
                 return Refused(ErrorCode.INVALID_REQUEST, "expected a name whose epoch is to be kept, found none")
-            new_id = await self._producer_ids.take()
-            return new_id if isinstance(new_id, Refused) else ProducerIdentity(new_id, 0)
+            unnamed = await self._producer_ids.take()
+            return unnamed if isinstance(unnamed, Refused) else ProducerIdentity(unnamed, 0)
         command = InitProducer(name, current, keeps_epoch)
         refused = check_init_producer(command)
         if refused is not None:
             return refused
-        is_known = self.state.producers.by_name.find(name) is not None
-        taken = None if is_known or current is not None else await self._producer_ids.take()
-        if isinstance(taken, Refused):
-            return taken
-        (answer,) = await self._metadata.change(
-            [functools.partial(decide_init_producer, command=command, new_producer_id=taken)]
-        )
-        return answer
+        new_id: int | None = None
+        while True:
+            if needs_new_id(self.state, command):
+                taken = await self._producer_ids.take()
+                if isinstance(taken, Refused):
+                    return taken
+                new_id = taken
+            (answer,) = await self._metadata.change([functools.partial(_decide_init, command=command, new_id=new_id)])
+            if answer is not None:  # else the name has come to need a new id meanwhile
+                return answer
 
     def check_producer(self, stamp: ProducerStamp) -> Refused | None:
         """Why nothing of this identity may be appended anywhere; None if it may be. For every batch: one look-up."""
@@ -521,3 +534,11 @@ class Cluster:
             _log.warning("files of the deleted topic %s stay until the next start: %s", name, fault)
             return
         await self._metadata.change([functools.partial(decide_topic_files_deleted, topic_id=topic_id)])
+
+
+def _decide_init(
+    state: ClusterState, command: InitProducer, new_id: int | None
+) -> Step[ClusterRecord, ProducerIdentity | Refused | None]:
+    if new_id is None and needs_new_id(state, command):
+        return Step(None)
+    return decide_init_producer(state, command, new_producer_id=new_id)

@@ -12,15 +12,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import Step
-from bus.ports import Clock, Committed, LogState, Storage, TypedLog
+from bus.partition_log.maintenance import MaintenanceRules
+from bus.ports import Clock, CommitOutcome, Committed, LogState, Storage, TypedLog
 from bus.runtime.blocking import BlockingCalls
+from bus.runtime.maintenance import Maintenance
+from bus.runtime.metadata_upkeep import MetadataUpkeep
 from bus.runtime.tasks import TaskScope
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, apply, replay_cluster
+from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
 from bus.topics.cluster_records import ClusterRecord, decode_record, encode_record
 
 _log = logging.getLogger(__name__)
@@ -45,9 +48,20 @@ class Follower(Protocol):
 class MetadataLog:
     """`open` first. `end` before the threads are gone."""
 
-    def __init__(self, storage: Storage, follower: Follower, *, clock: Clock, calls: BlockingCalls) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        follower: Follower,
+        *,
+        rules: MaintenanceRules,
+        clock: Clock,
+        calls: BlockingCalls,
+        maintenance: Maintenance,
+    ) -> None:
         self._storage = storage
         self._follower = follower
+        self._rules = rules
+        self._maintenance = maintenance
         self._clock = clock
         self._calls = calls
         self._cluster: ClusterState = EMPTY_CLUSTER
@@ -55,8 +69,8 @@ class MetadataLog:
         self._changes = TaskScope("metadata")
         self._fenced: Refused | None = None
         self._ended: Refused | None = None
+        self._is_open = False
         self._is_reload_due = False  # memory may be wrong, and the log was not read again yet
-        self._checkpoint: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Raises `StorageFault` if the log cannot be read, or contradicts itself."""
@@ -68,6 +82,16 @@ class MetadataLog:
         self._fenced = None
         self._leader_epoch = self._log.state.leader_epoch + 1
         self._cluster = await self._replay()
+        self.upkeep = MetadataUpkeep(
+            self._log,
+            self,
+            rules=self._rules,
+            clock=self._clock,
+            calls=self._calls,
+            tasks=self._changes,
+            maintenance=self._maintenance,
+        )
+        self._is_open = True
 
     @property
     def cluster(self) -> ClusterState:
@@ -77,6 +101,10 @@ class MetadataLog:
     def state(self) -> LogState:
         """Of the log itself."""
         return self._log.state
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._leader_epoch
 
     async def change(
         self,
@@ -103,14 +131,29 @@ class MetadataLog:
             steps = []
             for decide in decisions:
                 step = decide(state)
-                state = _apply_all(state, step.records)
+                state = apply_all(state, step.records)
                 steps.append(step)
             return steps
 
     async def end(self) -> None:
         """Refuse what comes from now on, and wait until what has begun is over."""
         self._ended = Refused(ErrorCode.NOT_CONTROLLER, "the broker is shutting down")
+        if self._is_open:
+            await self.upkeep.end()
         await self._changes.join()
+
+    async def commit_between_changes(self, *commits: Callable[[], CommitOutcome]) -> Committed | Refused:
+        """For the log's upkeep: what says nothing new of the cluster. One after the other, and no change in between."""
+        async with self._changing:
+            refused = await self._check_ready()
+            if refused is not None:
+                return refused
+            for commit in commits:
+                committed = await self._commit(commit)
+                if isinstance(committed, Refused):
+                    break
+        self.upkeep.look_after_commit()
+        return committed
 
     async def _change(
         self, decisions: Sequence[Decide[T]], follow: Callable[[Sequence[T | Refused]], None] | None
@@ -124,7 +167,7 @@ class MetadataLog:
             answers: list[T | Refused] = []
             for decide in decisions:
                 step = decide(state)
-                state = _apply_all(state, step.records)
+                state = apply_all(state, step.records)
                 records.extend(step.records)
                 answers.append(step.response)
             if records:
@@ -151,6 +194,15 @@ class MetadataLog:
         for row in rows:
             decode_record(row)  # what could not be read back would keep the root from starting
         call = functools.partial(self._log.append, rows, leader_epoch=self._leader_epoch, now_ms=self._clock.now_ms())
+        committed = await self._commit(call)
+        if isinstance(committed, Refused):
+            return committed
+        self._cluster = after
+        self.upkeep.look_after_commit()
+        return None
+
+    async def _commit(self, call: Callable[[], CommitOutcome]) -> Committed | Refused:
+        """After anything but a commit memory is what the log says, or the log is read before anything else is done."""
         self._is_reload_due = True  # whatever comes now but an outcome: only the log knows
         try:
             outcome = await self._calls.control(call)
@@ -158,11 +210,8 @@ class MetadataLog:
             self._is_reload_due = False  # nothing was committed
             return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {fault}")
         if isinstance(outcome, Committed):
-            self._cluster = after
             self._is_reload_due = False
-            if self._log.is_checkpoint_due and self._checkpoint is None:
-                self._checkpoint = self._changes.start(self._write_checkpoint(), "checkpoint")
-            return None
+            return outcome
         _log.error("the cluster metadata could not be committed: %s", outcome)
         return await self._reload(f"cluster metadata: {outcome}")
 
@@ -171,10 +220,9 @@ class MetadataLog:
         changes of another broker under the same, has another controller. One that cannot be read for now is tried again
         before the next change."""
         self._is_reload_due = True
-        if self._checkpoint is not None:
-            await asyncio.wait([self._checkpoint])  # the log does not reload beside it
         try:
-            log = await self._calls.control(self._log.reload)
+            async with self.upkeep.housekeeping:
+                log = await self._calls.control(self._log.reload)
             state = await self._replay()
         except StorageFault as fault:
             return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {fault}")
@@ -194,22 +242,8 @@ class MetadataLog:
     async def _replay(self) -> ClusterState:
         def replay() -> ClusterState:
             try:
-                return replay_cluster(self._log.replay())
+                return replay_cluster(self._log.replay(), first_offset=self._log.state.log_start)
             except ValueError as error:
                 raise StorageDamaged(f"{error}; {_HOW_TO_MEND}") from error
 
         return await self._calls.control(replay)
-
-    async def _write_checkpoint(self) -> None:
-        try:
-            await self._calls.housekeep(self._log.write_checkpoint)
-        except StorageFault as fault:
-            _log.warning("checkpoint of the cluster metadata failed: %s", fault)
-        finally:
-            self._checkpoint = None
-
-
-def _apply_all(state: ClusterState, records: Iterable[ClusterRecord]) -> ClusterState:
-    for record in records:
-        state = apply(state, record)
-    return state

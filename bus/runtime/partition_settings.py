@@ -14,7 +14,7 @@ from bus.partition_log.cleaning import CompactionRules
 from bus.partition_log.maintenance import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, VersionRules
 from bus.partition_log.retention import RetentionRules
 from bus.partition_log.rolling import RollingRules
-from bus.topics.configs import TopicConfig
+from bus.topics.configs import TopicConfig, resolve_topic_config
 from bus.topics.names import is_internal_topic
 
 
@@ -42,6 +42,18 @@ def settings_of(topic: str, config: TopicConfig, broker: BrokerConfig) -> Partit
         commit_burst=config.commit_burst,
         maintenance=_internal_maintenance(config) if is_internal_topic(topic) else _maintenance(config),
         producer_expiration_ms=broker.producer_id_expiration_ms,
+    )
+
+
+def metadata_maintenance(broker: BrokerConfig) -> MaintenanceRules:
+    """Of the log of the cluster's metadata, whose snapshots do what retention and compaction do elsewhere."""
+    config = resolve_topic_config({}, broker)
+    return MaintenanceRules(
+        versions=_versions(config, count_max=INTERNAL_VERSION_COUNT_MAX),
+        tombstone_retention_ms=config.delete_retention_ms,
+        compression=config.file_compression,
+        rolling=RollingRules(config.segment_bytes, config.segment_ms),
+        may_delete_records=False,
     )
 
 

@@ -62,8 +62,9 @@ class DeltaTypedLog:
     def is_checkpoint_due(self) -> bool:
         return self._table.is_checkpoint_due
 
-    def write_checkpoint(self) -> None:
-        self._table.write_checkpoint()
+    @property
+    def table(self) -> DeltaPartitionTable:
+        return self._table
 
 
 def replay_values(log: DeltaPartitionTable | PartitionReader) -> Iterator[dict[str, Any]]:

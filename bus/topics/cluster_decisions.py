@@ -21,6 +21,7 @@ from bus.topics.cluster_records import (
     BrokerUnregistered,
     ClusterRecord,
     LeaderChanged,
+    LeaderEpochsRaised,
     PartitionsAdded,
     TopicConfigChanged,
     TopicCreated,
@@ -225,22 +226,25 @@ def decide_alter_topic_configs(
 def decide_start_broker(
     state: ClusterState, endpoint: BrokerEndpoint, *, gone_broker_ids: Collection[int] = ()
 ) -> Step[ClusterRecord, BrokerStarted]:
-    """Registers the broker and gives every partition that it leads a new epoch, so that what an earlier life of it may
-    still have in flight is fenced. It also takes over from the brokers of which the caller knows that they are gone,
-    and unregisters them."""
+    """Registers the broker and gives every partition that it leads a new epoch, by one record for all of them, so that
+    what an earlier life of it may still have in flight is fenced. It also takes over from the brokers of which the
+    caller knows that they are gone, and unregisters them."""
     gone = sorted(set(gone_broker_ids) & state.brokers.keys() - {endpoint.broker_id})
-    leaders = {endpoint.broker_id, *gone}
-    changes = [
-        LeaderChanged(topic.name, topic.topic_id, number, endpoint.broker_id, leadership.leader_epoch + 1)
-        for topic in state.topics.values()
-        for number, leadership in enumerate(topic.partitions)
-        if leadership.leader_id in leaders
-    ]
+    led_count = 0
+    taken = []
+    for topic in state.topics.values():
+        for number, leadership in enumerate(topic.partitions):
+            if leadership.leader_id == endpoint.broker_id:
+                led_count += 1
+            elif leadership.leader_id in gone:
+                epoch = leadership.leader_epoch + 1
+                taken.append(LeaderChanged(topic.name, topic.topic_id, number, endpoint.broker_id, epoch))
     return Step(
-        BrokerStarted(endpoint.broker_id, len(changes)),
+        BrokerStarted(endpoint.broker_id, led_count + len(taken)),
         (
             BrokerRegistered(endpoint.broker_id, endpoint.host, endpoint.port),
-            *changes,
+            *((LeaderEpochsRaised(endpoint.broker_id),) if led_count else ()),
+            *taken,
             *(BrokerUnregistered(broker_id) for broker_id in gone),
         ),
     )

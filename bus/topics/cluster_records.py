@@ -7,9 +7,9 @@ field `type` names the record and what it lacks is null. Rows come from disk, so
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,25 @@ class LeaderChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class LeadersChanged:
+    """`LeaderChanged` for neighbours: `partitions` of them, from `partition` on."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    partitions: int
+    leader_id: int
+    leader_epoch: int  # > every earlier one of each of them
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderEpochsRaised:
+    """The broker leads on whatever it leads, each partition at an epoch that is higher by one: it was restarted."""
+
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopicConfigChanged:
     topic: str
     topic_id: str
@@ -93,6 +112,42 @@ class ProducerNamed:
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerUsed:
+    """The producer of this name was seen at this time; to be known a while later, not to the second."""
+
+    producer_name: str
+    used_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerExpired:
+    """The name is forgotten; its id is nobody's any more, and may not write."""
+
+    producer_name: str
+    producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdsRetired:
+    """Ids from `producer_id` on and below `next_producer_id` are nobody's any more, and may not write."""
+
+    producer_id: int
+    next_producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotBegan:
+    """What came before counts no more: the records that follow, so many, say all that was known by then."""
+
+    record_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEnded:
+    record_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class ViewCreated:
     """The topic's values can be read as typed columns under this name; a view of the name before is replaced."""
 
@@ -113,50 +168,46 @@ ClusterRecord = (
     | TopicCreated
     | PartitionsAdded
     | LeaderChanged
+    | LeadersChanged
+    | LeaderEpochsRaised
     | TopicConfigChanged
     | TopicDeleted
     | TopicFilesDeleted
     | ProducerIdsAllocated
     | ProducerNamed
+    | ProducerUsed
+    | ProducerExpired
+    | ProducerIdsRetired
+    | SnapshotBegan
+    | SnapshotEnded
     | ViewCreated
     | ViewDeleted
 )
 
-_TYPES: Mapping[str, type[Any]] = {
-    record_type.__name__: record_type
-    for record_type in (
-        BrokerRegistered,
-        BrokerUnregistered,
-        TopicCreated,
-        PartitionsAdded,
-        LeaderChanged,
-        TopicConfigChanged,
-        TopicDeleted,
-        TopicFilesDeleted,
-        ProducerIdsAllocated,
-        ProducerNamed,
-        ViewCreated,
-        ViewDeleted,
-    )
-}
+_TYPES: Mapping[str, type[Any]] = {record_type.__name__: record_type for record_type in get_args(ClusterRecord)}
 # Fields whose column has another name than they have; every other field is the column of its name.
 _COLUMNS = {"leader_id": "broker_id", "name": "config_name", "value": "config_value"}
 _NULLABLE = {"config_value"}
 # Column -> the range of its values; as wide as the column is.
 _INTEGERS = {
     **dict.fromkeys(("partition", "partitions", "broker_id", "leader_epoch", "port"), (0, 2**31 - 1)),
-    **dict.fromkeys(("producer_id", "next_producer_id"), (0, 2**63 - 1)),
+    **dict.fromkeys(("producer_id", "next_producer_id", "used_ms", "record_count"), (0, 2**63 - 1)),
     "producer_epoch": (0, 2**15 - 1),
     "last_producer_epoch": (-1, 2**15 - 1),
 }
 
 
+# Of each type: its fields, and the columns that they are in.
+_FIELDS: Mapping[str, Sequence[tuple[str, str]]] = {
+    name: tuple((field.name, _COLUMNS.get(field.name, field.name)) for field in fields(record_type))
+    for name, record_type in _TYPES.items()
+}
+
+
 def encode_record(record: ClusterRecord) -> dict[str, Any]:
     """The row of a record; columns that it does not have are left out, which reads as null."""
-    row: dict[str, Any] = {"type": type(record).__name__}
-    for field in fields(record):
-        row[_COLUMNS.get(field.name, field.name)] = getattr(record, field.name)
-    return row
+    name = type(record).__name__
+    return {"type": name, **{column: getattr(record, field) for field, column in _FIELDS[name]}}
 
 
 def decode_record(row: Mapping[str, Any]) -> ClusterRecord:
@@ -166,8 +217,7 @@ def decode_record(row: Mapping[str, Any]) -> ClusterRecord:
     if record_type is None:
         known = ", ".join(_TYPES)
         raise ValueError(f"expected a record of type {known}, found {type_name!r}: written by a newer version?")
-    columns = {field.name: _COLUMNS.get(field.name, field.name) for field in fields(record_type)}
-    record: ClusterRecord = record_type(**{name: _column(row, column) for name, column in columns.items()})
+    record: ClusterRecord = record_type(*[_column(row, column) for _, column in _FIELDS[record_type.__name__]])
     return record
 
 

@@ -1,6 +1,7 @@
 """A mapping that is replaced and never changed, cheap to replace also when it is large.
 
-Guards one promise: whoever holds one keeps what it saw. Entries are put and replaced, never taken out.
+Guards one promise: whoever holds one keeps what it saw. Entries are put and replaced one by one; to take some out
+costs a copy of all.
 """
 
 from __future__ import annotations
@@ -30,6 +31,18 @@ class GrowingMap(Mapping[KeyT, ValueT], Generic[KeyT, ValueT]):
         if len(recent) <= _RECENT_MAX:
             return GrowingMap(self._settled, recent)
         return GrowingMap({**self._settled, **recent})
+
+    def updated(self, changes: Mapping[KeyT, ValueT | None]) -> GrowingMap[KeyT, ValueT]:
+        """This mapping with all of `changes`; None takes the key out."""
+        if not changes:
+            return self
+        put = {key: value for key, value in changes.items() if value is not None}
+        if len(put) == len(changes) and len(self._recent) + len(put) <= _RECENT_MAX:
+            return GrowingMap(self._settled, {**self._recent, **put})
+        settled = {**self._settled, **self._recent, **put}
+        for key in changes.keys() - put.keys():
+            settled.pop(key, None)
+        return GrowingMap(settled)
 
     def find(self, key: KeyT) -> ValueT | None:
         """`get` without the detour over exceptions: for those who ask often."""

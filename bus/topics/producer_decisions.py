@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from bus.errors import ErrorCode, Refused
 from bus.model import Step
 from bus.topics.cluster import ClusterState
-from bus.topics.cluster_records import ClusterRecord, ProducerIdsAllocated, ProducerNamed
+from bus.topics.cluster_records import ClusterRecord, ProducerExpired, ProducerIdsAllocated, ProducerNamed
 from bus.topics.producer_ids import (
     NO_PRODUCER_EPOCH,
     PRODUCER_EPOCH_MAX,
@@ -64,13 +64,14 @@ def check_init_producer(command: InitProducer) -> Refused | None:
 
 
 def decide_init_producer(state: ClusterState, command: InitProducer, *, new_producer_id: int | None) -> IdentityStep:
-    """The name's id and an epoch that nobody ever had. `new_producer_id`, never given before, is for a new name.
+    """The name's id and an epoch that nobody ever had. `new_producer_id`, never given before, is for a new name, and
+    for one that has had its last epoch: it goes on with the new id at epoch 0, and the old id is fenced for good.
 
     A caller with the name's current identity gets the next epoch. If it asks again with the same one, since the answer
     was lost, it gets the same answer (KIP-360). Who keeps the epoch gets the name's identity as it is, and fences
     nobody. Refused: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING (the name has
     another id, or none yet), PRODUCER_FENCED (another instance has come), INVALID_PRODUCER_EPOCH (an epoch that was
-    never given, or there is none left).
+    never given).
     """
     refused = check_init_producer(command)
     if refused is not None:
@@ -81,11 +82,11 @@ def decide_init_producer(state: ClusterState, command: InitProducer, *, new_prod
     if command.keeps_epoch:
         return Step(named.identity)
     if command.current is None:
-        return _raise_epoch(named, NO_PRODUCER_EPOCH)
+        return _raise_epoch(named, NO_PRODUCER_EPOCH, new_producer_id)
     if command.current.producer_id != named.producer_id:
         return _unknown_id(command, f"id {named.producer_id}")
     if command.current.producer_epoch == named.producer_epoch:
-        return _raise_epoch(named, named.producer_epoch)
+        return _raise_epoch(named, named.producer_epoch, new_producer_id)
     if command.current.producer_epoch == named.last_producer_epoch:
         return Step(named.identity)
     return Step(refuse_epoch(named, command.current.producer_epoch))
@@ -99,18 +100,23 @@ def _name_producer(command: InitProducer, new_producer_id: int | None) -> Identi
     return Step(ProducerIdentity(new_producer_id, 0), (named,))
 
 
-def _raise_epoch(named: NamedProducer, last_producer_epoch: int) -> IdentityStep:
+def _raise_epoch(named: NamedProducer, last_producer_epoch: int, new_producer_id: int | None) -> IdentityStep:
     epoch = named.producer_epoch + 1
-    if epoch > PRODUCER_EPOCH_MAX:
-        return Step(
-            Refused(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {named.name} (id {named.producer_id}) has had its last epoch, {PRODUCER_EPOCH_MAX}: "
-                f"expected another name",
-            )
-        )
-    record = ProducerNamed(named.name, named.producer_id, epoch, last_producer_epoch)
-    return Step(ProducerIdentity(named.producer_id, epoch), (record,))
+    if epoch <= PRODUCER_EPOCH_MAX:
+        record = ProducerNamed(named.name, named.producer_id, epoch, last_producer_epoch)
+        return Step(ProducerIdentity(named.producer_id, epoch), (record,))
+    assert new_producer_id is not None, f"expected a new producer id for {named.name}, which has had its last epoch"
+    expired = ProducerExpired(named.name, named.producer_id)
+    renamed = ProducerNamed(named.name, new_producer_id, 0, NO_PRODUCER_EPOCH)
+    return Step(ProducerIdentity(new_producer_id, 0), (expired, renamed))
+
+
+def needs_new_id(state: ClusterState, command: InitProducer) -> bool:
+    """Whether `decide_init_producer` may want a producer id that was never given."""
+    named = state.producers.by_name.find(command.name)
+    if named is None:
+        return command.current is None
+    return named.producer_epoch >= PRODUCER_EPOCH_MAX and not command.keeps_epoch
 
 
 def _unknown_id(command: InitProducer, expected: str) -> IdentityStep:

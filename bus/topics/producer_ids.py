@@ -1,25 +1,34 @@
 """Whose producer ids there are: which were given to brokers, and which belong to a name at which epoch.
 
 Guards two promises: no producer id is given twice, and of a named producer no epoch counts any more that is below the
-highest one that was ever given. `apply_producer` is the only way in which this changes, live and while loading. Ids are
-given to brokers in blocks (KIP-730), so that a producer without a name costs no commit; what a broker had left of its
-block when it ended is lost, and nobody misses it.
+highest one that was ever given. A name that expired, or has used up its epochs, leaves its id behind: that is retired,
+and may not write any more. Ids are given to brokers in blocks (KIP-730), so that a producer without a name costs no
+commit; what a broker had left of its block when it ended is lost, and nobody misses it.
 """
 
 from __future__ import annotations
 
+import bisect
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp
-from bus.topics.cluster_records import ProducerIdsAllocated, ProducerNamed
+from bus.topics.cluster_records import (
+    ProducerExpired,
+    ProducerIdsAllocated,
+    ProducerIdsRetired,
+    ProducerNamed,
+    ProducerUsed,
+)
 from bus.topics.growing_map import GrowingMap
 
 PRODUCER_ID_BLOCK_SIZE = 1_000
 PRODUCER_EPOCH_MAX = 2**15 - 1
 NO_PRODUCER_EPOCH = -1
 PRODUCER_NAME_LENGTH_MAX = 249
+ProducerRecord = ProducerIdsAllocated | ProducerNamed | ProducerUsed | ProducerExpired | ProducerIdsRetired
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -35,6 +44,7 @@ class NamedProducer:
     producer_id: int
     producer_epoch: int  # the last one that was given; lower ones are fenced
     last_producer_epoch: int  # of the caller that the current one was given to; -1 if that was a new instance
+    used_ms: int | None = None  # when it was last said to be in use; None: nothing was said yet
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -42,45 +52,120 @@ class NamedProducer:
 
 
 @dataclass(frozen=True, slots=True)
+class RetiredIds:
+    """Ids that belonged to names and are nobody's any more, as ranges: names that come and go together cost one."""
+
+    ranges: tuple[tuple[int, int], ...] = ()  # [first, next), ascending, with a gap between any two
+
+    def __contains__(self, producer_id: int) -> bool:
+        place = bisect.bisect_right(self.ranges, producer_id, key=lambda one: one[0]) - 1
+        return place >= 0 and producer_id < self.ranges[place][1]
+
+    def with_ranges(self, added: Iterable[tuple[int, int]]) -> RetiredIds:
+        merged: list[tuple[int, int]] = []
+        for first, next_id in sorted((*self.ranges, *added)):
+            if merged and first <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], next_id))
+            else:
+                merged.append((first, next_id))
+        return RetiredIds(tuple(merged))
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerIds:
-    """Invariant: every id of a name is below `next_producer_id`, and no two names have one id."""
+    """Invariant: every id of a name is below `next_producer_id`, no two names have one id, and none is retired."""
 
     next_producer_id: int = 0  # no broker was ever given this id or a higher one
     by_name: GrowingMap[str, NamedProducer] = field(default_factory=GrowingMap)
     by_id: GrowingMap[int, NamedProducer] = field(default_factory=GrowingMap)
+    retired: RetiredIds = field(default_factory=RetiredIds)
 
 
-def apply_producer(producers: ProducerIds, record: ProducerIdsAllocated | ProducerNamed) -> ProducerIds:
-    """The only way in which ids and names change, live and while loading."""
-    if isinstance(record, ProducerIdsAllocated):
-        before = producers.next_producer_id
-        assert record.next_producer_id > before, f"next producer id went from {before} to {record.next_producer_id}"
-        return replace(producers, next_producer_id=record.next_producer_id)
-    _check_named(producers, record)
-    named = NamedProducer(record.producer_name, record.producer_id, record.producer_epoch, record.last_producer_epoch)
-    return replace(
-        producers,
-        by_name=producers.by_name.put(named.name, named),
-        by_id=producers.by_id.put(named.producer_id, named),
-    )
+class ProducerIdsDraft:
+    """Producer ids while records are applied to them: `apply` any number of times, then `finish`."""
 
+    def __init__(self, before: ProducerIds) -> None:
+        self._before = before
+        self._next_producer_id = before.next_producer_id
+        self._by_name: dict[str, NamedProducer | None] = {}  # what has changed
+        self._by_id: dict[int, NamedProducer | None] = {}
+        self._retired: list[tuple[int, int]] = []
+        self._retired_ids: set[int] = set()  # of single ones
 
-def _check_named(producers: ProducerIds, record: ProducerNamed) -> None:
-    name, producer_id, epoch = record.producer_name, record.producer_id, record.producer_epoch
-    assert producer_id < producers.next_producer_id, (
-        f"expected a producer id below {producers.next_producer_id} for {name}, found {producer_id}"
-    )
-    holder = producers.by_id.find(producer_id)
-    assert holder is None or holder.name == name, f"producer id {producer_id} of {name} belongs to {holder}"
-    before = producers.by_name.find(name)
-    if before is not None:
-        assert producer_id == before.producer_id, (
-            f"producer id of {name} went from {before.producer_id} to {producer_id}"
+    def find(self, name: str) -> NamedProducer | None:
+        return self._by_name[name] if name in self._by_name else self._before.by_name.find(name)
+
+    def find_id(self, producer_id: int) -> NamedProducer | None:
+        return self._by_id[producer_id] if producer_id in self._by_id else self._before.by_id.find(producer_id)
+
+    @property
+    def next_producer_id(self) -> int:
+        return self._next_producer_id
+
+    def apply(self, record: ProducerRecord) -> None:
+        """The only way in which ids and names change, live and while loading."""
+        match record:
+            case ProducerIdsAllocated(_, next_producer_id):
+                before = self._next_producer_id
+                assert next_producer_id > before, f"next producer id went from {before} to {next_producer_id}"
+                self._next_producer_id = next_producer_id
+            case ProducerNamed(name, producer_id, epoch, last_epoch):
+                self._check_named(record)
+                known = self.find(name)
+                used_ms = None if known is None else known.used_ms
+                self._put(NamedProducer(name, producer_id, epoch, last_epoch, used_ms))
+            case ProducerUsed(name, used_ms):
+                known = self.find(name)
+                assert known is not None, f"expected a producer {name}, found none"
+                self._put(replace(known, used_ms=used_ms))
+            case ProducerExpired(name, producer_id):
+                known = self.find(name)
+                assert known is not None, f"expected a producer {name}, found none"
+                assert known.producer_id == producer_id, (
+                    f"expected producer id {known.producer_id} of {name}, found {producer_id}"
+                )
+                self._by_name[name] = self._by_id[producer_id] = None
+                self._retired.append((producer_id, producer_id + 1))
+                self._retired_ids.add(producer_id)
+            case ProducerIdsRetired(producer_id, next_producer_id):
+                assert producer_id < next_producer_id <= self._next_producer_id, (
+                    f"expected producer ids below {self._next_producer_id}, "
+                    f"found {producer_id} to {next_producer_id - 1}"
+                )
+                self._retired.append((producer_id, next_producer_id))
+            case _:
+                raise AssertionError(f"expected a record of producers, found {record!r}")
+
+    def finish(self) -> ProducerIds:
+        before = self._before
+        return ProducerIds(
+            self._next_producer_id,
+            before.by_name.updated(self._by_name),
+            before.by_id.updated(self._by_id),
+            before.retired.with_ranges(self._retired) if self._retired else before.retired,
         )
-        assert epoch > before.producer_epoch, f"epoch of {name} went from {before.producer_epoch} to {epoch}"
-    assert record.last_producer_epoch < epoch, (
-        f"expected a last epoch of {name} below {epoch}, found {record.last_producer_epoch}"
-    )
+
+    def _put(self, named: NamedProducer) -> None:
+        self._by_name[named.name] = self._by_id[named.producer_id] = named
+
+    def _check_named(self, record: ProducerNamed) -> None:
+        name, producer_id, epoch = record.producer_name, record.producer_id, record.producer_epoch
+        assert producer_id < self._next_producer_id, (
+            f"expected a producer id below {self._next_producer_id} for {name}, found {producer_id}"
+        )
+        holder = self.find_id(producer_id)
+        assert holder is None or holder.name == name, f"producer id {producer_id} of {name} belongs to {holder}"
+        is_retired = producer_id in self._retired_ids or producer_id in self._before.retired
+        assert not is_retired, f"producer id {producer_id} of {name} was retired"
+        before = self.find(name)
+        if before is not None:
+            assert producer_id == before.producer_id, (
+                f"producer id of {name} went from {before.producer_id} to {producer_id}"
+            )
+            assert epoch > before.producer_epoch, f"epoch of {name} went from {before.producer_epoch} to {epoch}"
+        assert record.last_producer_epoch < epoch, (
+            f"expected a last epoch of {name} below {epoch}, found {record.last_producer_epoch}"
+        )
 
 
 def check_producer_name(name: str) -> Refused | None:
@@ -101,19 +186,26 @@ def check_producer(producers: ProducerIds, stamp: ProducerStamp) -> Refused | No
     """May this identity write anywhere at all? One look-up, whatever the number of producers.
 
     Refused: INVALID_PRODUCER_ID_MAPPING (an id that nobody was ever given), PRODUCER_FENCED (a name whose next instance
-    has come). A producer without a name raises its epoch by itself, and so may one that keeps the epoch of its name;
-    what that must not do is up to each partition.
+    has come, or which has expired). A producer without a name raises its epoch by itself, and so may one that keeps the
+    epoch of its name; what that must not do is up to each partition.
     """
-    named = producers.by_id.find(stamp.producer_id)
-    if named is None:
-        if stamp.producer_id < producers.next_producer_id:
-            return None
+    producer_id = stamp.producer_id
+    named = producers.by_id.find(producer_id)
+    if named is not None:
+        return None if stamp.producer_epoch >= named.producer_epoch else refuse_epoch(named, stamp.producer_epoch)
+    if producer_id >= producers.next_producer_id:
         return Refused(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
             f"expected a producer id by InitProducerId, all of which are below {producers.next_producer_id}, "
-            f"found {stamp.producer_id}",
+            f"found {producer_id}",
         )
-    return None if stamp.producer_epoch >= named.producer_epoch else refuse_epoch(named, stamp.producer_epoch)
+    if producers.retired.ranges and producer_id in producers.retired:
+        return Refused(
+            ErrorCode.PRODUCER_FENCED,
+            f"producer id {producer_id} was fenced: its name has another id, or expired as it was not used; "
+            f"begin again with InitProducerId",
+        )
+    return None
 
 
 def refuse_epoch(named: NamedProducer, found: int) -> Refused:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint, ProducerStamp
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, apply, replay_cluster
+from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, apply, apply_all, replay_cluster
 from bus.topics.cluster_decisions import (
     AlterTopicConfigs,
     CreatePartitions,
@@ -35,9 +35,15 @@ from bus.topics.cluster_records import (
     BrokerUnregistered,
     ClusterRecord,
     LeaderChanged,
+    LeadersChanged,
     PartitionsAdded,
+    ProducerExpired,
     ProducerIdsAllocated,
+    ProducerIdsRetired,
     ProducerNamed,
+    ProducerUsed,
+    SnapshotBegan,
+    SnapshotEnded,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -45,6 +51,7 @@ from bus.topics.cluster_records import (
     decode_record,
     encode_record,
 )
+from bus.topics.cluster_snapshot import snapshot_of
 from bus.topics.configs import AlterOperation, ConfigOperation
 from bus.topics.names import check_not_internal, check_topic_name
 from bus.topics.producer_decisions import InitProducer, decide_allocate_producer_ids, decide_init_producer
@@ -210,6 +217,29 @@ class ClusterMachine(RuleBasedStateMachine):
         self.instances.setdefault(name, []).append(step.response)
         (self.raised_by_itself.add if current is not None else self.raised_by_itself.discard)(name)
 
+    @rule()
+    def write_snapshot(self) -> None:
+        """It follows what was there; what was before it may be gone already, or not yet."""
+        self.rows += [encode_record(record) for record in snapshot_of(self.state)]
+        assert replay_cluster(self.rows) == self.state
+        self.rows = self.rows[-(len(snapshot_of(self.state))) :]
+
+    @rule(name=PRODUCER_NAMES)
+    def expire(self, name: str) -> None:
+        named = self.state.producers.by_name.find(name)
+        if named is None:
+            return
+        records = [ProducerUsed(name, 5), ProducerExpired(name, named.producer_id)]
+        self.commit(records)
+        for identity in self.instances.pop(name):
+            refused = check_producer(self.state.producers, ProducerStamp(identity.producer_id, 32_767, 0))
+            assert refused is not None
+            assert refused.code is ErrorCode.PRODUCER_FENCED
+
+    @invariant()
+    def state_is_its_snapshot(self) -> None:
+        assert apply_all(EMPTY_CLUSTER, snapshot_of(self.state)) == self.state
+
     @invariant()
     def only_the_newest_identity_of_a_name_may_write(self) -> None:
         for identities in self.instances.values():
@@ -272,6 +302,12 @@ RECORDS = st.one_of(
     st.builds(TopicConfigChanged, TEXT, TEXT, TEXT, st.none() | TEXT),
     st.builds(TopicDeleted, TEXT, TEXT),
     st.builds(TopicFilesDeleted, TEXT),
+    st.builds(LeadersChanged, TEXT, TEXT, NUMBERS, NUMBERS, NUMBERS, NUMBERS),
+    st.builds(ProducerUsed, TEXT, st.integers(0, 2**63 - 1)),
+    st.builds(ProducerExpired, TEXT, st.integers(0, 2**63 - 1)),
+    st.builds(ProducerIdsRetired, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1)),
+    st.builds(SnapshotBegan, st.integers(0, 2**63 - 1)),
+    st.builds(SnapshotEnded, st.integers(0, 2**63 - 1)),
     st.builds(ProducerIdsAllocated, NUMBERS, st.integers(0, 2**63 - 1)),
     st.builds(
         ProducerNamed,

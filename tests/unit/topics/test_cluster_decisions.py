@@ -9,7 +9,7 @@ import pytest
 from bus.config import PARTITIONS_MAX
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, apply
+from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, Leadership, apply
 from bus.topics.cluster_decisions import (
     AlterTopicConfigs,
     BrokerStarted,
@@ -31,6 +31,7 @@ from bus.topics.cluster_records import (
     BrokerUnregistered,
     ClusterRecord,
     LeaderChanged,
+    LeaderEpochsRaised,
     PartitionsAdded,
     TopicConfigChanged,
     TopicCreated,
@@ -255,10 +256,12 @@ def test_started_broker_leads_its_partitions_at_new_epochs() -> None:
     step = decide_start_broker(state, BrokerEndpoint(0, "moved", 9))
     assert step.records == (
         BrokerRegistered(0, "moved", 9),
-        LeaderChanged("orders", "id-1", 0, 0, 1),
-        LeaderChanged("orders", "id-1", 1, 0, 5),
+        LeaderEpochsRaised(0),
     )
     assert step.response == BrokerStarted(0, 2)
+    after = cluster_after(state, step.records).topics
+    assert [led.leader_epoch for led in after["orders"].partitions] == [1, 5]
+    assert [led.leader_epoch for led in after["others"].partitions] == [0]
 
 
 def test_first_broker_of_a_cluster_is_registered() -> None:
@@ -293,7 +296,8 @@ def test_started_broker_is_not_itself_among_the_gone() -> None:
 
 def test_restart_changes_partitions_of_internal_topics_too() -> None:
     step = decide_start_broker(STATE, BrokerEndpoint(0, "a", 1))
-    assert LeaderChanged("__internal", "id-3", 0, 0, 1) in step.records
+    (leadership,) = cluster_after(STATE, step.records).topics["__internal"].partitions
+    assert leadership == Leadership(0, 1)
 
 
 def create_offsets_topic(state: ClusterState = STATE) -> TopicStep:

@@ -6,7 +6,7 @@ import pytest
 
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp, Step
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, apply, replay_cluster
+from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, apply, apply_all, replay_cluster
 from bus.topics.cluster_records import (
     BrokerRegistered,
     ClusterRecord,
@@ -20,6 +20,7 @@ from bus.topics.producer_decisions import (
     InitProducer,
     decide_allocate_producer_ids,
     decide_init_producer,
+    needs_new_id,
 )
 from bus.topics.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity, check_producer, check_producer_name
 
@@ -133,16 +134,23 @@ def test_an_instance_in_between_fences_the_one_before_it_though_that_had_the_las
         assert refusal(init("audit", 8, epoch, state)).code is ErrorCode.PRODUCER_FENCED
 
 
-def test_name_that_has_had_its_last_epoch_asks_for_another_name() -> None:
+def test_name_that_has_had_its_last_epoch_goes_on_with_a_new_id_and_the_old_one_is_fenced() -> None:
     state = cluster(ProducerNamed("old", 3, PRODUCER_EPOCH_MAX - 1, -1))
     step = init("old", state=state)
     assert step.response == ProducerIdentity(3, PRODUCER_EPOCH_MAX)
     state = apply(state, step.records[0])
-    refused = refusal(init("old", state=state))
-    assert refused == Refused(
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        "producer old (id 3) has had its last epoch, 32767: expected another name",
-    )
+    assert needs_new_id(state, InitProducer("old"))
+    assert not needs_new_id(state, InitProducer("old", keeps_epoch=True))
+    step = init("old", state=state)
+    assert step.response == ProducerIdentity(99, 0)
+    state = apply_all(state, step.records)
+    for epoch in (0, PRODUCER_EPOCH_MAX):
+        refused = check_producer(state.producers, ProducerStamp(3, epoch, 0))
+        assert refused is not None
+        assert refused.code is ErrorCode.PRODUCER_FENCED
+    assert check_producer(state.producers, ProducerStamp(99, 0, 0)) is None
+    assert init("old", state=state).response == ProducerIdentity(99, 1)
+    assert refusal(init("old", 3, PRODUCER_EPOCH_MAX, state)).code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,240 @@
+"""A cluster's state while records are applied to it.
+
+Costs what the records cost, whatever the size of the state: a map is copied when it is first changed, a topic's leaders
+become a list when one of them changes, and a start of a broker, which raises the epoch of every partition that it
+leads, is one number until the state is asked for. A record that contradicts the state raises `AssertionError` and
+changes nothing. One use: `apply` any number of times, then `finish`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from bus.json_views import JsonView
+from bus.model import BrokerEndpoint
+from bus.topics.cluster_records import (
+    BrokerRegistered,
+    BrokerUnregistered,
+    ClusterRecord,
+    LeaderChanged,
+    LeaderEpochsRaised,
+    LeadersChanged,
+    PartitionsAdded,
+    ProducerExpired,
+    ProducerIdsAllocated,
+    ProducerIdsRetired,
+    ProducerNamed,
+    ProducerUsed,
+    SnapshotBegan,
+    SnapshotEnded,
+    TopicConfigChanged,
+    TopicCreated,
+    TopicDeleted,
+    TopicFilesDeleted,
+    ViewCreated,
+    ViewDeleted,
+)
+from bus.topics.cluster_state import EMPTY_CLUSTER, ClusterState, Leadership, Topic
+from bus.topics.names import collision_key
+from bus.topics.producer_ids import ProducerIdsDraft
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+_Led = tuple[int, int]  # leader id, and its epoch without what was raised for that leader
+
+
+class _MapDraft(Generic[KeyT, ValueT]):
+    """A mapping that is copied when it is first changed."""
+
+    def __init__(self, base: Mapping[KeyT, ValueT]) -> None:
+        self._base = base
+        self._own: dict[KeyT, ValueT] | None = None
+
+    @property
+    def now(self) -> Mapping[KeyT, ValueT]:
+        return self._base if self._own is None else self._own
+
+    def put(self, key: KeyT, value: ValueT) -> None:
+        self._changed()[key] = value
+
+    def remove(self, key: KeyT) -> None:
+        del self._changed()[key]
+
+    def _changed(self) -> dict[KeyT, ValueT]:
+        if self._own is None:
+            self._own = dict(self._base)
+        return self._own
+
+
+class ClusterDraft:
+    def __init__(self, state: ClusterState) -> None:
+        self._begin(state)
+        self._snapshot_left: int | None = None  # records that a snapshot still has to have
+
+    def _begin(self, state: ClusterState) -> None:
+        self._topics = _MapDraft(state.topics)  # whose leaders are as in `_led`, if they are there
+        self._topic_names = _MapDraft(state.topic_names)
+        self._collisions = _MapDraft(state.collisions)
+        self._brokers = _MapDraft(state.brokers)
+        self._deleted_topics = _MapDraft(state.deleted_topics)
+        self._views = _MapDraft(state.views)
+        self._producers = ProducerIdsDraft(state.producers)
+        self._led: dict[str, list[_Led]] = {}  # by name of a topic whose leaders have changed, or that is new
+        self._raised: Counter[int] = Counter()  # by broker: added to the epoch of each partition that it leads
+
+    def finish(self) -> ClusterState:
+        assert self._snapshot_left is None, "expected the end of a snapshot, found the end of the log"
+        touched = list(self._topics.now if any(self._raised.values()) else self._led)
+        known: dict[Leadership, Leadership] = {}  # one object for partitions that are led alike
+        for name in touched:
+            leaders = tuple(known.setdefault(led, led) for led in self._leaderships(name))
+            self._topics.put(name, replace(self._topics.now[name], partitions=leaders))
+        return ClusterState(
+            topics=self._topics.now,
+            topic_names=self._topic_names.now,
+            collisions=self._collisions.now,
+            brokers=self._brokers.now,
+            deleted_topics=self._deleted_topics.now,
+            producers=self._producers.finish(),
+            views=self._views.now,
+        )
+
+    def apply(self, record: ClusterRecord) -> None:
+        if self._snapshot_left is not None and not isinstance(record, (SnapshotBegan, SnapshotEnded)):
+            assert self._snapshot_left > 0, "expected the end of a snapshot, found one more record of it"
+            self._snapshot_left -= 1
+        match record:
+            case BrokerRegistered(broker_id, host, port):
+                self._brokers.put(broker_id, BrokerEndpoint(broker_id, host, port))
+            case BrokerUnregistered(broker_id):
+                self._unregister(broker_id)
+            case TopicCreated():
+                self._create_topic(record)
+            case PartitionsAdded():
+                self._add_partitions(record)
+            case LeaderChanged(topic, topic_id, partition, leader_id, leader_epoch):
+                self._change_leaders(LeadersChanged(topic, topic_id, partition, 1, leader_id, leader_epoch))
+            case LeadersChanged():
+                self._change_leaders(record)
+            case LeaderEpochsRaised(broker_id):
+                self._check_leader(broker_id)
+                self._raised[broker_id] += 1
+            case TopicConfigChanged(_, _, name, value):
+                topic_now = self._live_topic(record)
+                configs = {key: kept for key, kept in topic_now.configs.items() if key != name}
+                if value is not None:
+                    configs[name] = value
+                self._topics.put(record.topic, replace(topic_now, configs=configs))
+            case TopicDeleted(name, topic_id):
+                self._live_topic(record)
+                self._topics.remove(name)
+                self._led.pop(name, None)
+                self._topic_names.remove(topic_id)
+                self._collisions.remove(collision_key(name))
+                self._deleted_topics.put(topic_id, name)
+            case TopicFilesDeleted(topic_id):
+                assert topic_id in self._deleted_topics.now, f"expected topic id {topic_id} among the deleted ones"
+                self._deleted_topics.remove(topic_id)
+            case ProducerIdsAllocated() | ProducerNamed() | ProducerUsed() | ProducerExpired() | ProducerIdsRetired():
+                self._producers.apply(record)
+            case ViewCreated(name, topic, schema, columns):
+                view = JsonView(name, topic, schema, tuple(columns.split(",")) if columns else ())
+                self._views.put(name.casefold(), view)
+            case ViewDeleted(name):
+                assert name.casefold() in self._views.now, f"expected a view {name}, found none"
+                self._views.remove(name.casefold())
+            case SnapshotBegan(record_count):
+                self._begin(EMPTY_CLUSTER)
+                self._snapshot_left = record_count
+            case SnapshotEnded():
+                left = self._snapshot_left
+                assert not left, f"expected {left} more records of a snapshot, found its end"
+                self._snapshot_left = None
+            case _:
+                raise AssertionError(f"expected a record of the cluster, found {record!r}")
+
+    # ------------------------------------------------------------------ brokers and leaders
+
+    def _check_leader(self, broker_id: int) -> None:
+        assert broker_id in self._brokers.now, f"expected a registered leader, found broker {broker_id}"
+
+    def _unregister(self, broker_id: int) -> None:
+        assert broker_id in self._brokers.now, f"expected broker {broker_id} to be registered"
+        led = next(self._led_by(broker_id), None)
+        assert led is None, f"expected broker {broker_id} to lead nothing, found that it leads {led}"
+        self._brokers.remove(broker_id)
+
+    def _led_by(self, broker_id: int) -> Iterator[str]:
+        for name in self._topics.now:
+            for number, leadership in enumerate(self._leaderships(name)):
+                if leadership.leader_id == broker_id:
+                    yield f"{name}-{number}"
+
+    def _leaderships(self, name: str) -> Iterator[Leadership]:
+        raised = self._raised
+        led = self._led.get(name)
+        if led is not None:
+            return (Leadership(leader_id, epoch + raised[leader_id]) for leader_id, epoch in led)
+        before = self._topics.now[name].partitions
+        return (Leadership(one.leader_id, one.leader_epoch + raised[one.leader_id]) for one in before)
+
+    def _led_list(self, name: str) -> list[_Led]:
+        """To be changed. What was raised since is added when it is read, to the entries of before as to new ones."""
+        led = self._led.get(name)
+        if led is None:
+            before = self._topics.now[name].partitions
+            led = self._led[name] = [(one.leader_id, one.leader_epoch) for one in before]
+        return led
+
+    def _change_leaders(self, record: LeadersChanged) -> None:
+        name = self._live_topic(record).name
+        led = self._led_list(name)
+        first, leader_id, epoch = record.partition, record.leader_id, record.leader_epoch
+        past_last = first + record.partitions
+        assert record.partitions > 0, f"expected at least one partition of {name}, found {record.partitions}"
+        assert past_last <= len(led), f"expected a partition of {name} below {len(led)}, found {past_last - 1}"
+        self._check_leader(leader_id)
+        for number in range(first, past_last):
+            before = led[number][1] + self._raised[led[number][0]]
+            assert epoch > before, f"leader epoch of {name}-{number} went from {before} to {epoch}"
+        led[first:past_last] = [(leader_id, epoch - self._raised[leader_id])] * record.partitions
+
+    def _new_partitions(self, count: int, leader_id: int) -> list[_Led]:
+        self._check_leader(leader_id)
+        return [(leader_id, -self._raised[leader_id])] * count
+
+    # ------------------------------------------------------------------ topics
+
+    def _create_topic(self, record: TopicCreated) -> None:
+        name, topic_id = record.topic, record.topic_id
+        holder = self._collisions.now.get(collision_key(name))
+        assert holder is None, f"expected no topic whose name collides with {name}, found {holder}"
+        is_new_id = topic_id not in self._topic_names.now and topic_id not in self._deleted_topics.now
+        assert is_new_id, f"expected a new topic id for {name}, found {topic_id}, which another topic has"
+        assert record.partitions > 0, f"expected at least one partition of {name}, found {record.partitions}"
+        self._led[name] = self._new_partitions(record.partitions, record.leader_id)
+        self._topics.put(name, Topic(name, topic_id, ()))
+        self._topic_names.put(topic_id, name)
+        self._collisions.put(collision_key(name), name)
+
+    def _add_partitions(self, record: PartitionsAdded) -> None:
+        name = self._live_topic(record).name
+        led = self._led_list(name)
+        count = len(led)
+        assert record.partitions > count, (
+            f"expected more than the {count} partitions of {name}, found {record.partitions}"
+        )
+        led += self._new_partitions(record.partitions - count, record.leader_id)
+
+    def _live_topic(
+        self, record: PartitionsAdded | LeadersChanged | LeaderChanged | TopicConfigChanged | TopicDeleted
+    ) -> Topic:
+        topic = self._topics.now.get(record.topic)
+        assert topic is not None, f"expected a topic {record.topic}, found none"
+        assert topic.topic_id == record.topic_id, (
+            f"expected topic id {topic.topic_id} for {topic.name}, found {record.topic_id}"
+        )
+        return topic

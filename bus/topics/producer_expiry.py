@@ -1,0 +1,46 @@
+"""Which names of producers have not been used for so long that they are forgotten (transactional.id.expiration.ms).
+
+What is known of a name's use is what this life of the broker has seen, and what the log says of earlier ones: a name
+that is in use is said to be so once in a while, so what the log says is too old by `told_every_ms` at most. Guards two
+promises: a name goes only when it was not used for the whole time, and its id never writes again once it went. A name
+of which nothing was ever said counts as used when it is first looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bus.model import Step
+from bus.topics.cluster import ClusterState
+from bus.topics.cluster_records import ClusterRecord, ProducerExpired, ProducerUsed
+from bus.topics.producer_ids import NamedProducer
+
+# What is in use is said this often within the time after which it would expire.
+_TOLD_SHARE = 8
+# One decision gives so many records, and leaves the rest to the next.
+RECORDS_MAX = 10_000
+
+
+def decide_expire_producers(
+    state: ClusterState, *, seen_ms: Mapping[int, int], now_ms: int, expiration_ms: int
+) -> Step[ClusterRecord, int]:
+    """The number of names that expire. `seen_ms`: producer id -> when this broker last saw the producer."""
+    told_every_ms = expiration_ms // _TOLD_SHARE
+    expired: list[ClusterRecord] = []
+    used: list[ClusterRecord] = []
+    for named in state.producers.by_name.values():
+        if len(expired) + len(used) >= RECORDS_MAX:
+            break
+        used_ms = _last_used_ms(named, seen_ms, now_ms)
+        if used_ms + expiration_ms + told_every_ms <= now_ms:
+            expired.append(ProducerExpired(named.name, named.producer_id))
+        elif named.used_ms is None or used_ms - named.used_ms > told_every_ms:
+            used.append(ProducerUsed(named.name, max(0, used_ms)))
+    return Step(len(expired), (*expired, *used))
+
+
+def _last_used_ms(named: NamedProducer, seen_ms: Mapping[int, int], now_ms: int) -> int:
+    seen = seen_ms.get(named.producer_id)
+    if named.used_ms is None:
+        return now_ms if seen is None else seen
+    return named.used_ms if seen is None else max(named.used_ms, seen)

@@ -1,0 +1,186 @@
+"""The metadata log of a broker that lives long: a snapshot now and then, and files, versions and rows stay few."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+import bus.sql
+from bus.errors import StorageFault
+from bus.model import ProducerStamp
+from bus.storage_delta.local_store import LocalStore
+from bus.storage_delta.memory_store import MemoryStore
+from bus.storage_delta.root import open_reader
+from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.table import DeltaPartitionTable
+from bus.storage_delta.typed_log import replay_values
+from bus.storage_delta.verification import verify_root
+from bus.topics.cluster import replay_cluster
+from bus.topics.cluster_decisions import CreateTopic, DeleteTopic
+from bus.topics.cluster_records import ProducerNamed, encode_record
+from bus.topics.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity
+from tests.support.cancelled_calls import QuietBroker
+
+HOUR_MS = 3_600_000
+BEFORE_PRODUCER_IDS = Path(__file__).parents[1] / "golden" / "root_before_producer_ids"
+METADATA = "topics/__cluster_metadata/0"
+
+
+@dataclass
+class HandClock:
+    ms: int = 1_800_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_ms(self) -> int:
+        return self.ms
+
+
+def live(store: ObjectStore, do: Callable[[QuietBroker], Awaitable[None]], clock: HandClock | None = None) -> None:
+    async def one_life() -> None:
+        broker = QuietBroker(store, clock=clock)
+        await broker.start()
+        try:
+            await do(broker)
+        finally:
+            await broker.stop()
+
+    asyncio.run(one_life())
+
+
+async def change_often(broker: QuietBroker, times: int = 120) -> None:
+    for _ in range(times):
+        assert isinstance(await broker.cluster.init_producer("p"), ProducerIdentity)
+
+
+def test_log_of_many_changes_stays_as_small_as_what_it_says(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+
+    async def change(broker: QuietBroker) -> None:
+        await broker.cluster.create_topics([CreateTopic("t", 3), CreateTopic("gone", 1)])
+        await broker.cluster.delete_topics([DeleteTopic("gone")])
+        await change_often(broker, 450)
+
+    live(store, change)
+    seen = []
+
+    async def look(broker: QuietBroker) -> None:
+        log = broker.cluster._metadata.state
+        assert log.high_watermark - log.log_start < 300
+        assert log.file_count < 300
+        assert log.log_start > 100
+        named = broker.cluster.state.producers.by_name.find("p")
+        assert named is not None
+        assert named.producer_epoch == 449
+        seen.append(broker.cluster.state)
+
+    live(store, look)
+    (state,) = seen
+    # For all who read it: the SDK's tables, SQL, another Delta engine, the verification.
+    assert replay_cluster(replay_values(open_reader(str(tmp_path)).open_metadata())) == state
+    rows = DeltaTable(tmp_path / METADATA).to_pyarrow_table().sort_by("offset").column("value").to_pylist()
+    assert rows[0]["type"] == "SnapshotBegan"
+    assert replay_cluster(rows) == state
+    with bus.sql.connect(str(tmp_path)) as connection:
+        assert connection.sql("select topic, count(*) from partitions group by 1 order by 1").fetchall()
+        assert connection.sql("select count(*) from __cluster_metadata").fetchall() == [(len(rows),)]
+    assert [report.breaches for report in verify_root(store)] == [[]] * 4
+
+
+def test_earlier_root_has_a_snapshot_after_its_first_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bus.topics.cluster_snapshot._RECORDS_MIN", 5)
+    root = Path(shutil.copytree(BEFORE_PRODUCER_IDS, tmp_path / "root"))
+    store = LocalStore(str(root))
+
+    async def look(broker: QuietBroker) -> None:
+        assert [*broker.cluster.state.topics] == ["orders"]
+        await change_often(broker, 20)
+
+    live(store, look)
+    rows = list(replay_values(open_reader(str(root)).open_metadata()))
+    assert rows[0]["type"] == "SnapshotBegan"
+    live(store, look)
+
+
+@pytest.mark.parametrize("fails", ["append", "advance_log_start"])
+def test_snapshot_that_fails_in_any_of_its_steps_costs_nothing(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    original = getattr(DeltaPartitionTable, fails)
+    failures = []
+
+    def fail(table: DeltaPartitionTable, *args: object, **kwargs: object) -> object:
+        if fails == "advance_log_start" or len(args[0][0].columns) > 3:  # type: ignore[index]  # a snapshot
+            failures.append(1)
+            raise StorageFault("no room")
+        return original(table, *args, **kwargs)
+
+    async def try_in_vain(broker: QuietBroker) -> None:
+        monkeypatch.setattr(DeltaPartitionTable, fails, fail)
+        await change_often(broker, 230)
+        assert broker.cluster._metadata.state.log_start == 0
+        assert failures
+        assert len(failures) < 5, "tried with every change"
+        monkeypatch.undo()
+
+    async def succeed(broker: QuietBroker) -> None:
+        await change_often(broker, 1)
+        named = broker.cluster.state.producers.by_name.find("p")
+        assert named is not None
+        assert named.producer_epoch == 230
+
+    live(store, try_in_vain)
+    live(store, succeed)
+
+    async def look(broker: QuietBroker) -> None:
+        assert broker.cluster._metadata.state.log_start > 0
+
+    live(store, look)
+
+
+def test_start_writes_one_record_for_all_partitions() -> None:
+    store = MemoryStore()
+
+    async def create(broker: QuietBroker) -> None:
+        await broker.cluster.create_topics([CreateTopic("t", 50)])
+
+    ends = []
+
+    async def look(broker: QuietBroker) -> None:
+        ends.append(broker.cluster._metadata.state.high_watermark)
+        epochs = {led.leader_epoch for led in broker.cluster.state.topics["t"].partitions}
+        assert epochs == {len(ends)}
+
+    live(store, create)
+    for _ in range(3):
+        live(store, look)
+    assert ends[2] - ends[1] == 2
+
+
+def test_name_that_has_used_up_its_epochs_goes_on_with_a_new_id(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+
+    async def use_up(broker: QuietBroker) -> None:
+        first = await broker.cluster.init_producer("p")
+        assert isinstance(first, ProducerIdentity)
+        row = encode_record(ProducerNamed("p", first.producer_id, PRODUCER_EPOCH_MAX, -1))
+        broker.cluster._metadata._log.append([row], leader_epoch=99, now_ms=1)
+
+    async def go_on(broker: QuietBroker) -> None:
+        first = await broker.cluster.init_producer("p")
+        assert isinstance(first, ProducerIdentity)
+        assert first.producer_epoch == 0
+        assert first.producer_id > 0
+        refused = broker.cluster.check_producer(ProducerStamp(0, PRODUCER_EPOCH_MAX, 0))
+        assert refused is not None
+        assert refused.code.name == "PRODUCER_FENCED"
+        assert broker.cluster.check_producer(ProducerStamp(first.producer_id, 0, 0)) is None
+
+    live(store, use_up)
+    live(store, go_on)

@@ -1,0 +1,108 @@
+"""A snapshot is the state, and is due before the log is much longer than it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bus.model import BrokerEndpoint
+from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, Leadership, apply, apply_all, replay_cluster
+from bus.topics.cluster_decisions import decide_start_broker
+from bus.topics.cluster_records import (
+    BrokerRegistered,
+    ClusterRecord,
+    LeaderChanged,
+    LeaderEpochsRaised,
+    LeadersChanged,
+    PartitionsAdded,
+    ProducerIdsAllocated,
+    ProducerNamed,
+    SnapshotBegan,
+    SnapshotEnded,
+    TopicCreated,
+    TopicDeleted,
+    encode_record,
+)
+from bus.topics.cluster_snapshot import is_snapshot_due, snapshot_of
+
+BROKERS = (BrokerRegistered(0, "a", 1), BrokerRegistered(1, "b", 2))
+
+
+def cluster(*records: ClusterRecord) -> ClusterState:
+    return apply_all(EMPTY_CLUSTER, (*BROKERS, *records))
+
+
+def test_neighbours_that_are_led_alike_are_one_record() -> None:
+    state = cluster(
+        TopicCreated("gone", "id-0", 3, 0),
+        TopicDeleted("gone", "id-0"),
+        TopicCreated("t", "id-1", 5, 0),
+        LeaderEpochsRaised(0),
+        PartitionsAdded("t", "id-1", 6, 1),
+        LeaderChanged("t", "id-1", 2, 1, 9),
+    )
+    assert snapshot_of(state) == [
+        SnapshotBegan(11),
+        *BROKERS,
+        TopicCreated("gone", "id-0", 1, 0),
+        TopicDeleted("gone", "id-0"),
+        TopicCreated("t", "id-1", 2, 0),
+        LeadersChanged("t", "id-1", 0, 2, 0, 1),
+        PartitionsAdded("t", "id-1", 3, 1),
+        LeadersChanged("t", "id-1", 2, 1, 1, 9),
+        PartitionsAdded("t", "id-1", 5, 0),
+        LeadersChanged("t", "id-1", 3, 2, 0, 1),
+        PartitionsAdded("t", "id-1", 6, 1),
+        SnapshotEnded(11),
+    ]
+    assert apply_all(EMPTY_CLUSTER, snapshot_of(state)) == state
+
+
+def test_epochs_are_raised_for_what_the_broker_leads_by_then_and_not_for_what_comes_later() -> None:
+    records = (
+        TopicCreated("t", "id-1", 2, 0),
+        TopicCreated("u", "id-2", 1, 1),
+        LeaderEpochsRaised(0),
+        LeaderEpochsRaised(0),
+        PartitionsAdded("t", "id-1", 3, 0),
+        TopicCreated("v", "id-3", 1, 0),
+        LeaderEpochsRaised(1),
+        LeaderChanged("t", "id-1", 1, 1, 7),
+        LeaderEpochsRaised(0),
+    )
+    state = cluster(*records)
+    one_by_one = cluster()
+    for record in records:
+        one_by_one = apply(one_by_one, record)
+    assert state == one_by_one
+    assert state.topics["t"].partitions == (Leadership(0, 3), Leadership(1, 7), Leadership(0, 1))
+    assert state.topics["u"].partitions == (Leadership(1, 1),)
+    assert state.topics["v"].partitions == (Leadership(0, 1),)
+
+
+def test_snapshot_that_is_cut_is_refused() -> None:
+    rows = [encode_record(record) for record in snapshot_of(cluster(TopicCreated("t", "id-1", 1, 0)))]
+    with pytest.raises(ValueError, match="expected 1 more records of a snapshot, found its end"):
+        replay_cluster([*rows[:2], *rows[3:]])
+    with pytest.raises(ValueError, match="cluster metadata: expected the end of a snapshot"):
+        replay_cluster(rows[:-1])
+
+
+def test_snapshot_waits_for_as_many_records_of_changes_as_it_has_itself() -> None:
+    small = cluster(ProducerIdsAllocated(0, 1000))
+    assert not is_snapshot_due(200, small)
+    assert is_snapshot_due(201, small)
+    large = cluster(
+        ProducerIdsAllocated(0, 10_000), *(ProducerNamed(f"p{number}", number, 0, -1) for number in range(5_000))
+    )
+    assert not is_snapshot_due(3 * len(snapshot_of(large)), large)
+    assert is_snapshot_due(10 * len(snapshot_of(large)), large)
+
+
+def test_thousand_restarts_of_ten_thousand_partitions_cost_no_record_for_each_partition() -> None:
+    records: list[ClusterRecord] = [BrokerRegistered(0, "a", 1)]
+    records += [TopicCreated(f"t{number}", f"id-{number}", 1, 0) for number in range(10_000)]
+    state = apply_all(EMPTY_CLUSTER, records)
+    start = decide_start_broker(state, BrokerEndpoint(0, "a", 1)).records
+    assert len(start) == 2
+    state = apply_all(state, [record for _ in range(1_000) for record in start])
+    assert {led for topic in state.topics.values() for led in topic.partitions} == {Leadership(0, 1_000)}
