@@ -15,10 +15,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, VersionReplaced
 from bus.model import Step
 from bus.partition_log.maintenance import MaintenanceRules
-from bus.ports import Clock, CommitOutcome, Committed, LogState, Storage, TypedLog
+from bus.ports import Clock, CommitOutcome, Committed, Conflicted, LogState, Storage, TypedLog
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.maintenance import Maintenance
 from bus.runtime.metadata_upkeep import MetadataUpkeep
@@ -76,12 +76,6 @@ class MetadataLog:
         """Raises `StorageFault` if the log cannot be read, or contradicts itself."""
         self._log: TypedLog = await self._calls.control(self._storage.open_metadata)
         await self.raise_epoch()
-
-    async def raise_epoch(self) -> None:
-        """Change the metadata from now on under a higher epoch than any that the log has, as it was read last."""
-        self._fenced = None
-        self._leader_epoch = self._log.state.leader_epoch + 1
-        self._cluster = await self._replay()
         self.upkeep = MetadataUpkeep(
             self._log,
             self,
@@ -92,6 +86,12 @@ class MetadataLog:
             maintenance=self._maintenance,
         )
         self._is_open = True
+
+    async def raise_epoch(self) -> None:
+        """Change the metadata from now on under a higher epoch than any that the log has, as it was read last."""
+        self._fenced = None
+        self._leader_epoch = self._log.state.leader_epoch + 1
+        self._cluster = await self._replay()
 
     @property
     def cluster(self) -> ClusterState:
@@ -155,6 +155,11 @@ class MetadataLog:
         self.upkeep.look_after_commit()
         return committed
 
+    def stop(self, code: ErrorCode, reason: str) -> None:
+        """The log is not what was committed: change nothing more."""
+        self._fenced = Refused(code, f"cluster metadata: {reason}")
+        _log.error("the cluster metadata changes no more: %s", reason)
+
     async def _change(
         self, decisions: Sequence[Decide[T]], follow: Callable[[Sequence[T | Refused]], None] | None
     ) -> list[T | Refused]:
@@ -206,12 +211,18 @@ class MetadataLog:
         self._is_reload_due = True  # whatever comes now but an outcome: only the log knows
         try:
             outcome = await self._calls.control(call)
+        except VersionReplaced as damage:
+            self.stop(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {damage}")
         except StorageFault as fault:
             self._is_reload_due = False  # nothing was committed
             return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {fault}")
         if isinstance(outcome, Committed):
             self._is_reload_due = False
             return outcome
+        if isinstance(outcome, Conflicted) and outcome.version <= self._log.state.version:
+            self._is_reload_due = False  # with no other writer: the table itself has refused
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {outcome.operation}")
         _log.error("the cluster metadata could not be committed: %s", outcome)
         return await self._reload(f"cluster metadata: {outcome}")
 

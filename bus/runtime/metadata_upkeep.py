@@ -19,7 +19,7 @@ from typing import Protocol
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.partition_log.maintenance import MaintenanceRules
-from bus.ports import Clock, CommitOutcome, Committed, PartitionTable, PreparedFiles, TypedLog
+from bus.ports import Clock, CommitOutcome, Committed, FenceLost, PartitionTable, PreparedFiles, TypedLog
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.maintenance import (
     DeleteRecordsResult,
@@ -56,6 +56,10 @@ class Controller(Protocol):
     async def commit_between_changes(self, *commits: Callable[[], CommitOutcome]) -> Committed | Refused:
         """One after the other in the place of a change, up to the first that fails: they say nothing of the cluster,
         and memory is what the log says."""
+        ...
+
+    def stop(self, code: ErrorCode, reason: str) -> None:
+        """The log is not what was committed: change nothing more."""
         ...
 
 
@@ -141,6 +145,29 @@ class MetadataUpkeep:
             return RecordsDeleted(self._table.state.log_start, self._table.state.version)
         committed = await self._commit(functools.partial(self._table.advance_log_start, offset))
         return committed if isinstance(committed, Refused) else RecordsDeleted(offset, committed.version)
+
+    def delete_orphans(self, orphans: frozenset[str]) -> asyncio.Future[int | Refused]:
+        return self._tasks.start(self._delete_orphans(orphans), "orphans")
+
+    async def _delete_orphans(self, orphans: frozenset[str]) -> int | Refused:
+        count = 0
+
+        def delete() -> CommitOutcome:
+            nonlocal count
+            try:
+                count = self._table.delete_orphans(orphans)
+            except FenceLost as lost:
+                return lost.outcome
+            log = self._table.state
+            return Committed(log.version, log.high_watermark)
+
+        committed = await self._controller.commit_between_changes(delete)
+        return committed if isinstance(committed, Refused) else count
+
+    def stop(self, code: ErrorCode, reason: str) -> None:
+        self._is_stopped = True
+        self._upkeep.stop(Refused(code, reason))
+        self._controller.stop(code, reason)
 
     async def _commit(self, call: Callable[..., CommitOutcome]) -> Committed | Refused:
         def commit() -> CommitOutcome:

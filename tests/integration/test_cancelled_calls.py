@@ -47,7 +47,7 @@ async def produce(broker: QuietBroker, topic: str, who: tuple[int, int] | None =
     if who is not None:
         data.producer_id, data.producer_epoch, data.base_sequence = *who, 0
     request = pb.ProduceRequest(partitions=[data])
-    return (await broker.produce.once(parse_call(request.SerializeToString()))).partitions[0]
+    return (await broker.call("ProduceOnce", parse_call(request.SerializeToString()))).partitions[0]
 
 
 async def join(broker: QuietBroker, group: str) -> pb.JoinGroupResponse:
@@ -57,9 +57,9 @@ async def join(broker: QuietBroker, group: str) -> pb.JoinGroupResponse:
         protocol_type="any",
         protocols=[pb.GroupProtocol(name="p", metadata=b"m")],
     )
-    answer = await broker.groups.join(request, "ipv4:127.0.0.1:1")
+    answer = await broker.call("JoinGroup", request)
     request.member_id = answer.member_id
-    return await broker.groups.join(request, "ipv4:127.0.0.1:1")
+    return await broker.call("JoinGroup", request)
 
 
 @call
@@ -68,18 +68,18 @@ async def create_topics(broker: QuietBroker, n: int) -> None:
         pb.NewTopic(name=f"new{n}{letter}", partitions=2, configs={"retention.ms": "77"})  # both at once
         for letter in "ab"
     ]
-    await broker.control.create_topics(pb.CreateTopicsRequest(topics=topics))
+    await broker.call("CreateTopics", pb.CreateTopicsRequest(topics=topics))
 
 
 @call
 async def ask_for_a_topic_that_is_created(broker: QuietBroker, n: int) -> None:
-    await broker.control.metadata(pb.MetadataRequest(topics=[f"asked{n}"], allow_auto_topic_creation=True))
+    await broker.call("Metadata", pb.MetadataRequest(topics=[f"asked{n}"], allow_auto_topic_creation=True))
 
 
 @call
 async def delete_topics(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, f"gone{n}")
-    await broker.control.delete_topics(pb.DeleteTopicsRequest(topics=[f"gone{n}"]))
+    await broker.call("DeleteTopics", pb.DeleteTopicsRequest(topics=[f"gone{n}"]))
     await make_topic(broker, f"gone{n}")
 
 
@@ -87,13 +87,14 @@ async def delete_topics(broker: QuietBroker, n: int) -> None:
 async def create_partitions(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, f"more{n}")
     request = pb.CreatePartitionsRequest(topics=[pb.NewPartitions(name=f"more{n}", partitions=4)])
-    await broker.control.create_partitions(request)
+    await broker.call("CreatePartitions", request)
 
 
 @call
 async def alter_configs(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, f"set{n}")
-    await broker.control.alter_configs(
+    await broker.call(
+        "AlterConfigs",
         pb.AlterConfigsRequest(
             resources=[
                 pb.AlterConfigsResource(
@@ -101,32 +102,32 @@ async def alter_configs(broker: QuietBroker, n: int) -> None:
                     operations=[pb.AlterConfigOp(name="retention.ms", value="99")],
                 )
             ]
-        )
+        ),
     )
 
 
 @call
 async def init_unnamed_producer(broker: QuietBroker, n: int) -> None:
-    await broker.producers.init(pb.InitProducerIdRequest())
+    await broker.call("InitProducerId", pb.InitProducerIdRequest())
 
 
 @call
 async def init_named_producer(broker: QuietBroker, n: int) -> None:
-    await broker.producers.init(pb.InitProducerIdRequest(name=f"named{n}"))
+    await broker.call("InitProducerId", pb.InitProducerIdRequest(name=f"named{n}"))
 
 
 @call
 async def init_known_producer(broker: QuietBroker, n: int) -> None:
-    await broker.producers.init(pb.InitProducerIdRequest(name="known"))
+    await broker.call("InitProducerId", pb.InitProducerIdRequest(name="known"))
 
 
 @call
 async def create_and_delete_view(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, "viewed")
     view = pb.View(name=f"view{n}", topic="viewed", schema="a INT")
-    await broker.views.create(pb.CreateViewRequest(view=view, has_usual_columns=True, replace=True))
-    await broker.views.delete(pb.DeleteViewRequest(name=f"view{n}"))
-    await broker.views.create(pb.CreateViewRequest(view=view, has_usual_columns=True, replace=True))
+    await broker.call("CreateView", pb.CreateViewRequest(view=view, has_usual_columns=True, replace=True))
+    await broker.call("DeleteView", pb.DeleteViewRequest(name=f"view{n}"))
+    await broker.call("CreateView", pb.CreateViewRequest(view=view, has_usual_columns=True, replace=True))
 
 
 @call
@@ -135,18 +136,18 @@ async def produce_and_delete_records(broker: QuietBroker, n: int) -> None:
     await produce(broker, f"log{n}")
     await produce(broker, f"log{n}")
     asked = pb.DeleteRecordsPartition(topic=f"log{n}", partition=0, offset=3)
-    await broker.maintenance.delete_records(pb.DeleteRecordsRequest(partitions=[asked]))
+    await broker.call("DeleteRecords", pb.DeleteRecordsRequest(partitions=[asked]))
 
 
 @call
 async def resume_producer(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, f"resumed{n}")
-    identity = await broker.producers.init(pb.InitProducerIdRequest())
+    identity = await broker.call("InitProducerId", pb.InitProducerIdRequest())
     who = (identity.producer_id, identity.producer_epoch)
     await produce(broker, f"resumed{n}", who)
     asked = pb.ResumeProducerPartition(topic=f"resumed{n}")
-    await broker.producers.resume(
-        pb.ResumeProducerRequest(producer_id=who[0], producer_epoch=who[1], partitions=[asked])
+    await broker.call(
+        "ResumeProducer", pb.ResumeProducerRequest(producer_id=who[0], producer_epoch=who[1], partitions=[asked])
     )
 
 
@@ -156,8 +157,7 @@ async def maintain_log(broker: QuietBroker, n: int) -> None:
     for _ in range(2):
         await produce(broker, f"kept{n}")
     request = pb.MaintainLogRequest(topic=f"kept{n}", partitions=[0], action=pb.MAINTENANCE_ACTION_ROLL)
-    async for _ in broker.maintenance.maintain(request):
-        pass
+    await broker.call("MaintainLog", request)
 
 
 @call
@@ -167,11 +167,11 @@ async def live_in_a_group(broker: QuietBroker, n: int) -> None:
     member = await join(broker, group_id)
     who = {"group_id": group_id, "generation": member.generation, "member_id": member.member_id}
     assigned = pb.MemberAssignment(member_id=member.member_id, assignment=b"all")
-    await broker.groups.sync(pb.SyncGroupRequest(**who, assignments=[assigned]))
+    await broker.call("SyncGroup", pb.SyncGroupRequest(**who, assignments=[assigned]))
     offsets = [pb.OffsetCommitPartition(topic="offsets", partition=0, offset=7)]
-    await broker.groups.commit(pb.OffsetCommitRequest(**who, partitions=offsets))
-    await broker.groups.leave(
-        pb.LeaveGroupRequest(group_id=group_id, members=[pb.LeavingMember(member_id=member.member_id)])
+    await broker.call("OffsetCommit", pb.OffsetCommitRequest(**who, partitions=offsets))
+    await broker.call(
+        "LeaveGroup", pb.LeaveGroupRequest(group_id=group_id, members=[pb.LeavingMember(member_id=member.member_id)])
     )
 
 
@@ -179,8 +179,8 @@ async def live_in_a_group(broker: QuietBroker, n: int) -> None:
 async def delete_groups(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, "offsets")
     offsets = [pb.OffsetCommitPartition(topic="offsets", partition=0, offset=7)]
-    await broker.groups.commit(pb.OffsetCommitRequest(group_id=f"d{n}", generation=-1, partitions=offsets))
-    await broker.groups.delete_groups(pb.DeleteGroupsRequest(group_ids=[f"d{n}"]))
+    await broker.call("OffsetCommit", pb.OffsetCommitRequest(group_id=f"d{n}", generation=-1, partitions=offsets))
+    await broker.call("DeleteGroups", pb.DeleteGroupsRequest(group_ids=[f"d{n}"]))
 
 
 # ---------------------------------------------------------------------- what must hold

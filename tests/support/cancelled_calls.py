@@ -12,13 +12,8 @@ from uuid import uuid4
 
 from bus.broker import SystemClock
 from bus.config import BrokerConfig
-from bus.grpc_api.server.control import ControlHandler
-from bus.grpc_api.server.groups import GroupHandler
-from bus.grpc_api.server.maintenance import MaintenanceHandler
-from bus.grpc_api.server.produce import ProduceHandler
-from bus.grpc_api.server.producers import ProducerHandler
 from bus.grpc_api.server.requests import StreamRegistry
-from bus.grpc_api.server.views import ViewHandler
+from bus.grpc_api.server.server import BusServicer
 from bus.model import BrokerEndpoint
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
@@ -69,6 +64,14 @@ async def cancel_at(coroutine: Coroutine[Any, Any, Any], number: int, *, is_late
     return count > number
 
 
+class QuietContext:
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def abort(self, code: Any, details: str) -> None:
+        raise AssertionError(f"{code}: {details}")
+
+
 class QuietBroker:
     """All of a broker but its server. `start` and `stop`, as often as wanted, on one store."""
 
@@ -110,20 +113,12 @@ class QuietBroker:
             new_uuid=lambda: str(uuid4()),
         )
         self.coordinator.start()
-        self.control = ControlHandler(self.cluster)
-        self.producers = ProducerHandler(self.cluster, 30_000)
-        self.views = ViewHandler(self.cluster)
-        self.groups = GroupHandler(self.cluster, self.coordinator)
-        self.maintenance = MaintenanceHandler(self.cluster, self.streams, jobs_max=1, request_timeout_ms=30_000)
-        self.produce = ProduceHandler(
-            self.cluster,
-            self._clock,
-            self.streams,
-            self.calls,
-            request_timeout_ms=30_000,
-            request_bytes_max=self.config.socket_request_max_bytes,
-            queued_bytes_max=self.config.queued_max_request_bytes,
-        )
+        self.calls_of = BusServicer(self.cluster, self.coordinator, self._clock, self.streams, self.calls, self.config)
+
+    async def call(self, method: str, request: Any) -> Any:
+        """As gRPC calls it; the answer, or those of a stream of answers."""
+        handled = getattr(self.calls_of, method)(request, QuietContext())
+        return [answer async for answer in handled] if hasattr(handled, "__aiter__") else await handled
 
     async def stop(self) -> None:
         self.coordinator.close()
