@@ -331,6 +331,29 @@ def complete_columns(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def concat_columns(batches: Sequence[LogBatch], names: Sequence[str], value_type: pa.DataType) -> pa.RecordBatch:
+    """`complete_columns` of several batches as one, column by column: a hundred thousand batches of one record each are
+    a matter of seconds the other way."""
+    schema = log_schema(value_type)
+    arrays = [_concat_column(batches, schema.field(name)) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([schema.field(name) for name in names]))
+
+
+def _concat_column(batches: Sequence[LogBatch], field: pa.Field) -> pa.Array:
+    if field.name == "timestamp" and all(batch.timestamp_ms is not None for batch in batches):
+        times = np.array([batch.timestamp_ms for batch in batches], np.int64)
+        counts = [batch.record_count for batch in batches]
+        return pa.array(np.repeat(times * 1000, counts)).view(TIMESTAMP_TYPE)
+    return pa.concat_arrays([_column_of(batch, field) for batch in batches])
+
+
+def _column_of(batch: LogBatch, field: pa.Field) -> pa.Array:
+    index = batch.columns.schema.get_field_index(field.name)
+    if index < 0 or (batch.timestamp_ms is not None and field.name == "timestamp"):
+        return _absent_column(batch, field)
+    return batch.columns.column(index)
+
+
 # Arrays cannot change, so small commits, which all need the same few, share them.
 _SHARED_COUNT_MAX = 1024
 

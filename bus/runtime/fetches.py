@@ -1,8 +1,9 @@
 """Long-poll fetches over several partitions: wait until there is enough, then read, then answer.
 
-Guards two bounds: a response holds about `max_bytes`, and at least one batch even if it is larger; a fetch that waits
-costs one event and no thread. Where compaction took records or a repair gave them up, there may be nothing at all up to
-the high watermark: then a fetch waits for more as if that were lower.
+Guards three bounds: a response holds at most the bytes that the caller reserves, as it counts them, and at least one
+batch even if it is larger; a fetch that waits costs one event and no thread; and a fetch of thousands of partitions
+looks at them in slices (loop_shares.py). Where compaction took records or a repair gave them up, there may be nothing
+at all up to the high watermark: then a fetch waits for more as if that were lower.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault
-from bus.model import TopicPartition
+from bus.model import LogBatch, TopicPartition
 from bus.partition_log.reads import Readable
+from bus.runtime.loop_shares import LoopShare, LoopShares
 from bus.runtime.partition import Partition, ReadResult
 
 _log = logging.getLogger(__name__)
@@ -32,12 +35,34 @@ class FetchPosition:
     current_leader_epoch: int | None
 
 
+class FitBatches(Protocol):
+    def __call__(
+        self, batches: Sequence[LogBatch], bytes_max: int, *, is_first: bool
+    ) -> tuple[Sequence[LogBatch], int]: ...
+
+
+def fit_by_size(batches: Sequence[LogBatch], bytes_max: int, *, is_first: bool) -> tuple[Sequence[LogBatch], int]:
+    """The first of `batches` that are at most `bytes_max` large, and their size."""
+    size = 0
+    for position, batch in enumerate(batches):
+        if size + batch.size_bytes > bytes_max and not (is_first and position == 0):
+            return batches[:position], size
+        size += batch.size_bytes
+    return batches, size
+
+
 @dataclass(frozen=True, slots=True)
 class FetchWish:
+    """`reserve` says how many bytes the answer may have, once there is something to read; `release` is called if that
+    was nothing after all. `fit` takes of the batches of a partition those that have room, and says how much they take;
+    the first batch of an answer has room in any case."""
+
     positions: Sequence[FetchPosition]
     wait_ms_max: int
     bytes_min: int
-    bytes_max: int
+    reserve: Callable[[], int]
+    release: Callable[[], None] = lambda: None
+    fit: FitBatches = fit_by_size
 
 
 FetchResult = ReadResult | Refused
@@ -45,9 +70,10 @@ FindPartition = Callable[[TopicPartition, str], "Partition | Refused"]
 
 
 async def fetch(
-    wish: FetchWish, find_partition: FindPartition, draining: asyncio.Event
+    wish: FetchWish, find_partition: FindPartition, draining: asyncio.Event, shares: LoopShares | None = None
 ) -> list[tuple[TopicPartition, FetchResult]]:
     """One result a position, in the order of `wish`. Returns early if anything is refused or `draining` is set."""
+    shares = shares or LoopShares()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wish.wait_ms_max / 1000
     wake = asyncio.Event()
@@ -55,21 +81,22 @@ async def fetch(
     try:
         while True:
             wake.clear()
-            decisions = [_decide(position, find_partition) for position in wish.positions]
+            share = shares.begin()
+            decisions, has_enough = await _decide_all(wish, find_partition, share)
             is_refused = any(isinstance(decision, Refused) for decision in decisions)
             remaining = deadline - loop.time()
             is_over = is_refused or draining.is_set() or remaining <= 0 or wish.bytes_min <= 0
-            has_enough = _has_enough(decisions, wish.bytes_min)
             if is_over or has_enough:
-                results = await _read(wish, decisions)
+                results = await _read(wish, decisions, share)
                 if is_over or any(isinstance(result, Refused) or result.batches for _, result in results):
                     return results
+                wish.release()
             if not waited_on:
                 waited_on = [decision[0] for decision in decisions if not isinstance(decision, Refused)]
                 for partition in waited_on:
                     partition.add_reader(wake)
-                if has_enough:
-                    continue  # what was committed while the files were read woke nobody
+                if has_enough or share.wait_count:
+                    continue  # a commit while the files were read, or the partitions were looked at, set no event
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(wake.wait(), remaining)
     finally:
@@ -88,34 +115,47 @@ def _decide(position: FetchPosition, find_partition: FindPartition) -> Decision 
     return decision if isinstance(decision, Refused) else (partition, decision)
 
 
-def _has_enough(decisions: Sequence[Decision | Refused], bytes_min: int) -> bool:
+async def _decide_all(
+    wish: FetchWish, find_partition: FindPartition, share: LoopShare
+) -> tuple[Sequence[Decision | Refused], bool]:
+    """What may be read of each partition, and whether that is as much as was asked for."""
+    decisions: list[Decision | Refused] = []
     found = 0
-    for decision in decisions:
-        if isinstance(decision, Refused):
-            continue
-        partition, readable = decision
-        found += partition.bytes_available(readable, max(1, bytes_min - found))
-        if found >= bytes_min:
-            return True
-    return found >= bytes_min
+    for position in wish.positions:
+        if share.is_used_up:
+            await share.wait()
+        decision = _decide(position, find_partition)
+        decisions.append(decision)
+        if not isinstance(decision, Refused) and found < wish.bytes_min:
+            partition, readable = decision
+            found += partition.bytes_available(readable, wish.bytes_min - found)
+    return decisions, found >= wish.bytes_min
 
 
-async def _read(wish: FetchWish, decisions: Sequence[Decision | Refused]) -> list[tuple[TopicPartition, FetchResult]]:
+async def _read(
+    wish: FetchWish, decisions: Sequence[Decision | Refused], share: LoopShare
+) -> list[tuple[TopicPartition, FetchResult]]:
     results: list[tuple[TopicPartition, FetchResult]] = []
-    bytes_left = wish.bytes_max
+    bytes_left = wish.reserve()
+    is_first = True
     for position, decision in zip(wish.positions, decisions, strict=True):
+        if share.is_used_up:
+            await share.wait()
         if isinstance(decision, Refused):
             results.append((position.partition, decision))
             continue
         partition, readable = decision
-        bytes_max = min(position.bytes_max, bytes_left)
-        if bytes_max <= 0:
+        if bytes_left <= 0 and not is_first:
             readable = Readable(readable.offset, readable.offset)
         result: FetchResult
         try:
-            result = await partition.read(readable, bytes_max)
-            if not isinstance(result, Refused):
-                bytes_left -= sum(batch.size_bytes for batch in result.batches)
+            result = await partition.read(readable, max(1, min(position.bytes_max, bytes_left)))
+            if not isinstance(result, Refused) and result.batches:
+                batches, size = wish.fit(result.batches, bytes_left, is_first=is_first)
+                if len(batches) < len(result.batches):
+                    result = replace(result, batches=batches)
+                bytes_left -= size
+                is_first = is_first and not batches
         except RecordsDamaged as damage:
             # Kafka's word for it: a consumer does not wait for these records to come back, but tells its user.
             _log.error("records cannot be read: %s", damage, extra=_fields(position.partition))

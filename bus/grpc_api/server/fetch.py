@@ -1,97 +1,186 @@
-"""Fetch: long polls over a stream, answered in order; the client may ask again before it has read the answer."""
+"""Fetch: long polls over a stream, answered in order; the client may ask again before it has read the answer.
+
+What an answer takes in memory counts from when its records are read until it is written, against a share of its client:
+one that does not read its answers gets smaller ones, and so does nobody else. Answers that are costly to make are made
+in a thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+import functools
+from collections import Counter
+from collections.abc import AsyncIterator, Hashable
 
 import grpc
 
-from bus.errors import Refused
-from bus.grpc_api.server.codec import DEFAULT_FETCH_COLUMNS, check_columns, encode_batches, encode_records
+from bus.errors import ErrorCode, Refused
+from bus.grpc_api.server.fetch_answers import Answer, FetchedPartition, encode_answer
+from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, check_columns, fit_batches
+from bus.grpc_api.server.request_memory import Held, RequestMemory
 from bus.grpc_api.server.requests import StreamRegistry, new_request_id
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.grpc_api.wire_fields import encode_field, tag_of
 from bus.model import TopicPartition
+from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
-from bus.runtime.fetches import DEFAULT_PARTITION_BYTES_MAX, FetchPosition, FetchResult, FetchWish, fetch
+from bus.runtime.fetches import DEFAULT_PARTITION_BYTES_MAX, FetchPosition, FetchWish, fetch
 from bus.runtime.logs import request_id
+from bus.runtime.loop_shares import LoopShares
 
 # Requests that wait on one stream for the answers before them.
 STREAM_REQUESTS_MAX = 16
-
-_PARTITIONS = tag_of(pb.FetchResponse, "partitions")
-_BATCHES = tag_of(pb.PartitionFetchResponse, "batches")
+# An answer may have so much, whatever the client has not read yet.
+_ANSWER_BYTES_MIN = 64 * 1024
 
 
 class FetchHandler:
-    def __init__(self, cluster: Cluster, streams: StreamRegistry, fetch_bytes_max: int) -> None:
+    """`memory` is that of answers."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        streams: StreamRegistry,
+        calls: BlockingCalls,
+        memory: RequestMemory,
+        shares: LoopShares,
+        fetch_bytes_max: int,
+    ) -> None:
         self._cluster = cluster
         self._streams = streams
+        self._calls = calls
+        self._memory = memory
+        self._shares = shares
         self._fetch_bytes_max = fetch_bytes_max
 
-    async def once(self, request: pb.FetchRequest) -> bytes:
-        request_id.set(new_request_id())
-        return await self._fetch(request)
+    async def once(self, request: pb.FetchRequest, context: grpc.aio.ServicerContext) -> bytes:
+        room = _Room(self._memory, context.peer())
+        context.add_done_callback(lambda _: room.release())
+        return await self._fetch(request, room)
 
     async def stream(self, requests: AsyncIterator[pb.FetchRequest], context: grpc.aio.ServicerContext) -> None:
         stream_id = new_request_id()
         queue: _Queue = asyncio.Queue(STREAM_REQUESTS_MAX)
         reader = self._streams.start(_read(requests, queue), f"fetch/{stream_id}")
         reader.add_done_callback(lambda _: _end(queue))
+        room = _Room(self._memory, context.peer())
         try:
             while (request := await queue.get()) is not None:
                 if isinstance(request, Exception):
                     raise request
                 request_id.set(f"{stream_id}/{request.correlation_id}")
-                await context.write(await self._fetch(request))
+                await context.write(await self._fetch(request, room))
+                room.release()
         finally:
+            room.release()
             reader.cancel()
 
-    async def _fetch(self, request: pb.FetchRequest) -> bytes:
+    async def _fetch(self, request: pb.FetchRequest, room: _Room) -> bytes:
         """A serialized `pb.FetchResponse`: the generated code would copy the records half a dozen times."""
-        response: list[Any] = [pb.FetchResponse(correlation_id=request.correlation_id).SerializeToString()]
         columns = tuple(request.columns) or DEFAULT_FETCH_COLUMNS
-        refusal = check_columns(columns)
+        is_plain = request.format == pb.RECORD_FORMAT_RECORDS
+        answer = Answer(request.correlation_id, columns, is_plain)
+        asked = _in_turn(request)
+        refusal = _check_request(request, columns)
         if refusal is not None:
-            for asked in request.partitions:
-                answer = _encode(TopicPartition(asked.topic, asked.partition), refusal)
-                response += encode_field(_PARTITIONS, [answer.SerializeToString()])
-            return b"".join(response)
-        wish = self._wish(request)
-        results = await fetch(wish, self._cluster.find_partition, self._streams.draining)
-        has_news = any(isinstance(result, Refused) or result.batches for _, result in results)
-        for position, (partition, result) in zip(wish.positions, results, strict=True):
-            if has_news and not isinstance(result, Refused) and not result.batches:
-                continue
-            answer = _encode(partition, result)
-            pieces: list[Any] = []
-            if not isinstance(result, Refused):
-                if request.format == pb.RECORD_FORMAT_RECORDS:
-                    answer.records.records.extend(encode_records(result.batches, position.offset))
-                else:
-                    for batch in encode_batches(result.batches, columns):
-                        pieces += encode_field(_BATCHES, batch)
-            response += encode_field(_PARTITIONS, [answer.SerializeToString(), *pieces])
-        return b"".join(response)
+            names = dict.fromkeys(TopicPartition(item.topic, item.partition) for item in asked)
+            answer.results = [(name, 0, refusal) for name in names]
+        else:
+            wish, answer.results = self._wish(request, asked, room)
+            results = await fetch(wish, self._cluster.find_partition, self._streams.draining, self._shares)
+            answer.results += [
+                (position.partition, position.offset, result)
+                for position, (_, result) in zip(wish.positions, results, strict=True)
+            ]
+            answer.bytes_max = room.granted_bytes
+        encode = functools.partial(encode_answer, answer)
+        encoded = encode() if answer.is_quick else await self._calls.compute(encode, room.client)
+        room.settle(len(encoded))
+        return encoded
 
-    def _wish(self, request: pb.FetchRequest) -> FetchWish:
-        """The partitions in turn: the one that was first last time is last now, so none is starved by `max_bytes`."""
-        asked = list(request.partitions)
-        first = request.correlation_id % len(asked) if asked else 0
-        positions = [
-            FetchPosition(
-                TopicPartition(partition.topic, partition.partition),
-                partition.topic_id,
-                partition.fetch_offset,
-                partition.partition_max_bytes or DEFAULT_PARTITION_BYTES_MAX,
-                partition.current_leader_epoch if partition.HasField("current_leader_epoch") else None,
-            )
-            for partition in asked[first:] + asked[:first]
-        ]
-        bytes_max = min(request.max_bytes or self._fetch_bytes_max, self._fetch_bytes_max)
-        return FetchWish(positions, max(0, request.max_wait_ms), max(0, request.min_bytes), bytes_max)
+    def _wish(
+        self, request: pb.FetchRequest, asked: list[pb.FetchPartition], room: _Room
+    ) -> tuple[FetchWish, list[FetchedPartition]]:
+        """And the answers of partitions that are not fetched: those that the request names twice."""
+        counts = Counter((item.topic, item.partition) for item in asked)
+        positions: list[FetchPosition] = []
+        refused: dict[TopicPartition, Refused] = {}
+        for item in asked:
+            name = TopicPartition(item.topic, item.partition)
+            times = counts[item.topic, item.partition]
+            if times > 1:
+                message = f"expected each partition once in a request, found {name} {times} times"
+                refused[name] = Refused(ErrorCode.INVALID_REQUEST, message)
+            elif item.partition_max_bytes < 0:
+                message = f"{name}: expected partition_max_bytes from 0 on, found {item.partition_max_bytes}"
+                refused[name] = Refused(ErrorCode.INVALID_FETCH_SIZE, message)
+            else:
+                positions.append(_position(name, item))
+        bytes_max = min(
+            request.max_bytes or self._fetch_bytes_max,
+            self._fetch_bytes_max,
+            sum(position.bytes_max for position in positions),
+        )
+        wish = FetchWish(
+            positions,
+            wait_ms_max=0 if refused else max(0, request.max_wait_ms),
+            bytes_min=max(0, request.min_bytes),
+            reserve=functools.partial(room.reserve, bytes_max),
+            release=room.release,
+            fit=fit_batches,
+        )
+        return wish, [(name, 0, refusal) for name, refusal in refused.items()]
+
+
+class _Room:
+    """What the answer of one call takes, or of one stream, where they come one after another."""
+
+    def __init__(self, memory: RequestMemory, client: Hashable) -> None:
+        self.client = client
+        self.granted_bytes = 0
+        self._memory = memory
+        self._held: Held | None = None
+
+    def reserve(self, bytes_max: int) -> int:
+        self.release()
+        self.granted_bytes = min(bytes_max, max(_ANSWER_BYTES_MIN, self._memory.bytes_left(self.client)))
+        self._held = self._memory.hold(self.client, self.granted_bytes)
+        return self.granted_bytes
+
+    def settle(self, size_bytes: int) -> None:
+        """The answer takes so much."""
+        self.release()
+        self._held = self._memory.hold(self.client, size_bytes)
+
+    def release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held.drop()
+
+
+def _in_turn(request: pb.FetchRequest) -> list[pb.FetchPartition]:
+    """The partition that was first last time is last now, so none is starved by `max_bytes`."""
+    asked = list(request.partitions)
+    first = request.correlation_id % len(asked) if asked else 0
+    return asked[first:] + asked[:first]
+
+
+def _check_request(request: pb.FetchRequest, columns: tuple[str, ...]) -> Refused | None:
+    if request.max_bytes < 0:
+        return Refused(ErrorCode.INVALID_FETCH_SIZE, f"expected max_bytes from 0 on, found {request.max_bytes}")
+    if request.format not in pb.RecordFormat.values():
+        known = ", ".join(pb.RecordFormat.keys())
+        return Refused(ErrorCode.INVALID_REQUEST, f"expected a format among {known}, found {request.format}")
+    return check_columns(columns)
+
+
+def _position(name: TopicPartition, asked: pb.FetchPartition) -> FetchPosition:
+    return FetchPosition(
+        name,
+        asked.topic_id,
+        asked.fetch_offset,
+        asked.partition_max_bytes or DEFAULT_PARTITION_BYTES_MAX,
+        asked.current_leader_epoch if asked.HasField("current_leader_epoch") else None,
+    )
 
 
 _Queue = asyncio.Queue[pb.FetchRequest | Exception | None]
@@ -107,27 +196,7 @@ async def _read(requests: AsyncIterator[pb.FetchRequest], queue: _Queue) -> None
 
 
 def _end(queue: _Queue) -> None:
-    """Whatever still waits is dropped, if need be: a fetch that is not answered loses nothing."""
+    """If the queue is full, its oldest request is dropped: a fetch that is not answered loses nothing."""
     if queue.full():
         queue.get_nowait()
     queue.put_nowait(None)
-
-
-def _encode(partition: TopicPartition, result: FetchResult) -> pb.PartitionFetchResponse:
-    if isinstance(result, Refused):
-        return pb.PartitionFetchResponse(
-            topic=partition.topic,
-            partition=partition.partition,
-            error_code=int(result.code),  # type: ignore[arg-type]
-            error_message=result.message,
-            high_watermark=-1,
-            log_start_offset=-1,
-            version=-1,
-        )
-    return pb.PartitionFetchResponse(
-        topic=partition.topic,
-        partition=partition.partition,
-        high_watermark=result.high_watermark,
-        log_start_offset=result.log_start,
-        version=result.version,
-    )

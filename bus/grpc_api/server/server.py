@@ -61,7 +61,8 @@ class BusServicer(bus_pb2_grpc.BusServicer):
             request_timeout_ms=config.request_timeout_ms,
             request_bytes_max=config.socket_request_max_bytes,
         )
-        self._fetch = FetchHandler(cluster, streams, config.fetch_max_bytes)
+        answers = RequestMemory(config.queued_max_request_bytes)
+        self._fetch = FetchHandler(cluster, streams, calls, answers, shares, config.fetch_max_bytes)
         self._groups = GroupHandler(cluster, coordinator, calls)
         self._group_sessions = GroupSessionHandler(cluster, coordinator, streams)
         self._views = ViewHandler(cluster)
@@ -85,7 +86,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         await guard_stream(self._fetch.stream, request_iterator, context)
 
     async def FetchOnce(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._fetch.once, request, context)
+        return await guard(functools.partial(self._fetch.once, context=context), request, context)
 
     async def FindCoordinator(self, request, context):  # type: ignore[no-untyped-def]
         return await guard(self._groups.find_coordinator, request, context)

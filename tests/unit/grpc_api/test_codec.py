@@ -8,10 +8,10 @@ import pytest
 from bus.arrow_batches import decode_arrow, encode_arrow
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.arrow_claims import Allowance
-from bus.grpc_api.server.codec import (
+from bus.grpc_api.server.codec import decode_produce
+from bus.grpc_api.server.fetch_encoding import (
     DEFAULT_FETCH_COLUMNS,
     check_columns,
-    decode_produce,
     encode_batches,
     encode_records,
 )
@@ -125,7 +125,7 @@ def test_only_the_columns_that_were_asked_for_travel() -> None:
 
 
 def test_plain_records_begin_at_the_fetch_offset() -> None:
-    records = list(encode_records([batch_at(7, values(b"a", None, b"c"))], first_offset=8))
+    records = list(encode_records([batch_at(7, values(b"a", None, b"c"))], first_offset=8, bytes_max=1_000_000))
     assert [record.offset for record in records] == [8, 9]
     assert not records[0].HasField("value")
     assert (records[1].value, records[1].timestamp_ms, records[1].leader_epoch) == (b"c", NOW_MS, 1)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from bus.client.fetched import FetchedBatch, open_batch, records_of
-from bus.grpc_api.server.codec import DEFAULT_FETCH_COLUMNS, encode_batches, encode_records
+from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, encode_batches, encode_records
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import LogBatch, TimestampType, TopicPartition
 
@@ -72,7 +72,7 @@ def test_typed_values_are_structs_for_arrow_and_json_without_it() -> None:
     (batch,) = fetched([source], DEFAULT_FETCH_COLUMNS)
     assert batch.column("value").to_pylist() == TYPED.to_pylist()
     assert [record.value for record in records_of(ORDERS, batch)] == TYPED.to_pylist()
-    records = list(encode_records([source], 5))
+    records = list(encode_records([source], 5, 1_000_000))
     assert [record.offset for record in records] == [5, 6, 9]
     assert [record.value if record.HasField("value") else None for record in records] == TEXTS[1:]
     assert json.loads(TEXTS[0] or b"") == {"n": 1, "raw": "AA=="}

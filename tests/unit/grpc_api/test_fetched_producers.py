@@ -9,7 +9,7 @@ import pytest
 
 from bus.arrow_batches import decode_arrow
 from bus.client.fetched import FetchedBatch, open_batch
-from bus.grpc_api.server.codec import DEFAULT_FETCH_COLUMNS, encode_batches
+from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, encode_batches
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.log_schema import LOG_COLUMNS, LOG_SCHEMA
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TopicPartition

@@ -59,7 +59,7 @@ class LogWithHoles:
 
 
 def answer_of(log: LogWithHoles, *, wait_ms: int = 60_000, bytes_min: int = 1) -> FetchResult:
-    wish = FetchWish([FetchPosition(PLACE, "", 3, 1_000, None)], wait_ms, bytes_min, 1_000)
+    wish = FetchWish([FetchPosition(PLACE, "", 3, 1_000, None)], wait_ms, bytes_min, lambda: 1_000)
 
     async def run() -> FetchResult:
         ((_, result),) = await fetch(wish, lambda place, topic_id: cast("Partition", log), asyncio.Event())

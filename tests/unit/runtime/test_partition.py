@@ -184,7 +184,7 @@ def test_retired_partition_finishes_its_commit_and_refuses_the_rest() -> None:
 
 
 def wish(offset: int, *, bytes_min: int = 1, wait_ms: int = 60_000) -> FetchWish:
-    return FetchWish([FetchPosition(NAME, "", offset, 1_000_000, None)], wait_ms, bytes_min, 1_000_000)
+    return FetchWish([FetchPosition(NAME, "", offset, 1_000_000, None)], wait_ms, bytes_min, lambda: 1_000_000)
 
 
 def test_waiting_fetch_is_woken_by_the_commit() -> None:

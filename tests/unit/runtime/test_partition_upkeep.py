@@ -403,7 +403,7 @@ def test_a_fetch_that_waits_is_told_that_its_offset_was_deleted() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.append(3)
         position = FetchPosition(NAME, "", 2, 1_000_000, None)
-        wish = FetchWish([position], wait_ms_max=60_000, bytes_min=1_000, bytes_max=1_000_000)
+        wish = FetchWish([position], wait_ms_max=60_000, bytes_min=1_000, reserve=lambda: 1_000_000)
         waiting = asyncio.ensure_future(fetch(wish, lambda name, topic_id: bench.partition, asyncio.Event()))
         await settle()
         assert not waiting.done()
