@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from bus.aio.consumer_thread import ConsumerThread
+from bus.client.arguments import check_integer, check_milliseconds, check_timeout, check_topic_partitions
 from bus.client.configs import MISSING
 from bus.client.consumer import CLOSE_TIMEOUT_S, ToCommit, offsets_to_commit
 from bus.client.consumer import Consumer as BlockingConsumer
@@ -98,7 +99,7 @@ class Consumer:
         return self._blocking.subscription()
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        await self._run(partial(self._after_giving_back, self._blocking.assign, list(partitions)))
+        await self._run(partial(self._after_giving_back, self._blocking.assign, partitions))
 
     def assignment(self) -> set[TopicPartition]:
         return self._blocking.assignment()
@@ -113,10 +114,13 @@ class Consumer:
 
     async def poll(self, timeout_ms: int = 500, max_records: int | None = None) -> list[ConsumerRecord]:
         """As `bus.Consumer.poll`."""
+        check_milliseconds("timeout_ms", timeout_ms)
+        if max_records is not None:
+            check_integer("max_records", max_records, 1, sys.maxsize)
         self._come_back()
         await self._run(partial(self._read_ahead, timeout_ms, max_records))
         with self._lock:
-            count = min(len(self._ahead), max_records or self._blocking.max_poll_records)
+            count = min(len(self._ahead), self._blocking.max_poll_records if max_records is None else max_records)
             records = [self._ahead.popleft() for _ in range(count)]
             self._note_given(records)
             return records
@@ -209,12 +213,12 @@ class Consumer:
         self._drop_from_hand([partition])
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        wanted = list(partitions)
+        wanted = check_topic_partitions("partitions", partitions)
         await self._run(partial(self._after_giving_back, self._blocking.seek_to_beginning, wanted))
         self._drop_from_hand(wanted or self._blocking.assignment())
 
     async def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        wanted = list(partitions)
+        wanted = check_topic_partitions("partitions", partitions)
         await self._run(partial(self._after_giving_back, self._blocking.seek_to_end, wanted))
         self._drop_from_hand(wanted or self._blocking.assignment())
 
@@ -238,10 +242,10 @@ class Consumer:
         return lag + self._blocking.position(partition) - self._position(partition)
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        await self._run(partial(self._after_giving_back, self._blocking.pause, list(partitions)))
+        await self._run(partial(self._after_giving_back, self._blocking.pause, partitions))
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        await self._run(partial(self._blocking.resume, list(partitions)))
+        await self._run(partial(self._blocking.resume, partitions))
 
     def paused(self) -> set[TopicPartition]:
         return self._blocking.paused()
@@ -278,19 +282,19 @@ class Consumer:
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        return await self._run(partial(self._blocking.committed, list(partitions), timeout_ms))
+        return await self._run(partial(self._blocking.committed, partitions, timeout_ms))
 
     # ------------------------------------------------------------ questions
 
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
-        return await self._run(partial(self._blocking.beginning_offsets, list(partitions), timeout_ms))
+        return await self._run(partial(self._blocking.beginning_offsets, partitions, timeout_ms))
 
     async def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
-        return await self._run(partial(self._blocking.end_offsets, list(partitions), timeout_ms))
+        return await self._run(partial(self._blocking.end_offsets, partitions, timeout_ms))
 
     async def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int], timeout_ms: int | None = None
@@ -308,27 +312,29 @@ class Consumer:
 
     # ------------------------------------------------------------ the end
 
-    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    async def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:
         """As `bus.Consumer.close`, after the calls before it: a poll that waits is ended at once, other calls when
         `timeout` is over. Safe to repeat; goes on if the task that awaits it is cancelled."""
+        check_timeout(timeout)
         await self._end(timeout, is_done=sys.exc_info()[1] is None)
 
-    async def _end(self, timeout: float, *, is_done: bool) -> None:
+    async def _end(self, timeout: float | None, *, is_done: bool) -> None:
         if self._closing is None:
             self._blocking.wakeup()
-            self._closing = self._thread.call(partial(self._close, time.monotonic() + timeout, is_done))
+            deadline = None if timeout is None else time.monotonic() + timeout
+            self._closing = self._thread.call(partial(self._close, deadline, is_done))
             self._thread.end()
             await asyncio.wait({self._closing}, timeout=timeout)
             if not self._closing.done():
                 self._blocking.disconnect()
         await asyncio.shield(self._closing)
 
-    def _close(self, deadline: float, is_done: bool) -> None:
+    def _close(self, deadline: float | None, is_done: bool) -> None:
         """On the thread."""
         self._give_back()
         if not is_done:
             self._go_back(self._in_hand.first())
-        self._blocking.close(max(0.0, deadline - time.monotonic()))
+        self._blocking.close(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     async def __aenter__(self) -> Consumer:
         return self

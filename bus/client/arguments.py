@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 
+_MILLISECONDS_MAX = 10**12  # more is for ever, and more than the clocks of threads take
 _INT_32_MAX = 2**31 - 1
 INT_64_MAX = 2**63 - 1
 
@@ -74,6 +75,14 @@ def check_integer(name: str, value: Any, minimum: int = -_INT_32_MAX - 1, maximu
     if not minimum <= value <= maximum:
         raise wrong_value(f"{name} from {minimum} to {maximum}", value)
     return int(value)
+
+
+def check_milliseconds(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise wrong_type(f"{name} as a number of milliseconds", value)
+    if math.isnan(value) or value < 0:
+        raise wrong_value(f"{name} of 0 milliseconds or more", value)
+    return min(value, _MILLISECONDS_MAX)
 
 
 def check_timeout(timeout: Any, name: str = "timeout") -> float | None:

@@ -19,6 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from bus.client.arguments import (
+    INT_64_MAX,
+    check_integer,
+    check_mapping,
+    check_milliseconds,
+    check_timeout,
+    check_topic,
+    check_topic_partition,
+    check_topic_partitions,
+    wrong_type,
+    wrong_value,
+)
 from bus.client.assigned_partition import AssignedPartition
 from bus.client.cluster import Cluster
 from bus.client.configs import MISSING, ConsumerConfig, parse_addresses, parse_config
@@ -35,6 +47,7 @@ from bus.client.positions import Positions
 from bus.client.record_building import RecordBuilder
 from bus.client.record_reader import RecordReader, Runs
 from bus.client.subscriptions import RebalanceCallback, subscription_of
+from bus.client.user_code import close_all
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
@@ -47,6 +60,7 @@ ToCommit = Mapping[TopicPartition, int | OffsetAndMetadata] | ConsumerRecord
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 30.0
+_FOREVER_S = 1e9  # more than the clocks of threads take
 
 
 class Consumer(OneThread):
@@ -145,6 +159,7 @@ class Consumer(OneThread):
         """Read these partitions and no others, without a group's say. One that was assigned before keeps its
         position; with a `group_id` another one begins where the group committed. Raises `BusError`."""
         self._reader.check_open()
+        wanted = [_no_negative(partition) for partition in check_topic_partitions("partitions", partitions)]
         if self._is_subscribed:
             raise BusError(
                 ErrorCode.INVALID_REQUEST,
@@ -152,7 +167,7 @@ class Consumer(OneThread):
             )
         self._reader.stop_iterating()
         with self._fetcher.lock:
-            self._fetcher.reassign(partitions, has_committed=self._group is not None)
+            self._fetcher.reassign(wanted, has_committed=self._group is not None)
             if self._group is not None:
                 self._group.commits.start_auto(time.monotonic())
 
@@ -246,14 +261,14 @@ class Consumer(OneThread):
 
     def _set_paused(self, partitions: Iterable[TopicPartition], is_paused: bool) -> None:
         self._reader.stop_iterating()
-        wanted = list(partitions)  # a user's iterable may ask this consumer for something, which takes the lock
+        wanted = check_topic_partitions("partitions", partitions)  # before the lock: an iterable may ask this consumer
         with self._fetcher.lock:
             for partition in wanted:
                 self._assigned(partition).is_paused = is_paused
 
     def _unset(self, partitions: Iterable[TopicPartition], reset: str) -> None:
         self._reader.stop_iterating()
-        wanted = list(partitions)
+        wanted = check_topic_partitions("partitions", partitions)
         with self._fetcher.lock:
             for partition in wanted or list(self._fetcher.assigned):
                 assigned = self._assigned(partition)
@@ -269,7 +284,7 @@ class Consumer(OneThread):
 
     def _assigned(self, partition: TopicPartition) -> AssignedPartition:
         self._reader.check_open()
-        assigned = self._fetcher.assigned.get(partition)
+        assigned = self._fetcher.assigned.get(check_topic_partition("partition", partition))
         if assigned is None:
             raise BusError(ErrorCode.INVALID_REQUEST, f"expected an assigned partition, found {partition}")
         return assigned
@@ -317,10 +332,13 @@ class Consumer(OneThread):
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed of each, None where there is nothing. Raises `BusError`."""
         self._reader.check_open()
-        return self._needed_group("committed").committed(partitions, self._deadline(timeout_ms))
+        wanted = check_topic_partitions("partitions", partitions)
+        return self._needed_group("committed").committed(wanted, self._deadline(timeout_ms))
 
     def _deadline(self, timeout_ms: int | None) -> float:
-        return time.monotonic() + (self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        if timeout_ms is None:
+            timeout_ms = self._config.default_api_timeout_ms
+        return time.monotonic() + check_milliseconds("timeout_ms", timeout_ms) / 1000
 
     # ------------------------------------------------------------ records
 
@@ -335,7 +353,8 @@ class Consumer(OneThread):
         self._reader.come_back()
         self._raise_rejected()
         with self._reader.giving():
-            records = self._build(self._take(timeout_ms, max_records or self._config.max_poll_records))
+            wanted = self._config.max_poll_records if max_records is None else max_records
+            records = self._build(self._take(timeout_ms, wanted))
             return self._interceptors.on_consume(records) if self._interceptors and records else records
 
     @exclusive
@@ -348,7 +367,7 @@ class Consumer(OneThread):
         """
         self._reader.come_back()
         with self._reader.giving():
-            return self._tables.table_of(self._take(timeout_ms, max_records or sys.maxsize))
+            return self._tables.table_of(self._take(timeout_ms, sys.maxsize if max_records is None else max_records))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records for ever, waiting for new ones; ends after `wakeup` or `close`. The position follows each record, and
@@ -383,7 +402,8 @@ class Consumer(OneThread):
         return self._config.max_poll_records
 
     def _take(self, timeout_ms: int, max_records: int) -> Runs:
-        return self._reader.take(timeout_ms / 1000, max_records)
+        check_integer("max_records", max_records, 1, sys.maxsize)
+        return self._reader.take(check_milliseconds("timeout_ms", timeout_ms) / 1000, max_records)
 
     def _build(self, runs: Runs) -> list[ConsumerRecord]:
         """Those that can be built, of all partitions; another one's error is for the next poll, unless there are
@@ -425,6 +445,9 @@ class Consumer(OneThread):
         """
         from bus.client.processing.consumer_run import run_consumer  # it uses consumers itself
 
+        for name, event in (("stop", stop), ("hurry", hurry)):
+            if event is not None and not callable(getattr(event, "is_set", None)):
+                raise wrong_type(f"{name} as a threading.Event, or None", event)
         member = self._needed_group("run")
         return run_consumer(self, member, self._addresses, self._config, handler, stop, hurry, options)
 
@@ -446,12 +469,10 @@ class Consumer(OneThread):
         self, timestamps_ms: Mapping[TopicPartition, int], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """For each partition the first record whose timestamp is at or after the given one; None if there is none."""
-        for partition, timestamp_ms in timestamps_ms.items():
-            if timestamp_ms < 0:
-                raise BusError(
-                    ErrorCode.INVALID_REQUEST, f"{partition}: expected a timestamp of 0 or more, found {timestamp_ms}"
-                )
-        listed = list_offsets(self._cluster, timestamps_ms, timeout_s=_seconds_to(self._deadline(timeout_ms)))
+        wanted = check_mapping(
+            "timestamps_ms", timestamps_ms, check_topic_partition, _timestamp, "from TopicPartition to milliseconds"
+        )
+        listed = list_offsets(self._cluster, wanted, timeout_s=_seconds_to(self._deadline(timeout_ms)))
         return {
             partition: OffsetAndTimestamp(found.offset, found.timestamp_ms, found.leader_epoch)
             if found.offset >= 0
@@ -461,7 +482,7 @@ class Consumer(OneThread):
 
     def partitions_for(self, topic: str, timeout_ms: int | None = None) -> set[TopicPartition]:
         """The partitions of `topic`. Raises `BusError` if there is no such topic."""
-        info = self._cluster.wait_topic(topic, timeout_s=_seconds_to(self._deadline(timeout_ms)))
+        info = self._cluster.wait_topic(check_topic(topic), timeout_s=_seconds_to(self._deadline(timeout_ms)))
         return {TopicPartition(topic, number) for number in range(len(info.partitions))}
 
     def topics(self, timeout_ms: int | None = None) -> set[str]:
@@ -475,22 +496,25 @@ class Consumer(OneThread):
         return self._metrics.snapshot(time.monotonic())
 
     def _offsets(self, partitions: Iterable[TopicPartition], at: int, deadline: float) -> dict[TopicPartition, int]:
-        listed = list_offsets(self._cluster, dict.fromkeys(partitions, at), timeout_s=_seconds_to(deadline))
+        wanted = dict.fromkeys(check_topic_partitions("partitions", partitions), at)
+        listed = list_offsets(self._cluster, wanted, timeout_s=_seconds_to(deadline))
         return {partition: found.offset for partition, found in listed.items()}
 
     # ------------------------------------------------------------ the end
 
-    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:
         """With auto-commit, commit what was consumed; leave the group, unless this is a static member; end. Takes
-        `timeout` seconds at most, callbacks apart, and raises what they raise. Safe to repeat.
+        `timeout` seconds at most (None: as long as it takes), callbacks apart, and raises what they raise. Closes
+        interceptors and deserializers that have a `close()`. Safe to repeat.
 
         Called while an exception is on its way (in `finally` or `except`), it is as leaving `with` by that exception:
         what the last poll gave, or the record of the last step of an iteration, is not committed, and comes again.
         """
+        check_timeout(timeout)
         self._end(timeout, is_done=sys.exc_info()[1] is None)
 
     @exclusive
-    def _end(self, timeout: float, *, is_done: bool) -> None:
+    def _end(self, timeout: float | None, *, is_done: bool) -> None:
         """`is_done`: the caller is through with what it was given last."""
         if self._is_closing:
             return
@@ -499,12 +523,18 @@ class Consumer(OneThread):
             if not is_done or self._extra:
                 self._reader.give_back()
             if self._group is not None:
-                self._group.close(time.monotonic() + timeout)
+                self._group.close(time.monotonic() + (_FOREVER_S if timeout is None else min(timeout, _FOREVER_S)))
         finally:
             self._reader.is_closed = True
             self._fetcher.close()
             self._cluster.close()
             self._interceptors.close()
+            close_all(
+                {
+                    "key_deserializer": self._config.key_deserializer,
+                    "value_deserializer": self._config.value_deserializer,
+                }
+            )
 
     def disconnect(self) -> None:
         """End every call to a broker that is under way, with an error; none succeeds any more. From any thread; to be
@@ -524,6 +554,16 @@ class Consumer(OneThread):
             self._end(CLOSE_TIMEOUT_S, is_done=False)
         except Exception:  # the error that ends the block is the one to raise
             logger.exception("closing the consumer failed")
+
+
+def _no_negative(partition: TopicPartition) -> TopicPartition:
+    if partition.partition < 0:
+        raise wrong_value("a partition of 0 or more", partition.partition)
+    return partition
+
+
+def _timestamp(name: str, value: object) -> int:
+    return check_integer(name, value, 0, INT_64_MAX)
 
 
 def _seconds_to(deadline: float) -> float:

@@ -12,19 +12,22 @@ none of them waits for its workers any more.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from bus.client.config_values import conflict
+from bus.client.configs import MISSING, ConsumerConfig, parse_config
 from bus.client.consumer import Consumer
 from bus.client.processing import RunSummary, parse_settings
 from bus.client.processing.handlers import check_handler
 from bus.client.processing.settings import SETTING_NAMES
 from bus.client.processing.stop_signals import StopSignals
+from bus.client.subscriptions import compiled
 
 logger = logging.getLogger(__name__)
 
@@ -51,18 +54,18 @@ _listeners: list[Listener] = []
 
 
 def listener(
-    *topics: str, group_id: str, pattern: str | re.Pattern[str] | None = None, **settings: Any
+    *topics: str, group_id: str = MISSING, pattern: str | re.Pattern[str] | None = None, **settings: Any
 ) -> Callable[[HandlerT], HandlerT]:
     """The function or coroutine below handles the records of these topics. `settings` are those of `Consumer.run` and
-    of the consumer itself. It stays what it is: it can be called, and tested, as if this were not there. Raises
-    `BusError` INVALID_CONFIG."""
-    if bool(topics) == (pattern is not None):
-        raise conflict("expected either topics or a pattern to listen to, found " + ("both" if topics else "neither"))
-    for topic in topics:
-        if not isinstance(topic, str):
-            raise conflict(f"expected the names of topics to listen to, found {topic!r}")
+    of the consumer itself. It stays what it is: it can be called, and tested, as if this were not there. All that can
+    be said without a broker is checked here. Raises `BusError` INVALID_CONFIG."""
+    _check_topics(topics, pattern)
+    if group_id is None:
+        raise conflict('expected a group_id, as in @bus.listener("orders", group_id="billing"), found none')
     options = {name: value for name, value in settings.items() if name in SETTING_NAMES}
     configs = {"group_id": group_id, **{name: value for name, value in settings.items() if name not in options}}
+    _check_names(configs)
+    parse_config(ConsumerConfig, configs)
     parsed = parse_settings(options)
 
     def register(handler: HandlerT) -> HandlerT:
@@ -71,6 +74,30 @@ def listener(
         return handler
 
     return register
+
+
+def _check_topics(topics: Sequence[Any], pattern: Any) -> None:
+    if len(topics) == 1 and callable(topics[0]):
+        raise conflict(
+            'expected the topics and the group of a listener, as in @bus.listener("orders", group_id="billing"), '
+            "found @bus.listener alone"
+        )
+    if bool(topics) == (pattern is not None):
+        raise conflict("expected either topics or a pattern to listen to, found " + ("both" if topics else "neither"))
+    for topic in topics:
+        if not isinstance(topic, str) or not topic.strip():
+            raise conflict(f"expected the names of topics to listen to, one by one, found {topic!r}")
+    if pattern is not None:
+        compiled(pattern)
+
+
+def _check_names(configs: Mapping[str, Any]) -> None:
+    """Of a name that is neither a setting of the consumer nor of `run`, whichever is nearer is told."""
+    known = {each.name for each in fields(ConsumerConfig)}
+    for name in configs.keys() - known:
+        nearest = difflib.get_close_matches(name, known | SETTING_NAMES, n=1)
+        if nearest and nearest[0] in SETTING_NAMES:
+            raise conflict(f"expected a known option of a listener, found {name!r}; the nearest one is {nearest[0]!r}")
 
 
 def run_listeners(
@@ -84,6 +111,8 @@ def run_listeners(
     until one ends by an error; how each went, by the name of its function (and its number, where several have one name:
     "bill", "bill-2"). `configs` are of all consumers; those of a
     listener count more. Raises the first error, after all have ended."""
+    if listeners is not None and (callable(listeners) or not isinstance(listeners, Iterable)):
+        raise conflict(f"expected listeners as a list of functions, found {listeners!r}")
     wanted = None if listeners is None else list(listeners)
     chosen = [each for each in _listeners if wanted is None or each.handler in wanted]
     missing = [handler for handler in wanted or () if handler not in [each.handler for each in chosen]]

@@ -68,10 +68,12 @@ def subscription_of(
     if (topics is None) == (pattern is None):
         raise _wrong("either topics or a pattern to subscribe to, found " + ("neither" if topics is None else "both"))
     if pattern is not None:
-        return Subscription(frozenset(), _compiled(pattern), on_assigned, on_revoked, on_lost)
+        return Subscription(frozenset(), compiled(pattern), on_assigned, on_revoked, on_lost)
     assert topics is not None, "one of the two is there"
-    if isinstance(topics, str):
-        raise _wrong(f"a list of topics, found the text {topics!r}")
+    if isinstance(topics, (str, bytes)) or not isinstance(topics, Iterable):
+        kind = "the text " if isinstance(topics, str) else ""
+        hint = f": give [{topics!r}]" if isinstance(topics, str) else ""
+        raise _wrong(f"a list of topics, found {kind}{topics!r}{hint}")
     names = frozenset(topics)
     for name in names:
         if not isinstance(name, str) or not name.strip():
@@ -79,9 +81,13 @@ def subscription_of(
     return Subscription(names, None, on_assigned, on_revoked, on_lost) if names else None
 
 
-def _compiled(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
+def compiled(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
+    """Raises `BusError` INVALID_REGULAR_EXPRESSION."""
     try:
-        return re.compile(pattern)
+        found = re.compile(pattern)
+        if not isinstance(found.pattern, str):
+            raise TypeError("a pattern of bytes matches no name")
+        return found
     except (re.error, TypeError) as error:
         raise BusError(
             ErrorCode.INVALID_REGULAR_EXPRESSION, f"expected a regular expression, found {pattern!r}: {error}"
