@@ -50,6 +50,7 @@ AGES_TAG = "bus.ages"
 LEVEL_TAG = "bus.level"
 SUMS_TAG = "bus.crc32"
 _OLD_TAG_NUMBERS = 6
+_UNKNOWN_ENGINE = "an unknown engine"
 _TAG_NUMBERS = 7
 
 _VERSION_NAME = re.compile(r"(\d{20})\.json")
@@ -146,7 +147,7 @@ class Commit:
 
     version: int
     operation: str = "unknown"
-    engine_info: str = "an unknown engine"
+    engine_info: str = _UNKNOWN_ENGINE
     txn_id: str | None = None
     leader_epoch: int | None = None
     incarnation: str | None = None  # of the leader that wrote it; None if it is no leader, or an earlier version did
@@ -156,6 +157,11 @@ class Commit:
     txns: Mapping[str, Txn] = field(default_factory=dict)
     metadata: TableMetadata | None = None
     protocol: Protocol | None = None
+
+    @property
+    def is_signed(self) -> bool:
+        """It says which engine wrote it."""
+        return self.engine_info != _UNKNOWN_ENGINE
 
     @property
     def is_ours(self) -> bool:
@@ -424,7 +430,7 @@ def _commit_of(version: int, actions: Sequence[Mapping[str, Any]]) -> Commit:
     return Commit(
         version=version,
         operation=str(info.get("operation", "unknown")),
-        engine_info=str(info.get("engineInfo", "an unknown engine")),
+        engine_info=str(info.get("engineInfo", _UNKNOWN_ENGINE)),
         txn_id=info.get("txnId"),
         leader_epoch=info.get("leaderEpoch"),
         incarnation=info.get("incarnation") or None,

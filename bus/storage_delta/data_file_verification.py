@@ -7,6 +7,7 @@ whole columns, one row group at a time, so a large file needs little memory. Pri
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ from bus.storage_delta.store import ObjectStore
 
 _Finding = tuple[str, str, str]  # promise, expected, found
 _NEVER_NULL = ("offset", "timestamp", "timestamp_type", "leader_epoch")
+_TIME = re.compile(r"[+-]?\d+-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?")
 _GROUP_STATS = ("offset", "timestamp", "producer_id", "sequence", "leader_epoch")
 
 
@@ -268,7 +270,10 @@ def _check_timestamp(stats: Mapping[str, Any], kind: str, actual_us: int | None)
 
 def _milliseconds(stats: Mapping[str, Any], kind: str) -> int | None:
     text = str((stats.get(kind) or {}).get("timestamp", ""))
+    text = text.removesuffix("Z").removesuffix("+00:00")
+    if not _TIME.fullmatch(text):
+        return None
     try:
-        return int(np.datetime64(text.removesuffix("Z").removesuffix("+00:00"), "ms").astype(np.int64))
+        return int(np.datetime64(text, "ms").astype(np.int64))
     except ValueError:
         return None

@@ -31,11 +31,17 @@ LOG_START_APP = "bus/log_start"
 FILE_TAG = "bus.file"
 LEVEL_TAG = "bus.level"
 SUMS_TAG = "bus.crc32"
+AGES_TAG = "bus.ages"
 PRODUCER_APPS = "bus/"  # and the producer's id
 LOST_APPS = "bus/lost/"  # and an offset: from it up to the `txn`'s version, no record is left
 
 _VERSION_NAME = re.compile(r"(\d{20})\.json")
 _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_TAGS = {
+    FILE_TAG: re.compile(r"\d+ \d+ \d+ -?\d+ -?\d+ -?\d+(?: \d+)*"),
+    AGES_TAG: re.compile(r"(?:\d+:\d+(?: \d+:\d+)*)?"),
+    SUMS_TAG: re.compile(r"\d+ (?:[0-9a-f]{8}){2,}"),
+}
 _ACTIONS = ("add", "remove", "txn", "metaData", "protocol", "domainMetadata")
 
 
@@ -110,21 +116,75 @@ def load_version(store: ObjectStore, folder: str, version: int) -> list[Action]:
             raise Unreadable(f"expected JSON in line {number}, found {len(line)} bytes: {error}") from None
         if not isinstance(action, dict) or not all(isinstance(body, dict) for body in action.values()):
             raise Unreadable(f"expected an action in line {number}, found {type(action).__name__}")
+        _check_fields(action, f"line {number}")
         actions.append(action)
     return actions
+
+
+# What an action cannot do without, and what it may leave out (Delta protocol, "Actions").
+_NUMBER, _TEXT, _MAP = (int,), (str,), (dict,)
+_REQUIRED: Mapping[str, Mapping[str, tuple[type, ...]]] = {
+    "add": {"path": _TEXT, "size": _NUMBER},
+    "remove": {"path": _TEXT},
+    "txn": {"appId": _TEXT, "version": _NUMBER},
+    "metaData": {"schemaString": _TEXT},
+    "protocol": {"minReaderVersion": _NUMBER, "minWriterVersion": _NUMBER},
+}
+_OPTIONAL: Mapping[str, Mapping[str, tuple[type, ...]]] = {
+    "add": {"tags": _MAP, "stats": _TEXT, "modificationTime": _NUMBER, "dataChange": (bool,)},
+    "remove": {"deletionTimestamp": _NUMBER, "dataChange": (bool,)},
+    "txn": {"lastUpdated": _NUMBER},
+    "metaData": {"configuration": _MAP, "partitionColumns": (list,)},
+    "commitInfo": {
+        "timestamp": _NUMBER,
+        "operation": _TEXT,
+        "operationParameters": _MAP,
+        "engineInfo": _TEXT,
+        "txnId": _TEXT,
+        "leaderEpoch": _NUMBER,
+        "actionCount": _NUMBER,
+    },
+}
+
+
+def _check_fields(action: Action, where: str) -> None:
+    """Once for all that reads actions. Raises `Unreadable`."""
+    for name, body in action.items():
+        for rules, is_required in ((_REQUIRED, True), (_OPTIONAL, False)):
+            for field_name, kinds in rules.get(name, {}).items():
+                value = body.get(field_name)
+                if value is None and not is_required:
+                    continue
+                if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                    kind = kinds[0].__name__
+                    raise Unreadable(f"expected {name}.{field_name} of type {kind} in {where}, found {value!r:.80}")
+        texts = [value for kept in (body, body.get("tags"), body.get("configuration")) for value in _texts(kept)]
+        if not all(map(_is_text, texts)):
+            raise Unreadable(f"expected text in {name} in {where}, found what is no Unicode")
+
+
+def _texts(body: Any) -> list[str]:
+    return [text for pair in body.items() for text in pair if isinstance(text, str)] if isinstance(body, dict) else []
+
+
+def _is_text(text: str) -> bool:
+    """JSON can name halves of characters, which cannot be printed or stored."""
+    return not any("\ud800" <= character <= "\udfff" for character in text) if not text.isascii() else True
 
 
 def load_checkpoint(store: ObjectStore, folder: str, version: int) -> list[Action]:
     """The actions of a classic checkpoint, in the form that they have in version files. Raises `Unreadable`."""
     try:
         table = TRIALS.open_bytes(store.get(f"{folder}/{checkpoint_file(version)}")).read()
-    except (pa.ArrowException, OSError, ValueError) as error:
+        actions: list[Action] = []
+        for name in _ACTIONS:
+            if name in table.column_names:
+                column = table.column(name)
+                actions += [{name: _plain(body)} for body in column.filter(pc.is_valid(column)).to_pylist()]
+    except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError) as error:
         raise Unreadable(f"expected a checkpoint as a Parquet file, found: {first_line(error)}") from None
-    actions: list[Action] = []
-    for name in _ACTIONS:
-        if name in table.column_names:
-            column = table.column(name)
-            actions += [{name: _plain(body)} for body in column.filter(pc.is_valid(column)).to_pylist()]
+    for action in actions:
+        _check_fields(action, "the checkpoint")
     return actions
 
 
@@ -184,6 +244,7 @@ def decode_add(body: Mapping[str, Any], version: int | None) -> AddedFile:
         level = int(tags.get(LEVEL_TAG) or 0)
         path, size_bytes = unquote(body["path"]), int(body["size"])
         added = AddedFile(path, size_bytes, version, stats, tags.get(FILE_TAG), level, tags.get(SUMS_TAG))
+        _check_tags(tags)
         _ = added.record_count, added.first_row, added.last_row, added.base_offset, added.last_offset
     except (KeyError, TypeError, ValueError, IndexError) as error:
         problem = f"{type(error).__name__} {error}"
@@ -192,6 +253,14 @@ def decode_add(body: Mapping[str, Any], version: int | None) -> AddedFile:
             f"{body.get('path', 'an add without a path')} with {problem}"
         ) from None
     return added
+
+
+def _check_tags(tags: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for one of the bus's own that no broker could read."""
+    for name, pattern in _TAGS.items():
+        text = tags.get(name)
+        if text is not None and not pattern.fullmatch(text):
+            raise ValueError(f"the tag {name} of {text[:80]!r}")
 
 
 @dataclass(slots=True)

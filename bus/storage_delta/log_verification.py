@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from bus.log_schema import LOG_SCHEMA, delta_schema_string
+from bus.log_schema import INTERNAL_VALUE_TYPES, LOG_SCHEMA, delta_schema_string
 from bus.model import TopicPartition
 from bus.storage_delta.log_replay import (
     COMPACTED_APP,
@@ -313,7 +313,8 @@ class LogCheck:
             self._breach("every engine can read it", file, version, "protocol (1, 2)", str(levels))
         if metadata.get("partitionColumns"):
             self._breach("the table has the log's columns", file, version, "no partition columns", "some")
-        for expected, found in _schema_differences(str(metadata.get("schemaString"))):
+        is_typed = self.partition.topic in INTERNAL_VALUE_TYPES
+        for expected, found in _schema_differences(str(metadata.get("schemaString")), is_typed=is_typed):
             self._breach("the table has the log's columns", file, version, expected, found)
         wanted = {"bus.topic": self.partition.topic, "bus.partition": str(self.partition.partition)}
         if self.topic_id is not None:
@@ -443,8 +444,8 @@ def _text(ranges: Sequence[tuple[int, int]]) -> str:
     return ", ".join(f"{first} to {last}" for first, last in ranges) or "none"
 
 
-def _schema_differences(schema_string: str) -> Iterator[tuple[str, str]]:
-    """Columns by name, order and type; `value` may be of any type."""
+def _schema_differences(schema_string: str, *, is_typed: bool) -> Iterator[tuple[str, str]]:
+    """Columns by name, order and type; a typed `value` may be any struct."""
     try:
         fields = {column["name"]: bare_type(column["type"]) for column in json.loads(schema_string)["fields"]}
     except (ValueError, KeyError, TypeError) as error:
@@ -457,7 +458,8 @@ def _schema_differences(schema_string: str) -> Iterator[tuple[str, str]]:
         yield f"columns {', '.join(expected)}", ", ".join(fields)
         return
     for name, kind in expected.items():
-        if name != "value" and fields[name] != kind:
+        is_free = name == "value" and is_typed and isinstance(fields[name], dict)
+        if fields[name] != kind and not is_free:
             yield f"column {name} of type {kind}", str(fields[name])
 
 

@@ -8,14 +8,21 @@ Offsets of which nothing is left are given up by name (`bus/lost/...`), and ever
 Three ways lead to the repaired table. Where the log can be followed to its end, or only a torn last version is in the
 way, one more version is enough. Where a version is whole but harmful, a later one undoes it, with a checkpoint, so that
 no opening reads what it did. Where versions are lost, the log begins anew with a checkpoint.
+
+Each repair is rehearsed first, on a store whose changes stay in memory, and what came out is opened as a broker opens
+it, and verified. One that does not stand this is not executed: then the log begins anew with what can be followed of
+it, or with the data files alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 
-from bus.errors import StorageDamaged
+from bus.errors import StorageDamaged, StorageFault
 from bus.log_schema import INTERNAL_VALUE_TYPES, log_schema
 from bus.model import TopicPartition
 from bus.storage_delta import checkpoints
@@ -23,8 +30,10 @@ from bus.storage_delta.actions import (
     HIGH_WATERMARK_APP,
     LAST_CHECKPOINT,
     LEADER_EPOCH_APP,
+    MalformedCommit,
     Txn,
     checkpoint_name,
+    decode_commit,
     is_same_schema,
     version_name,
 )
@@ -39,6 +48,7 @@ from bus.storage_delta.log_replay import (
     load_last_checkpoint,
     partition_folder,
 )
+from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.quarantine import Quarantine
 from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.recovery import recover, remove_leftovers
@@ -46,10 +56,10 @@ from bus.storage_delta.rehearsal_store import RehearsalStore
 from bus.storage_delta.repair_commit import Action, encode_checkpoint, encode_repair
 from bus.storage_delta.repair_files import FoundFile
 from bus.storage_delta.repair_history import BeyondRepair, History, HistoryReader, Trouble
-from bus.storage_delta.repair_plan import RepairPlan, plan_repair
-from bus.storage_delta.repair_report import RepairReport, Steps
-from bus.storage_delta.snapshot import load_snapshot
-from bus.storage_delta.store import KeyNotFound, ObjectStore
+from bus.storage_delta.repair_plan import Planner, RepairPlan
+from bus.storage_delta.repair_report import RepairReport, RepairStep, Steps
+from bus.storage_delta.store import KeyExists, KeyNotFound, ObjectStore
+from bus.storage_delta.verification import verify_partition
 
 
 def repair_partition(
@@ -59,13 +69,78 @@ def repair_partition(
 
     Raises `StorageFault` if the store fails; to run it again then is safe.
     """
-    repair = _Repair(RehearsalStore(store) if is_rehearsal else store, partition, topic_id, now_ms)
+    before = _breaches(store, partition, topic_id)
+    rehearsed: list[_Rehearsed] = []
+    for way in _Way:
+        rehearsed.append(_rehearse(store, partition, topic_id, now_ms, way))
+        if rehearsed[-1].is_sound:
+            break
+    chosen = next((one for one in rehearsed if one.is_sound), None) or next(
+        (one for one in rehearsed if one.error is None and one.breaches <= before), None
+    )
+    if chosen is None:
+        first = rehearsed[0]
+        reason = first.error or f"the table would not keep its promises afterwards: {min(first.breaches)}"
+        return RepairReport(partition, is_rehearsal, (), f"{reason}; nothing was changed")
+    if is_rehearsal:
+        return RepairReport(partition, is_rehearsal, chosen.steps)
+    repair = _Repair(store, partition, topic_id, now_ms)
     error: str | None = None
     try:
-        repair.run()
+        repair.run(chosen.way)
     except StorageDamaged as damage:
         error = str(damage)
     return RepairReport(partition, is_rehearsal, repair.steps.taken, error)
+
+
+class _Way(Enum):
+    """How much of the log a repair goes by, the most first."""
+
+    AS_FOUND = "what is there, as far as it can be followed, and one more version"
+    ANEW = "a new beginning with what can be followed"
+    BY_CONTENT = "a new beginning with the data files"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rehearsed:
+    way: _Way
+    steps: Sequence[RepairStep]
+    error: str | None
+    breaches: frozenset[str]
+
+    @property
+    def is_sound(self) -> bool:
+        return self.error is None and not self.breaches
+
+
+def _rehearse(store: ObjectStore, partition: TopicPartition, topic_id: str, now_ms: int, way: _Way) -> _Rehearsed:
+    """What comes of it, judged by opening and verifying the table in memory."""
+    rehearsal = RehearsalStore(store)
+    repair = _Repair(rehearsal, partition, topic_id, now_ms)
+    try:
+        repair.run(way)
+    except StorageDamaged as damage:
+        return _Rehearsed(way, repair.steps.taken, str(damage), frozenset())
+    # What another engine's version says of itself is not for a repair to mend, if the table is as good as it can be.
+    breaches = _breaches(rehearsal, partition, topic_id, of_ours=not repair.steps.taken)
+    return _Rehearsed(way, repair.steps.taken, None, breaches)
+
+
+def _breaches(store: ObjectStore, partition: TopicPartition, topic_id: str, *, of_ours: bool = False) -> frozenset[str]:
+    """`of_ours`: without those of versions that another engine wrote."""
+    found = verify_partition(store, partition, topic_id=topic_id).breaches
+    return frozenset(str(one) for one in found if not (of_ours and _is_foreign(store, partition, one.version)))
+
+
+def _is_foreign(store: ObjectStore, partition: TopicPartition, version: int | None) -> bool:
+    if version is None:
+        return False
+    try:
+        data = store.get(f"{partition_folder(partition)}/{LOG_FOLDER}/{version_name(version)}")
+        commit = decode_commit(version, data)
+        return not commit.is_ours and commit.is_signed
+    except (MalformedCommit, KeyNotFound):
+        return False
 
 
 class _Repair:
@@ -83,26 +158,31 @@ class _Repair:
         self._reader = DataReader(store, self._folder, self._schema, ReadCache())
         self._quarantine = Quarantine(store, partition)
 
-    def run(self) -> None:
+    def run(self, way: _Way) -> None:
         """Raises `StorageDamaged` if the table would not open afterwards."""
         remove_leftovers(self._store, self._folder, self._store.list(self._log_folder, with_sizes=False).leftovers)
         listing = list_log(self._store, self._folder)
         log = HistoryReader(self._store, self._folder, self._reader, self._schema, listing)
         history = log.follow()
+        if way is _Way.BY_CONTENT:
+            history = log.gather(history.problem)
         self._check_known(history)
-        plan = plan_repair(
+        planner = Planner(
             self._partition,
             self._topic_id,
-            history=history,
             log=log,
             reader=self._reader,
             schema=self._schema,
             listing=listing,
             now_ms=self._now_ms,
         )
+        plan = planner.plan(history)
         self._tell(history, plan)
         has_checkpoint = self._has_checkpoint(log)
-        if history.problem is None:
+        self._put_back(plan)
+        if way is not _Way.AS_FOUND:
+            version, has_checkpoint = self._begin_anew(history, plan, listing), True
+        elif history.problem is None:
             version = self._add_version(history, plan, history.version + 1)
         elif history.problem.trouble is Trouble.HARMFUL and _is_whole(log, listing, history):
             version, has_checkpoint = self._undo(history, plan, log, listing), True
@@ -115,13 +195,17 @@ class _Repair:
             self._take_out(f"{LOG_FOLDER}/{name}", "a checkpoint that cannot be read")
         for path in [*(bad.path for bad in plan.bad if bad.is_there), *plan.unusable]:
             self._take_out(path, "a data file that cannot be used")
+        live = {found.file.path for found in plan.table.files}
+        for path in sorted({found.source for found in plan.table.files if found.source} - live):
+            self._take_out(path, "a data file whose name is another one's")
         if not has_checkpoint:
             self._write_checkpoint(version, history.base, plan)
         self._open()
 
     def _check_known(self, history: History) -> None:
         metadata = history.table_metadata
-        if metadata is not None and not is_same_schema(metadata.schema_string, self._schema):
+        is_internal = self._partition.topic in INTERNAL_VALUE_TYPES  # one of an earlier bus has fewer fields
+        if is_internal and metadata is not None and not is_same_schema(metadata.schema_string, self._schema):
             raise BeyondRepair(f"{self._folder}: expected the columns of the log, found {metadata.schema_string}")
 
     def _has_checkpoint(self, log: HistoryReader) -> bool:
@@ -145,14 +229,30 @@ class _Repair:
             self.steps.add("find", name, history.problem.message)
         for bad in plan.bad:
             self.steps.add("find", bad.path, bad.reason, (bad.base_offset, bad.next_offset))
+        for path in plan.unnamed_end:
+            detail = (
+                "a whole data file behind the end of the log: the version that named it was lost, or an interrupted "
+                "commit left it, which nobody acknowledged; its records are brought back"
+            )
+            self.steps.add("find", path, detail)
         for first, past_last in plan.lost:
             detail = "no file has a record of these offsets that can be read"
             self.steps.add("give up", f"offsets {first} to {past_last - 1}", detail, (first, past_last))
 
+    def _put_back(self, plan: RepairPlan) -> None:
+        """Copies of data files under the names that are theirs."""
+        for found in plan.table.files:
+            if found.source:
+                data = self._store.get(f"{self._folder}/{found.source}")
+                with contextlib.suppress(KeyExists):  # of a repair that was interrupted
+                    self._store.write_unique(f"{self._folder}/{found.file.path}", data)
+                offsets = (found.file.base_offset, found.file.next_offset)
+                self.steps.add("bring back", found.file.path, f"from {found.source}, which has its bytes", offsets)
+
     def _tell_change(self, adds: Sequence[FoundFile], removes: Sequence[str]) -> None:
         for path in removes:
             self.steps.add("drop", path, "it is no file of the table any more")
-        for found in adds:
+        for found in [one for one in adds if not one.source]:
             offsets = (found.file.base_offset, found.file.next_offset)
             self.steps.add("bring back", found.file.path, f"{found.file.record_count} records", offsets)
 
@@ -163,7 +263,12 @@ class _Repair:
         live = set(history.files)
         adds = [found for found in plan.table.files if found.body is None or found.file.path not in live]
         removes = sorted(live - {found.file.path for found in plan.table.files})
-        if not adds and not removes and not plan.lost:
+        is_progress_known = all(
+            history.txns.get(app_id) == txn
+            for app_id, txn in plan.table.txns.items()
+            if app_id not in (HIGH_WATERMARK_APP, LEADER_EPOCH_APP)
+        )
+        if not adds and not removes and not plan.lost and is_progress_known:
             return history.version
         changed = {
             app_id: txn
@@ -172,7 +277,7 @@ class _Repair:
         }
         self._tell_change(adds, removes)
         known = {*history.files, *history.removed}
-        self._commit(version, plan, adds, removes, known=known, txns=changed)
+        self._commit(version, plan, adds, removes, known=known, txns=changed, new_from=history.high_watermark)
         return version
 
     def _replace_torn(self, history: History, plan: RepairPlan, torn: int) -> int:
@@ -230,6 +335,7 @@ class _Repair:
         *,
         known: Collection[str],
         txns: Mapping[str, Txn],
+        new_from: int = 0,
         others: Sequence[Action] = (),
         undone_from: int | None = None,
     ) -> None:
@@ -237,6 +343,7 @@ class _Repair:
             adds,
             removes,
             known=known,
+            new_from=new_from,
             txns=txns,
             others=others,
             undone_from=undone_from,
@@ -263,7 +370,12 @@ class _Repair:
 
     def _write_checkpoint(self, version: int, base: int, plan: RepairPlan) -> None:
         paths = [found.file.path for found in plan.table.files]
-        checkpoints.write_checkpoint(self._store, self._folder, version=version, base_version=base, paths=paths)
+        try:
+            checkpoints.write_checkpoint(self._store, self._folder, version=version, base_version=base, paths=paths)
+        except StorageFault as fault:
+            if isinstance(self._store, RehearsalStore):  # then it is what the log says, and another way may do
+                raise StorageDamaged(str(fault)) from fault
+            raise
         name = f"{LOG_FOLDER}/{checkpoint_name(version)}"
         self.steps.add("checkpoint", name, "written, and named by _last_checkpoint")
 
@@ -289,7 +401,8 @@ class _Repair:
 
     def _open(self) -> None:
         """As a broker does."""
-        snapshot = load_snapshot(self._store, self._folder, self._reader)
+        reader = PartitionReader(self._store, self._folder, self._schema, ReadCache())
+        snapshot = reader.load(topic_id=self._topic_id)
         if snapshot.findings.is_hint_wrong:
             self.steps.add("checkpoint", f"{LOG_FOLDER}/{LAST_CHECKPOINT}", "made to name the newest checkpoint")
         recover(self._store, self._folder, snapshot)

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import deltalake
 
-from bus.errors import StorageFault
+from bus.errors import StorageDamaged, StorageFault
 from bus.storage_delta.actions import ENGINE_INFO, LOG_FOLDER, Txn, checkpoint_name, encode_new_file, version_name
 from bus.storage_delta.repair_files import FoundFile
 from bus.storage_delta.trials import TRIALS
@@ -40,6 +40,7 @@ def encode_repair(
     removes: Iterable[str],
     *,
     known: Collection[str],
+    new_from: int,
     txns: Mapping[str, Txn],
     others: Sequence[Action],
     undone_from: int | None,
@@ -47,14 +48,15 @@ def encode_repair(
     now_ms: int,
     txn_id: str,
 ) -> bytes:
-    """`known`: data files that some version has added. `others`: protocol and metadata, if they are to be said again.
-    `undone_from`: that version, and those after it, count no more."""
+    """`known`: data files that some version has added; `new_from`: records below it were in the table before. `others`:
+    protocol and metadata, if they are to be said again. `undone_from`: that version, and those after it, count no
+    more."""
     lines: list[Action] = [
         *others,
         *(_txn(name, txn, now_ms) for name, txn in txns.items()),
         # Records that are lost are a change of data; files that come back in place of others are none.
         *(_remove(path, now_ms, is_data_change=not adds) for path in removes),
-        *(_add(found, now_ms, is_data_change=found.file.path not in known) for found in adds),
+        *(_add(found, now_ms, is_data_change=_is_new(found, known, new_from)) for found in adds),
     ]
     info = {
         "timestamp": now_ms,
@@ -91,13 +93,20 @@ def encode_checkpoint(table: RepairedTable, *, removed: Iterable[str], now_ms: i
             data = (log / checkpoint_name(0)).read_bytes()
             TRIALS.accept(data)
             return data
-    except (deltalake.exceptions.DeltaError, OSError, ValueError) as error:
+    except (deltalake.exceptions.DeltaError, ValueError) as error:
+        raise StorageDamaged(f"no checkpoint of the repaired table: {error}") from error
+    except OSError as error:
         raise StorageFault(f"no checkpoint of the repaired table: {error}") from error
+
+
+def _is_new(found: FoundFile, known: Collection[str], new_from: int) -> bool:
+    return found.file.path not in known and found.file.base_offset >= new_from
 
 
 def _add(found: FoundFile, now_ms: int, *, is_data_change: bool) -> Action:
     body = found.body if found.body is not None else encode_new_file(found.file, found.stats, now_ms)
-    return {"add": {**body, "dataChange": is_data_change}}
+    required = {"partitionValues": {}, "modificationTime": now_ms}  # a damaged log may have lost them
+    return {"add": {**required, **body, "dataChange": is_data_change}}
 
 
 def _txn(name: str, txn: Txn, now_ms: int) -> Action:

@@ -6,6 +6,7 @@ page of every file that counts is decoded, and its offsets are compared with wha
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ class FoundFile:
     file: LiveFile
     body: Mapping[str, object] | None
     stats: str  # as its rows tell them; empty if `body` has them
+    source: str = ""  # where its bytes lie, if not under its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,16 @@ class BadFile:
     is_there: bool
 
 
-def check_named(reader: DataReader, named: NamedFile) -> FoundFile | BadFile:
-    """A file that the log names, by all of its rows."""
+def check_named(reader: DataReader, schema: pa.Schema, named: NamedFile, *, compacted_to: int) -> FoundFile | BadFile:
+    """A file that the log names, by all of its rows. One that can be read, though it has other checksums than its entry
+    says, is described by its rows."""
     file = named.file
 
     def bad(reason: str, *, is_there: bool = True) -> BadFile:
         return BadFile(file.path, file.base_offset, file.next_offset, reason, is_there)
 
+    if file.is_ours and not file.is_dense and file.base_offset >= compacted_to:
+        return bad(f"expected an entry of {file.next_offset - file.base_offset} records, found {file.record_count}")
     try:
         parquet, size_bytes = reader.open_unnamed(file.path)
         if size_bytes != file.size_bytes:
@@ -71,13 +76,33 @@ def check_named(reader: DataReader, named: NamedFile) -> FoundFile | BadFile:
         return bad(f"it cannot be read: {first_line(error)}")
     if row_count != file.record_count:
         return bad(f"expected {file.record_count} records, found {row_count}")
+    if file.sums and encode_sums(parquet.footer.sums) != file.sums:
+        described = describe_rows(reader, schema, file.path)
+        if described is None:
+            return bad("it has other checksums than its entry says, and its rows are no rows of a log")
+        return as_told(described, file)
     return FoundFile(file, named.body, "")
 
 
-def check_unnamed(reader: DataReader, schema: pa.Schema, path: str) -> FoundFile | None:
-    """A file that the log does not name, or not truly, by all of its rows; None if it holds no sound rows of a log."""
+def as_told(found: FoundFile, told: LiveFile) -> FoundFile:
+    """With what rows do not tell: the offsets that the file stands for, and the history of its rows."""
+    file = replace(
+        found.file,
+        base_offset=told.base_offset,
+        next_offset=told.next_offset,
+        ages=told.ages,
+        level=told.level,
+        committed_ms=told.committed_ms,
+    )
+    return replace(found, file=file)
+
+
+def describe_rows(reader: DataReader, schema: pa.Schema, path: str, *, compacted_to: int = 0) -> FoundFile | None:
+    """A file that the log does not name, or not truly, by all of its rows; None if it holds no sound rows of a log. Its
+    rows tell where it begins, its name only where key compaction may have taken the first of them."""
     statistics = RowStatistics(path)
     wanted = pa.schema([schema.field(name) for name in COLUMNS])
+    first_offset = -1
     try:
         parquet, size_bytes = reader.open_unnamed(path)
         if parquet.schema_arrow.names != schema.names:
@@ -87,22 +112,50 @@ def check_unnamed(reader: DataReader, schema: pa.Schema, path: str) -> FoundFile
             if any(rows.column(name).null_count for name in _NEVER_NULL):
                 return None
             if rows.num_rows:
+                first_offset = rows.column("offset")[0].as_py() if first_offset < 0 else first_offset
                 statistics.add(rows.select(list(COLUMNS)).cast(wanted).combine_chunks())
     except (StorageDamaged, KeyNotFound, pa.ArrowException, OSError, ValueError, KeyError):
         return None
     if not statistics.row_count:
         return None
-    next_offset = statistics.next_offset
-    match = OUR_NAME.fullmatch(path)
-    file, stats = statistics.describe(
-        path,
-        size_bytes,
-        base_offset=int(match[1]) if match else next_offset - statistics.row_count,
-        next_offset=next_offset,
-    )
-    if file.record_count > file.next_offset - file.base_offset:
-        return None  # its name lies about it
+    base_offset = first_offset
+    if (match := OUR_NAME.fullmatch(path)) and first_offset < compacted_to:
+        base_offset = min(first_offset, int(match[1]))
+    file, stats = statistics.describe(path, size_bytes, base_offset=base_offset, next_offset=statistics.next_offset)
     return FoundFile(replace(file, sums=encode_sums(parquet.footer.sums)), None, stats)
+
+
+def named_truly(found: FoundFile) -> FoundFile:
+    """Under a name that begins with its first offset, as a copy if it has another; the same name for the same bytes."""
+    match = OUR_NAME.fullmatch(found.file.path)
+    if match and int(match[1]) == found.file.base_offset:
+        return found
+    digest = hashlib.sha256(f"{found.file.size_bytes} {found.file.sums}".encode()).hexdigest()[:32]
+    path = f"{found.file.base_offset:020d}-{digest}.parquet"
+    return replace(found, file=replace(found.file, path=path), source=found.file.path)
+
+
+def find_misplaced(bad: BadFile, named: NamedFile, others: Iterable[FoundFile]) -> FoundFile | None:
+    """The file that the log means by a name under which something else, or nothing, lies now: the one among `others`
+    that has its bytes. As a copy under its own name if that is free, else under a new one."""
+    wanted = named.file
+    for found in others:
+        lies_within = wanted.base_offset <= found.file.base_offset and found.file.next_offset <= wanted.next_offset
+        if found.file.path == wanted.path or not lies_within:
+            continue
+        is_same = found.file.size_bytes == wanted.size_bytes and (
+            found.file.sums == wanted.sums
+            if wanted.sums
+            else (found.file.record_count, found.file.base_offset, found.file.next_offset, found.file.producers)
+            == (wanted.record_count, wanted.base_offset, wanted.next_offset, wanted.producers)
+        )
+        if is_same and not bad.is_there:
+            return FoundFile(wanted, named.body, "", source=found.file.path)
+        if is_same:
+            moved = as_told(found, wanted)
+            other_name = replace(moved, file=replace(moved.file, path=f"found-{found.file.path}"))
+            return replace(named_truly(other_name), source=found.file.path)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +167,16 @@ class Cover:
 
 
 def choose_files(
-    named: Sequence[FoundFile], others: Iterable[FoundFile], *, start: int, end: int, may_go_on: bool
+    named: Sequence[FoundFile],
+    others: Iterable[FoundFile],
+    *,
+    start: int,
+    end: int,
+    may_go_on: bool,
+    may_follow: bool = False,
 ) -> Cover:
-    """The `named` files, which do not overlap, then what `others` have of the rest, up to `end` or, if `may_go_on`,
-    beyond."""
+    """The `named` files, which do not overlap, then what `others` have of the rest, up to `end`; behind it, if they
+    `may_follow`, those that go on without a hole, and if they `may_go_on`, all."""
     chosen = list(named)
     reaches = max([end, *(found.file.next_offset for found in chosen)])
     for found in sorted(others, key=_by_reach):
@@ -125,7 +184,7 @@ def choose_files(
         holes = find_holes([one.file for one in chosen], start=start, end=reaches)
         if any(first <= base and following <= past_last for first, past_last in holes):
             chosen = sorted([*chosen, found], key=lambda one: one.file.base_offset)
-        elif may_go_on and base >= reaches and OUR_NAME.fullmatch(found.file.path):
+        elif (may_go_on and base >= reaches) or (may_follow and base == reaches):
             chosen.append(found)
             reaches = following
     return Cover(chosen, find_holes([one.file for one in chosen], start=start, end=reaches))

@@ -6,9 +6,10 @@ it would not; nothing behind that is in it. What later versions say is told apar
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 from urllib.parse import unquote
@@ -34,7 +35,15 @@ from bus.storage_delta.actions import (
     version_name,
 )
 from bus.storage_delta.data_reader import DataReader
-from bus.storage_delta.log_replay import LOG_FOLDER, Action, LogListing, Unreadable, load_checkpoint, load_version
+from bus.storage_delta.log_replay import (
+    LOG_FOLDER,
+    PRODUCER_APPS,
+    Action,
+    LogListing,
+    Unreadable,
+    load_checkpoint,
+    load_version,
+)
 from bus.storage_delta.snapshot import READER_VERSION_MAX, WRITER_VERSION_MAX
 from bus.storage_delta.store import KeyNotFound, ObjectStore
 
@@ -80,6 +89,7 @@ class History:
     protocol: Mapping[str, Any] | None = None
     high_watermark: int = 0
     problem: Problem | None = None  # with the version after it
+    is_gathered: bool = False  # of all that can be read, in no order: which files were live is not known
 
     @property
     def table_metadata(self) -> TableMetadata | None:
@@ -111,6 +121,39 @@ class HistoryReader:
             if best.problem is None:
                 break
         return best
+
+    def gather(self, problem: Problem | None) -> History:
+        """What every version and checkpoint says that can be read, where following them leads nowhere."""
+        found = History(problem=problem or Problem(Trouble.LOST, 0, "the log does not add up"), is_gathered=True)
+        found.problem = replace(found.problem, trouble=Trouble.LOST) if found.problem is not None else None
+        for actions in self._all_actions():
+            told: dict[str, Txn] = {}
+            for action in actions:
+                match action:
+                    case {"add": body}:
+                        self._gather_file(found, body)
+                    case {"txn": body}:
+                        told[str(body["appId"])] = decode_txn(body)
+                    case {"metaData": body} if is_same_schema(decode_metadata(body).schema_string, self._schema):
+                        found.metadata = body
+                    case {"protocol": body} if not _is_too_new(decode_protocol(body)):
+                        found.protocol = body
+            for app_id, txn in told.items():
+                if app_id not in found.txns or _is_later(txn, found.txns[app_id], app_id):
+                    found.txns[app_id] = txn
+        return found
+
+    def _all_actions(self) -> Iterator[Sequence[Action]]:
+        for version in sorted({*self._listing.checkpoints, *self._listing.versions}):
+            for load, listed in ((load_checkpoint, self._listing.checkpoints), (load_version, self._listing.versions)):
+                if version in listed:
+                    with contextlib.suppress(Unreadable, KeyNotFound):
+                        yield load(self._store, self._folder, version)
+
+    def _gather_file(self, found: History, body: Mapping[str, Any]) -> None:
+        with contextlib.suppress(StorageDamaged, Unreadable, KeyError, ValueError, TypeError):
+            named = self._named(body)
+            found.removed[named.file.path] = named
 
     def _follow_from(self, checkpoint: int | None) -> History | None:
         history = History() if checkpoint is None else self._history_of_checkpoint(checkpoint)
@@ -248,6 +291,13 @@ class HistoryReader:
                     found: Mapping[str, Any] = action["metaData"]
                     return found
         return None
+
+
+def _is_later(txn: Txn, known: Txn, app_id: str) -> bool:
+    """What goes back does so because the log was damaged; a producer's sequences alone begin again."""
+    if app_id.removeprefix(PRODUCER_APPS).isdigit() and txn.version >> 32 == known.version >> 32:
+        return True
+    return txn.version >= known.version
 
 
 def _adds(actions: Sequence[Action]) -> list[Action]:

@@ -9,32 +9,42 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from bus.model import TopicPartition
+from bus.ports import ProducerProgress
 from bus.storage_delta.actions import (
     COMPACTED_APP,
     HIGH_WATERMARK_APP,
     LEADER_EPOCH_APP,
     LOG_START_APP,
+    LiveFile,
     Txn,
     decode_lost_ranges,
+    decode_metadata,
+    decode_producers,
     encode_create,
+    is_same_schema,
     lost_app,
 )
 from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.log_replay import LogListing, producer_app
 from bus.storage_delta.producer_columns import PRODUCER_COLUMNS
+from bus.storage_delta.producer_matching import later_progress
 from bus.storage_delta.repair_commit import RepairedTable
 from bus.storage_delta.repair_files import (
     BadFile,
     FoundFile,
+    as_told,
     check_named,
-    check_unnamed,
     choose_files,
+    describe_rows,
+    find_misplaced,
+    named_truly,
     without_overlaps,
 )
 from bus.storage_delta.repair_history import BeyondRepair, History, HistoryReader, NamedFile, Trouble
@@ -47,6 +57,7 @@ class RepairPlan:
     table: RepairedTable
     bad: Sequence[BadFile]  # of those that the log names
     unusable: Sequence[str]  # files that may have been acknowledged, and of which nothing can be read
+    unnamed_end: Sequence[str]  # files behind the end of a log that can be followed to it
     lost: Sequence[tuple[int, int]]  # newly given up: (first, one past the last)
     high_watermark: int
 
@@ -55,51 +66,148 @@ class RepairPlan:
         return self.table.txns[LEADER_EPOCH_APP].version
 
 
-def plan_repair(
-    partition: TopicPartition,
-    topic_id: str,
-    *,
-    history: History,
-    log: HistoryReader,
-    reader: DataReader,
-    schema: pa.Schema,
-    listing: LogListing,
-    now_ms: int,
-) -> RepairPlan:
-    """Raises `BeyondRepair` if there is nothing to go by."""
-    named, txns, end = _all_that_is_told(history, log)
-    checked = [check_named(reader, one) for one in named.values()]
-    sound = [one for one in checked if isinstance(one, FoundFile)]
-    bad = [one for one in checked if isinstance(one, BadFile)]
-    is_lossy = history.problem is not None and history.problem.trouble is Trouble.LOST
-    apart = without_overlaps(sound)
-    others, unusable = _look_at_others(history, reader, schema, listing, {one.file.path for one in apart})
-    log_start = _version_of(txns, LOG_START_APP, 0)
-    start = _first_offset(history, named, others, log_start=log_start, end=end)
-    cover = choose_files(apart, others, start=start, end=end, may_go_on=is_lossy)
-    if not cover.files and not named and not history.metadata:
-        raise BeyondRepair(
-            f"{partition}: expected a version, a checkpoint or a data file to put the table together from, found none"
+class Planner:
+    """Of one partition's repair."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        topic_id: str,
+        *,
+        log: HistoryReader,
+        reader: DataReader,
+        schema: pa.Schema,
+        listing: LogListing,
+        now_ms: int,
+    ) -> None:
+        self._partition = partition
+        self._topic_id = topic_id
+        self._log = log
+        self._reader = reader
+        self._schema = schema
+        self._listing = listing
+        self._now_ms = now_ms
+
+    def plan(self, history: History) -> RepairPlan:
+        """Raises `BeyondRepair` if there is nothing to go by."""
+        named, txns, end = _all_that_is_told(history, self._log)
+        compacted_to = _version_of(txns, COMPACTED_APP, 0)
+        checked = [check_named(self._reader, self._schema, one, compacted_to=compacted_to) for one in named.values()]
+        sound = [one for one in checked if isinstance(one, FoundFile)]
+        bad = [one for one in checked if isinstance(one, BadFile)]
+        is_lossy = history.problem is not None and history.problem.trouble is Trouble.LOST
+        apart = without_overlaps(sound)
+        others, unusable = self._look_at_others(history, {one.file.path for one in apart}, compacted_to)
+        back = [found for one in bad if (found := find_misplaced(one, named[one.path], others)) is not None]
+        apart = without_overlaps([*apart, *back])
+        others = [named_truly(one) for one in others if one.file.path not in {found.source for found in back}]
+        log_start = _version_of(txns, LOG_START_APP, 0)
+        start = _first_offset(history, named, others, is_lossy=is_lossy, log_start=log_start, end=end)
+        cover = choose_files(apart, others, start=start, end=end, may_go_on=is_lossy, may_follow=True)
+        if not cover.files and not named and not history.metadata:
+            raise BeyondRepair(
+                f"{self._partition}: expected a version, a checkpoint or a data file to put the table together from, "
+                "found none"
+            )
+        told_end = end
+        end = max([end, *(found.file.next_offset for found in cover.files)])
+        lost = _newly_lost(cover.files, cover.holes, txns, log_start=log_start)
+        self._add_progress(txns, cover.files)
+        _add_own(txns, cover.files, lost, end, self._now_ms)
+        protocol, metadata = self._protocol_and_metadata(history)
+        chosen = {found.file.path for found in cover.files}
+        behind = [found.file.path for found in cover.files if found.file.base_offset >= told_end]
+        return RepairPlan(
+            table=RepairedTable(cover.files, txns, metadata, protocol),
+            bad=[one for one in bad if one.path not in chosen],
+            unusable=unusable if is_lossy else [],
+            unnamed_end=behind if history.problem is None else [],
+            lost=lost,
+            high_watermark=end,
         )
-    end = max([end, *(found.file.next_offset for found in cover.files)])
-    lost = _newly_lost(cover.files, cover.holes, txns, log_start=log_start)
-    _add_progress(txns, history, cover.files, reader)
-    _add_own(txns, cover.files, lost, end, now_ms)
-    protocol, metadata = _protocol_and_metadata(partition, topic_id, history, log, schema, now_ms)
-    chosen = {found.file.path for found in cover.files}
-    return RepairPlan(
-        table=RepairedTable(cover.files, txns, metadata, protocol),
-        bad=[one for one in bad if one.path not in chosen],
-        unusable=unusable if is_lossy else [],
-        lost=lost,
-        high_watermark=end,
-    )
+
+    def _look_at_others(
+        self, history: History, known: Iterable[str], compacted_to: int
+    ) -> tuple[list[FoundFile], list[str]]:
+        """Data files of the folder that are not among `known`; and those of the bus at or above the high watermark of
+        the history that cannot be read."""
+        found: list[FoundFile] = []
+        unusable: list[str] = []
+        for path in sorted(set(self._listing.data_files) - set(known)):
+            if not path.endswith(".parquet"):
+                continue
+            other = self._look_at(history, path, compacted_to)
+            if other is not None:
+                found.append(other)
+            elif path[:20].isdigit() and int(path[:20]) >= history.high_watermark:
+                unusable.append(path)
+        return found, unusable
+
+    def _look_at(self, history: History, path: str, compacted_to: int) -> FoundFile | None:
+        told = history.removed.get(path)
+        checked = None
+        if told is not None:
+            checked = check_named(self._reader, self._schema, told, compacted_to=compacted_to)
+        if isinstance(checked, FoundFile) and (not history.is_gathered or checked.body is None):
+            return checked
+        described = describe_rows(self._reader, self._schema, path, compacted_to=compacted_to)
+        if described is None or told is None or not isinstance(checked, FoundFile):
+            return described
+        return as_told(described, told.file)  # the log cannot be followed: what it says of a file is not all true
+
+    def _add_progress(self, txns: dict[str, Txn], files: Sequence[FoundFile]) -> None:
+        """Where producers ended, by all rows that are there: the versions that said it may be lost."""
+        told, ended = decode_producers(txns), dict[int, tuple[int, int]]()
+        for found in files:
+            for rows in self._reader.scan(_at(found) if found.source else found.file, PRODUCER_COLUMNS):
+                ended.update(_last_of_producers(rows))
+        for producer_id, (epoch, sequence) in ended.items():
+            by_rows = ProducerProgress(producer_id, epoch, sequence)
+            if later_progress(by_rows, told.get(producer_id)) is by_rows:
+                known = told.get(producer_id)
+                if known is None or (known.producer_epoch, known.last_sequence) != (epoch, sequence):
+                    txns[producer_app(producer_id)] = Txn(epoch << 32 | sequence, self._now_ms)
+
+    def _protocol_and_metadata(self, history: History) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Those of the table as far as any version tells them, else those of a new one."""
+        data = encode_create(
+            self._partition,
+            topic_id=self._topic_id,
+            table_id=str(uuid.uuid4()),
+            txn_id=str(uuid.uuid4()),
+            schema=self._schema,
+            now_ms=self._now_ms,
+        )
+        created = {name: body for line in data.splitlines() for name, body in json.loads(line).items()}
+        metadata = history.metadata or self._log.find_metadata() or created["metaData"]
+        found = (metadata.get("configuration") or {}).get("bus.topic_id")
+        if found != self._topic_id:
+            raise BeyondRepair(f"{self._partition}: expected the table of topic id {self._topic_id}, found {found}")
+        if not is_same_schema(decode_metadata(metadata).schema_string, self._schema):
+            metadata = {**metadata, "schemaString": created["metaData"]["schemaString"]}
+        return history.protocol or created["protocol"], metadata
+
+
+def _at(found: FoundFile) -> LiveFile:
+    """Where the file is now."""
+    return replace(found.file, path=found.source)
+
+
+def _last_of_producers(rows: pa.Table) -> dict[int, tuple[int, int]]:
+    """Epoch and sequence of each producer's last row; `rows` are in offset order."""
+    stamped = rows.select(list(PRODUCER_COLUMNS)).drop_null()
+    ids, epochs, sequences = (stamped.column(name).to_numpy()[::-1] for name in PRODUCER_COLUMNS)
+    producers, last = np.unique(ids, return_index=True)
+    return {
+        int(producer_id): (int(epochs[at]), int(sequences[at])) for producer_id, at in zip(producers, last, strict=True)
+    }
 
 
 def _all_that_is_told(history: History, log: HistoryReader) -> tuple[dict[str, NamedFile], dict[str, Txn], int]:
     """Files, `txn`s and the high watermark of the history, and of what can be read behind it."""
     files, txns, end = dict(history.files), dict(history.txns), history.high_watermark
-    for commit, added in log.later_commits(history.version) if history.problem is not None else ():
+    has_later = history.problem is not None and not history.is_gathered
+    for commit, added in log.later_commits(history.version) if has_later else ():
         for remove in commit.removes:
             files.pop(remove.path, None)
         files.update({one.file.path: one for one, _ in added})
@@ -113,31 +221,19 @@ def _version_of(txns: Mapping[str, Txn], app_id: str, default: int) -> int:
     return txns[app_id].version if app_id in txns else default
 
 
-def _look_at_others(
-    history: History, reader: DataReader, schema: pa.Schema, listing: LogListing, known: Iterable[str]
-) -> tuple[list[FoundFile], list[str]]:
-    """Data files of the folder that are not among `known`; and those of the bus at or above the high watermark of the
-    history that cannot be read."""
-    found: list[FoundFile] = []
-    unusable: list[str] = []
-    for path in sorted(set(listing.data_files) - set(known)):
-        if not path.endswith(".parquet"):
-            continue
-        checked = check_named(reader, history.removed[path]) if path in history.removed else None
-        other = checked if isinstance(checked, FoundFile) else check_unnamed(reader, schema, path)
-        if other is not None:
-            found.append(other)
-        elif path[:20].isdigit() and int(path[:20]) >= history.high_watermark:
-            unusable.append(path)
-    return found, unusable
-
-
 def _first_offset(
-    history: History, named: Mapping[str, NamedFile], others: Sequence[FoundFile], *, log_start: int, end: int
+    history: History,
+    named: Mapping[str, NamedFile],
+    others: Sequence[FoundFile],
+    *,
+    is_lossy: bool,
+    log_start: int,
+    end: int,
 ) -> int:
-    """Where the table's files begin; if no version tells, with what is there."""
+    """Where the table's files begin: where versions are lost that may have named the first of them, with what is
+    there."""
     files = [one.file for one in named.values()]
-    if history.version < 0:
+    if is_lossy and history.base < 0:
         files += [found.file for found in others]
     return min((file.base_offset for file in files if file.next_offset > log_start), default=max(end, log_start))
 
@@ -163,18 +259,6 @@ def _newly_lost(
     return lost
 
 
-def _add_progress(txns: dict[str, Txn], history: History, files: Sequence[FoundFile], reader: DataReader) -> None:
-    """Where producers ended, by the rows that came back behind what the log tells of."""
-    for found in files:
-        if found.body is not None or found.file.base_offset < history.high_watermark:
-            continue
-        for rows in reader.scan(found.file, PRODUCER_COLUMNS):
-            columns = (rows.column(name).to_pylist() for name in PRODUCER_COLUMNS)
-            for producer_id, epoch, sequence in zip(*columns, strict=True):
-                if producer_id is not None:
-                    txns[producer_app(producer_id)] = Txn(epoch << 32 | sequence)
-
-
 def _add_own(
     txns: dict[str, Txn], files: Sequence[FoundFile], lost: Sequence[tuple[int, int]], end: int, now_ms: int
 ) -> None:
@@ -183,28 +267,3 @@ def _add_own(
     txns[LEADER_EPOCH_APP] = Txn(max([_version_of(txns, LEADER_EPOCH_APP, 0), *epochs]), now_ms)
     for first, past_last in lost:
         txns[lost_app(first)] = Txn(past_last, now_ms)
-
-
-def _protocol_and_metadata(
-    partition: TopicPartition,
-    topic_id: str,
-    history: History,
-    log: HistoryReader,
-    schema: pa.Schema,
-    now_ms: int,
-) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Those of the table as far as any version tells them, else those of a new one."""
-    data = encode_create(
-        partition,
-        topic_id=topic_id,
-        table_id=str(uuid.uuid4()),
-        txn_id=str(uuid.uuid4()),
-        schema=schema,
-        now_ms=now_ms,
-    )
-    created = {name: body for line in data.splitlines() for name, body in json.loads(line).items()}
-    metadata = history.metadata or log.find_metadata() or created["metaData"]
-    found = (metadata.get("configuration") or {}).get("bus.topic_id")
-    if found != topic_id:
-        raise BeyondRepair(f"{partition}: expected the table of topic id {topic_id}, found {found}")
-    return history.protocol or created["protocol"], metadata

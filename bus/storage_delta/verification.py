@@ -211,6 +211,7 @@ def _check_txns(partition: TopicPartition, producers: ProducerCheck, table: Repl
 
 def _notes(listing: LogListing, table: ReplayedTable) -> list[str]:
     unnamed = [path for path in listing.data_files if path not in table.files]
+    behind = [path for path in unnamed if path[:20].isdigit() and int(path[:20]) >= table.high_watermark]
     notes = [
         f"offsets {first} to {following - 1} were given up by a repair: no record of theirs is left"
         for first, following in table.lost_ranges
@@ -219,6 +220,11 @@ def _notes(listing: LogListing, table: ReplayedTable) -> list[str]:
         size = sum(listing.data_files[path] for path in unnamed)
         files = "1 file" if len(unnamed) == 1 else f"{len(unnamed)} files"
         notes.append(f"{files} ({size} bytes) that the current version does not name, such as {unnamed[0]}")
+    if behind:
+        notes.append(
+            f"{behind[0]} lies behind the end of the log, {table.high_watermark}: an interrupted commit left it, or "
+            "the version that named it is lost; `bus log repair` brings its records back"
+        )
     if listing.others:
         notes.append(f"other files in {LOG_FOLDER}: {', '.join(sorted(listing.others)[:5])}")
     return notes

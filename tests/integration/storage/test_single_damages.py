@@ -1,0 +1,132 @@
+"""One file of a table is lost, cut, emptied, overwritten, renamed, copied or swapped with its neighbour: it is found,
+and repairing gives back every record that can still be read, or changes nothing and says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from bus.storage_delta.memory_store import MemoryStore
+from bus.storage_delta.repair import repair_partition
+from bus.storage_delta.repair_report import RepairReport
+from bus.storage_delta.root import open_storage_on
+from bus.storage_delta.verification import Report, verify_partition
+from tests.support.single_damages import LOG, SHAPES, Damage, files_of, healthy, single_damages, store_of
+from tests.support.table_bench import FOLDER, NAME, Row, TableBench
+
+NOW_MS = 1_700_000_000_000
+# Each damage of each shape is hundreds: every so many of them are tried here. All are tried with a step of one.
+STEP = 23
+
+
+class Reopened(TableBench):
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.storage = open_storage_on(store, exclusive=False)
+        self.table = self.storage.open_partition(NAME, topic_id="id")
+        self.now_ms = NOW_MS
+
+    @property
+    def progress(self) -> dict[int, tuple[int, int]]:
+        told = self.table.producer_progress
+        return {producer: (one.producer_epoch, one.last_sequence) for producer, one in told.items()}
+
+
+def verify(store: MemoryStore) -> Report:
+    return verify_partition(store, NAME, topic_id="id")
+
+
+def repair(store: MemoryStore, *, is_rehearsal: bool) -> RepairReport:
+    return repair_partition(store, NAME, topic_id="id", now_ms=NOW_MS, is_rehearsal=is_rehearsal)
+
+
+def told(report: RepairReport) -> list[tuple[str, str]]:
+    return [(step.action, step.subject) for step in report.steps]
+
+
+def content(store: MemoryStore) -> dict[str, bytes]:
+    return {
+        f"{folder}/{entry.name}": bytes(store.get(f"{folder}/{entry.name}"))
+        for folder in (FOLDER, LOG)
+        for entry in store.list(folder).files
+    }
+
+
+def may_cost_records(damage: Damage) -> bool:
+    """Whether the bytes of a data file have changed or are gone."""
+    is_moved = any(word in damage.name for word in ("rename", "swap", "copy"))
+    return not is_moved and any(key.endswith(".parquet") and LOG not in key for key in damage.keys)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_single_damage_is_found_and_mended_with_the_least_loss(shape: str) -> None:
+    bench = healthy(shape)
+    sound = Reopened(store_of(bench, files_of(bench)))
+    rows, progress, end = sound.rows(), sound.progress, sound.table.state.high_watermark
+    damages = list(single_damages(files_of(bench)))
+    for damage in damages[len(shape) % STEP :: STEP]:
+        store = store_of(bench, damage.files)
+        report = verify(store)
+        if not report.breaches and not any("behind the end of the log" in note for note in report.notes):
+            harmless = Reopened(store_of(bench, damage.files))
+            assert (harmless.rows(), harmless.progress) == (rows, progress), damage.name
+        check_mended(store, damage, rows, progress, end)
+
+
+def check_mended(
+    store: MemoryStore, damage: Damage, rows: list[Row], progress: dict[int, tuple[int, int]], end: int
+) -> None:
+    before = content(store)
+    rehearsed = repair(store, is_rehearsal=True)
+    assert content(store) == before, damage.name
+    done = repair(store, is_rehearsal=False)
+    assert (told(done), done.error) == (told(rehearsed), None), damage.name
+    mended = Reopened(store)
+    assert verify(store).breaches == [], damage.name
+    found = mended.rows()
+    # What compaction took may come back with the files that it read, which are kept for a while.
+    assert all(row == (row[0], b"key %d" % (row[0] % 4), b"value %d" % row[0]) for row in found), damage.name
+    missing = {row[0] for row in set(rows) - set(found)}
+    given_up = {
+        offset
+        for step in done.steps
+        if step.action == "give up"
+        for offset in range(step.first_offset, step.last_offset + 1)
+    }
+    assert missing <= given_up, damage.name
+    assert not missing or may_cost_records(damage), damage.name
+    assert mended.table.state.high_watermark == end, damage.name
+    assert all(mended.progress[producer] >= ended for producer, ended in progress.items()), damage.name
+    assert repair(store, is_rehearsal=False).steps == [], damage.name
+
+
+def test_a_repair_that_cannot_be_proved_is_not_executed() -> None:
+    bench = healthy("plain")
+    key = f"{LOG}/{0:020d}.json"
+    files = {**files_of(bench), key: files_of(bench)[key].replace(b'"bus.topic_id":"id"', b'"bus.topic_id":"other"')}
+    store = store_of(bench, files)
+    report = repair(store, is_rehearsal=False)
+    assert "expected the table of topic id id, found other" in str(report.error)
+    assert "nothing was changed" in str(report.error)
+    assert content(store) == files
+
+
+def test_the_end_of_the_log_is_told_and_comes_back() -> None:
+    bench = healthy("plain")
+    files = {key: data for key, data in files_of(bench).items() if key != f"{LOG}/{3:020d}.json"}
+    store = store_of(bench, files)
+    assert any("behind the end of the log, 6" in note for note in verify(store).notes)
+    report = repair(store, is_rehearsal=False)
+    assert any(step.action == "find" and "an interrupted commit left it" in step.detail for step in report.steps)
+    mended = Reopened(store)
+    assert [row[0] for row in mended.rows()] == list(range(9))
+    assert mended.progress == {7: (0, 5), 8: (0, 2)}
+
+
+def test_a_producer_whose_versions_were_lost_appends_nothing_twice() -> None:
+    bench = healthy("plain")
+    files = files_of(bench)
+    store = store_of(bench, {**files, f"{LOG}/{2:020d}.json": files[f"{LOG}/{2:020d}.json"][:100]})
+    assert repair(store, is_rehearsal=False).error is None
+    mended = Reopened(store)
+    assert mended.progress == {7: (0, 5), 8: (0, 2)}
+    assert mended.table.find_last_sequence(8) is not None
