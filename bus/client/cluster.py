@@ -102,7 +102,7 @@ class Cluster:
         self._last_good: str | None = None
         self._controller_id = -1
         self._closed = threading.Event()
-        self._waits_for_brokers = not is_broker_needed()
+        self.is_patient = not is_broker_needed()  # waits for what was never there
         self.was_reached = False  # True after the first answer of any broker
         self.headers = (("client-id", config.client_id),)
         self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
@@ -118,8 +118,8 @@ class Cluster:
     def may_retry(self, error: BusError) -> bool:
         """Whether the same may succeed later. A broker's word that a topic does not exist is final here."""
         is_final = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        is_patient = self.was_reached or self._waits_for_brokers
-        return error.retriable and not is_final and is_patient and not self._closed.is_set()
+        is_lost = not self.was_reached and not self.is_patient
+        return error.retriable and not is_final and not is_lost and not self._closed.is_set()
 
     def retry(
         self,
@@ -185,7 +185,8 @@ class Cluster:
         )
 
     def _may_come_to_be(self, error: BusError) -> bool:
-        return error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or self.may_retry(error)
+        is_missing = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return (is_missing and self.is_patient and not self._closed.is_set()) or self.may_retry(error)
 
     def wait_partition(self, name: str, partition: int, *, timeout_s: float) -> TopicInfo:
         """As `wait_topic`, and the topic has this partition: what the cache does not know yet is asked for once."""

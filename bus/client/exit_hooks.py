@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _EXIT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 2.0  # for threads and streams to end, after all records have their outcome
+_HURRIED_CLOSE_S = 0.2  # the same, beyond the time-out that the caller gave
 
 _producers: weakref.WeakSet[Any] = weakref.WeakSet()
 _finalizers: weakref.WeakKeyDictionary[Any, weakref.finalize[[ProducerThreads], Any]] = weakref.WeakKeyDictionary()
@@ -67,7 +68,8 @@ def end(threads: ProducerThreads, timeout: float | None) -> None:
         _open_threads.discard(threads)
         within = "" if timeout is None else f" within {timeout:g} s"
         error = BusError(ErrorCode.REQUEST_TIMED_OUT, f"the producer was closed before this was acknowledged{within}")
-        threads.close(error, timeout_s=_CLOSE_TIMEOUT_S)
+        orderly_s = _CLOSE_TIMEOUT_S if timeout is None else min(_CLOSE_TIMEOUT_S, timeout + _HURRIED_CLOSE_S)
+        threads.close(error, timeout_s=orderly_s)
 
 
 def _failed_count(threads: ProducerThreads) -> int:

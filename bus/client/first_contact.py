@@ -1,7 +1,8 @@
-"""Whether a client waits for a broker that was never there.
+"""Whether a client waits for a broker, or a topic, that was never there.
 
 A program does, as with Kafka: it may be started before its broker, and time-outs say for how long. A command of a shell
-does not: there a wrong address is to be told at once. Imports nothing, since every command of the shell imports it.
+does not: there a wrong address or name is to be told at once. Imports nothing, since every command of the shell imports
+it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def is_broker_needed() -> bool:
 
 @contextmanager
 def broker_needed() -> Iterator[None]:
-    """Clients that are made in here fail at once if their first contact finds no broker."""
+    """Clients that are made in here fail at once if their first contact finds no broker, or a producer's no topic."""
     token = _is_broker_needed.set(True)
     try:
         yield

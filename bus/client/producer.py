@@ -336,7 +336,7 @@ class Producer:
         try:
             return self._cluster.wait_topic(topic, timeout_s=deadline - time.monotonic(), may_create=True)
         except BusError as error:
-            if not error.retriable:
+            if not error.retriable or not self._cluster.is_patient:
                 raise
             raise BusError(
                 ErrorCode.REQUEST_TIMED_OUT,

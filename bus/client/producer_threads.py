@@ -227,18 +227,23 @@ class ProducerThreads:
     # ------------------------------------------------------------ the end
 
     def close(self, error: BusError, *, timeout_s: float) -> int:
-        """Fail what is not settled with `error`; how many records that were. Safe to repeat."""
+        """Fail what is not settled with `error`; how many records that were. Safe to repeat. An interrupt ends it at
+        once, and leaves nothing that waits."""
         deadline = time.monotonic() + timeout_s
         self.is_closed = True
-        failed, streams = self.sender.close(error)
-        self._errands.put(None)
-        self._wake.set()
-        for stream in streams:
-            stream.join(max(0.1, deadline - time.monotonic()))
-        for thread in (self._keeper, self._runner):
+        streams: list[Any] = []
+        try:
+            failed, streams = self.sender.close(error)
+            for stream in streams:
+                stream.join(max(0.1, deadline - time.monotonic()))
+        finally:
+            self._errands.put(None)
+            self._wake.set()
+            self._cluster.close()  # ends the calls that no answer comes to
+            self.sender.announce()  # what an interrupt left untold
+        for thread in (*streams, self._keeper, self._runner):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(max(0.1, deadline - time.monotonic()))
-        self._cluster.close()
         return failed
 
 

@@ -6,7 +6,8 @@ max.in.flight.requests.per.connection requests. Threads, streams and remote call
 so that all of it can run under virtual time.
 
 One lock guards all state. Requests leave on the thread that makes them possible: the caller's, if the window is open,
-else the one that reads the answers. Futures and callbacks are never touched while the lock is held: whoever settles
+else the one that reads the answers. What moves records from one place to the next is not interrupted by Ctrl-C
+(`uninterrupted`), and waits for nothing. Futures and callbacks are never touched while the lock is held: what settles
 chunks calls `announce` after releasing it.
 """
 
@@ -24,6 +25,7 @@ from bus.client.accumulator import RecordAccumulator
 from bus.client.buffer_pool import BufferPool
 from bus.client.cluster import TopicInfo, error_of
 from bus.client.configs import ProducerConfig
+from bus.client.interrupts import uninterrupted
 from bus.client.partition_choice import PartitionChoice
 from bus.client.produce_batch import RECORD_OVERHEAD_BYTES, Headers, RecordBatchBuilder, RecordFuture
 from bus.client.produce_queue import FULL_BYTES, Chunk, Part, PartitionQueue
@@ -195,33 +197,43 @@ class Sender:
             if batch is not None and batch.size_bytes + size_bytes <= batch.limit_bytes:
                 break
             if batch is not None:
-                if not self._grow(batch):
-                    self._close_batch(batch)
-                    self._drain(self._clock())
+                with uninterrupted:
+                    if not self._grow(batch):
+                        self._close_batch(batch)
+                        self._drain(self._clock())
                 continue
             limit = self.accumulator.limit_for(size_bytes, partition_count, has_key=key is not None)
             least = max(size_bytes, self._config.batch_size)
-            taken = next((size for size in (limit, least) if self.pool.try_take(size)), None)
-            if taken is None:
+            with uninterrupted:
+                taken = next((size for size in (limit, least) if self.pool.try_take(size)), None)
+                if taken is not None:
+                    batch = self.accumulator.open_batch(topic, taken, self._clock())
+                    break
                 self._drain(self._clock(), is_hurried=True)
-                if deadline is None:
-                    return None
-                self._wait_for_memory(least, deadline)
-                taken = least
-                if not self._is_usable or topic in self.accumulator.open:
-                    self.pool.give_back(taken)  # somebody else was faster, or it is too late
-                    continue
-            batch = self.accumulator.open_batch(topic, taken, self._clock())
+            if deadline is None:
+                return None
+            self._wait_for_memory(least, deadline)
+            if not self._is_usable or topic in self.accumulator.open:
+                self.pool.give_back(least)  # another thread was faster, or it is too late
+                continue
+            batch = self.accumulator.open_batch(topic, least, self._clock())
             break
         future = batch.add(value, key, headers, partition, timestamp_ms, size_bytes)
-        if batch.size_bytes + RECORD_OVERHEAD_BYTES > batch.limit_bytes and not self._grow(batch):
-            self._close_batch(batch)  # it is full: there is no company to wait for
+        is_full = batch.size_bytes + RECORD_OVERHEAD_BYTES > batch.limit_bytes
+        if is_full or self.pool.waiting_count > 0 or batch.due_at <= self._wakes_at:
+            with uninterrupted:
+                self._follow_up(batch, is_full=is_full)
+        return future
+
+    def _follow_up(self, batch: RecordBatchBuilder, *, is_full: bool) -> None:
+        """After a record was added."""
+        if is_full and not self._grow(batch):
+            self._close_batch(batch)  # there is no company to wait for
             self._drain(self._clock())
         elif self.pool.waiting_count > 0:
             self._drain(self._clock())
         elif batch.due_at <= self._wakes_at:
             self._take_up(batch)
-        return future
 
     def _grow(self, batch: RecordBatchBuilder) -> bool:
         """Room for more in a full batch: it would only wait behind what is under way."""
@@ -255,12 +267,19 @@ class Sender:
     def add_chunks(self, topic: str, chunks: Sequence[tuple[int, Chunk]], *, size_bytes: int, deadline: float) -> None:
         """Runs of a batch with their partitions, in order. Waits for buffer.memory until `deadline`."""
         self.check_usable()
-        if not self.pool.try_take(size_bytes):
+        with uninterrupted:
+            if self.pool.try_take(size_bytes):
+                self._take_in(topic, chunks)
+                return
             self._drain(self._clock(), is_hurried=True)
-            self._wait_for_memory(size_bytes, deadline)
+        self._wait_for_memory(size_bytes, deadline)
         if not self._is_usable:
             self.pool.give_back(size_bytes)
         self.check_usable()
+        with uninterrupted:
+            self._take_in(topic, chunks)
+
+    def _take_in(self, topic: str, chunks: Sequence[tuple[int, Chunk]]) -> None:
         batch = self.accumulator.open.get(topic)
         if batch is not None:
             self._close_batch(batch)  # it came before
@@ -773,7 +792,7 @@ class Sender:
     def start_flush(self) -> list[Any]:
         """Send everything without waiting for company; returns what is to be waited for: batches and futures of runs,
         each with `wait(timeout)`. `end_flush` follows."""
-        with self.lock:
+        with self.lock, uninterrupted:
             self._flushing += 1
             self._drain(self._clock())
             unsettled = list(self._unsettled())
@@ -791,7 +810,7 @@ class Sender:
     def close(self, error: BusError) -> tuple[int, list[Stream]]:
         """Fail what is not settled with `error` and take nothing more. Returns how many records failed and the streams
         to be ended by the caller: those without a request are finished already, the others cut."""
-        with self.lock:
+        with self.lock, uninterrupted:
             if not self._is_closed:
                 self._is_closed = True
                 self.pool.close(BusError(ErrorCode.INVALID_REQUEST, "this producer is closed"))

@@ -203,6 +203,19 @@ def test_time_that_was_given_holds_against_a_broker_that_hangs(hung: FakeBroker)
             assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
 
 
+def test_closing_in_no_time_ends_what_waits_for_a_broker_that_hangs(hung: FakeBroker) -> None:
+    asked = threading.Event()
+    held = hung.on_metadata
+    hung.on_metadata = lambda: (asked.set(), held and held())
+    producer = Producer(hung.address, request_timeout_ms=HOUR_MS, delivery_timeout_ms=2 * HOUR_MS)
+    with ThreadPoolExecutor(1) as thread:
+        sending = thread.submit(producer.send, "t", b"a")
+        assert asked.wait(WAIT_S)
+        producer.close(0)
+        assert isinstance(sending.exception(WAIT_S), BusError)
+    hung.on_metadata = held
+
+
 # ---------------------------------------------------------------- topics that are not there yet
 
 
@@ -237,6 +250,10 @@ def test_topic_that_is_not_created_by_itself_is_waited_for(tmp_path: Path, watch
             assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
             with pytest.raises(BusError, match="from 0 to 1, found 2"):
                 producer.send("late", b"a", partition=2)
+        with broker_needed():
+            producer = Producer(address, max_block_ms=HOUR_MS)
+        with producer, pytest.raises(BusError, match="expected an existing topic, found 'never'"):
+            producer.send("never", b"a")
 
 
 def test_own_topics_of_the_bus_are_never_created_for_a_client(tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""Sections of code that Ctrl-C does not tear.
+
+Guards one promise: what has begun in `uninterrupted` runs to its end; the signal that came meanwhile is handled behind
+it, by the handler of the program. Python runs the handlers of signals in the main thread, between any two steps of
+whatever runs there, and the usual handler raises: inside a step that moves records from one place to the next, that
+would lose them. For short sections only, which wait for nothing. In other threads nothing is done, for no signal comes
+there.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class _Uninterrupted:
+    """One for the process: only the main thread changes it. Sections may be nested."""
+
+    __slots__ = ("_depth", "_handler", "_is_noted")
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._handler: Any = None  # of the program, while a section runs
+        self._is_noted = False
+
+    def __enter__(self) -> None:
+        if threading.get_ident() != threading.main_thread().ident:
+            return
+        if self._depth == 0:
+            handler = signal.getsignal(signal.SIGINT)
+            # Any other one is not run by Python, and so tears nothing.
+            self._handler = handler if callable(handler) else None
+            if self._handler is not None:
+                signal.signal(signal.SIGINT, self._note)
+        self._depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        if threading.get_ident() != threading.main_thread().ident:
+            return
+        self._depth -= 1
+        if self._depth or self._handler is None:
+            return
+        handler, self._handler = self._handler, None
+        is_noted, self._is_noted = self._is_noted, False
+        signal.signal(signal.SIGINT, handler)
+        if is_noted:
+            handler(signal.SIGINT, None)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._is_noted = True
+
+
+uninterrupted = _Uninterrupted()

@@ -1,0 +1,155 @@
+"""Ctrl-C at every line that a sending, flushing or closing thread runs in the producer's engine.
+
+What was accepted before is settled, exactly once and in order, as if nothing had happened; the record whose call was
+interrupted may be in the log or not; and the producer goes on.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from bus.errors import BusError, ErrorCode
+from tests.unit.client.test_sender import OK, Bench
+
+ENGINE = ("sender", "accumulator", "produce_batch", "produce_queue", "partition_choice", "partitioning", "buffer_pool")
+CLOSED = BusError(ErrorCode.REQUEST_TIMED_OUT, "closed")
+FILES = tuple(f"/bus/client/{name}.py" for name in ENGINE)
+
+
+class Interrupt:
+    """SIGINT at the `at`-th line of the engine that runs while it is on, in this thread."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+        self.place = ""
+
+    def __call__(self, call: Callable[[], Any]) -> bool:
+        """Whether `call` was interrupted."""
+        before, handler = sys.gettrace(), signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.settrace(self._trace)
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+            signal.signal(signal.SIGINT, handler)
+        return False
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        lines = _lines_of(frame.f_code.co_filename)
+        if not lines:
+            return None
+        if event == "line" and frame.f_lineno in lines:
+            self.left -= 1
+            if self.left == 0:
+                self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGINT)
+        return self._trace
+
+
+@cache
+def _lines_of(path: str) -> frozenset[int]:
+    """Of a file of the engine. Tracing comes to a `with` once more behind its block, where no signal is looked for."""
+    if not path.endswith(FILES):
+        return frozenset()
+    lines = Path(path).read_text().splitlines()
+    return frozenset(number for number, line in enumerate(lines, 1) if not line.lstrip().startswith("with "))
+
+
+class Call:
+    """One call of a user's thread, in the middle of a producer's work."""
+
+    def __init__(self, name: str, before: int, **configs: Any) -> None:
+        """`before`: records that were sent before it; eight fill a batch."""
+        self.name = name
+        self.before = before
+        self.configs = {"batch_size": 200, "linger_ms": 1_000, "buffer_memory": 100_000, **configs}
+
+    def begin(self) -> tuple[Bench, list[Any]]:
+        bench = Bench("a", "a", **self.configs)
+        futures = [bench.send(b"%d" % number, number % 2) for number in range(self.before)]
+        return bench, futures
+
+    def __call__(self, bench: Bench, futures: list[Any]) -> None:
+        match self.name:
+            case "send":
+                for number in range(self.before, self.before + 4):
+                    futures.append(bench.send(b"%d" % number, number % 2))
+            case "send_keyless":
+                for number in range(self.before, self.before + 4):
+                    futures.append(bench.send(b"%d" % number, None))  # type: ignore[arg-type]
+            case "send_run":
+                futures.append(bench.send_run(b"run"))
+            case "flush":
+                bench.sender.start_flush()
+            case "close":
+                bench.sender.close(CLOSED)
+
+
+def settle_all(bench: Bench, futures: list[Any]) -> None:
+    """What the broker and time do: answers to what was sent, ends of streams that were cut, wake-ups that are due."""
+    for _ in range(200):
+        for number, stream in enumerate(bench.streams):
+            connection = bench.sender._connections.get(stream.address)
+            if connection is None or connection.stream is not stream:
+                continue
+            if stream.cut_for:
+                bench.end(stream=number)
+            while connection.requests and connection.requests[0] in stream.requests:
+                bench.answer(OK, *[OK] * (len(connection.requests[0].parts) - 1), stream=number)
+        for errand in list(bench.errands):
+            bench.errands.remove(errand)
+            if type(errand).__name__ == "Resume":
+                bench.sender.on_resumed(errand, last_epoch=-1, last_sequence=-1, version=1)
+        bench.pass_time(1.0)
+        if all(future.done() for future in futures):
+            return
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Call("send", 6),
+        Call("send", 2, linger_ms=0),
+        Call("send_keyless", 6, enable_idempotence=False),
+        Call("send_run", 12),
+        Call("flush", 12),
+        Call("close", 12),
+    ],
+    ids=lambda call: f"{call.name}-{call.before}",
+)
+def test_interrupt_loses_no_record_that_was_accepted(call: Call) -> None:
+    wrong: list[str] = []
+    at = 0
+    while True:
+        at += 1
+        bench, futures = call.begin()
+        interrupt = Interrupt(at)
+        if not interrupt(partial(call, bench, futures)):
+            break
+        assert bench.sender.lock.acquire(blocking=False), interrupt.place
+        bench.sender.lock.release()
+        try:
+            if call.name == "close":
+                bench.sender.close(CLOSED)  # as the finally of whoever closes
+            else:
+                futures.append(bench.send(b"after", 0))
+                settle_all(bench, futures)
+        except Exception as error:
+            wrong.append(f"{interrupt.place}: {error!r}")
+            continue
+        lost = [number for number, future in enumerate(futures) if not future.done()]
+        if lost:
+            wrong.append(f"{interrupt.place}: {lost} of {len(futures)} have no outcome")
+    assert not wrong, "\n".join(wrong)
+    assert at > 50
