@@ -296,7 +296,8 @@ _BROKER_KEYS = (
     _key(
         "producer.id.expiration.ms",
         ConfigType.INT,
-        "How long a partition keeps an idle idempotent producer in memory; later, the table decides about its repeats.",
+        "How long a partition keeps an idle idempotent producer in memory and checkpoints; later, its rows decide about "
+        "its repeats.",
         Between(1),
     ),
     _key(

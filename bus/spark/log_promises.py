@@ -235,18 +235,21 @@ def progress_breaches(logs: DataFrame, producers: DataFrame, files: DataFrame) -
     ends = producers.groupBy(*_LOG, "producer_id").agg(
         sql.max(sql.struct("told.base_offset", "file", "last", "told")).alias("end")
     )
-    txns = logs.selectExpr(*_LOG, "losses AS all_losses", "inline(txns)")
+    told_of = logs.selectExpr(*_LOG, "losses AS all_losses", "inline(txns)")
+    txns = told_of.where("producer_id >= 0")
+    forgotten = told_of.where("producer_id = -1").selectExpr(*_LOG, "shiftleft(bigint(epoch), 32) + sequence AS id_max")
     counts = files.groupBy(*_LOG).agg(sql.sum("records").alias("live_records"))
     whole = logs.join(counts, _LOG, "left").select(
         *_LOG,
         (sql.coalesce("live_records", sql.lit(0)) == sql.col("high_watermark")).alias("is_whole"),
         sql.col("losses").alias("losses_of_log"),
     )
-    both = ends.join(txns, [*_LOG, "producer_id"], "full").join(whole, _LOG)
+    both = ends.join(txns, [*_LOG, "producer_id"], "full").join(whole, _LOG).join(forgotten, _LOG, "left")
     done = sql.shiftleft(sql.col("epoch").cast("bigint"), 32) + sql.col("sequence")
     expected = sql.shiftleft(sql.col("end.last.epoch").cast("bigint"), 32) + sql.col("end.last.sequence")
     has_holes = sql.col("end.told.may_have_holes") | (sql.col("losses_of_log") > sql.col("end.told.losses"))
-    is_foreign = sql.col("epoch").isNull() & ~sql.col("end.told.is_ours")
+    is_forgotten = sql.col("producer_id") <= sql.coalesce("id_max", sql.lit(-1))
+    may_be_missing = sql.col("epoch").isNull() & (~sql.col("end.told.is_ours") | is_forgotten)
     is_wrong = ~done.eqNullSafe(expected) & ~sql.coalesce((done > expected) & has_holes, sql.lit(False))
     app = sql.format_string(
         "txn bus/%d at epoch %d and sequence %d", "producer_id", "end.last.epoch", "end.last.sequence"
@@ -259,7 +262,7 @@ def progress_breaches(logs: DataFrame, producers: DataFrame, files: DataFrame) -
         named,
         [
             _breach(
-                sql.col("end").isNotNull() & is_wrong & ~is_foreign,
+                sql.col("end").isNotNull() & is_wrong & ~may_be_missing,
                 promise,
                 app,
                 sql.when(has_txn, told).otherwise(sql.lit("none")),

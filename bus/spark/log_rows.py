@@ -21,6 +21,7 @@ from bus.storage_delta.actions import nullable_type
 from bus.storage_delta.inspection import open_data_file
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.log_replay import (
+    FORGOTTEN_APP,
     PRODUCER_APPS,
     AddedFile,
     ReplayedTable,
@@ -156,8 +157,11 @@ def _spans(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def _progress(table: ReplayedTable) -> list[tuple[int, int, int]]:
+    """Producer, epoch and last sequence of each. What was forgotten is told of producer -1, halved in the same way."""
     producers = ((app_id.removeprefix(PRODUCER_APPS), done) for app_id, done in table.txns.items())
-    return [(int(named), done >> 32, done & 0xFFFFFFFF) for named, done in producers if named.isdigit()]
+    ends = [(int(named), done >> 32, done & 0xFFFFFFFF) for named, done in producers if named.isdigit()]
+    forgotten = table.txns.get(FORGOTTEN_APP)
+    return ends if forgotten is None else [*ends, (-1, forgotten >> 32, forgotten & 0xFFFFFFFF)]
 
 
 def _decode_file(root: str, topic: str, number: int, name: str) -> Iterator[tuple[Any, ...]]:

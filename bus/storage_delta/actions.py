@@ -12,7 +12,8 @@ before there were producers have the six numbers alone. A file whose rows were r
 has the tag `bus.ages` (tombstone_ages.py). `bus.crc32` has the checksums of its bytes (file_sums.py). Two more `txn`
 actions are there once they are needed: `bus/compacted`,
 offsets below it may be missing, and `bus/log_start`, offsets below it are gone for every reader of the log. A repair
-that had to give records up leaves `bus/lost/<first offset>`: from there up to its version, no record is left.
+that had to give records up leaves `bus/lost/<first offset>`: from there up to its version, no record is left. And
+`bus/forgotten` is the largest id of a producer that was idle for so long that checkpoints need not name it any more.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ HIGH_WATERMARK_APP = "bus/high_watermark"
 LEADER_EPOCH_APP = "bus/leader_epoch"
 COMPACTED_APP = "bus/compacted"
 LOG_START_APP = "bus/log_start"
+FORGOTTEN_APP = "bus/forgotten"
 _LOST_APP = re.compile(r"bus/lost/(\d+)")
 _PRODUCER_APP = re.compile(r"bus/(\d+)")
 FILE_TAG = "bus.file"
@@ -249,18 +251,22 @@ def encode_append(
     now_ms: int,
     txn_id: str,
     incarnation: str = "",
+    forgotten_id_max: int | None = None,
 ) -> bytes:
-    """An append as a version file. Written by hand, since every acknowledged record waits for it.
+    """An append as a version file. Written by hand, since every acknowledged record waits for it. `forgotten_id_max`:
+    where it has grown.
 
     No value in here needs escaping but the statistics, which are JSON within JSON.
     """
     lines = [
         f'{{"commitInfo":{{"timestamp":{now_ms},"operation":"WRITE","operationParameters":{{"mode":"Append"}},'
         f'"isBlindAppend":true,"engineInfo":"{ENGINE_INFO}","txnId":"{txn_id}","leaderEpoch":{leader_epoch},'
-        f'"incarnation":"{incarnation}","actionCount":{4 + len(producers)}}}}}\n',
+        f'"incarnation":"{incarnation}","actionCount":{4 + len(producers) + (forgotten_id_max is not None)}}}}}\n',
         _encode_txn(HIGH_WATERMARK_APP, file.next_offset, now_ms),
         _encode_txn(LEADER_EPOCH_APP, leader_epoch, now_ms),
     ]
+    if forgotten_id_max is not None:
+        lines.append(_encode_txn(FORGOTTEN_APP, forgotten_id_max, now_ms))
     for progress in producers:
         assert progress.last_sequence >= 0, f"producer {progress.producer_id} has sequence {progress.last_sequence}"
         done = progress.producer_epoch << 32 | progress.last_sequence
@@ -534,6 +540,18 @@ def decode_producers(txns: Mapping[str, Txn]) -> dict[int, ProducerProgress]:
                 producer_id, txn.version >> 32, txn.version & 0xFFFFFFFF, txn.updated_ms
             )
     return producers
+
+
+def forgotten_id_max_of(txns: Mapping[str, Txn]) -> int:
+    """-1 if no producer was ever forgotten."""
+    return txns[FORGOTTEN_APP].version if FORGOTTEN_APP in txns else -1
+
+
+def is_forgotten(app_id: str, txns: Mapping[str, Txn]) -> bool:
+    """Whether `app_id` is of a producer that a table with `txns` need not name any more: one that it does not name may
+    be an older one that is back."""
+    match = _PRODUCER_APP.fullmatch(app_id)
+    return match is not None and int(match[1]) <= forgotten_id_max_of(txns)
 
 
 def lost_app(first_offset: int) -> str:

@@ -8,7 +8,7 @@ times what is live: whoever cleans up does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
@@ -28,7 +28,6 @@ from bus.storage_delta.actions import (
     Txn,
     decode_metadata,
     decode_protocol,
-    decode_txn,
     is_telling,
     make_add,
 )
@@ -86,20 +85,17 @@ def decode_checkpoint(version: int, data: bytes) -> CheckpointContent:
 class CheckpointSummary:
     action_count: int
     paths: frozenset[str]  # of the live files
-    txns: Mapping[str, int]  # how far each application has come
+    txns: Mapping[str, Txn]
 
 
 def summarize_checkpoint(data: bytes) -> CheckpointSummary:
     """Enough to judge a new checkpoint by, at a fraction of the cost of decoding it. Raises `MalformedCheckpoint`."""
     try:
-        table = TRIALS.open_bytes(data).read(["add.path", "txn.appId", "txn.version"])
-        txns = _rows_of(table, "txn")
+        table = TRIALS.open_bytes(data).read(["add.path", "txn"])
         return CheckpointSummary(
             action_count=table.num_rows,
             paths=frozenset(map(unquote, _rows_of(table, "add").field("path").to_pylist())),
-            txns=dict(zip(txns.field("appId").to_pylist(), txns.field("version").to_pylist(), strict=True))
-            if len(txns)
-            else {},
+            txns=_txns(table),
         )
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
@@ -127,22 +123,33 @@ def decode_txns(data: bytes) -> dict[str, Txn]:
 
 
 def _txns(table: pa.Table) -> dict[str, Txn]:
-    return {txn["appId"]: decode_txn(txn) for txn in _rows(table, "txn")}
+    """By whole columns: there may be one for each of very many producers."""
+    txns = _rows_of(table, "txn")
+    if not len(txns):
+        return {}
+    has_times = txns.type.get_field_index("lastUpdated") >= 0
+    times = txns.field("lastUpdated").fill_null(0).to_pylist() if has_times else [0] * len(txns)
+    columns = zip(txns.field("appId").to_pylist(), txns.field("version").to_pylist(), times, strict=True)
+    return {app_id: Txn(version, updated_ms) for app_id, version, updated_ms in columns}
 
 
-def without_removed(data: bytes, find_present: Callable[[], Container[str]]) -> bytes:
-    """The checkpoint without its `remove` actions for files that are not there any more; the very same bytes if there
-    are none. Asks what is there if it names any. Raises `MalformedCheckpoint`."""
+def thin_checkpoint(data: bytes, find_present: Callable[[], Container[str]], forgotten: Collection[str] = ()) -> bytes:
+    """The checkpoint without its `remove` actions for files that are not there any more, and without the `txn` actions
+    of `forgotten`; the very same bytes if there are none. Asks what is there if it names any removed file. Raises
+    `MalformedCheckpoint`."""
     removed = decode_removed(data)
     present = find_present() if removed else ()
     gone = [path for path in removed if path not in present]
-    if not gone:
+    if not gone and not forgotten:
         return data
     try:
         table = TRIALS.open_bytes(data).read()
-        paths = pc.struct_field(table.column("remove"), "path")  # null where the action is another
+        # Null where the action is another.
+        paths, apps = pc.struct_field(table.column("remove"), "path"), pc.struct_field(table.column("txn"), "appId")
         encoded = pa.array([*gone, *map(quote, gone)], pa.string())
-        kept = table.filter(pc.invert(pc.is_in(paths, value_set=encoded)))
+        is_gone = pc.is_in(paths, value_set=encoded)
+        is_forgotten = pc.is_in(apps, value_set=pa.array(forgotten, pa.string()))
+        kept = table.filter(pc.invert(pc.or_(is_gone, is_forgotten)))
         sink = pa.BufferOutputStream()
         pq.write_table(kept, sink, use_dictionary=False, store_schema=False)
         data = bytes(sink.getvalue())

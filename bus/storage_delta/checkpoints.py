@@ -22,15 +22,17 @@ from bus.storage_delta.actions import (
     LOG_FOLDER,
     Commit,
     MalformedCommit,
+    Txn,
     checkpoint_name,
     decode_commit,
+    is_forgotten,
     version_name,
 )
 from bus.storage_delta.checkpoint_files import (
     CheckpointSummary,
     MalformedCheckpoint,
     summarize_checkpoint,
-    without_removed,
+    thin_checkpoint,
 )
 from bus.storage_delta.checkpoint_hint import encode_hint
 from bus.storage_delta.store import ObjectStore
@@ -63,17 +65,22 @@ def write_checkpoint(
     version: int,
     base_version: int,
     paths: Iterable[str],
+    idle_since_ms: int = 0,
     check_commit: Callable[[Commit], None] = lambda commit: None,
 ) -> None:
     """Checkpoint `version`, whose live files are `paths`; `base_version` is that of a whole checkpoint before it, -1 if
-    there is none. `check_commit` is called with each version since then, and may raise. Raises `StorageFault`; then the
+    there is none. Producers that were idle since `idle_since_ms` are left out if the log says that such were forgotten.
+    `check_commit` is called with each version since then, and may raise. Raises `StorageFault`; then the
     table is as before."""
     log_folder, name = f"{folder}/{LOG_FOLDER}", checkpoint_name(version)
     key = f"{log_folder}/{name}"
     try:
         tail = _read_tail(store, log_folder, base_version, version)
         txns = _txns_of(tail, check_commit)
-        data = without_removed(_encode_checkpoint(log_folder, tail, version), lambda: _list_names(store, folder))
+        idle = [name for name, txn in txns.items() if txn.updated_ms < idle_since_ms and is_forgotten(name, txns)]
+        data = thin_checkpoint(_encode_checkpoint(log_folder, tail, version), lambda: _list_names(store, folder), idle)
+        for name in idle:
+            del txns[name]
         store.put(key, data)
         if (found := store.get(key)) != data:
             raise MalformedCheckpoint(f"expected the {len(data)} bytes that were written, found {len(found)} others")
@@ -99,7 +106,12 @@ def is_true(store: ObjectStore, log_folder: str, version: int, *, base_version: 
     try:
         tail = _read_tail(store, log_folder, base_version, version)
         found = summarize_checkpoint(store.get(f"{log_folder}/{checkpoint_name(version)}"))
-        _check(found, _paths_of(tail), _txns_of(tail))
+        txns = {
+            name: txn
+            for name, txn in _txns_of(tail).items()
+            if name in found.txns or not is_forgotten(name, found.txns)
+        }
+        _check(found, _paths_of(tail), txns)
     except (MalformedCheckpoint, MalformedCommit):
         return False
     return True
@@ -126,13 +138,13 @@ def _read_tail(store: ObjectStore, log_folder: str, base_version: int, version: 
     )
 
 
-def _txns_of(tail: _Tail, check_commit: Callable[[Commit], None] = lambda commit: None) -> dict[str, int]:
+def _txns_of(tail: _Tail, check_commit: Callable[[Commit], None] = lambda commit: None) -> dict[str, Txn]:
     """What the `txn` actions add up to. Raises `MalformedCommit`, `MalformedCheckpoint`."""
     txns = {} if tail.base is None else dict(summarize_checkpoint(tail.base[1]).txns)
     for version, data in tail.commits:
         commit = decode_commit(version, data)
         check_commit(commit)
-        txns.update((name, txn.version) for name, txn in commit.txns.items())
+        txns.update(commit.txns)
     return txns
 
 
@@ -171,7 +183,7 @@ def _encode_checkpoint(log_folder: str, tail: _Tail, version: int) -> bytes:
         raise StorageFault(str(error)) from error
 
 
-def _check(found: CheckpointSummary, paths: frozenset[str], txns: Mapping[str, int]) -> None:
+def _check(found: CheckpointSummary, paths: frozenset[str], txns: Mapping[str, Txn]) -> None:
     """A checkpoint that does not say what the versions say must not stay. Raises `MalformedCheckpoint`."""
     if found.paths != paths:
         raise MalformedCheckpoint(f"expected {len(paths)} live files, found {len(found.paths)} or other ones")

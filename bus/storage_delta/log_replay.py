@@ -28,6 +28,7 @@ HIGH_WATERMARK_APP = "bus/high_watermark"
 LEADER_EPOCH_APP = "bus/leader_epoch"
 COMPACTED_APP = "bus/compacted"
 LOG_START_APP = "bus/log_start"
+FORGOTTEN_APP = "bus/forgotten"  # the largest id of a producer that checkpoints need not name any more
 FILE_TAG = "bus.file"
 LEVEL_TAG = "bus.level"
 SUMS_TAG = "bus.crc32"
@@ -48,6 +49,12 @@ _ACTIONS = ("add", "remove", "txn", "metaData", "protocol", "domainMetadata")
 def producer_app(producer_id: int) -> str:
     """The `appId` of an idempotent producer's `txn`."""
     return f"{PRODUCER_APPS}{producer_id}"
+
+
+def is_forgotten(app_id: str, txns: Mapping[str, int]) -> bool:
+    """Whether a table with `txns` need not name the producer of `app_id`."""
+    named = app_id.removeprefix(PRODUCER_APPS)
+    return named.isdigit() and int(named) <= txns.get(FORGOTTEN_APP, -1)
 
 
 class Unreadable(ValueError):

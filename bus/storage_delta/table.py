@@ -50,6 +50,7 @@ from bus.storage_delta.actions import (
     encode_fence,
     encode_removal,
     encode_swap,
+    forgotten_id_max_of,
     version_name,
 )
 from bus.storage_delta.commit import commit_version, is_rival
@@ -128,7 +129,8 @@ class DeltaPartitionTable:
         self._commits_begun = 0
         self._last_committed = -1  # which of the commits begun was the last one that succeeded
         self._listed: dict[str, int] = {}  # possible orphans -> how many commits had begun when they were seen
-        self._forgotten_id_max = -1
+        self._forgotten_id_max = self._told_forgotten_id_max = -1  # as memory knows it; as the log says
+        self._idle_since_ms = 0  # producers that were idle since then are forgotten
         self._under_way = FilesUnderWay()
         self._compaction = KeyCompaction(store, folder, self._reader.data, self._schema, under_way=self._under_way)
         self._rolling = Rolling(store, folder, self._reader.data, self._schema, under_way=self._under_way)
@@ -175,6 +177,7 @@ class DeltaPartitionTable:
         encoded = encode_data_file(batches, self._schema, name_suffix=txn_id, compression=compression)
         version = state.version + 1
         file = replace(encoded.file, committed_ms=now_ms)
+        forgotten_id_max = self._forgotten_id_max
         data = encode_append(
             file,
             stats=encoded.stats,
@@ -183,6 +186,7 @@ class DeltaPartitionTable:
             now_ms=now_ms,
             txn_id=txn_id,
             incarnation=self._incarnation,
+            forgotten_id_max=forgotten_id_max if forgotten_id_max > self._told_forgotten_id_max else None,
         )
         self._under_way.add(file.path)
         try:
@@ -194,6 +198,7 @@ class DeltaPartitionTable:
         if isinstance(outcome, Committed):
             self._reader.view = self._reader.view.appended(file, leader_epoch)
             self._under_way.settle([file.path])
+            self._told_forgotten_id_max = max(self._told_forgotten_id_max, forgotten_id_max)
             for progress in producers:
                 self._producers[progress.producer_id] = replace(progress, updated_ms=now_ms)
         return outcome
@@ -330,7 +335,10 @@ class DeltaPartitionTable:
         self._loaded_version = snapshot.version
         self._checkpoint_version = snapshot.checkpoint_version
         self._producers = decode_producers(snapshot.txns)
-        self._forgotten_id_max = max([self._forgotten_id_max, *map(_unnamed_id_max, snapshot.files)])
+        self._told_forgotten_id_max = forgotten_id_max_of(snapshot.txns)
+        self._forgotten_id_max = max(
+            [self._forgotten_id_max, self._told_forgotten_id_max, *map(_unnamed_id_max, snapshot.files)]
+        )
         self._removed = dict(snapshot.removed)
 
     def read(self, offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
@@ -347,6 +355,7 @@ class DeltaPartitionTable:
         for producer_id in idle:
             del self._producers[producer_id]
         self._forgotten_id_max = max([self._forgotten_id_max, *idle])
+        self._idle_since_ms = max(self._idle_since_ms, updated_before_ms)
         return self._forgotten_id_max
 
     def match_producer(self, batch: RecordBatch) -> ProducerMatch:
@@ -635,6 +644,7 @@ class DeltaPartitionTable:
                     version=version,
                     base_version=self._checkpoint_version,
                     paths=[file.path for file in view.live_files],
+                    idle_since_ms=self._idle_since_ms,
                     check_commit=self._check_commit,
                 )
             finally:

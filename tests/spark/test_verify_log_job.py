@@ -245,6 +245,14 @@ def test_the_log_tells_where_producers_ended(spark: SparkSession) -> None:
         bench.expect(promises.progress_breaches(logs, bench.producers, bench.files), *expected[:count])
 
 
+def test_the_log_need_not_name_producers_that_were_forgotten(spark: SparkSession) -> None:
+    rows = producer_rows(("f", 0, 0, 0), producer_id=8) + producer_rows(("f", 1, 0, 0), producer_id=9)
+    bench = Bench(spark, [told(0, 1)], rows)
+    logs = spark.createDataFrame([("t", 0, 1, 2, 0, [], [(-1, 0, 8)], [])], LOGS_SCHEMA)
+    expected = ("the log tells where producers ended", "f", "txn bus/9 at epoch 0 and sequence 0", "none")
+    bench.expect(promises.progress_breaches(logs, bench.producers, bench.files), expected)
+
+
 def test_a_txn_may_be_ahead_of_records_that_compaction_or_a_loss_took(spark: SparkSession) -> None:
     rows = producer_rows(("f", 0, 0, 4)) + producer_rows(("g", 5, 0, 4), producer_id=8)
     bench = Bench(spark, [told(0, 1, may_have_holes=True), told(5, 5, file="g", losses=0)], rows)

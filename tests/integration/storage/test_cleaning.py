@@ -276,7 +276,7 @@ def test_a_checkpoint_that_lacks_a_txn_is_not_kept(bench: Bench, monkeypatch: py
     bench.append(*range(3))
     made = checkpoints._encode_checkpoint
     monkeypatch.setattr(checkpoints, "_encode_checkpoint", lambda *args: without_txn(made(*args), "bus/high_watermark"))
-    with pytest.raises(StorageFault, match="bus/high_watermark at 3, found"):
+    with pytest.raises(StorageFault, match="bus/high_watermark at Txn"):
         bench.table.write_checkpoint()
     assert list(bench.folder.glob("_delta_log/*checkpoint*")) == []
 

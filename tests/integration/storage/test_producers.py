@@ -255,6 +255,72 @@ def test_idle_producers_are_forgotten_and_come_back_with_the_log(
     assert table.forget_producers(updated_before_ms=0) == 9
 
 
+def checkpointed_producers(url: str, version: int) -> set[str]:
+    table = pq.read_table(f"{url}/_delta_log/{version:020d}.checkpoint.parquet", columns=["txn"])
+    return {txn["appId"] for txn in table.column("txn").to_pylist() if txn is not None}
+
+
+OWN_TXNS = {"bus/high_watermark", "bus/leader_epoch", "bus/forgotten"}
+
+
+def test_producers_that_were_idle_for_too_long_leave_the_checkpoints_and_their_rows_still_tell(
+    table: DeltaPartitionTable, storage: DeltaStorage, url: str
+) -> None:
+    """A million short-lived producers are not in every opening."""
+    for producer_id in range(20):
+        append(table, stamped(producer_id, 0, 3), now_ms=1_000 + producer_id)
+    assert table.forget_producers(updated_before_ms=1_018) == 17
+    append(table, stamped(50, 0, 1), now_ms=2_000)
+    table.write_checkpoint()
+    assert checkpointed_producers(url, table.state.version) == OWN_TXNS | {"bus/18", "bus/19", "bus/50"}
+    for _ in range(2):  # from this process's checkpoint, and from one that was made of that
+        opened = storage.open_partition(PARTITION, topic_id="id")
+        assert set(opened.producer_progress) == {18, 19, 50}
+        assert opened.forget_producers(updated_before_ms=0) == 17  # a lower id that is unknown may be back
+        assert opened.find_last_sequence(4) == ProducerProgress(4, 0, 2)
+        check_match(opened.match_producer(stamped(4, 0, 3)), stamped(4, 0, 3), [12, 13, 14])
+        append(opened, stamped(50, opened.producer_progress[50].last_sequence + 1, 1), now_ms=3_000)
+        opened.write_checkpoint()
+    store = LocalStore(url.removesuffix(f"/{folder_of(PARTITION)}"))
+    assert verify_partition(store, PARTITION, topic_id="id").breaches == []
+
+
+def test_a_forgotten_producer_that_is_back_is_named_again(
+    table: DeltaPartitionTable, storage: DeltaStorage, url: str
+) -> None:
+    append(table, stamped(3, 0, 2), now_ms=1_000)
+    append(table, stamped(4, 0, 2), now_ms=1_000)
+    table.forget_producers(updated_before_ms=1_001)
+    append(table, stamped(3, 2, 1), now_ms=5_000)
+    table.write_checkpoint()
+    assert checkpointed_producers(url, table.state.version) == OWN_TXNS | {"bus/3"}
+    opened = storage.open_partition(PARTITION, topic_id="id")
+    assert opened.producer_progress[3].last_sequence == 2
+    assert opened.forget_producers(updated_before_ms=0) == 4
+
+
+def test_no_checkpoint_leaves_a_producer_out_before_the_log_says_that_it_was_forgotten(
+    table: DeltaPartitionTable, url: str
+) -> None:
+    append(table, stamped(3, 0, 2), now_ms=1_000)
+    table.forget_producers(updated_before_ms=1_001)
+    table.write_checkpoint()
+    assert "bus/3" in checkpointed_producers(url, table.state.version)
+
+
+def test_a_root_of_an_earlier_bus_forgets_too(table: DeltaPartitionTable, storage: DeltaStorage, url: str) -> None:
+    """Its checkpoint names every producer there ever was, and says of none that it was forgotten."""
+    for producer_id in range(5):
+        append(table, stamped(producer_id, 0, 1), now_ms=1_000)
+    table.write_checkpoint()
+    opened = storage.open_partition(PARTITION, topic_id="id")
+    assert len(opened.producer_progress) == 5
+    opened.forget_producers(updated_before_ms=2_000)
+    append(opened, stamped(9, 0, 1), now_ms=3_000)
+    opened.write_checkpoint()
+    assert checkpointed_producers(url, opened.state.version) == OWN_TXNS | {"bus/9"}
+
+
 def test_a_producer_that_another_engine_brought_without_a_txn_counts_as_forgotten(
     table: DeltaPartitionTable, storage: DeltaStorage, url: str
 ) -> None:
