@@ -296,8 +296,8 @@ _BROKER_KEYS = (
     _key(
         "producer.id.expiration.ms",
         ConfigType.INT,
-        "How long a partition keeps an idle idempotent producer in memory and checkpoints; later, its rows decide about "
-        "its repeats.",
+        "How long a partition keeps an idle idempotent producer in memory and in checkpoints; later, its rows decide "
+        "about its repeats.",
         Between(1),
     ),
     _key(
