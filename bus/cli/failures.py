@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import click
 
+from bus.cli.colors import styled
 from bus.config_keys import ConfigError
 from bus.errors import BusError, ErrorCode, StorageFault
 
@@ -34,11 +35,12 @@ class Failure(click.ClickException):
     exit_code = EXIT_FAILURE
 
     def show(self, file: IO[Any] | None = None) -> None:
-        _write_error(self.message)
+        write_error(self.message)
 
 
-def _write_error(message: str) -> None:
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
+def write_error(message: str) -> None:
+    """`error: message` on standard error."""
+    click.echo(f"{styled('error:', sys.stderr, fg='red', bold=True)} {message}", err=True)
 
 
 def report_failure(error: click.ClickException | click.Abort | BrokenPipeError) -> int:
@@ -56,7 +58,7 @@ def report_failure(error: click.ClickException | click.Abort | BrokenPipeError) 
         drop_output()
         return error.exit_code
     message = error.format_message()
-    _write_error(message[:1].lower() + message[1:])
+    write_error(message[:1].lower() + message[1:])
     if error.ctx is not None:
         click.echo(f"see: {error.ctx.command_path} --help", err=True)
     return error.exit_code

@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 import click
 
+from bus.cli.colors import styled
+
 LISTING_FORMATS = ("table", "json", "csv")
 _GAP = "  "
 _CHUNK_ROWS = 1_000
@@ -60,7 +62,7 @@ def write_listing(
         case "csv":
             _write_csv([column.name for column in columns], rows)
         case _:
-            _write_table(columns, rows, may_expand=may_expand)
+            click.echo(table_text(columns, rows, may_expand=may_expand))
 
 
 def write_json(items: Iterable[Any]) -> None:
@@ -86,7 +88,7 @@ def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
         yield chunk
 
 
-def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, may_expand: bool) -> None:
+def table_text(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, may_expand: bool = False) -> str:
     """Columns side by side. A line that is too long for a terminal goes on in the next one: nothing is cut off."""
     from rich.cells import cell_len
 
@@ -95,8 +97,7 @@ def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, ma
     widths = [max(map(cell_len, cells)) for cells in zip(titles, *texts, strict=True)]
     is_too_wide = sum(widths) + len(_GAP) * (len(widths) - 1) > shutil.get_terminal_size((100, 24)).columns
     if may_expand and texts and is_too_wide and sys.stdout.isatty():
-        _write_expanded(titles, texts)
-        return
+        return _expanded_text(titles, texts)
     is_right = [column.is_number or column.is_bytes for column in columns]
 
     def line(cells: Sequence[str]) -> str:
@@ -106,16 +107,21 @@ def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, ma
             parts.append(padding + cell if right else cell + padding)
         return _GAP.join(parts).rstrip()
 
-    click.echo("\n".join([click.style(line(titles), bold=True), *map(line, texts)]))
+    return "\n".join([_title(line(titles)), *map(line, texts)])
 
 
-def _write_expanded(titles: Sequence[str], texts: Sequence[Sequence[str]]) -> None:
+def _expanded_text(titles: Sequence[str], texts: Sequence[Sequence[str]]) -> str:
     """One cell a line, for rows that would not fit side by side."""
     width = max(map(len, titles))
+    lines = []
     for number, cells in enumerate(texts, start=1):
-        click.secho(f"-- row {number}", bold=True)
-        for title, cell in zip(titles, cells, strict=True):
-            click.echo(f"{title:<{width}}{_GAP}{cell}")
+        lines.append(_title(f"-- row {number}"))
+        lines += [f"{title:<{width}}{_GAP}{cell}" for title, cell in zip(titles, cells, strict=True)]
+    return "\n".join(lines)
+
+
+def _title(text: str) -> str:
+    return styled(text, sys.stdout, bold=True)
 
 
 def cell_text(column: Column, cell: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pyarrow as pa
 from bus.cli.sql_spark_check import check_calls, check_reads_only
 from bus.point_in_time import Bound
 from bus.sql import SqlError
-from bus.sql.connection import check_topic_of
+from bus.sql.connection import check_topic_of, suggestions
 from bus.sql.read_only import NotReadOnly
 from bus.sql.statement import AmbiguousName, quote_name, topics_named, views_named
 from bus.system_views import VIEW_NAMES, VIEW_SCHEMA
@@ -72,14 +72,16 @@ def run_statement(
     except NotReadOnly as error:
         raise SqlError(str(error)) from None
     except PySparkException as error:
-        raise SqlError(_plain(error, topics, [*VIEW_NAMES, *sorted(view.name for view in views.values())])) from None
+        known = {"views": [*VIEW_NAMES, *sorted(view.name for view in views.values())], "topics": list(topics)}
+        raise SqlError(_plain(error, known)) from None
     finally:
         spark.stop()
 
 
-def _plain(error: PySparkException, topics: Iterable[str], views: Iterable[str]) -> str:
+def _plain(error: PySparkException, known: Mapping[str, Sequence[str]]) -> str:
     """The first line of Spark's message: behind it are its query plan and its Java stack."""
     message = str(error).strip().splitlines()[0].removesuffix(";")
     if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
-        return f"{message}\nviews: {', '.join(views)}\ntopics: {', '.join(topics) or 'none yet'}"
+        parameters = error.getMessageParameters() or {}
+        return message + suggestions(parameters.get("relationName", "").strip("`"), known)
     return message

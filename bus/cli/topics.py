@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bus.cli.colors import styled
 from bus.cli.delete_records import delete_records
 from bus.cli.failures import Failure
 from bus.cli.groups import BusGroup
@@ -249,7 +250,7 @@ def _write_config(entry: ConfigDescription) -> None:
     """The value, what else it could be, and below it the meaning; what was set for the topic stands out."""
     limits = f", {entry.valid_values}" if entry.valid_values else ""
     default = "" if entry.is_default else f", default {entry.default_value}"
-    value = click.style(f"{entry.name}={entry.value}", bold=not entry.is_default)
+    value = styled(f"{entry.name}={entry.value}", sys.stdout, bold=not entry.is_default)
     click.echo(f"  {value}  ({entry.type}{limits}{default})")
     width = shutil.get_terminal_size((100, 24)).columns
     click.echo(textwrap.fill(entry.documentation, width, initial_indent=" " * 6, subsequent_indent=" " * 6))

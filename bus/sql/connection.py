@@ -9,8 +9,9 @@ a lock: read_only.py judges statements, engine.py locks the engine.
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -22,8 +23,10 @@ from bus.json_views import JsonView
 from bus.json_views.select import DUCKDB, select_view
 from bus.point_in_time import Bound, bound_of, check_bound
 from bus.sql.engine import open_engine
+from bus.sql.interruption import run_interruptible
 from bus.sql.read_only import NotReadOnly, check_reads_only
-from bus.sql.statement import AmbiguousName, quote_name, quote_offset, tokens, topics_named, views_named
+from bus.sql.statement import AmbiguousName, quote_if_odd, quote_name, quote_offset, tokens, topics_named, views_named
+from bus.sql.values import python_values
 from bus.sql.views import create_view
 from bus.system_views import VIEW_NAMES, VIEW_SCHEMA, read_view
 from bus.table_snapshots import TableSnapshot, check_plain
@@ -33,6 +36,10 @@ from bus.topic_tables import TopicTables
 _Shown = tuple[list[TableSnapshot], list[int | None]]
 
 
+_MISSING_TABLE = re.compile(r"Table with name (\"[^\"]*\"|\S+) does not exist")
+_NAMES_MAX = 30  # in a message
+
+
 class SqlError(Exception):
     """A statement that cannot be answered: bad syntax, an unknown topic or column, a version that is not there."""
 
@@ -40,10 +47,17 @@ class SqlError(Exception):
 class Result:
     """The rows of one statement, computed while they are read; each row can be read once."""
 
-    def __init__(self, reader: pa.RecordBatchReader, session: object = None) -> None:
-        """`session` lives as long as there are rows to be read: some versions of the engine end one with the other."""
+    def __init__(
+        self,
+        reader: pa.RecordBatchReader,
+        session: duckdb.DuckDBPyConnection | None = None,
+        engine: duckdb.DuckDBPyConnection | None = None,
+    ) -> None:
+        """`session` and `engine` live as long as there are rows to be read: with them go the rows, and the folder for
+        what does not fit into memory. Without them the rows are there."""
         self._reader = reader
         self._session = session
+        self._engine = engine
 
     @property
     def columns(self) -> list[str]:
@@ -54,30 +68,33 @@ class Result:
         return self._reader.schema
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """What is left, a record batch at a time, so that memory stays small. Raises `SqlError`."""
+        """What is left, a record batch at a time, so that memory stays small. Raises `SqlError`, and on Ctrl-C, which
+        ends the statement, `KeyboardInterrupt`."""
         while True:
             try:
-                batch = self._reader.read_next_batch()
-            except StopIteration:
-                return
+                batch = self._read() if self._session is None else run_interruptible(self._session, self._read)
             except (duckdb.Error, pa.ArrowException, OSError) as error:
                 raise SqlError(_plain(error)) from None
+            if batch is None:
+                return
             yield batch
+
+    def _read(self) -> pa.RecordBatch | None:
+        return next(self._reader, None)
 
     def arrow(self) -> pa.Table:
         """What is left, as one table. Raises `SqlError`."""
         return pa.Table.from_batches(self.batches(), schema=self._reader.schema)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """What is left, as Python values: whole numbers of any width are int, timestamps are aware, in UTC.
-
-        Raises `SqlError`.
+        """What is left, as Python values: whole numbers of any width are int, timestamps are aware, in UTC; one outside
+        of the years 1 to 9999 is text. Raises `SqlError`.
         """
         return list(self)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         for batch in self.batches():
-            yield from zip(*(_python_values(column) for column in batch.columns), strict=True)
+            yield from zip(*(python_values(column) for column in batch.columns), strict=True)
 
 
 class Connection:
@@ -98,6 +115,13 @@ class Connection:
     def topics(self) -> list[str]:
         """Names of the topics as of now, internal ones included."""
         return list(self._tables.topics())
+
+    def tables(self) -> dict[str, list[str]]:
+        """What there is to select from as of now: `views`, those of JSON values last, and `topics`."""
+        return {
+            "views": [*VIEW_NAMES, *sorted(view.name for view in self._tables.cluster().views.values())],
+            "topics": self.topics,
+        }
 
     def sql(self, query: str, parameters: Sequence[Any] | None = None) -> Result:
         """Run one statement; `?` and `$1` stand for `parameters`. Raises `SqlError`.
@@ -122,8 +146,11 @@ class Connection:
             for name in views_named(query, VIEW_NAMES, VIEW_SCHEMA):
                 self._refresh_system_view(name, topics)
             self._refresh_json_views(query, topics)
-            relation = session.sql(statement, params=parameters)
-            return Result(pa.RecordBatchReader.from_stream(relation), (session, self._engine))
+
+            def run() -> pa.RecordBatchReader:
+                return pa.RecordBatchReader.from_stream(session.sql(statement, params=parameters))
+
+            return Result(run_interruptible(session, run), session, self._engine)
         except NotReadOnly as error:
             raise SqlError(str(error)) from None
         except AmbiguousName as error:
@@ -181,13 +208,14 @@ class Connection:
             del self._views[gone]
 
     def _hint(self, query: str, error: duckdb.Error) -> str:
-        topics = self.topics
-        if isinstance(error, duckdb.CatalogException) and re.search(r"Table .*does not exist", str(error)):
-            names = [*VIEW_NAMES, *sorted(view.name for view in self._tables.cluster().views.values())]
-            return f"\nviews: {', '.join(names)}\ntopics: {', '.join(topics) or 'none yet'}"
+        missing = _MISSING_TABLE.search(str(error))
+        if isinstance(error, duckdb.CatalogException) and missing is not None:
+            return suggestions(missing[1].strip('"'), self.tables())
         if isinstance(error, duckdb.ParserException):
             odd = [
-                name for name in topics if not name.isidentifier() and re.search(rf"(?<!\"){re.escape(name)}", query)
+                name
+                for name in self.topics
+                if not name.isidentifier() and re.search(rf"(?<!\"){re.escape(name)}", query)
             ]
             if odd:
                 return f'\nthe name of this topic is written in double quotes: "{odd[0]}"'
@@ -221,15 +249,26 @@ def check_topic_of(view: JsonView, topics: Container[str]) -> None:
         raise SqlError(f"view {view.name}: its topic {view.topic} is gone")
 
 
-def _python_values(column: pa.Array) -> list[Any]:
-    """The sum of an integer column is wider than any of Arrow's integers and comes as a decimal without fraction."""
-    values: list[Any] = column.to_pylist()
-    if pa.types.is_decimal(column.type) and column.type.scale == 0:
-        return [None if value is None else int(value) for value in values]
-    return values
+def suggestions(missing: str, tables: Mapping[str, Sequence[str]]) -> str:
+    """Lines for a statement that names a table that is not there: the nearest names, and all, as far as they fit."""
+    folded = {name.casefold(): name for names in tables.values() for name in names}
+    near = difflib.get_close_matches(missing.casefold().removeprefix(f"{VIEW_SCHEMA}."), folded, n=3, cutoff=0.6)
+    lines = [f"did you mean {' or '.join(quote_if_odd(folded[name]) for name in near)}?"] if near else []
+    for kind, names in tables.items():
+        more = f", and {len(names) - _NAMES_MAX} more: SHOW TABLES" if len(names) > _NAMES_MAX else ""
+        if names or kind == "topics":
+            lines.append(f"{kind}: {', '.join(names[:_NAMES_MAX]) or 'none yet'}{more}")
+    return "\n" + "\n".join(lines)
 
 
 def _plain(error: Exception) -> str:
     """The engine's message without what speaks of the machinery around it."""
-    lines = [line for line in str(error).splitlines() if 'Did you mean "sqlite_' not in line]
+    if isinstance(error, duckdb.PermissionException) and (
+        file := re.search('Cannot access file "([^"]*)"', str(error))
+    ):
+        return f"expected topics and views to read from, found the file {file[1]}"
+    # Its guesses are names of its own catalog.
+    lines = [
+        line for line in str(error).splitlines() if not line.startswith('Did you mean "') or "Function" in str(error)
+    ]
     return "\n".join(lines).strip()

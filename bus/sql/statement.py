@@ -91,6 +91,11 @@ def quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def quote_if_odd(name: str) -> str:
+    """As it is written in a statement: in double quotes if it is no plain word."""
+    return name if name.isidentifier() else quote_name(name)
+
+
 def quote_text(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
