@@ -10,11 +10,11 @@ There is no record-size-max: nobody looks at single records.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from bus.client.configs import ProducerConfig
+from bus.client.metric_windows import Tally, Window, per_second, rates
 
 Gauge = Callable[[float], float]  # of the time
 
@@ -78,90 +78,6 @@ class SentPart(Protocol):
     def size_bytes(self) -> int: ...
 
 
-class _Tally:
-    """Of rates only `total` is kept; `largest` means nothing while `count` is 0."""
-
-    __slots__ = ("count", "largest", "total")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total = 0.0
-        self.largest = 0.0
-
-    def add(self, value: float, count: int = 1) -> None:
-        self.count += count
-        self.total += value
-        if value > self.largest:
-            self.largest = value
-
-    @property
-    def average(self) -> float:
-        return self.total / self.count if self.count else math.nan
-
-    @property
-    def maximum(self) -> float:
-        return self.largest if self.count else math.nan
-
-
-class _Sample:
-    __slots__ = ("started_at", "tallies")
-
-    def __init__(self, names: Sequence[str], started_at: float) -> None:
-        self.started_at = started_at
-        self.tallies = {name: _Tally() for name in names}  # all of them now: a reader may be among them
-
-
-class _Window:
-    """The tallies of the recent past, in samples of `sample_s` seconds. A sample begins with its first event."""
-
-    __slots__ = ("_latest", "_names", "_sample_count", "_sample_s", "_started_at", "_state")
-
-    def __init__(self, names: Sequence[str], sample_s: float, sample_count: int) -> None:
-        self._names = names
-        self._sample_s = sample_s
-        self._sample_count = sample_count
-        self._started_at = -math.inf  # of the latest sample
-        self._latest: dict[str, _Tally] = {}
-        # The samples, and what those before them came to; replaced as a whole, so that readers see one state.
-        self._state: tuple[tuple[_Sample, ...], dict[str, float]] = ((), dict.fromkeys(names, 0.0))
-
-    def at(self, now: float) -> dict[str, _Tally]:
-        """The tallies to add to."""
-        if now - self._started_at >= self._sample_s:
-            self._begin_sample(now)
-        return self._latest
-
-    def _begin_sample(self, now: float) -> None:
-        samples, before = self._state
-        samples = (*samples, _Sample(self._names, now))
-        gone, kept = samples[: -self._sample_count], samples[-self._sample_count :]
-        if gone:
-            before = {name: total + sum(old.tallies[name].total for old in gone) for name, total in before.items()}
-        self._state = kept, before
-        self._latest, self._started_at = kept[-1].tallies, now
-
-    def total(self, name: str) -> float:
-        """Of all time."""
-        samples, before = self._state
-        return before[name] + sum(sample.tallies[name].total for sample in samples)
-
-    def merged(self, now: float) -> tuple[dict[str, _Tally], float]:
-        """The tallies of all samples together, and the seconds that a rate of them is over: never less than all
-        samples but one, so that the first event of an idle producer is no burst."""
-        oldest = now - self._sample_s * self._sample_count
-        recent = [sample for sample in self._state[0] if sample.started_at > oldest]
-        sums = {name: _Tally() for name in self._names}
-        for sample in recent:
-            for name, tally in sample.tallies.items():
-                into = sums[name]
-                into.count += tally.count
-                into.total += tally.total
-                into.largest = max(into.largest, tally.largest)
-        elapsed = now - recent[0].started_at if recent else 0.0
-        full = int(elapsed / self._sample_s)
-        return sums, elapsed + max(0, self._sample_count - 1 - full) * self._sample_s
-
-
 class ProducerMetrics:
     """`waiting_threads` is set by its owner, as are the gauges that only it can know."""
 
@@ -170,8 +86,8 @@ class ProducerMetrics:
         self._sample_s = config.metrics_sample_window_ms / 1000
         self._sample_count = config.metrics_num_samples
         self._delivery_timeout_s = config.delivery_timeout_ms / 1000
-        self._window = _Window(_NAMES, self._sample_s, self._sample_count)
-        self._topics: dict[str, _Window] = {}
+        self._window = Window(_NAMES, self._sample_s, self._sample_count)
+        self._topics: dict[str, Window] = {}
         self._gauges: dict[str, Gauge] = {}
         self._now = 0.0  # of the latest event
         self.waiting_threads = 0
@@ -242,10 +158,10 @@ class ProducerMetrics:
         """Somebody waited in vain."""
         self._window.at(now)["buffer-exhausted"].total += 1
 
-    def _of_topic(self, topic: str, now: float) -> dict[str, _Tally]:
+    def _of_topic(self, topic: str, now: float) -> dict[str, Tally]:
         window = self._topics.get(topic)
         if window is None:
-            window = self._topics[topic] = _Window(_TOPIC_NAMES, self._sample_s, self._sample_count)
+            window = self._topics[topic] = Window(_TOPIC_NAMES, self._sample_s, self._sample_count)
         return window.at(now)
 
     # ------------------------------------------------------------ reading
@@ -253,12 +169,12 @@ class ProducerMetrics:
     def snapshot(self, now: float) -> dict[str, float]:
         """Name -> value; an average or a maximum of nothing is NaN, as in Kafka."""
         tallies, seconds = self._window.merged(now)
-        values = _rates(_RATES, self._window, tallies, seconds)
+        values = rates(_RATES, self._window, tallies, seconds)
         for name in _SPREADS:
             values[f"{name}-avg"], values[f"{name}-max"] = tallies[name].average, tallies[name].maximum
         for name in _AVERAGES:
             values[f"{name}-avg"] = tallies[name].average
-        values["bufferpool-wait-ratio"] = _per_second(tallies[_WAIT].total, seconds)
+        values["bufferpool-wait-ratio"] = per_second(tallies[_WAIT].total, seconds)
         values["bufferpool-wait-time-ns-total"] = self._window.total(_WAIT) * 1e9
         values["buffer-total-bytes"] = float(self._pool.total_bytes)
         values["buffer-available-bytes"] = float(self._pool.available_bytes)
@@ -272,18 +188,6 @@ class ProducerMetrics:
         snapshots = {}
         for topic, window in self._topics.copy().items():
             tallies, seconds = window.merged(now)
-            snapshots[topic] = _rates(_TOPIC_RATES, window, tallies, seconds)
+            snapshots[topic] = rates(_TOPIC_RATES, window, tallies, seconds)
             snapshots[topic][_TOPIC_COMPRESSION] = tallies[_TOPIC_COMPRESSION].average
         return snapshots
-
-
-def _rates(names: Sequence[str], window: _Window, tallies: dict[str, _Tally], seconds: float) -> dict[str, float]:
-    values = {}
-    for name in names:
-        values[f"{name}-rate"] = _per_second(tallies[name].total, seconds)
-        values[f"{name}-total"] = window.total(name)
-    return values
-
-
-def _per_second(amount: float, seconds: float) -> float:
-    return amount / seconds if seconds > 0 else 0.0

@@ -1,0 +1,108 @@
+"""What clients count about themselves: rates, averages and maxima of the recent past, totals of all time.
+
+Guards one promise: a rate, an average or a maximum speaks of the recent past only: of metrics.num.samples windows of
+metrics.sample.window.ms each, the present one included; a total, of the client's whole life. Recording has no lock: its
+owner records under the one that it holds anyway. Reading is safe at any time, and may miss what is being recorded just
+then. Time comes in as seconds of one clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+class Tally:
+    """Of rates only `total` is kept; `largest` means nothing while `count` is 0."""
+
+    __slots__ = ("count", "largest", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self.largest = 0.0
+
+    def add(self, value: float, count: int = 1) -> None:
+        self.count += count
+        self.total += value
+        if value > self.largest:
+            self.largest = value
+
+    @property
+    def average(self) -> float:
+        return self.total / self.count if self.count else math.nan
+
+    @property
+    def maximum(self) -> float:
+        return self.largest if self.count else math.nan
+
+
+class _Sample:
+    __slots__ = ("started_at", "tallies")
+
+    def __init__(self, names: Sequence[str], started_at: float) -> None:
+        self.started_at = started_at
+        self.tallies = {name: Tally() for name in names}  # all of them now: a reader may be among them
+
+
+class Window:
+    """The tallies of the recent past, in samples of `sample_s` seconds. A sample begins with its first event."""
+
+    __slots__ = ("_latest", "_names", "_sample_count", "_sample_s", "_started_at", "_state")
+
+    def __init__(self, names: Sequence[str], sample_s: float, sample_count: int) -> None:
+        self._names = names
+        self._sample_s = sample_s
+        self._sample_count = sample_count
+        self._started_at = -math.inf  # of the latest sample
+        self._latest: dict[str, Tally] = {}
+        # The samples, and what those before them came to; replaced as a whole, so that readers see one state.
+        self._state: tuple[tuple[_Sample, ...], dict[str, float]] = ((), dict.fromkeys(names, 0.0))
+
+    def at(self, now: float) -> dict[str, Tally]:
+        """The tallies to add to."""
+        if now - self._started_at >= self._sample_s:
+            self._begin_sample(now)
+        return self._latest
+
+    def _begin_sample(self, now: float) -> None:
+        samples, before = self._state
+        samples = (*samples, _Sample(self._names, now))
+        gone, kept = samples[: -self._sample_count], samples[-self._sample_count :]
+        if gone:
+            before = {name: total + sum(old.tallies[name].total for old in gone) for name, total in before.items()}
+        self._state = kept, before
+        self._latest, self._started_at = kept[-1].tallies, now
+
+    def total(self, name: str) -> float:
+        """Of all time."""
+        samples, before = self._state
+        return before[name] + sum(sample.tallies[name].total for sample in samples)
+
+    def merged(self, now: float) -> tuple[dict[str, Tally], float]:
+        """The tallies of all samples together, and the seconds that a rate of them is over: never less than all
+        samples but one, so that the first event of an idle producer is no burst."""
+        oldest = now - self._sample_s * self._sample_count
+        recent = [sample for sample in self._state[0] if sample.started_at > oldest]
+        sums = {name: Tally() for name in self._names}
+        for sample in recent:
+            for name, tally in sample.tallies.items():
+                into = sums[name]
+                into.count += tally.count
+                into.total += tally.total
+                into.largest = max(into.largest, tally.largest)
+        elapsed = now - recent[0].started_at if recent else 0.0
+        full = int(elapsed / self._sample_s)
+        return sums, elapsed + max(0, self._sample_count - 1 - full) * self._sample_s
+
+
+def rates(names: Sequence[str], window: Window, tallies: dict[str, Tally], seconds: float) -> dict[str, float]:
+    values = {}
+    for name in names:
+        values[f"{name}-rate"] = per_second(tallies[name].total, seconds)
+        values[f"{name}-total"] = window.total(name)
+    return values
+
+
+def per_second(amount: float, seconds: float) -> float:
+    return amount / seconds if seconds > 0 else 0.0
