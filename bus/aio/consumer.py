@@ -310,6 +310,12 @@ class Consumer:
     def metrics(self) -> Mapping[str, float]:
         return self._blocking.metrics()
 
+    def topic_metrics(self) -> Mapping[str, Mapping[str, float]]:
+        return self._blocking.topic_metrics()
+
+    def partition_metrics(self) -> Mapping[TopicPartition, Mapping[str, float]]:
+        return self._blocking.partition_metrics()
+
     # ------------------------------------------------------------ the end
 
     async def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:

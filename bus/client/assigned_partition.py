@@ -29,6 +29,7 @@ class AssignedPartition:
         self.leader_epoch = -1
         self.read_epoch = -1  # leader epoch of the last batch that was opened
         self.high_watermark: int | None = None
+        self.log_start = 0
         self.error: BusError | None = None  # for the next poll
         self.retry_at = 0.0
         self.failures = 0

@@ -8,7 +8,6 @@ the caller's thread, inside poll; fetching ahead and heartbeats happen beside it
 from __future__ import annotations
 
 import logging
-import math
 import re
 import sys
 import threading
@@ -35,7 +34,6 @@ from bus.client.assigned_partition import AssignedPartition
 from bus.client.cluster import Cluster
 from bus.client.configs import MISSING, ConsumerConfig, parse_addresses, parse_config
 from bus.client.consumer_interceptors import ConsumerInterceptorChain
-from bus.client.consumer_metrics import ConsumerMetrics, Gauge
 from bus.client.deserialization import Deserializers, RecordDeserializationError
 from bus.client.fetched import PollTables
 from bus.client.fetcher import Fetcher
@@ -78,9 +76,7 @@ class Consumer(OneThread):
         self._addresses = parse_addresses(address)
         self._cluster = Cluster(self._addresses, self._config)
         self._fetcher = Fetcher(self._cluster, self._config)
-        self._metrics = ConsumerMetrics()
-        self._metrics.add_gauge("records-lag-max", _lag_max(self._fetcher))
-        self._metrics.add_gauge("assigned-partitions", lambda now: float(len(self._fetcher.assigned)))
+        self._metrics = self._fetcher.metrics
         self._interceptors = ConsumerInterceptorChain(self._config.interceptors)
         self._builder = RecordBuilder(Deserializers(self._config.key_deserializer, self._config.value_deserializer))
         self._group: GroupClient | None = None
@@ -320,7 +316,11 @@ class Consumer(OneThread):
         if callback is not None:
             raise BusError(ErrorCode.INVALID_REQUEST, "a callback needs asynchronous=True: this call itself tells")
         if wanted:
-            group.commit_and_wait(wanted, self._deadline(timeout_ms))
+            began_at = time.monotonic()
+            try:
+                group.commit_and_wait(wanted, self._deadline(timeout_ms))
+            finally:
+                self._note_waiting("commit-sync-time", began_at)
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """What `commit()` would commit: the positions, where there are any."""
@@ -333,7 +333,16 @@ class Consumer(OneThread):
         """What the group has committed of each, None where there is nothing. Raises `BusError`."""
         self._reader.check_open()
         wanted = check_topic_partitions("partitions", partitions)
-        return self._needed_group("committed").committed(wanted, self._deadline(timeout_ms))
+        began_at = time.monotonic()
+        try:
+            return self._needed_group("committed").committed(wanted, self._deadline(timeout_ms))
+        finally:
+            self._note_waiting("committed-time", began_at)
+
+    def _note_waiting(self, name: str, began_at: float) -> None:
+        now = time.monotonic()
+        with self._fetcher.lock:
+            self._metrics.record_waiting(name, now - began_at, now)
 
     def _deadline(self, timeout_ms: int | None) -> float:
         if timeout_ms is None:
@@ -492,8 +501,18 @@ class Consumer(OneThread):
         return {topic.name for topic in found.topics if not topic.is_internal}
 
     def metrics(self) -> Mapping[str, float]:
-        """By Kafka's names; NaN where nothing was measured yet. From any thread."""
+        """By Kafka's names; NaN where nothing was measured lately. Rates are per second over the last 30 to 60 seconds,
+        times in milliseconds unless the name says otherwise. `orders-0.records-lag` is that of a partition. From any
+        thread."""
         return self._metrics.snapshot(time.monotonic())
+
+    def topic_metrics(self) -> Mapping[str, Mapping[str, float]]:
+        """Kafka's fetch metrics of each topic: topic -> name -> value."""
+        return self._metrics.topic_snapshot(time.monotonic())
+
+    def partition_metrics(self) -> Mapping[TopicPartition, Mapping[str, float]]:
+        """Kafka's fetch metrics of each assigned partition, lag and lead above all: partition -> name -> value."""
+        return self._metrics.partition_snapshot(time.monotonic())
 
     def _offsets(self, partitions: Iterable[TopicPartition], at: int, deadline: float) -> dict[TopicPartition, int]:
         wanted = dict.fromkeys(check_topic_partitions("partitions", partitions), at)
@@ -568,18 +587,6 @@ def _timestamp(name: str, value: object) -> int:
 
 def _seconds_to(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
-
-
-def _lag_max(fetcher: Fetcher) -> Gauge:
-    def lag_max(now: float) -> float:
-        lags = [
-            partition.high_watermark - partition.position
-            for partition in list(fetcher.assigned.values())
-            if partition.high_watermark is not None and partition.position is not None
-        ]
-        return float(max(0, *lags)) if lags else math.nan
-
-    return lag_max
 
 
 def offsets_to_commit(wanted: ToCommit) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -50,6 +50,8 @@ class ConsumerConfig:
     retry_backoff_max_ms: int = setting(1_000, ANY_MILLISECONDS)
     reconnect_backoff_ms: int = setting(50, SOME_MILLISECONDS)
     reconnect_backoff_max_ms: int = setting(1_000, SOME_MILLISECONDS)
+    metrics_sample_window_ms: int = setting(30_000, SOME_MILLISECONDS)
+    metrics_num_samples: int = setting(2, integer(1))
     metadata_max_age_ms: int = setting(300_000, ANY_MILLISECONDS)
 
 

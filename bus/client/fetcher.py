@@ -19,6 +19,7 @@ from typing import Any
 from bus.client.assigned_partition import AssignedPartition
 from bus.client.cluster import Cluster, error_of
 from bus.client.configs import ConsumerConfig
+from bus.client.consumer_metrics import ConsumerMetrics
 from bus.client.request_stream import RequestStream
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -31,11 +32,12 @@ _READ_AHEAD = 2  # answers a partition
 
 
 class _Connection:
-    __slots__ = ("asked", "correlation_id", "deadline", "stream")
+    __slots__ = ("asked", "asked_at", "correlation_id", "deadline", "stream")
 
     def __init__(self, stream: RequestStream) -> None:
         self.stream = stream
         self.asked: dict[TopicPartition, int] | None = None  # the request under way; None: there is none
+        self.asked_at = 0.0
         self.correlation_id = 0
         self.deadline = 0.0
 
@@ -47,6 +49,7 @@ class Fetcher:
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)  # records came, or an error, or a wake-up
         self.assigned: dict[TopicPartition, AssignedPartition] = {}
+        self.metrics = ConsumerMetrics(config, lambda: list(self.assigned.values()))
         self._connections: dict[str, _Connection] = {}
         self._turn = 0
         self._is_closed = False
@@ -144,6 +147,7 @@ class Fetcher:
         partitions = partitions[first:] + partitions[:first]
         connection.asked = {partition.partition: partition.fetch_offset for partition in partitions}
         connection.correlation_id += 1
+        connection.asked_at = now
         connection.deadline = now + (self._config.fetch_max_wait_ms + self._config.request_timeout_ms) / 1000
         connection.stream.send(self._request(connection.correlation_id, partitions))
 
@@ -181,12 +185,22 @@ class Fetcher:
             asked, connection.asked = connection.asked, None
             if asked is None or response.correlation_id != connection.correlation_id:
                 raise ValueError(f"expected answer {connection.correlation_id}, found {response.correlation_id}")
+            self._record(response, connection.asked_at, now)
             is_news = False
             for answer in response.partitions:
                 is_news = self._take_answer(answer, asked, now) or is_news
             self.fetch(now)
             if is_news:
                 self.changed.notify_all()
+
+    def _record(self, response: Any, asked_at: float, now: float) -> None:
+        sizes: dict[str, tuple[int, int]] = {}
+        for answer in response.partitions:
+            size, records = sizes.get(answer.topic, (0, 0))
+            for batch in answer.batches:
+                size, records = size + batch.ByteSize(), records + batch.record_count
+            sizes[answer.topic] = size, records
+        self.metrics.record_fetch(sizes, now - asked_at, response.throttle_time_ms, now)
 
     def _take_answer(self, answer: Any, asked: Mapping[TopicPartition, int], now: float) -> bool:
         key = TopicPartition(answer.topic, answer.partition)
@@ -196,7 +210,7 @@ class Fetcher:
         if answer.error_code:
             self._note_error(partition, error_of(answer.error_code, answer.error_message or str(key)), now)
             return True
-        partition.high_watermark = answer.high_watermark
+        partition.high_watermark, partition.log_start = answer.high_watermark, answer.log_start_offset
         partition.take_in(list(answer.batches))
         return bool(answer.batches)
 

@@ -70,19 +70,22 @@ class GroupClient:
         self._last_left: GroupRequest | None = None
         self.group_id = config.group_id
         self.subscription: Subscription | None = None
+        self._metrics = metrics
+        self._sent_at: dict[GroupRequest, float] = {}  # heartbeats, joins and syncs under way
+        self._joining_since: float | None = None
         self._raised: BaseException | None = None  # by a callback
         self._last_commit: _LastCommit | None = None  # before a revocation that is under way
         backoff_s = cluster.backoff.seconds
         self.coordinator = CoordinatorFinder(
             config.group_id,
             config.request_timeout_ms,
-            send=self._link.send,
+            send=self._send,
             backoff_s=backoff_s,
             may_retry=cluster.may_retry,
             on_lost=self._link.cut_session,
         )
         assignors = assignors_of(config.partition_assignment_strategy)
-        self.membership = Membership(config, assignors, self.coordinator, send=self._link.send, backoff_s=backoff_s)
+        self.membership = Membership(config, assignors, self.coordinator, send=self._send, backoff_s=backoff_s)
         self._topics = GroupTopics(
             cluster,
             self.membership,
@@ -94,11 +97,10 @@ class GroupClient:
             config,
             self.coordinator,
             self,
-            send=self._link.send,
+            send=self._send,
             backoff_s=backoff_s,
             on_latency=metrics.record_commit,
         )
-        metrics.add_gauge("rebalance-total", lambda now: float(self.membership.rebalance_count))
         metrics.add_gauge("last-heartbeat-seconds-ago", self.membership.seconds_since_heartbeat)
 
     # ------------------------------------------------------------ as the member that commits; the lock is held
@@ -115,7 +117,25 @@ class GroupClient:
 
     # ------------------------------------------------------------ as the machines behind the link; the lock is held
 
+    def _send(self, request: GroupRequest) -> None:
+        now = time.monotonic()
+        if request.method in ("Heartbeat", "JoinGroup", "SyncGroup"):
+            self._sent_at[request] = now
+        if request.method == "JoinGroup" and self._joining_since is None:
+            self._joining_since = now
+        self._link.send(request)
+
+    def _measure(self, request: GroupRequest, answer: Any, now: float) -> None:
+        sent_at = self._sent_at.pop(request, None)
+        if sent_at is None:
+            return
+        self._metrics.record_group_call(request.method, now - sent_at, now)
+        code = answer.code if isinstance(answer, BusError) else answer.error_code
+        if request.method != "Heartbeat" and code not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
+            self._metrics.record_rebalance(None, now)
+
     def take_answer(self, request: GroupRequest, answer: Any, now: float) -> None:
+        self._measure(request, answer, now)
         match request.method:
             case "FindCoordinator":
                 self.coordinator.on_answer(request, answer, now)
@@ -254,7 +274,7 @@ class GroupClient:
             logger.warning("group %r: lost %s", self.group_id, _names(work.partitions))
             callback = (listener.on_lost or listener.on_revoked) if listener else None
         try:
-            self._call(callback, work.partitions)
+            self._call_timed("revoked" if isinstance(work, Revoke) else "lost", callback, work.partitions)
         finally:
             with self._lock:
                 self._reassign(self._fetcher.assigned.keys() - work.partitions)
@@ -266,13 +286,23 @@ class GroupClient:
         logger.info("group %r, generation %d: assigned %s", self.group_id, work.generation, added)
         with self._lock:
             self._reassign(work.assigned)
-            self.commits.start_auto(time.monotonic())
+            now = time.monotonic()
+            self.commits.start_auto(now)
+            since, self._joining_since = self._joining_since, None
+            self._metrics.record_rebalance(0.0 if since is None else now - since, now)
         self._call(lambda partitions: work.assignor.on_assignment(partitions, work.generation), work.assigned)
-        self._call(self.subscription.on_assigned if self.subscription else None, work.added)
+        self._call_timed("assigned", self.subscription.on_assigned if self.subscription else None, work.added)
 
     def _reassign(self, partitions: Iterable[TopicPartition]) -> None:
         self._fetcher.reassign(sorted(partitions), has_committed=True)
         self._on_change()
+
+    def _call_timed(self, kind: str, callback: RebalanceCallback | None, partitions: Iterable[TopicPartition]) -> None:
+        began_at = time.monotonic()
+        self._call(callback, partitions)
+        now = time.monotonic()
+        with self._lock:
+            self._metrics.record_callback(kind, now - began_at, now)
 
     def _call(self, callback: RebalanceCallback | None, partitions: Iterable[TopicPartition]) -> None:
         if callback is None:

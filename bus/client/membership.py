@@ -123,7 +123,6 @@ class Membership:
         self.owned: frozenset[TopicPartition] = frozenset()
         self.phase = Phase.UNJOINED
         self.generation = NO_GENERATION
-        self.rebalance_count = 0  # that were completed
         self._protocol_name = ""
         self._joined_topics: frozenset[str] = frozenset()
         self._is_rejoin_needed = False
@@ -410,7 +409,6 @@ class Membership:
         if revoked:
             return Revoke(revoked)
         self._assignment = None
-        self.rebalance_count += 1
         added, self.owned = assigned - self.owned, assigned
         return Assign(self._assignors[self._protocol_name], assigned, added, self.generation.id)
 

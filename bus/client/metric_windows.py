@@ -20,7 +20,7 @@ class Tally:
     def __init__(self) -> None:
         self.count = 0
         self.total = 0.0
-        self.largest = 0.0
+        self.largest = -math.inf
 
     def add(self, value: float, count: int = 1) -> None:
         self.count += count

@@ -141,14 +141,17 @@ class RecordReader:
                     while max_records and (batch := partition.peek(max_records)) is not None:
                         self._advance(partition, batch.num_rows, _last_offset(batch) + 1)
                         max_records -= batch.num_rows
-                        self._metrics.records_consumed += batch.num_rows
+                        self._metrics.count_given(partition.partition.topic, batch.num_rows)
                         runs.append((partition.partition, batch))
                 except BusError:
                     # What is damaged is fetched again; what was taken already must reach the user first.
                     self._fetcher.fetch_anew(partition.partition)
                     if not runs:
                         raise
-            self._fetcher.fetch(time.monotonic())
+            now = time.monotonic()
+            for key in {key for key, _ in runs}:
+                self._metrics.record_position(self._fetcher.assigned[key], now)
+            self._fetcher.fetch(now)
         return runs
 
     def next_record(self) -> ConsumerRecord | None:
@@ -172,7 +175,7 @@ class RecordReader:
         partition, records = self._iterating
         record = next(records, None)
         if record is not None:
-            self._metrics.records_consumed += 1
+            self._metrics.count_given(record.topic, 1)
             with self._fetcher.lock:
                 self._advance(partition, 1, record.offset + 1)
         return record
@@ -194,6 +197,7 @@ class RecordReader:
                 for partition in self._in_turn() if may_give else ():
                     batch = partition.peek(self._config.max_poll_records)
                     if batch is not None:
+                        self._metrics.record_position(partition, time.monotonic())
                         self._iterating = partition, self._builder.one_by_one(partition.partition, batch)
                         return True
 
@@ -209,8 +213,11 @@ class RecordReader:
     def _wait(self, timeout_s: float) -> bool:
         """Until a partition has records, or `wakeup`, or the time is over. False: the group wants more before any
         record may be given out."""
-        deadline = time.monotonic() + timeout_s
+        began_at = time.monotonic()
+        deadline = began_at + timeout_s
         group = self._group
+        with self._fetcher.lock:
+            self._metrics.begin_poll(began_at)
         while True:
             self.check_open()
             may_give = group is None or group.work(deadline)
@@ -223,6 +230,7 @@ class RecordReader:
                 now = self._metrics.last_poll_at = time.monotonic()
                 self._fetcher.cut_silent(now)
                 if self._raise_error_or_is_ready() or now >= deadline:
+                    self._metrics.end_poll(now)
                     return may_give
                 self._fetcher.fetch(now)
                 if not self._positions.is_due(now) and (group is None or not group.is_pressed()):

@@ -561,3 +561,23 @@ def test_interceptors_see_records_and_commits_and_break_nothing(broker: FakeBrok
         assert [next(consumer).value, next(consumer).value] == [b"0!", b"2!"]
     assert interceptor.committed[0] == 3
     assert interceptor.is_closed
+
+
+def test_metrics_have_kafkas_names_and_the_lag_of_each_partition(broker: FakeBroker) -> None:
+    broker.cluster.create("t", 2)
+    fill(broker, 0, range(10))
+    with Consumer(broker.address, max_poll_records=4, **GROUP) as consumer:
+        consumer.subscribe(["t"])
+        take(consumer, 4)
+        consumer.commit()
+        consumer.committed([T0])
+        metrics, partitions = consumer.metrics(), consumer.partition_metrics()
+        assert partitions.keys() == {T0, T1}
+        assert (partitions[T0]["records-lag"], partitions[T0]["records-lead"]) == (6, 4)
+        assert (metrics["t-0.records-lag"], metrics["records-lag-max"], metrics["assigned-partitions"]) == (6, 6, 2)
+        assert (metrics["records-consumed-total"], metrics["commit-total"], metrics["rebalance-total"]) == (4, 1, 1)
+        for name in ("fetch-latency-avg", "fetch-size-avg", "join-time-avg", "sync-time-avg", "commit-latency-max"):
+            assert metrics[name] > 0, name
+        for name in ("bytes-consumed-total", "commit-sync-time-ns-total", "committed-time-ns-total", "join-total"):
+            assert metrics[name] > 0, name
+        assert consumer.topic_metrics()["t"]["records-consumed-total"] == 4
