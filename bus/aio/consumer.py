@@ -15,6 +15,7 @@ import re
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -61,6 +62,7 @@ class Consumer:
     def __init__(self, address: str | list[str] = MISSING, **configs: Any) -> None:
         self._blocking = BlockingConsumer(address, **configs)
         self._thread = ConsumerThread("bus-aio-consumer")
+        weakref.finalize(self, self._thread.end).atexit = False
         self._lock = threading.Lock()
         self._ahead: deque[ConsumerRecord] = deque()  # taken from the blocking consumer, not yet given to the caller
         self._table_ahead: pa.Table | None = None  # the same, of poll_arrow
@@ -90,7 +92,8 @@ class Consumer:
     def _bridge(self, callback: Any) -> Any:
         if not inspect.iscoroutinefunction(callback):
             return callback
-        return lambda partitions: self._thread.await_here(lambda: callback(partitions))
+        thread = self._thread  # the callback must not refer to this consumer: it may be forgotten
+        return lambda partitions: thread.await_here(lambda: callback(partitions))
 
     async def unsubscribe(self) -> None:
         await self._run(partial(self._after_giving_back, self._blocking.unsubscribe))

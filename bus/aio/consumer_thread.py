@@ -93,6 +93,7 @@ class ConsumerThread:
     def _serve(self, calls: _Calls) -> None:
         while (call := calls.get()) is not None:
             call.run()
+            del call  # while nothing is to do, a consumer that was forgotten must not be kept
 
     # ------------------------------------------------------------ on the thread
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from bus.client import forgotten_consumers
 from bus.client.arguments import (
     INT_64_MAX,
     check_integer,
@@ -86,15 +87,22 @@ class Consumer(OneThread):
                 self._config,
                 self._fetcher,
                 self._metrics,
-                on_change=lambda: self._reader.stop_iterating(),
                 on_commit=self._interceptors.on_commit,
             )
+        group = self._group  # none of these may refer to the consumer itself: it may be forgotten
         self._positions = Positions(
-            self._cluster, self._config, self._fetcher, self._group, is_shared=lambda: self._is_subscribed
+            self._cluster,
+            self._config,
+            self._fetcher,
+            group,
+            is_shared=lambda: group is not None and group.subscription is not None,
         )
         self._reader = RecordReader(
             self._fetcher, self._positions, self._group, self._config, self._builder, self._metrics
         )
+        if group is not None:
+            group.on_change = self._reader.stop_iterating
+        self._finalizer = forgotten_consumers.watch(self, group, self._fetcher, self._cluster)
         self._tables = PollTables()
         self._extra: list[ConsumerRecord] = []  # of interceptors, for the iteration; the next one is the last
         self._rejected: RecordDeserializationError | None = None  # for the next poll
@@ -538,6 +546,7 @@ class Consumer(OneThread):
         if self._is_closing:
             return
         self._is_closing = True
+        self._finalizer.detach()
         try:
             if not is_done or self._extra:
                 self._reader.give_back()

@@ -83,6 +83,10 @@ class Fetcher:
         for key in kept.keys() - self.assigned.keys():
             self.fetch_anew(key)
 
+    @property
+    def is_connected(self) -> bool:
+        return bool(self._connections)
+
     def cut_all(self) -> None:
         for address in list(self._connections):
             self._cut(address)

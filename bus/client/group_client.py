@@ -45,8 +45,8 @@ class _LastCommit:
 
 
 class GroupClient:
-    """`on_change` is called whenever the assigned partitions become other ones; `on_commit` for offsets that were
-    committed."""
+    """`on_change`, set by its owner, is called whenever the assigned partitions become other ones; `on_commit` for
+    offsets that were committed. Must not refer to the consumer: that may be forgotten."""
 
     def __init__(
         self,
@@ -55,14 +55,13 @@ class GroupClient:
         fetcher: Fetcher,
         metrics: ConsumerMetrics,
         *,
-        on_change: Callable[[], None],
         on_commit: Callable[[Offsets], None],
     ) -> None:
         assert config.group_id is not None, "a member has a group"
         self._cluster = cluster
         self._config = config
         self._fetcher = fetcher
-        self._on_change = on_change
+        self.on_change: Callable[[], None] = lambda: None
         self._on_commit = on_commit
         self._lock = fetcher.lock
         self._changed = fetcher.changed
@@ -295,7 +294,7 @@ class GroupClient:
 
     def _reassign(self, partitions: Iterable[TopicPartition]) -> None:
         self._fetcher.reassign(sorted(partitions), has_committed=True)
-        self._on_change()
+        self.on_change()
 
     def _call_timed(self, kind: str, callback: RebalanceCallback | None, partitions: Iterable[TopicPartition]) -> None:
         began_at = time.monotonic()
@@ -497,6 +496,17 @@ class GroupClient:
             self._link.deliver()
 
     # ------------------------------------------------------------ the end
+
+    def abandon(self, timeout_s: float) -> None:
+        """Leave the group without a commit and without callbacks: the consumer is garbage."""
+        with self._lock:
+            self.commits.stop_auto()
+            request = self.membership.leave("the consumer was forgotten, and not closed", time.monotonic())
+        self._link.deliver()
+        if request is not None:
+            with self._lock:
+                self._changed.wait_for(lambda: self._last_left is request, timeout_s)
+        self._link.close()
 
     def close(self, deadline: float) -> None:
         """Commit with auto-commit, leave, end. Raises what callbacks raise, when all is done."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -277,3 +278,40 @@ def test_table_of_a_cancelled_poll_is_read_by_the_next_one(broker: FakeBroker) -
             assert [record.offset for record in await consumer.poll(WAIT_MS, 20)] == list(range(20))
 
     asyncio.run(scenario())
+
+
+# ---------------------------------------------------------------- a consumer that is forgotten
+
+
+def wait_until_left(broker: FakeBroker) -> None:
+    gc.collect()
+    coordinator = broker.cluster.coordinator
+    with coordinator.changed:
+        assert coordinator.changed.wait_for(lambda: bool(coordinator.left), WAIT_MS / 1000)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_forgotten_consumer_leaves_its_group_and_commits_nothing(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = Consumer(broker.address, **GROUP)
+    consumer.subscribe(["t"])
+    assert len(consumer.poll(WAIT_MS)) == 100
+    del consumer
+    wait_until_left(broker)
+    assert broker.cluster.coordinator.left == ["the consumer was forgotten, and not closed"]
+    assert committed(broker) is None
+    assert "a consumer of group 'g' was never closed" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_forgotten_consumer_of_asyncio_leaves_its_group(broker: FakeBroker) -> None:
+    async def on_assigned(partitions: list[TopicPartition]) -> None: ...
+
+    async def scenario() -> None:
+        consumer = AsyncConsumer(broker.address, **GROUP)
+        await consumer.subscribe(["t"], on_assigned=on_assigned)
+        assert len(await consumer.poll(WAIT_MS)) == 100
+
+    asyncio.run(scenario())
+    wait_until_left(broker)
