@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from bus.errors import StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
-from bus.storage_delta.log_replay import Unreadable, first_line, list_log, partition_folder, replay_table
+from bus.storage_delta.log_replay import LOG_START_APP, Unreadable, first_line, list_log, partition_folder, replay_table
 from bus.storage_delta.proved_parquet import ProvedFile, open_proved
 from bus.storage_delta.store import Data, KeyNotFound, ObjectStore
 from bus.storage_delta.trials import TRIALS
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, replay_cluster
+from bus.topics.cluster import ClusterState, replay_cluster
 
 # ------------------------------------------------------------------ data files
 
@@ -72,16 +72,25 @@ def read_records(
 
 def load_cluster(store: ObjectStore) -> ClusterState:
     """The cluster's metadata log replayed: which topics there are. Raises `StorageDamaged`."""
+    rows = list(read_cluster_rows(store))
+    try:
+        return replay_cluster((row for _, row in rows), first_offset=rows[0][0] if rows else 0)
+    except ValueError as error:
+        folder = partition_folder(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
+        raise StorageDamaged(
+            f"{folder}: {error}; `bus log repair {CLUSTER_METADATA_TOPIC}` says what can be mended"
+        ) from None
+
+
+def read_cluster_rows(store: ObjectStore) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The rows of the metadata log from its start on, with their offsets. Raises `StorageDamaged`."""
     folder = partition_folder(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
     listing = list_log(store, folder)
     if not listing.versions and not listing.checkpoints:
-        return EMPTY_CLUSTER
+        return
     table = replay_table(store, folder, listing)
-    rows: list[Mapping[str, Any]] = []
+    log_start = table.txns.get(LOG_START_APP, 0)
     for file in table.files_by_offset:
-        for batch in read_records(store, folder, file.path):
-            rows += batch.column(batch.schema.get_field_index("value")).to_pylist()
-    try:
-        return replay_cluster(rows)
-    except ValueError as error:
-        raise StorageDamaged(f"{folder}: {error}") from None
+        for batch in read_records(store, folder, file.path, from_offset=log_start):
+            offsets = batch.column(batch.schema.get_field_index("offset")).to_pylist()
+            yield from zip(offsets, batch.column(batch.schema.get_field_index("value")).to_pylist(), strict=True)

@@ -22,6 +22,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import pyarrow as pa
+
 from bus.errors import StorageDamaged, StorageFault
 from bus.log_schema import INTERNAL_VALUE_TYPES, log_schema
 from bus.model import TopicPartition
@@ -48,6 +50,7 @@ from bus.storage_delta.log_replay import (
     load_last_checkpoint,
     partition_folder,
 )
+from bus.storage_delta.metadata_mending import METADATA, mend_metadata
 from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.quarantine import Quarantine
 from bus.storage_delta.read_cache import ReadCache
@@ -58,6 +61,7 @@ from bus.storage_delta.repair_files import FoundFile
 from bus.storage_delta.repair_history import BeyondRepair, History, HistoryReader, Trouble
 from bus.storage_delta.repair_plan import Planner, RepairPlan
 from bus.storage_delta.repair_report import RepairReport, RepairStep, Steps
+from bus.storage_delta.schema_evolution import earlier_type
 from bus.storage_delta.store import KeyExists, KeyNotFound, ObjectStore
 from bus.storage_delta.verification import verify_partition
 
@@ -164,6 +168,12 @@ class _Repair:
         listing = list_log(self._store, self._folder)
         log = HistoryReader(self._store, self._folder, self._reader, self._schema, listing)
         history = log.follow()
+        earlier = self._earlier_schema(history)
+        if earlier is not None:
+            self._schema = earlier
+            self._reader = DataReader(self._store, self._folder, self._schema, ReadCache())
+            log = HistoryReader(self._store, self._folder, self._reader, self._schema, listing)
+            history = log.follow()
         if way is _Way.BY_CONTENT:
             history = log.gather(history.problem)
         self._check_known(history)
@@ -201,6 +211,16 @@ class _Repair:
         if not has_checkpoint:
             self._write_checkpoint(version, history.base, plan)
         self._open()
+        if self._partition == METADATA:
+            mend_metadata(self._store, self.steps, cluster_id=self._topic_id, now_ms=self._now_ms)
+
+    def _earlier_schema(self, history: History) -> pa.Schema | None:
+        """Of a topic of the bus's own that an earlier version wrote; opening adds the fields that came later."""
+        newest, metadata = INTERNAL_VALUE_TYPES.get(self._partition.topic), history.table_metadata
+        if newest is None or metadata is None:
+            return None
+        earlier = earlier_type(metadata.schema_string, newest)
+        return None if earlier is None else log_schema(earlier)
 
     def _check_known(self, history: History) -> None:
         metadata = history.table_metadata

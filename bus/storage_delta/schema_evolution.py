@@ -48,7 +48,7 @@ Action = dict[str, Any]
 def find_value_type(store: ObjectStore, folder: str, newest: pa.StructType, cache: ReadCache) -> pa.StructType:
     """The fields of `newest` that the table's value has; `newest` itself if the table is no earlier form of it, which
     opening it will find out. Raises `StorageDamaged`."""
-    return _earlier_type(_load(store, folder, newest, cache), newest) or newest
+    return earlier_type(_load(store, folder, newest, cache).metadata.schema_string, newest) or newest
 
 
 def add_new_fields(store: ObjectStore, folder: str, newest: pa.StructType, cache: ReadCache) -> None:
@@ -61,7 +61,7 @@ def add_new_fields(store: ObjectStore, folder: str, newest: pa.StructType, cache
     if not table_exists(store, folder):
         return
     snapshot = _load(store, folder, newest, cache)
-    earlier = _earlier_type(snapshot, newest)
+    earlier = earlier_type(snapshot.metadata.schema_string, newest)
     if earlier is None and (
         snapshot.metadata.configuration.items() >= REMOVED_FILES_STAY.items()
         or not is_same_schema(snapshot.metadata.schema_string, log_schema(newest))
@@ -97,12 +97,12 @@ def _load(store: ObjectStore, folder: str, newest: pa.StructType, cache: ReadCac
     return load_snapshot(store, folder, DataReader(store, folder, log_schema(newest), cache))
 
 
-def _earlier_type(snapshot: Snapshot, newest: pa.StructType) -> pa.StructType | None:
+def earlier_type(schema_string: str, newest: pa.StructType) -> pa.StructType | None:
     """The first fields of `newest`, if the table has these and no others."""
     fields = list(newest)
     for count in range(len(fields) - 1, 0, -1):
         earlier = pa.struct(fields[:count])
-        if is_same_schema(snapshot.metadata.schema_string, log_schema(earlier)):
+        if is_same_schema(schema_string, log_schema(earlier)):
             return earlier
     return None
 

@@ -27,10 +27,12 @@ from bus.storage_delta.log_replay import (
 )
 from bus.storage_delta.log_verification import Breach, LogCheck, LogMoved
 from bus.storage_delta.maintenance_verification import check_start
+from bus.storage_delta.metadata_mending import find_contradictions
 from bus.storage_delta.producer_verification import ProducerCheck
 from bus.storage_delta.store import KeyNotFound, ObjectStore
 from bus.topics.cluster import ClusterState
 
+_REPLAYED = "metadata can be replayed"
 _ATTEMPTS = 5  # to read a log that a broker cleans up meanwhile
 
 
@@ -59,6 +61,8 @@ def verify_partition(
     log = _check_log(store, folder, partition, topic_id)
     listing = log.listing
     breaches = list(log.breaches)
+    if log.is_judged and partition.topic == CLUSTER_METADATA_TOPIC:
+        breaches += _check_metadata(store, partition)
     if log.is_judged:
         breaches += _check_live_files(partition, log.table)
         breaches += _check_data_files(store, folder, partition, log.table, has_data_files)
@@ -98,8 +102,10 @@ def verify_root(store: ObjectStore, *, has_data_files: bool = True) -> Iterator[
     try:
         cluster = load_cluster(store)
     except StorageDamaged as error:
-        damage = Breach(metadata, "metadata can be replayed", LOG_FOLDER, None, "a log of known records", str(error))
-        yield replace(report, breaches=[*report.breaches, damage])
+        if not any(breach.promise == _REPLAYED for breach in report.breaches):
+            damage = Breach(metadata, _REPLAYED, LOG_FOLDER, None, "a log of known records", str(error))
+            report = replace(report, breaches=[*report.breaches, damage])
+        yield report
         return
     yield replace(report, notes=[*report.notes, *_unknown_folders(store, cluster)])
     for topic in list(cluster.topics.values()):
@@ -107,6 +113,24 @@ def verify_root(store: ObjectStore, *, has_data_files: bool = True) -> Iterator[
             partition = TopicPartition(topic.name, number)
             found = verify_partition(store, partition, topic_id=topic.topic_id, has_data_files=has_data_files)
             yield replace(found, breaches=[*found.breaches, *_check_leadership(store, cluster, found)])
+
+
+def _check_metadata(store: ObjectStore, partition: TopicPartition) -> Iterator[Breach]:
+    """Every record that cannot be read, or that contradicts those before it."""
+    try:
+        mended = find_contradictions(store)
+    except StorageDamaged:
+        return  # the data files tell
+    for contradiction in mended.contradictions if mended is not None else ():
+        where = f"offset {contradiction.offset}" if contradiction.offset >= 0 else LOG_FOLDER
+        yield Breach(
+            partition,
+            _REPLAYED,
+            where,
+            None,
+            "records that follow from one another",
+            f"{contradiction.message}; `bus log repair {partition.topic}` mends it: {contradiction.remedy}",
+        )
 
 
 def _unknown_folders(store: ObjectStore, cluster: ClusterState) -> list[str]:

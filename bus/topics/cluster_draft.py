@@ -102,10 +102,44 @@ class ClusterDraft:
             views=self._views.now,
         )
 
+    # ------------------------------------------------------------------ as it stands
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        """Without their partitions, which `leaders` tells."""
+        return self._topics.now
+
+    @property
+    def collisions(self) -> Mapping[str, str]:
+        return self._collisions.now
+
+    @property
+    def brokers(self) -> Mapping[int, BrokerEndpoint]:
+        return self._brokers.now
+
+    @property
+    def producers(self) -> ProducerIdsDraft:
+        return self._producers
+
+    def leaders(self, name: str) -> list[Leadership]:
+        return list(self._leaderships(name))
+
+    @property
+    def is_in_snapshot(self) -> bool:
+        return self._snapshot_left is not None
+
+    def end_snapshot(self) -> None:
+        """Whether it is complete or not."""
+        self._snapshot_left = None
+
+    # ------------------------------------------------------------------ records
+
     def apply(self, record: ClusterRecord) -> None:
-        if self._snapshot_left is not None and not isinstance(record, (SnapshotBegan, SnapshotEnded)):
-            assert self._snapshot_left > 0, "expected the end of a snapshot, found one more record of it"
+        self._apply(record)
+        if self._snapshot_left is not None and not isinstance(record, SnapshotBegan):
             self._snapshot_left -= 1
+
+    def _apply(self, record: ClusterRecord) -> None:
         match record:
             case BrokerRegistered(broker_id, host, port):
                 self._brokers.put(broker_id, BrokerEndpoint(broker_id, host, port))
@@ -151,7 +185,7 @@ class ClusterDraft:
                 self._snapshot_left = record_count
             case SnapshotEnded():
                 left = self._snapshot_left
-                assert not left, f"expected {left} more records of a snapshot, found its end"
+                assert not left, f"expected a snapshot of {left} more records, found its end"
                 self._snapshot_left = None
             case _:
                 raise AssertionError(f"expected a record of the cluster, found {record!r}")

@@ -81,7 +81,7 @@ def test_epochs_are_raised_for_what_the_broker_leads_by_then_and_not_for_what_co
 
 def test_snapshot_that_is_cut_is_refused() -> None:
     rows = [encode_record(record) for record in snapshot_of(cluster(TopicCreated("t", "id-1", 1, 0)))]
-    with pytest.raises(ValueError, match="expected 1 more records of a snapshot, found its end"):
+    with pytest.raises(ValueError, match="expected a snapshot of 1 more records, found its end"):
         replay_cluster([*rows[:2], *rows[3:]])
     with pytest.raises(ValueError, match="cluster metadata: expected the end of a snapshot"):
         replay_cluster(rows[:-1])

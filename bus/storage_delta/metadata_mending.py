@@ -1,0 +1,154 @@
+"""Mending cluster metadata that contradict themselves: the table is whole, its records are not.
+
+What is to count is the rules' to say (topics/cluster_mending.py); here the tables of the root are looked at for what
+records cannot tell, and the outcome is written as a snapshot, with which the log begins from then on. Guards two
+promises: nothing is written unless a record does not fit, and what is replaced is copied to the quarantine first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bus.errors import StorageDamaged
+from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE
+from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from bus.ports import Committed
+from bus.storage_delta.inspection import load_cluster, read_cluster_rows
+from bus.storage_delta.log_replay import (
+    PRODUCER_APPS,
+    ReplayedTable,
+    Unreadable,
+    list_log,
+    partition_folder,
+    replay_table,
+)
+from bus.storage_delta.quarantine import Quarantine
+from bus.storage_delta.read_cache import ReadCache
+from bus.storage_delta.repair_report import Steps
+from bus.storage_delta.schema_evolution import add_new_fields
+from bus.storage_delta.store import KeyNotFound, ObjectStore
+from bus.storage_delta.table import DeltaPartitionTable
+from bus.storage_delta.typed_log import DeltaTypedLog
+from bus.topics.cluster import ClusterState
+from bus.topics.cluster_mending import Contradiction, FoundTopic, Mended, mend_cluster
+from bus.topics.cluster_records import encode_record
+from bus.topics.cluster_snapshot import snapshot_of
+
+METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+
+
+def find_contradictions(store: ObjectStore) -> Mended | None:
+    """None if the metadata replay as they are. Writes nothing. Raises `StorageDamaged` if the table itself is not
+    whole."""
+    rows = list(read_cluster_rows(store))
+    if not mend_cluster(rows).contradictions:
+        return None
+    found, producer_id_max = _find_tables(store)
+    return mend_cluster(rows, found, producer_id_max=producer_id_max)
+
+
+def mend_metadata(store: ObjectStore, steps: Steps, *, cluster_id: str, now_ms: int) -> None:
+    """Nothing, if no record contradicts another. Raises `StorageDamaged` if the cluster would not start afterwards."""
+    mended = find_contradictions(store)
+    if mended is None:
+        return
+    for contradiction in mended.contradictions:
+        _tell(contradiction, steps)
+    folder, cache = partition_folder(METADATA), ReadCache()
+    add_new_fields(store, folder, CLUSTER_METADATA_VALUE_TYPE, cache)
+    table = DeltaPartitionTable(store, folder, topic_id=cluster_id, cache=cache, value_type=CLUSTER_METADATA_VALUE_TYPE)
+    quarantine = Quarantine(store, METADATA)
+    for file in table.files:
+        kept = quarantine.keep(file.path)
+        steps.add("quarantine", file.path, f"a snapshot takes its place; copied to {kept}")
+    _write_snapshot(table, mended.state, steps, now_ms)
+    if load_cluster(store) != mended.state:
+        raise StorageDamaged(f"{folder}: expected the snapshot to replay to what was mended, found another state")
+
+
+def _tell(contradiction: Contradiction, steps: Steps) -> None:
+    offset = contradiction.offset
+    is_lost = contradiction.remedy.startswith("given up")
+    steps.add(
+        "give up" if is_lost else "mend",
+        f"record at offset {offset}" if offset >= 0 else "the records together",
+        f"{contradiction.message}: {contradiction.remedy}",
+        (offset, offset + 1) if offset >= 0 else None,
+    )
+
+
+def _write_snapshot(table: DeltaPartitionTable, state: ClusterState, steps: Steps, now_ms: int) -> None:
+    rows = [encode_record(record) for record in snapshot_of(state)]
+    leader_epoch, base_offset = max(0, table.state.leader_epoch), table.state.high_watermark
+    log = DeltaTypedLog(table, CLUSTER_METADATA_VALUE_TYPE)
+    outcome = log.append(rows, leader_epoch=leader_epoch, now_ms=now_ms)
+    if isinstance(outcome, Committed) and base_offset > table.state.log_start:
+        outcome = table.advance_log_start(base_offset, leader_epoch=leader_epoch, now_ms=now_ms)
+    if not isinstance(outcome, Committed):
+        raise StorageDamaged(f"{partition_folder(METADATA)}: the snapshot could not be committed: {outcome}")
+    topics = len(state.topics)
+    detail = f"a snapshot of {topics} topics, {len(state.producers.by_name)} producer names, {len(state.views)} views"
+    steps.add("commit", f"version {outcome.version}", detail, (base_offset, base_offset + len(rows)))
+
+
+# ------------------------------------------------------------------ what the tables say
+
+
+def _find_tables(store: ObjectStore) -> tuple[Mapping[str, FoundTopic], int]:
+    """By topic, and the largest producer id that wrote anywhere. Tables that cannot be read tell nothing."""
+    found: dict[str, FoundTopic] = {}
+    producer_id_max = -1
+    for name in store.list("topics", with_sizes=False).folders:
+        if name == CLUSTER_METADATA_TOPIC:
+            continue
+        tables = dict(_tables_of(store, name))
+        ids = [_producer_ids(table) for table in tables.values()]
+        producer_id_max = max([producer_id_max, *itertools.chain.from_iterable(ids)])
+        topic = _topic_of(tables)
+        if topic is not None:
+            found[name] = topic
+    return found, producer_id_max
+
+
+def _tables_of(store: ObjectStore, name: str) -> Iterator[tuple[int, ReplayedTable]]:
+    for number in store.list(f"topics/{name}", with_sizes=False).folders:
+        if number.isdecimal():
+            folder = partition_folder(TopicPartition(name, int(number)))
+            try:
+                yield int(number), replay_table(store, folder, list_log(store, folder))
+            except (Unreadable, KeyNotFound, StorageDamaged):
+                continue
+
+
+def _topic_of(tables: Mapping[int, ReplayedTable]) -> FoundTopic | None:
+    """Of several topic ids under one name, the one that has the most records, and of these the one with most tables."""
+    by_id: dict[str, dict[int, ReplayedTable]] = defaultdict(dict)
+    for number, table in tables.items():
+        configuration: Any = (table.metadata or {}).get("configuration") or {}
+        topic_id = configuration.get("bus.topic_id")
+        if isinstance(topic_id, str):
+            by_id[topic_id][number] = table
+    if not by_id:
+        return None
+
+    def size_of(topic_id: str) -> tuple[int, int]:
+        mine = by_id[topic_id].values()
+        return sum(table.high_watermark for table in mine), len(mine)
+
+    topic_id = max(by_id, key=size_of)
+    mine = by_id[topic_id]
+    return FoundTopic(
+        topic_id,
+        {number: table.high_watermark for number, table in mine.items()},
+        {number: table.leader_epoch for number, table in mine.items()},
+    )
+
+
+def _producer_ids(table: ReplayedTable) -> Iterator[int]:
+    for app_id in table.txns:
+        number = app_id.removeprefix(PRODUCER_APPS)
+        if app_id.startswith(PRODUCER_APPS) and number.isdecimal():
+            yield int(number)
