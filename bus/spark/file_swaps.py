@@ -120,6 +120,7 @@ def _place(change: FileSwap) -> list[str]:
     try:
         for file in change.written:
             name = f"{base_offset:020d}-{uuid.uuid4()}.parquet"
+            os.chmod(file.path, 0o640)  # as the broker's own
             os.rename(file.path, f"{change.folder}/{name}")
             names.append(name)
             base_offset = file.last_offset + 1

@@ -34,6 +34,9 @@ from bus.storage_delta.store import (
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 TEMPORARY_PREFIX = ".writing-"
+# The owner writes; programs of the owner's group read, such as Spark; all others may not. A umask can take more away.
+_FILE_MODE = 0o640
+_FOLDER_MODE = 0o750
 _FILES = pyarrow.fs.LocalFileSystem()
 # Ours, and what delta-rs leaves when it is killed while it writes: `<name>#<number>`.
 _LEFTOVER_OF_DELTA_RS = re.compile(r".*#\d+")
@@ -195,7 +198,7 @@ class LocalStore:
     def lock(self, key: str, holder: str) -> FileLock:
         self._make_folder_of(key)
         with _translated(key):
-            fd = os.open(self._path(key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(self._path(key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -213,7 +216,7 @@ class LocalStore:
         return f"{self._folder}/{key}" if key else self._folder
 
     def _write_synced(self, path: str, parts: Iterable[Data]) -> Stamp:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
         try:
             for data in parts:
                 view = memoryview(data).cast("B") if len(data) else memoryview(b"")
@@ -262,7 +265,7 @@ class LocalStore:
             parent = os.path.dirname(folder)
             self._make_folder(parent)
             with contextlib.suppress(FileExistsError):
-                os.mkdir(folder)
+                os.mkdir(folder, _FOLDER_MODE)
             self._sync_folder(parent)
         self._made.add(folder)
 

@@ -37,6 +37,34 @@ def test_an_absent_or_empty_folder_becomes_a_root(tmp_path: Path, make: bool) ->
     again.close()
 
 
+@pytest.mark.parametrize(("umask", "file_mode", "folder_mode"), [(0, 0o640, 0o750), (0o077, 0o600, 0o700)])
+def test_what_is_in_a_root_is_read_by_the_owner_and_the_group_alone(
+    tmp_path: Path, umask: int, file_mode: int, folder_mode: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        storage = open_storage(str(tmp_path / "root"))
+        storage.open_metadata()
+        table = storage.create_partition(ORDERS, topic_id="id")
+        for value in (b"a", b"b"):
+            batch = log_batch(table.state.high_watermark, [value], keys=[b"k"])
+            table.append([batch], leader_epoch=0, now_ms=NOW_MS)
+        prepared = table.prepare_key_compaction(now_ms=NOW_MS, tombstone_retention_ms=1)
+        assert prepared is not None
+        table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS)
+        table.write_checkpoint()
+        storage.close()
+    finally:
+        os.umask(before)
+    found = [tmp_path / "root", *(tmp_path / "root").rglob("*")]
+    assert len(found) > 12
+    wrong = {path: oct(path.stat().st_mode) for path in found}
+    for path in found:
+        if path.stat().st_mode & 0o777 == (folder_mode if path.is_dir() else file_mode):
+            del wrong[path]
+    assert wrong == {}
+
+
 @pytest.mark.parametrize("form", ["{}", "{}/", "file://{}", "file://localhost{}", "{}/x/.."])
 def test_paths_and_file_urls_name_the_same_root(tmp_path: Path, form: str) -> None:
     root = tmp_path / "with space" if "file" not in form else tmp_path / "with%20space"
