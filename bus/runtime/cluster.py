@@ -45,6 +45,7 @@ from bus.topics.cluster_decisions import (
     decide_create_partitions,
     decide_create_topic,
     decide_delete_topic,
+    decide_raise_leader_epoch,
     decide_start_broker,
     decide_topic_files_deleted,
 )
@@ -124,7 +125,8 @@ class Cluster:
         await self._metadata.open()
         await self._take_leadership()
         self._is_started = True
-        await asyncio.gather(*(self._open(name) for name in self.state.partitions_led_by(endpoint.broker_id)))
+        led = self.state.partitions_led_by(endpoint.broker_id)
+        await asyncio.gather(*(self._open(name, is_at_start=True) for name in led))
         for topic_id, name in self.state.deleted_topics.items():
             self._remove(name, topic_id)
         self._ticker.start()
@@ -477,7 +479,7 @@ class Cluster:
             tables[name] = table
         return tables
 
-    async def _open(self, name: TopicPartition) -> None:
+    async def _open(self, name: TopicPartition, *, is_at_start: bool = False) -> None:
         topic = self.state.topics[name.topic]
         try:
             table = await self._calls.open(
@@ -487,7 +489,22 @@ class Cluster:
             self._unusable[name] = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}: {fault}")
             _log.error("partition does not serve: %s", fault, extra={"topic": name.topic, "partition": name.partition})
             return
+        if is_at_start:
+            await self._raise_epoch(name, log_epoch=table.state.leader_epoch)
         self._serve(name, table)
+
+    async def _raise_epoch(self, name: TopicPartition, *, log_epoch: int) -> None:
+        """A log that has a higher epoch than its leader would fence it. Whoever may change the metadata has the right
+        to lead, so where they are older than the log, they follow it."""
+        leadership = self.state.leadership(name)
+        if leadership is None or leadership.leader_epoch >= log_epoch:
+            return
+        decide = functools.partial(
+            decide_raise_leader_epoch, name=name, leader_id=self._endpoint.broker_id, above=log_epoch
+        )
+        (raised,) = await self._metadata.change([decide])
+        where = {"topic": name.topic, "partition": name.partition}
+        _log.warning("the log has leader epoch %d, above the metadata's; now: %s", log_epoch, raised, extra=where)
 
     def _serve(self, name: TopicPartition, table: PartitionTable) -> None:
         leadership = self.state.leadership(name)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from bus.config import PARTITIONS_MAX, BrokerConfig
 from bus.errors import ErrorCode, Refused
-from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, Step
+from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, Step, TopicPartition
 from bus.topics.cluster import ClusterState, Topic
 from bus.topics.cluster_records import (
     BrokerRegistered,
@@ -248,6 +248,19 @@ def decide_start_broker(
             *(BrokerUnregistered(broker_id) for broker_id in gone),
         ),
     )
+
+
+def decide_raise_leader_epoch(
+    state: ClusterState, *, name: TopicPartition, leader_id: int, above: int
+) -> Step[ClusterRecord, int | Refused]:
+    """Lets the broker lead a partition at an epoch above `above`, which its log has: the metadata may be older than the
+    log, after a repair or out of a backup. The response is the epoch."""
+    topic, leadership = state.topics.get(name.topic), state.leadership(name)
+    if topic is None or leadership is None or leadership.leader_id != leader_id:
+        return Step(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is not led by broker {leader_id}"))
+    if leadership.leader_epoch > above:
+        return Step(leadership.leader_epoch)
+    return Step(above + 1, (LeaderChanged(topic.name, topic.topic_id, name.partition, leader_id, above + 1),))
 
 
 def _check_kept(name: str) -> Refused | None:

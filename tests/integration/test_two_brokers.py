@@ -9,10 +9,11 @@ import pytest
 from deltalake import DeltaTable
 
 from bus import Admin, BusError, NewTopic, Producer
+from bus.model import TopicPartition
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.root import open_storage, open_storage_on
 from tests.support.broker_thread import running_broker
-from tests.support.stores import ScriptedStore
+from tests.support.stores import NOW_MS, ScriptedStore, log_batch
 
 
 def test_older_leader_is_fenced_at_its_next_commit_and_no_offset_is_given_twice(tmp_path: Path) -> None:
@@ -70,3 +71,18 @@ def test_of_two_that_start_from_the_same_metadata_the_later_has_the_higher_epoch
         assert to_broker.send("t", b"1").result(10).offset == 1
     epochs = DeltaTable(root / "topics/t/0").to_pyarrow_table(columns=["leader_epoch"]).column(0).to_pylist()
     assert epochs == [2, 2]  # 0 from its creation, 1 of the rival
+
+
+def test_a_start_on_metadata_that_are_older_than_a_log_leads_it_at_a_higher_epoch(tmp_path: Path) -> None:
+    """They were repaired, or come out of a backup: nothing is to fence the only broker there is."""
+    root = tmp_path / "root"
+    with running_broker(root) as broker, Admin(f"127.0.0.1:{broker.port}") as admin:
+        admin.create_topics([NewTopic("t", partitions=1, configs={"commit.interval.ms": 0})])
+        topic_id = broker.cluster.state.topics["t"].topic_id
+    table = open_storage(str(root), exclusive=False).open_partition(TopicPartition("t", 0), topic_id=topic_id)
+    table.append([log_batch(0, [b"before"], leader_epoch=40)], leader_epoch=40, now_ms=NOW_MS)
+    for epoch in (41, 42):
+        with running_broker(root) as broker, Producer(f"127.0.0.1:{broker.port}", retries=0) as producer:
+            assert producer.send("t", b"after").result(10).offset == epoch - 40
+    epochs = DeltaTable(root / "topics/t/0").to_pyarrow_table(columns=["leader_epoch"]).column(0).to_pylist()
+    assert sorted(epochs) == [40, 41, 42]
