@@ -7,8 +7,10 @@ the broker where it cannot.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import fields
 
 from bus.client.admin import Admin
+from bus.client.configs import AdminConfig
 from bus.client.list_offsets import AtVersion, OffsetQuestion
 from bus.errors import RootNotUsable
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
@@ -17,7 +19,7 @@ from bus.spark.source.options import Location
 from bus.spark.source.planning import OffsetRange
 from bus.spark.source.storage_access import StorageAccess
 
-_ADMIN_SETTINGS = ("client_id", "request_timeout_ms", "retry_backoff_ms", "retry_backoff_max_ms")
+_ADMIN_SETTINGS = tuple(setting.name for setting in fields(AdminConfig))
 
 
 def open_admin(location: Location) -> Admin:
