@@ -97,8 +97,8 @@ def check_timeout(timeout: Any, name: str = "timeout") -> float | None:
 
 
 def check_items(name: str, value: Any, check: Callable[[str, Any], ItemT], kind: str) -> list[ItemT]:
-    """Each item of a list, a set, a generator ...; `kind`: what they are, for people."""
-    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+    """Each item of a list, a set, the keys of a mapping ...; `kind`: what they are, for people."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         hint = f"give [{value!r}]" if isinstance(value, (str, bytes)) else ""
         raise wrong_type(f"{name} as a list of {kind}", value, hint)
     return [check(f"an item of {name}", item) for item in value]
