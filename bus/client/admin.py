@@ -51,7 +51,7 @@ from bus.client.values import (
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.json_views import JsonView
-from bus.model import MAX_TIMESTAMP, TopicPartition
+from bus.model import TopicPartition
 from bus.point_in_time import Bound
 
 ResultT = TypeVar("ResultT")
@@ -452,7 +452,7 @@ def _starting_point(
     if start is not None and (not isinstance(start, str) or start not in places):
         raise BusError(ErrorCode.INVALID_REQUEST, f"expected a start of earliest or latest, found {start!r}")
     if timestamp_ms is not None:
-        check_integer("timestamp_ms", timestamp_ms, 0, INT_64_MAX)
+        check_integer("timestamp_ms", timestamp_ms, -INT_64_MAX, INT_64_MAX)
     given = [
         target
         for target in (
@@ -500,7 +500,7 @@ def _check_question(name: str, value: Any) -> OffsetQuestion:
     if isinstance(value, AtVersion):
         check_integer(f"the version of {name}", value.version, 0, INT_64_MAX)
         return value
-    return check_integer(name, value, MAX_TIMESTAMP, INT_64_MAX)
+    return check_integer(name, value, -INT_64_MAX, INT_64_MAX)  # a time before 1970 is one, too
 
 
 def _check_committed(name: str, value: Any) -> OffsetAndMetadata:

@@ -149,7 +149,7 @@ ADMIN_CALLS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda admin: admin.list_offsets({"t": 1}), "a key of wanted as a TopicPartition, found str"),
     (lambda admin: admin.list_offsets([T0]), "wanted as a mapping from TopicPartition to offset, found list"),
     (lambda admin: admin.list_offsets({T0: "latest"}), "as an integer, found str"),
-    (lambda admin: admin.list_offsets({T0: -7}), "from -3 to "),
+    (lambda admin: admin.list_offsets({T0: 2**64}), "from -9223372036854775807 to "),
     (lambda admin: admin.list_offsets({TopicPartition("t", "0"): 1}), "partition of a key of wanted as an integer"),
     (lambda admin: admin.delete_records({T0: "1"}), "as an integer, found str"),
     (lambda admin: admin.delete_records({T0: -5}), "from -1 to "),
