@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from bus.errors import StorageFault
 from bus.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
 from bus.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from bus.storage_delta.table_files import TableFiles
 from bus.table_snapshots import check_plain
 from bus.topic_tables import TopicTables
 from bus.view_tables import TIME_TYPE, time_of, view_table
@@ -206,12 +206,10 @@ _ROWS = pa.schema([*CONSUMER_OFFSETS_VALUE_TYPE, pa.field("log_partition", pa.in
 
 
 def _last_rows(tables: TopicTables, partition: TopicPartition) -> pa.Table:
-    files = check_plain(tables.snapshot(partition)).files
-    if not files:
+    snapshot = check_plain(tables.snapshot(partition))
+    if not snapshot.files:
         return _ROWS.empty_table()
-    rows = pa.concat_tables(
-        [pq.read_table(file, columns=["offset", "key", "value"], partitioning=None) for file in files]
-    )
+    rows = pa.concat_tables(list(TableFiles(snapshot.folder).read(snapshot.files, ["offset", "key", "value"])))
     last = rows.group_by("key").aggregate([("offset", "max")]).column("offset_max")
     rows = rows.filter(pc.and_(pc.is_in(rows.column("offset"), last), pc.is_valid(rows.column("value"))))
     fields = _fields(rows.column("value").combine_chunks())

@@ -16,7 +16,6 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
@@ -24,6 +23,7 @@ from bus.ports import LogState
 from bus.storage_delta.actions import LOG_FOLDER, version_name
 from bus.storage_delta.root import FORMAT_VERSION, MARKER, open_reader
 from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.table_files import TableFiles
 from bus.table_snapshots import FollowedTable, TableSnapshot, check_plain, open_snapshot
 from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, replay_cluster
 
@@ -162,7 +162,6 @@ def _local_path(root: str) -> str:
 
 def _values(snapshot: TableSnapshot) -> Iterator[Mapping[str, Any]]:
     """The values of a typed log, in offset order."""
-    # Not `read_table`, which loads Arrow's datasets and with them pandas: half a second of each new process.
-    tables = [pq.ParquetFile(file).read(columns=["offset", "value"]) for file in snapshot.files]
+    tables = list(TableFiles(snapshot.folder).read(snapshot.files, ["offset", "value"])) if snapshot.files else []
     if tables:
         yield from pa.concat_tables(tables).sort_by("offset").column("value").to_pylist()

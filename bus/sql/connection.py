@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +22,7 @@ from bus.errors import StorageFault
 from bus.json_views import JsonView
 from bus.json_views.select import DUCKDB, select_view
 from bus.point_in_time import Bound, bound_of, check_bound
+from bus.sql.damage import explain_damage, find_damage
 from bus.sql.engine import open_engine
 from bus.sql.interruption import run_interruptible
 from bus.sql.read_only import NotReadOnly, check_reads_only
@@ -52,12 +53,15 @@ class Result:
         reader: pa.RecordBatchReader,
         session: duckdb.DuckDBPyConnection | None = None,
         engine: duckdb.DuckDBPyConnection | None = None,
+        explain: Callable[[BaseException], str | None] = lambda error: None,
     ) -> None:
         """`session` and `engine` live as long as there are rows to be read: with them go the rows, and the folder for
-        what does not fit into memory. Without them the rows are there."""
+        what does not fit into memory. Without them the rows are there. `explain` tells which damaged file made the
+        engine fail."""
         self._reader = reader
         self._session = session
         self._engine = engine
+        self._explain = explain
 
     @property
     def columns(self) -> list[str]:
@@ -73,8 +77,8 @@ class Result:
         while True:
             try:
                 batch = self._read() if self._session is None else run_interruptible(self._session, self._read)
-            except (duckdb.Error, pa.ArrowException, OSError) as error:
-                raise SqlError(_plain(error)) from None
+            except (duckdb.Error, pa.ArrowException, OSError, UnicodeDecodeError) as error:
+                raise SqlError(_with_damage(self._explain(error), error)) from None
             if batch is None:
                 return
             yield batch
@@ -150,7 +154,7 @@ class Connection:
             def run() -> pa.RecordBatchReader:
                 return pa.RecordBatchReader.from_stream(session.sql(statement, params=parameters))
 
-            return Result(run_interruptible(session, run), session, self._engine)
+            return Result(run_interruptible(session, run), session, self._engine, self._explainer())
         except NotReadOnly as error:
             raise SqlError(str(error)) from None
         except AmbiguousName as error:
@@ -158,7 +162,11 @@ class Connection:
         except StorageFault as fault:
             raise SqlError(str(fault)) from None
         except duckdb.Error as error:
-            raise SqlError(_plain(error) + self._hint(query, error)) from None
+            raise SqlError(_with_damage(self._explainer()(error), error) + self._hint(query, error)) from None
+
+    def _explainer(self) -> Callable[[BaseException], str | None]:
+        shown = [snapshot for snapshots, _ in self._views.values() for snapshot in snapshots]
+        return lambda error: explain_damage(error, shown)
 
     def _refresh_view(self, topic: str) -> None:
         partitions = self._tables.partitions(topic)
@@ -167,7 +175,12 @@ class Connection:
         if self._views.get(topic) != shown:
             for other in [view for view in self._views if view.casefold() == topic.casefold()]:
                 del self._views[other]  # the engine tells no upper from lower case: the new view replaces it
-            self._engine.execute(create_view(topic, *shown))
+            try:
+                self._engine.execute(create_view(topic, *shown))
+            except (duckdb.Error, UnicodeDecodeError) as error:  # it reads the first footer, names included
+                if (damage := find_damage(snapshots)) is None:
+                    raise
+                raise SqlError(_with_damage(damage, error)) from None
             self._views[topic] = shown
 
     def _refresh_system_view(self, name: str, topics: Sequence[str]) -> None:
@@ -259,6 +272,10 @@ def suggestions(missing: str, tables: Mapping[str, Sequence[str]]) -> str:
         if names or kind == "topics":
             lines.append(f"{kind}: {', '.join(names[:_NAMES_MAX]) or 'none yet'}{more}")
     return "\n" + "\n".join(lines)
+
+
+def _with_damage(damage: str | None, error: Exception) -> str:
+    return _plain(error) if damage is None else f"{damage} (the engine: {_plain(error)})"
 
 
 def _plain(error: Exception) -> str:

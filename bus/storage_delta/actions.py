@@ -415,7 +415,7 @@ def decode_commit(version: int, data: bytes) -> Commit:
             raise TypeError("a line is no JSON object")
         commit = _commit_of(version, actions)
         expected = _commit_info_of(actions).get("actionCount")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise MalformedCommit(f"expected one action a line, found {len(data)} bytes: {error}") from None
     if not actions:
         raise MalformedCommit(f"expected at least one action, found {len(data)} bytes without any")

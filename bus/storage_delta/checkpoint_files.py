@@ -75,7 +75,7 @@ def decode_checkpoint(version: int, data: bytes) -> CheckpointContent:
             metadata=decode_metadata({**metadata, "configuration": dict(metadata["configuration"] or ())}),
             protocol=decode_protocol(protocol),
         )
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise MalformedCheckpoint(
             f"expected a checkpoint of version {version}, found {len(data)} bytes: {error}"
         ) from None
@@ -97,7 +97,7 @@ def summarize_checkpoint(data: bytes) -> CheckpointSummary:
             paths=frozenset(map(unquote, _rows_of(table, "add").field("path").to_pylist())),
             txns=_txns(table),
         )
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
 
 
@@ -110,7 +110,7 @@ def decode_removed(data: bytes) -> dict[str, int]:
             return {}
         times = removes.field("deletionTimestamp").fill_null(0).to_pylist()
         return dict(zip(map(unquote, removes.field("path").to_pylist()), times, strict=True))
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
 
 
@@ -118,7 +118,7 @@ def decode_txns(data: bytes) -> dict[str, Txn]:
     """Raises `MalformedCheckpoint`."""
     try:
         return _txns(TRIALS.open_bytes(data).read(["txn"]))
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
 
 
@@ -155,7 +155,7 @@ def thin_checkpoint(data: bytes, find_present: Callable[[], Container[str]], for
         data = bytes(sink.getvalue())
         TRIALS.accept(data)
         return data
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
 
 

@@ -123,6 +123,18 @@ class DataReader:
                 if rows.num_rows:
                     yield rows
 
+    def read_file(self, file: LiveFile, names: Sequence[str]) -> pa.Table:
+        """These columns of all rows, of the types and in the order that the file has; all of its bytes are proved."""
+        with self._damage_named(file):
+            return self._open_checked(file).read(names)
+
+    def read_unnamed(self, path: str, names: Sequence[str]) -> pa.Table:
+        """The same of a file that the log does not name now."""
+        try:
+            return self.open_unnamed(path)[0].read(names)
+        except (pa.ArrowException, OSError, ValueError, KeyNotFound) as error:
+            raise RecordsDamaged(f"data file {self._folder}/{path}: {error}") from error
+
     def open_unnamed(self, path: str) -> tuple[ProvedFile, int]:
         """A file of the table's folder that no version names, and its size in bytes; every page of it was decoded once.
         Raises what Arrow raises, `ValueError`, and `StorageFault`."""

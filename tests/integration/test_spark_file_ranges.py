@@ -20,6 +20,9 @@ from bus.spark.source.file_ranges import RecordsGone, TopicGone, merge, read_ran
 from bus.spark.source.options import Location
 from bus.spark.source.planning import OffsetRange
 from bus.spark.source.storage_access import StorageAccess
+from bus.storage_delta.file_sums import encode_sums
+from bus.storage_delta.proved_parquet import BytesSource
+from bus.storage_delta.trials import TRIALS
 from tests.support.broker_thread import running_broker
 from tests.support.log_root import COUNT, PARTITION, LogRoot
 from tests.support.stores import NOW_MS
@@ -137,7 +140,7 @@ def test_a_file_with_fewer_records_than_its_offsets_is_damage(log: LogRoot) -> N
     file = log.data_file(20)
     table = pq.read_table(file, partitioning=None)
     pq.write_table(pa.concat_tables([table.slice(0, 4), table.slice(5)]), file)
-    with pytest.raises(StorageDamaged, match="expected 10 records from offset 20 on, found 9"):
+    with pytest.raises(StorageDamaged, match="offsets 20 to 29: expected the checksum"):
         read(planned, rules_of(log))
 
 
@@ -181,9 +184,10 @@ def test_row_groups_outside_of_the_range_are_not_read(tmp_path: Path) -> None:
             content[chunk.data_page_offset : chunk.data_page_offset + chunk.total_compressed_size] = b"\xff" * (
                 chunk.total_compressed_size
             )
+    sums = encode_sums(TRIALS.sums_of(BytesSource(file.read_bytes())))
     file.write_bytes(content)
     wanted = OffsetRange(PARTITION, 45, 55)
-    planned = InputRange(wanted, (FileRange(str(file), 45, 55, True, True),), None)
+    planned = InputRange(wanted, (FileRange(str(file), 45, 55, True, True, sums),), None)
     assert read(planned, rules_of_none(tmp_path)) == list(range(45, 55))
 
 

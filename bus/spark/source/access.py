@@ -39,6 +39,7 @@ class FileRange:
     end: int
     is_ordered: bool
     is_dense: bool  # every offset of the range is there; else compaction may have taken some
+    sums: str = ""  # the checksums of its entry, if it has any
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,20 +8,24 @@ up again at the current version, by offsets, which never move.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged, StorageFault
 from bus.model import TopicPartition
 from bus.spark.source.access import FileRange, InputRange, ReadRules
 from bus.spark.source.planning import OffsetRange
 from bus.spark.source.rows import BATCH_ROWS_MAX
+from bus.storage_delta.file_sums import decode_sums
+from bus.storage_delta.proved_parquet import ProvedFile, open_proved
+from bus.storage_delta.trials import TRIALS
 
 if TYPE_CHECKING:
     from bus.client.admin import Admin
@@ -148,28 +152,41 @@ def _read_file(file: FileRange, columns: Sequence[str]) -> Iterator[pa.Table]:
     # Opened here: Arrow raises other errors for a file that is not there.
     with Path(file.path).open("rb") as opened:
         try:
-            parquet = pq.ParquetFile(opened)
+            source = _OpenedFile(opened.fileno(), os.fstat(opened.fileno()).st_size)
+            parquet = open_proved(source, decode_sums(file.sums) if file.sums else TRIALS.sums_of(source))
             for table in _groups(parquet, file, columns):
                 within = _within(table, file)
                 count += within.num_rows
                 if within.num_rows:
                     yield within
-        except (pa.ArrowException, OSError) as error:
-            raise StorageDamaged(f"{file.path}: expected a readable data file: {error}") from error
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise StorageDamaged(
+                f"{file.path}: expected a readable data file with offsets {file.begin} to {file.end - 1}: {error}; "
+                "`bus log verify` tells all that is damaged"
+            ) from error
     expected = file.end - file.begin
     if count != expected and (file.is_dense or count > expected):
         raise StorageDamaged(f"{file.path}: expected {expected} records from offset {file.begin} on, found {count}")
 
 
-def _groups(parquet: pq.ParquetFile, file: FileRange, columns: Sequence[str]) -> Iterator[pa.Table]:
+@dataclass(frozen=True, slots=True)
+class _OpenedFile:
+    descriptor: int
+    size_bytes: int
+
+    def get(self, start: int, length: int) -> bytes:
+        return os.pread(self.descriptor, length, start)
+
+
+def _groups(parquet: ProvedFile, file: FileRange, columns: Sequence[str]) -> Iterator[pa.Table]:
     if not file.is_ordered:
-        yield parquet.read(columns=list(columns), use_threads=False).sort_by("offset")
+        yield parquet.read(columns).sort_by("offset")
         return
-    schema = parquet.schema
+    schema = parquet.metadata.schema
     offset_leaf = next(leaf for leaf in range(len(schema)) if schema.column(leaf).path == "offset")
     for index in range(parquet.metadata.num_row_groups):
         if _may_hold(parquet.metadata.row_group(index), offset_leaf, file):
-            yield parquet.read_row_group(index, columns=list(columns), use_threads=False)
+            yield parquet.read_row_group(index, columns)
 
 
 def _may_hold(group: Any, offset_leaf: int, file: FileRange) -> bool:

@@ -131,6 +131,7 @@ def files_of(view: TableView, folder: Path, wanted: OffsetRange) -> tuple[FileRa
                 end=min(file.next_offset, wanted.end),
                 is_ordered=file.is_ordered,
                 is_dense=file.is_dense,
+                sums=file.sums,
             )
         )
     return tuple(ranges)

@@ -1,0 +1,41 @@
+"""Which damaged data file made the embedded engine fail: the engine speaks of pages and protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import duckdb
+
+from bus.storage_delta.table_files import TableFiles
+from bus.table_snapshots import TableSnapshot
+
+# What says that the statement is at fault, or its caller.
+_OF_STATEMENTS = (
+    duckdb.ParserException,
+    duckdb.CatalogException,
+    duckdb.InterruptException,
+    duckdb.OutOfMemoryException,
+    duckdb.PermissionException,
+)
+
+
+def explain_damage(error: BaseException, shown: Iterable[TableSnapshot]) -> str | None:
+    """The partition, file and offsets, if a data file of the topics that are `shown` cannot be read; None if it is not
+    that. Reads them all, so it is asked only about errors that files may have caused."""
+    is_of_names = isinstance(error, duckdb.BinderException) and "read_parquet" not in str(error)
+    if isinstance(error, _OF_STATEMENTS) or is_of_names:
+        return None
+    return find_damage(shown)
+
+
+def find_damage(shown: Iterable[TableSnapshot]) -> str | None:
+    """The first of their files that cannot be read, if there is one."""
+    for snapshot in shown:
+        damage = TableFiles(snapshot.folder).find_damage(snapshot.files)
+        if damage is not None:
+            partition = f"{snapshot.partition.topic}/{snapshot.partition.partition}"
+            return (
+                f"{partition}: {damage}; `bus log verify {partition}` tells all that is damaged, `bus log repair "
+                f"{partition}` mends it"
+            )
+    return None
