@@ -125,6 +125,7 @@ class BrokerConfig:
     queued_max_bytes: int = 67_108_864
     queued_max_request_bytes: int = 268_435_456
     producer_id_expiration_ms: int = 86_400_000
+    transactional_id_expiration_ms: int = 604_800_000
     offsets_topic_num_partitions: int = 50
     offsets_retention_minutes: int = 10_080
     offsets_retention_check_interval_ms: int = 600_000
@@ -298,6 +299,12 @@ _BROKER_KEYS = (
         ConfigType.INT,
         "How long a partition keeps an idle idempotent producer in memory and in checkpoints; later, its rows decide "
         "about its repeats.",
+        Between(1),
+    ),
+    _key(
+        "transactional.id.expiration.ms",
+        ConfigType.INT,
+        "How long the name of a producer is kept that nobody uses; later it begins anew, with another producer id.",
         Between(1),
     ),
     _key(

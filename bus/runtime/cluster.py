@@ -29,6 +29,7 @@ from bus.runtime.metadata_log import Decide, MetadataLog
 from bus.runtime.partition import Partition
 from bus.runtime.partition_settings import PartitionSettings, metadata_maintenance, settings_of
 from bus.runtime.producer_id_pool import ProducerIdPool
+from bus.runtime.producer_names import ProducerNames
 from bus.runtime.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope
 from bus.runtime.topic_names_in_use import TopicNamesInUse
@@ -109,6 +110,12 @@ class Cluster:
             calls=calls,
             maintenance=self._maintenance,
         )
+        self._producer_names = ProducerNames(
+            self._metadata,
+            expiration_ms=config.transactional_id_expiration_ms,
+            now_ms=self._maintenance.clock.now_ms,
+            calls=calls,
+        )
         self._ticker = MaintenanceTicker(
             config.log_retention_check_interval_ms / 1000,
             self._maintenance.clock,
@@ -130,6 +137,7 @@ class Cluster:
         for topic_id, name in self.state.deleted_topics.items():
             self._remove(name, topic_id)
         self._ticker.start()
+        self._producer_names.start(self._tasks)
 
     async def _take_leadership(self) -> None:
         """Another broker that starts at the same time has read the same metadata: the one that loses the race reads
@@ -148,6 +156,7 @@ class Cluster:
 
     async def end_changes(self) -> None:
         """Before the broker stops: what calls have begun ends, what comes from now on is refused."""
+        self._producer_names.stop()
         await self._begun.join()
         while self._removals:
             await asyncio.wait({task for tasks in self._removals.values() for task in tasks})
@@ -427,12 +436,17 @@ class Cluster:
                     return taken
                 new_id = taken
             (answer,) = await self._metadata.change([functools.partial(_decide_init, command=command, new_id=new_id)])
+            if isinstance(answer, ProducerIdentity):
+                self._producer_names.saw(answer.producer_id)
             if answer is not None:  # else the name has come to need a new id meanwhile
                 return answer
 
     def check_producer(self, stamp: ProducerStamp) -> Refused | None:
         """Why nothing of this identity may be appended anywhere; None if it may be. For every batch: one look-up."""
-        return check_producer(self.state.producers, stamp)
+        producers = self.state.producers
+        if producers.by_id.find(stamp.producer_id) is not None:
+            self._producer_names.saw(stamp.producer_id)
+        return check_producer(producers, stamp)
 
     async def _allocate_producer_ids(self) -> range | Refused:
         decide = functools.partial(decide_allocate_producer_ids, broker_id=self._endpoint.broker_id)

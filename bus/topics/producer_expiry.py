@@ -8,7 +8,7 @@ of which nothing was ever said counts as used when it is first looked at.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from bus.model import Step
 from bus.topics.cluster import ClusterState
@@ -22,13 +22,20 @@ RECORDS_MAX = 10_000
 
 
 def decide_expire_producers(
-    state: ClusterState, *, seen_ms: Mapping[int, int], now_ms: int, expiration_ms: int
+    state: ClusterState,
+    *,
+    seen_ms: Mapping[int, int],
+    now_ms: int,
+    expiration_ms: int,
+    names: Iterable[str] | None = None,
 ) -> Step[ClusterRecord, int]:
-    """The number of names that expire. `seen_ms`: producer id -> when this broker last saw the producer."""
+    """The number of names that expire. `seen_ms`: producer id -> when this broker last saw the producer. `names`: those
+    to look at, None: all."""
     told_every_ms = expiration_ms // _TOLD_SHARE
     expired: list[ClusterRecord] = []
     used: list[ClusterRecord] = []
-    for named in state.producers.by_name.values():
+    by_name = state.producers.by_name
+    for named in by_name.values() if names is None else filter(None, map(by_name.find, names)):
         if len(expired) + len(used) >= RECORDS_MAX:
             break
         used_ms = _last_used_ms(named, seen_ms, now_ms)
@@ -37,6 +44,11 @@ def decide_expire_producers(
         elif named.used_ms is None or used_ms - named.used_ms > told_every_ms:
             used.append(ProducerUsed(named.name, max(0, used_ms)))
     return Step(len(expired), (*expired, *used))
+
+
+def names_of(records: Iterable[ClusterRecord]) -> list[str]:
+    """That a decision is about."""
+    return [record.producer_name for record in records if isinstance(record, (ProducerExpired, ProducerUsed))]
 
 
 def _last_used_ms(named: NamedProducer, seen_ms: Mapping[int, int], now_ms: int) -> int:

@@ -184,3 +184,54 @@ def test_name_that_has_used_up_its_epochs_goes_on_with_a_new_id(tmp_path: Path) 
 
     live(store, use_up)
     live(store, go_on)
+
+
+def test_names_that_are_not_used_expire_and_their_ids_are_fenced_while_those_in_use_stay() -> None:
+    store, clock, day_ms = MemoryStore(), HandClock(), 24 * HOUR_MS
+
+    async def name_and_use(broker: QuietBroker) -> None:
+        names = broker.cluster._producer_names
+        idle = [await broker.cluster.init_producer(f"idle{number}") for number in range(3)]
+        used = await broker.cluster.init_producer("used")
+        assert isinstance(used, ProducerIdentity)
+        expired = 0
+        for _ in range(10):
+            clock.ms += day_ms
+            assert broker.cluster.check_producer(ProducerStamp(used.producer_id, 0, 0)) is None
+            expired += await names.sweep()
+        assert expired == 3
+        assert [*broker.cluster.state.producers.by_name] == ["used"]
+        assert broker.cluster.state.producers.retired.ranges == ((0, 3),)
+        for identity in idle:
+            assert isinstance(identity, ProducerIdentity)
+            refused = broker.cluster.check_producer(ProducerStamp(identity.producer_id, 9, 0))
+            assert refused is not None
+            assert refused.code.name == "PRODUCER_FENCED"
+        again = await broker.cluster.init_producer("idle0")
+        assert isinstance(again, ProducerIdentity)
+        assert again.producer_id > used.producer_id
+
+    async def come_back(broker: QuietBroker) -> None:
+        assert await broker.cluster._producer_names.sweep() == 0
+        assert {*broker.cluster.state.producers.by_name} == {"used", "idle0"}
+        assert broker.cluster.check_producer(ProducerStamp(1, 0, 0)) is not None
+
+    live(store, name_and_use, clock)
+    clock.ms += 6 * day_ms
+    live(store, come_back, clock)
+
+
+def test_clock_that_jumps_ahead_expires_no_name() -> None:
+    clock = HandClock()
+    wall = HandClock()
+    clock.now_ms = lambda: wall.ms  # type: ignore[method-assign]
+
+    async def jump(broker: QuietBroker) -> None:
+        await broker.cluster.init_producer("p")
+        assert await broker.cluster._producer_names.sweep() == 0
+        wall.ms += 100 * 24 * HOUR_MS
+        clock.ms += HOUR_MS
+        assert await broker.cluster._producer_names.sweep() == 0
+        assert [*broker.cluster.state.producers.by_name] == ["p"]
+
+    live(MemoryStore(), jump, clock)

@@ -43,7 +43,8 @@ def write_rows(
         with settled_worker(keeps_memory=False):
             return _write(_chain(first, batches), columns, options, identity)
     except BusError as error:
-        if error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+        # A name that expired has another id when it comes again, and the one that it had is fenced.
+        if error.code in (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED):
             forget_producer(options, identity.producer_name)
         raise _explain(error, identity) from None
 
