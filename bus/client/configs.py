@@ -51,7 +51,7 @@ _GRPC_SOCKETS = "gRPC sizes and keeps its own connections"
 _OWN_METRICS = "metrics are read with metrics(), all of them, whenever you like"
 _NO_SECURITY = "connections are neither encrypted nor authenticated in this version"
 
-_FIRST_ARGUMENT = 'give the address as the first argument, as in Producer("127.0.0.1:9094")'
+_FIRST_ARGUMENT = 'give the address as the first argument, such as "127.0.0.1:9094"'
 
 # Given in place of an address that is missing.
 MISSING: Any = None
