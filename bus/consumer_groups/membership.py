@@ -79,7 +79,8 @@ def add_member(draft: StepDraft, command: JoinGroup, member_id: str, request_id:
 
 
 def update_member(draft: StepDraft, member: Member, command: JoinGroup, request_id: int) -> None:
-    """A member joins again. If a join of it waits, that one was given up by the client."""
+    """A member joins again. If a join of it waits, that one was given up by the client. Its instance id stays, also if
+    it does not say it."""
     if member.awaiting_join is not None:
         draft.reply(member.awaiting_join, JoinRefused(replaced(draft.group, member), member.member_id))
     joining = joining_member(command, member.member_id, request_id)
@@ -87,6 +88,7 @@ def update_member(draft: StepDraft, member: Member, command: JoinGroup, request_
         [
             replace(
                 joining,
+                group_instance_id=member.group_instance_id,
                 assignment=member.assignment,
                 is_new=member.is_new,
                 awaiting_sync=member.awaiting_sync,

@@ -161,8 +161,11 @@ def _check_protocol(offer: GroupProtocol) -> Refused | None:
 def _check_sync(command: SyncGroup) -> Refused | None:
     assignments = command.assignments.values()
     count = sum(len(assignment.partitions) for assignment in assignments)
-    return check_count(count, ASSIGNED_PARTITIONS_MAX, "assigned partitions") or _first(
-        map(_check_assignment, assignments)
+    return (
+        check_name("a protocol type", command.protocol_type or "")
+        or check_name("the name of a protocol", command.protocol or "")
+        or check_count(count, ASSIGNED_PARTITIONS_MAX, "assigned partitions")
+        or _first(map(_check_assignment, assignments))
     )
 
 

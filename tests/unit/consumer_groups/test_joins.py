@@ -324,3 +324,12 @@ def test_two_pending_members_and_one_place() -> None:
     assert GroupTimer(TimerKind.PENDING_MEMBER, GROUP_ID, "m-2") not in bench.deadlines
     bench.wait(3_000)
     assert isinstance(bench.answers[waiting], Joined)
+
+
+def test_static_member_that_joins_again_without_its_instance_id_keeps_it() -> None:
+    bench = stable_bench("desk")
+    assert bench.group is not None
+    member_id = bench.group.instance_ids["desk"]
+    bench.ask(join(member_id, protocols=(GroupProtocol("range", b"other"),)))
+    assert bench.group.instance_ids == {"desk": member_id}
+    assert bench.group.members[member_id].group_instance_id == "desk"

@@ -1,0 +1,158 @@
+"""Whatever a client says of a group: it is refused by name, or it can be read back by the next coordinator and by every
+other client. No request breaks an assertion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bus.client.group_protocol import decode_assignment, decode_subscription
+from bus.consumer_groups import requests as rq
+from bus.consumer_groups.decisions import decide, load_groups, read_groups
+from bus.consumer_groups.group import GroupState
+from bus.consumer_groups.group_rules import GroupRules
+from bus.errors import Refused
+from bus.grpc_api.server import group_calls as calls
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
+from bus.model import CONSUMER_OFFSETS_TOPIC
+from bus.storage_delta.keyed_rows import DeltaKeyedRows
+from bus.topics.cluster import EMPTY_CLUSTER, apply
+from bus.topics.cluster_records import BrokerRegistered, TopicCreated
+from tests.support.group_rules_bench import GROUP_ID, GroupBench
+from tests.support.hostile_group_requests import PARTITIONS, TOPIC, group_requests
+
+STATE = apply(apply(EMPTY_CLUSTER, BrokerRegistered(0, "h", 1)), TopicCreated(TOPIC, "id", PARTITIONS, 0))
+ROWS = DeltaKeyedRows(CONSUMER_OFFSETS_TOPIC, CONSUMER_OFFSETS_VALUE_TYPE)
+
+
+class Door:
+    """A group, asked by messages as the servicer is; `GroupBench` holds it to its promises after every step."""
+
+    def __init__(self) -> None:
+        self.bench = GroupBench(GroupRules(initial_rebalance_delay_ms=0))
+        self.member_ids: list[str] = []
+
+    def ask(self, kind: str, request: Any) -> None:
+        command = self.decode(kind, request)
+        if isinstance(command, Refused):
+            self.check_refused(command)
+        elif command.group_id != GROUP_ID:
+            step = decide(None, command, request_id=1, new_member_id="new", rules=self.bench.rules, now_ms=1)
+            assert not step.records
+            for reply in step.replies:
+                self.check_refused(reply.answer)
+        else:
+            before = len(self.bench.answers)
+            self.bench.ask(command, name=f"{request.client_id}" if kind == "join" else "m")
+            for answer in list(self.bench.answers.values())[before:]:
+                self.hear(answer)
+
+    def decode(self, kind: str, request: Any) -> Any:
+        group = self.bench.group
+        match kind:
+            case "join":
+                return calls.decode_join(request, "ipv4:127.0.0.1:5000")
+            case "sync":
+                return calls.decode_sync(request, None if group is None else group.protocol_type)
+            case "heartbeat":
+                return calls.decode_heartbeat(request)
+            case "leave":
+                return calls.decode_leave(request)
+            case "commit":
+                return calls.decode_commit(request, STATE).command
+            case "fetch":
+                return calls.decode_offset_fetch(request)
+            case "forget":
+                return rq.OffsetDelete(request.group_id, tuple(calls.partitions_of(request.topics)))
+            case "describe":
+                return rq.DescribeGroup(request.group_id)
+            case _:
+                return rq.DeleteGroup(request.group_id)
+
+    def hear(self, answer: Any) -> None:
+        match answer:
+            case rq.Joined() if answer.protocol_type == "consumer":
+                for member in answer.members:
+                    decode_subscription(pb.JoinedMember(member_id=member.member_id, metadata=member.metadata))
+            case rq.Synced() if answer.protocol_type == "consumer":
+                assert all(one.partition >= 0 for one in decode_assignment(answer.assignment))
+            case rq.JoinRefused() | Refused():
+                self.check_refused(answer)
+            case rq.Left(refusals) | rq.OffsetsCommitted(refusals) | rq.OffsetsDeleted(refusals):
+                for refused in refusals:
+                    assert refused is None or self.check_refused(refused)
+
+    def check_refused(self, answer: Any) -> bool:
+        """It has a message of one short line, whatever the client said."""
+        refused = answer.refused if isinstance(answer, rq.JoinRefused) else answer
+        assert isinstance(refused, Refused), answer
+        assert 0 < len(refused.message) < 10_000
+        assert not any(character in refused.message for character in "\n\r\x00\x1b\x7f\u0085\u2028")
+        return True
+
+    def check_next_coordinator(self) -> None:
+        """Through the columns of the log, as they are stored."""
+        if self.bench.rows:
+            last = {row.key: row for row in ROWS.decode_again(ROWS.encode(self.bench.rows, now_ms=1))}
+            loaded = read_groups((row for row in last.values() if row.value is not None), now_ms=1)
+            assert loaded.faults == ()
+            assert loaded.groups == load_groups(self.bench.records)
+
+    def become_stable(self) -> None:
+        """With two static members, each of which has a partition."""
+        self.ask("join", join_of("desk"))
+        self.ask("join", join_of("till"))
+        self.bench.wait(1)
+        group = self.bench.group
+        assert group is not None
+        data = pb.ConsumerAssignment(partitions=[pb.TopicPartitions(topic=TOPIC, partitions=[0])]).SerializeToString()
+        for member in list(group.members.values()):
+            assigned = [pb.MemberAssignment(member_id=one, assignment=data) for one in group.members]
+            self.ask(
+                "sync",
+                pb.SyncGroupRequest(
+                    group_id=GROUP_ID,
+                    generation=group.generation,
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    assignments=assigned,
+                ),
+            )
+        assert self.bench.group is not None
+        assert self.bench.group.state is GroupState.STABLE
+
+
+def join_of(instance_id: str) -> pb.JoinGroupRequest:
+    subscription = pb.ConsumerSubscription(topics=[TOPIC], generation=-1).SerializeToString()
+    return pb.JoinGroupRequest(
+        group_id=GROUP_ID,
+        group_instance_id=instance_id,
+        session_timeout_ms=100_000,
+        rebalance_timeout_ms=20_000,
+        protocol_type="consumer",
+        protocols=[pb.GroupProtocol(name="range", metadata=subscription)],
+        client_id="client",
+    )
+
+
+@settings(max_examples=250)
+@given(st.data(), st.booleans())
+def test_what_is_accepted_can_be_read_back_and_what_is_refused_says_why(data: st.DataObject, is_stable: bool) -> None:
+    door = Door()
+    if is_stable:
+        door.become_stable()
+    for _ in range(data.draw(st.integers(1, 6))):
+        group = door.bench.group
+        known: list[tuple[str, str | None]] = []
+        if group is not None:
+            known += [(member.member_id, member.group_instance_id) for member in group.members.values()]
+            known += [(member_id, None) for member_id in group.pending_members]
+        generation = -1 if group is None else group.generation
+        door.ask(*data.draw(group_requests(GROUP_ID, known, generation)))
+        if data.draw(st.integers(0, 4)) == 0:
+            door.bench.wait(data.draw(st.sampled_from([1_000, 25_000])))
+    door.check_next_coordinator()
+    door.bench.crash()
