@@ -153,6 +153,6 @@ def test_what_is_accepted_can_be_read_back_and_what_is_refused_says_why(data: st
         generation = -1 if group is None else group.generation
         door.ask(*data.draw(group_requests(GROUP_ID, known, generation)))
         if data.draw(st.integers(0, 4)) == 0:
-            door.bench.wait(data.draw(st.sampled_from([1_000, 25_000])))
+            door.bench.wait(data.draw(st.sampled_from([1_000, 70_000])))
     door.check_next_coordinator()
     door.bench.crash()

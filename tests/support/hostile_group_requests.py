@@ -94,7 +94,7 @@ def group_requests(
                 group_id=group,
                 member_id=member,
                 group_instance_id=instance,
-                session_timeout_ms=pick(10_000, INTS),
+                session_timeout_ms=pick(60_000, INTS),
                 rebalance_timeout_ms=pick(20_000, INTS),
                 protocol_type=pick("consumer", TEXTS),
                 protocols=[protocol] * pick(1, st.sampled_from([0, 2, 101])),
