@@ -134,6 +134,10 @@ class BrokerConfig:
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = INT_MAX
+    group_members_count_max: int = 100_000
+    group_members_bytes_max: int = 268_435_456
+    group_members_per_client_max: int = 20_000
+    group_offsets_count_max: int = 5_000_000
     log_cache_bytes: int = 134_217_728
     num_io_threads: int = 8
     controlled_shutdown_timeout_ms: int = 30_000
@@ -350,6 +354,30 @@ _BROKER_KEYS = (
         Between(0),
     ),
     _key("group.max.size", ConfigType.INT, "Most members of one group.", Between(1)),
+    _key(
+        "group.members.count.max",
+        ConfigType.INT,
+        "Members of all groups that the broker coordinates, those included that have an id and have not joined yet.",
+        Between(1),
+    ),
+    _key(
+        "group.members.bytes.max",
+        ConfigType.LONG,
+        "Bytes of what members of all groups say when they join, and of what they are assigned.",
+        Between(1),
+    ),
+    _key(
+        "group.members.per.client.max",
+        ConfigType.INT,
+        "New members that one client's address may have within the session timeout that they ask for.",
+        Between(1),
+    ),
+    _key(
+        "group.offsets.count.max",
+        ConfigType.INT,
+        "Committed offsets of all groups that the broker coordinates, one for each group and partition.",
+        Between(1),
+    ),
     _key(
         "log.cache.bytes",
         ConfigType.LONG,

@@ -17,6 +17,8 @@ from bus.consumer_groups.requests import CONSUMER_PROTOCOL_TYPE, Assignment, Gro
 from bus.model import TopicPartition
 
 NO_ASSIGNMENT = Assignment()
+_MEMBER_BYTES = 1_000  # without what it said, and what it is given
+_ITEM_BYTES = 60  # of a topic or a partition
 
 
 class GroupState(Enum):
@@ -64,6 +66,13 @@ class Member:
     awaiting_sync: int | None = None  # the request id; only while CompletingRebalance
     has_to_sync: bool = False  # has not yet synced in this generation
 
+    @property
+    def data_bytes(self) -> int:
+        """About what it takes in memory."""
+        items = len(self.assignment.partitions) + sum(len(offer.topics) for offer in self.protocols)
+        said = len(self.assignment.data) + sum(len(offer.metadata) for offer in self.protocols)
+        return _MEMBER_BYTES + items * _ITEM_BYTES + said
+
     def metadata(self, protocol: str) -> GroupProtocol:
         """What the member said with that protocol, which it must support."""
         return next(offered for offered in self.protocols if offered.name == protocol)
@@ -92,6 +101,7 @@ class Group:
     supporters: Mapping[str, int] = field(default_factory=dict)  # of a protocol: how many members
     joining_count: int = 0  # members that await a join
     unsynced_count: int = 0  # members that have to sync
+    data_bytes: int = 0  # of all members
     initial_delay: InitialDelay | None = None  # only while PreparingRebalance after Empty
     offsets: ChangingMap[TopicPartition, OffsetCommitted] = field(default_factory=ChangingMap)
 
@@ -123,7 +133,7 @@ class Group:
         changed = list(members)
         if not changed:
             return self
-        joining, unsynced = self.joining_count, self.unsynced_count
+        joining, unsynced, data_bytes = self.joining_count, self.unsynced_count, self.data_bytes
         supporters, instance_ids = self.supporters, self.instance_ids
         for member in changed:
             before = self.members.get(member.member_id)
@@ -132,6 +142,8 @@ class Group:
             if before is not None:
                 joining -= before.awaiting_join is not None
                 unsynced -= before.has_to_sync
+            if before is None or before.assignment is not member.assignment or before.protocols is not member.protocols:
+                data_bytes += member.data_bytes - (0 if before is None else before.data_bytes)
             if before is None or before.protocols is not member.protocols:
                 supporters = _count_protocols(supporters, () if before is None else (before,), (member,))
             if before is None and member.group_instance_id is not None:
@@ -144,6 +156,7 @@ class Group:
             supporters=supporters,
             joining_count=joining,
             unsynced_count=unsynced,
+            data_bytes=data_bytes,
             leader_id=self.leader_id if self.leader_id is not None else changed[0].member_id,
         )
 
@@ -158,6 +171,7 @@ class Group:
             supporters=_count_protocols(self.supporters, gone.values(), ()),
             joining_count=self.joining_count - sum(member.awaiting_join is not None for member in gone.values()),
             unsynced_count=self.unsynced_count - sum(member.has_to_sync for member in gone.values()),
+            data_bytes=self.data_bytes - sum(member.data_bytes for member in gone.values()),
             leader_id=next(iter(members), None) if self.leader_id in gone else self.leader_id,
         )
 
@@ -197,6 +211,7 @@ class Group:
         members = self.members.values()
         assert self.joining_count == sum(member.awaiting_join is not None for member in members)
         assert self.unsynced_count == sum(member.has_to_sync for member in members)
+        assert self.data_bytes == sum(member.data_bytes for member in members)
         names = [offer.name for member in members for offer in member.protocols]
         assert {name: count for name, count in self.supporters.items() if count} == {
             name: names.count(name) for name in names

@@ -95,6 +95,11 @@ def _refuse_for_size(draft: StepDraft, command: JoinGroup, request_id: int) -> N
 
 
 def _give_member_id(draft: StepDraft, command: JoinGroup, request_id: int, new_member_id: str) -> None:
+    pending_max = draft.rules.pending_members_max
+    if len(draft.group.pending_members) >= pending_max:
+        message = f"group {command.group_id}: {pending_max} new members have their ids and have not joined; retry later"
+        _refuse(draft, request_id, Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, message), NO_MEMBER_ID)
+        return
     draft.group = replace(draft.group, pending_members=draft.group.pending_members | {new_member_id})
     draft.set_timer(TimerKind.PENDING_MEMBER, command.session_timeout_ms, new_member_id)
     refused = Refused(

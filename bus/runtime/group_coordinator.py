@@ -41,6 +41,7 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.group_log import GroupLog
 from bus.runtime.group_shard import GroupShard
+from bus.runtime.group_totals import GroupBounds, GroupTotals
 from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ class GroupCoordinator:
         self._shards: list[GroupShard | Refused] = []  # by partition; empty while there is no such topic
         self._placement = Placement.ABSOLUTE
         self._commit_slots = asyncio.Semaphore(COMMITS_MAX)
+        self._totals = GroupTotals(group_bounds(config))
         self._creation: asyncio.Task[Refused | None] | None = None
         self._upkeep: asyncio.Task[None] | None = None
         self._listeners: dict[MemberKey, OnMemberNotice] = {}
@@ -226,6 +228,7 @@ class GroupCoordinator:
                 clock=self._clock,
                 tasks=self._tasks,
                 commit_slots=self._commit_slots,
+                totals=self._totals,
                 on_notice=self._on_notice,
             )
             self._shards.append(shard)
@@ -312,6 +315,15 @@ class GroupCoordinator:
                 if stored.topic_id not in known
             )
         return gone
+
+
+def group_bounds(config: BrokerConfig) -> GroupBounds:
+    return GroupBounds(
+        members_max=config.group_members_count_max,
+        members_bytes_max=config.group_members_bytes_max,
+        members_per_client_max=config.group_members_per_client_max,
+        offsets_max=config.group_offsets_count_max,
+    )
 
 
 def group_rules(config: BrokerConfig) -> GroupRules:

@@ -44,6 +44,7 @@ from bus.runtime.group_decisions import (
     WaitingTimeout,
 )
 from bus.runtime.group_log import GroupLog
+from bus.runtime.group_totals import GroupTotals
 from bus.runtime.tasks import TaskScope
 from bus.runtime.timers import Timers
 
@@ -78,8 +79,8 @@ _TRANSLATED = {
 
 
 class GroupShard:
-    """`commit_slots` is shared by all shards: so many commit at a time. `on_notice` is called with the group's id and
-    what one of its members is to be told."""
+    """`commit_slots` and `totals` are shared by all shards: so many commit at a time, and hold so much. `on_notice` is
+    called with the group's id and what one of its members is to be told."""
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class GroupShard:
         clock: Clock,
         tasks: TaskScope,
         commit_slots: asyncio.Semaphore,
+        totals: GroupTotals,
         on_notice: OnNotice,
     ) -> None:
         self._groups_log = log
@@ -96,6 +98,7 @@ class GroupShard:
         self._clock = clock
         self._tasks = tasks
         self._commit_slots = commit_slots
+        self._totals = totals
         self._on_notice = on_notice
         self._loop = asyncio.get_running_loop()
         self._groups: dict[str, Group] = {}
@@ -152,7 +155,7 @@ class GroupShard:
     def submit(self, command: GroupCommand, new_member_id: str = "") -> asyncio.Future[GroupAnswer]:
         """The answer comes when the command is decided and committed; that of a join or a sync when all the others are
         there. The future never fails. Cancelling it withdraws the command if it has not been decided."""
-        request_id, answer = self._expect_answer()
+        request_id, answer = self._expect_answer(command)
         if not answer.done():
             self._waiting.append(WaitingCommand(command, request_id, new_member_id))
             self._turn()
@@ -249,6 +252,7 @@ class GroupShard:
 
     def _carry_out(self, decisions: GroupDecisions) -> None:
         for group_id, step in decisions.steps:
+            self._totals.replace(self._groups.get(group_id), step.group)
             if step.group is None:
                 self._groups.pop(group_id, None)
             else:
@@ -275,7 +279,7 @@ class GroupShard:
 
     # ------------------------------------------------------------------ answers
 
-    def _expect_answer(self) -> tuple[int, asyncio.Future[GroupAnswer]]:
+    def _expect_answer(self, command: GroupCommand | None = None) -> tuple[int, asyncio.Future[GroupAnswer]]:
         """Done already if it is refused."""
         answer: asyncio.Future[GroupAnswer] = self._loop.create_future()
         refused = self.refusal
@@ -283,6 +287,9 @@ class GroupShard:
             refused = Refused(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self._groups_log.name} has {WAITING_MAX} calls waiting"
             )
+        if refused is None and command is not None:
+            group = self._groups.get(command.group_id)
+            refused = self._totals.check(command, group, now_ms=self._clock.monotonic_ms())
         self._last_request_id += 1
         request_id = self._last_request_id
         if refused is not None:
@@ -322,6 +329,8 @@ class GroupShard:
 
     def _load_anew(self) -> None:
         self._timers.close()
+        for group in self._groups.values():
+            self._totals.replace(group, None)
         self._groups = {}
         self._loading = self._tasks.start(self._load(), f"groups/{self._groups_log.name}/load")
 
@@ -330,6 +339,8 @@ class GroupShard:
             groups = await self._load_until_it_succeeds()
             if groups is not None and self._closed is None:
                 self._groups = groups
+                for group in groups.values():
+                    self._totals.replace(None, group)
                 for change in _timers_of(groups.values()):
                     self._timers.set(change.timer, change.after_ms)
         finally:

@@ -24,6 +24,7 @@ from bus.model import BrokerEndpoint, TopicPartition
 from bus.ports import KeyedRow
 from bus.runtime.group_log import GroupLog, PreparedRecords
 from bus.runtime.group_shard import GroupShard
+from bus.runtime.group_totals import GroupBounds, GroupTotals
 from bus.runtime.tasks import TaskScope
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Coordinator:
             clock=self,
             tasks=self._tasks,
             commit_slots=asyncio.Semaphore(1),
+            totals=GroupTotals(GroupBounds()),
             on_notice=self._on_notice,
         )
 

@@ -13,6 +13,7 @@ from bus.consumer_groups.steps import GroupAnswer, Notice
 from bus.model import TopicPartition
 from bus.runtime.group_log import GroupLog
 from bus.runtime.group_shard import GroupShard
+from bus.runtime.group_totals import GroupBounds, GroupTotals
 from tests.support.fake_table import FakeKeyedRows, FakeTable, wait_until
 from tests.support.partition_bench import Bench
 
@@ -22,18 +23,22 @@ RULES = GroupRules(initial_rebalance_delay_ms=0)
 class GroupBench:
     """`notices` are those that members were told, in order."""
 
-    def __init__(self, table: FakeTable | None = None, rules: GroupRules = RULES) -> None:
+    def __init__(
+        self, table: FakeTable | None = None, rules: GroupRules = RULES, bounds: GroupBounds | None = None
+    ) -> None:
         self.below = Bench(table=table)
         self.table = self.below.table
         self.partition = self.below.partition
         self.log = GroupLog(self.partition, FakeKeyedRows(), clock=self.below.clock, calls=self.below.calls)
         self.notices: list[tuple[str, Notice]] = []
+        self.totals = GroupTotals(bounds or GroupBounds())
         self.shard = GroupShard(
             self.log,
             rules=rules,
             clock=self.below.clock,
             tasks=self.below.tasks,
             commit_slots=asyncio.Semaphore(1),
+            totals=self.totals,
             on_notice=lambda group_id, notice: self.notices.append((group_id, notice)),
         )
 
