@@ -142,6 +142,11 @@ class DataReader:
         source = self._source(path, size_bytes)
         return open_proved(source, self._trials.sums_of(source)), size_bytes
 
+    def open_source(self, path: str) -> tuple[Source, Trials]:
+        """The bytes of a file that cannot be read as a whole, and who can tell which parts of it can. Raises
+        `KeyNotFound`."""
+        return self._source(path, self._store.size(f"{self._folder}/{path}")), self._trials
+
     def check_foreign(self, file_path: str, size_bytes: int) -> LiveFile:
         """The entry of a file that another engine wrote, from its rows. Raises `StorageDamaged` if offsets repeat."""
         parts = []

@@ -263,11 +263,12 @@ class _Repair:
         """Copies of data files under the names that are theirs."""
         for found in plan.table.files:
             if found.source:
-                data = self._store.get(f"{self._folder}/{found.source}")
+                data = self._store.get(f"{self._folder}/{found.source}") if found.data is None else found.data
                 with contextlib.suppress(KeyExists):  # of a repair that was interrupted
                     self._store.write_unique(f"{self._folder}/{found.file.path}", data)
                 offsets = (found.file.base_offset, found.file.next_offset)
-                self.steps.add("bring back", found.file.path, f"from {found.source}, which has its bytes", offsets)
+                how = "which has its bytes" if found.data is None else "of which these records can be read"
+                self.steps.add("bring back", found.file.path, f"from {found.source}, {how}", offsets)
 
     def _tell_change(self, adds: Sequence[FoundFile], removes: Sequence[str]) -> None:
         for path in removes:

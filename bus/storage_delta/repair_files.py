@@ -20,8 +20,10 @@ from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.file_sums import encode_sums
 from bus.storage_delta.log_replay import first_line
 from bus.storage_delta.repair_history import NamedFile
+from bus.storage_delta.repair_salvage import salvage
 from bus.storage_delta.row_statistics import COLUMNS, RowStatistics
 from bus.storage_delta.store import KeyNotFound
+from bus.storage_delta.trials import Unprovable
 
 OUR_NAME = re.compile(r"(\d{20})-.+\.parquet")
 _NEVER_NULL = ("offset", "timestamp", "timestamp_type", "leader_epoch")
@@ -35,6 +37,7 @@ class FoundFile:
     body: Mapping[str, object] | None
     stats: str  # as its rows tell them; empty if `body` has them
     source: str = ""  # where its bytes lie, if not under its name
+    data: bytes | None = None  # they are not in the store yet: what could be read of `source`
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,17 @@ def describe_rows(reader: DataReader, schema: pa.Schema, path: str, *, compacted
         base_offset = min(first_offset, int(match[1]))
     file, stats = statistics.describe(path, size_bytes, base_offset=base_offset, next_offset=statistics.next_offset)
     return FoundFile(replace(file, sums=encode_sums(parquet.footer.sums)), None, stats)
+
+
+def salvage_named(reader: DataReader, schema: pa.Schema, named: NamedFile) -> list[FoundFile]:
+    """What can be read of a file that cannot be read as a whole, under new names."""
+    try:
+        source, trials = reader.open_source(named.file.path)
+        parts = salvage(trials, source, named.file, schema)
+    except (KeyNotFound, Unprovable):
+        return []
+    found = (FoundFile(replace(file, path=f"found-{file.path}"), None, stats, data=data) for file, stats, data in parts)
+    return [replace(named_truly(one), source=named.file.path) for one in found]
 
 
 def named_truly(found: FoundFile) -> FoundFile:

@@ -32,9 +32,11 @@ from bus.storage_delta.actions import (
     lost_app,
 )
 from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.file_sums import decode_sums
 from bus.storage_delta.log_replay import LogListing, producer_app
 from bus.storage_delta.producer_columns import PRODUCER_COLUMNS
 from bus.storage_delta.producer_matching import later_progress
+from bus.storage_delta.proved_parquet import BytesSource, open_proved
 from bus.storage_delta.repair_commit import RepairedTable
 from bus.storage_delta.repair_files import (
     BadFile,
@@ -45,6 +47,7 @@ from bus.storage_delta.repair_files import (
     describe_rows,
     find_misplaced,
     named_truly,
+    salvage_named,
     without_overlaps,
 )
 from bus.storage_delta.repair_history import BeyondRepair, History, HistoryReader, NamedFile, Trouble
@@ -104,6 +107,10 @@ class Planner:
         log_start = _version_of(txns, LOG_START_APP, 0)
         start = _first_offset(history, named, others, is_lossy=is_lossy, log_start=log_start, end=end)
         cover = choose_files(apart, others, start=start, end=end, may_go_on=is_lossy, may_follow=True)
+        if cover.holes:
+            broken = [named[one.path] for one in bad if one.is_there]
+            parts = [part for one in broken for part in salvage_named(self._reader, self._schema, one)]
+            cover = choose_files(cover.files, parts, start=start, end=end, may_go_on=False)
         if not cover.files and not named and not history.metadata:
             raise BeyondRepair(
                 f"{self._partition}: expected a version, a checkpoint or a data file to put the table together from, "
@@ -159,7 +166,7 @@ class Planner:
         """Where producers ended, by all rows that are there: the versions that said it may be lost."""
         told, ended = decode_producers(txns), dict[int, tuple[int, int]]()
         for found in files:
-            for rows in self._reader.scan(_at(found) if found.source else found.file, PRODUCER_COLUMNS):
+            for rows in self._producer_rows(found):
                 ended.update(_last_of_producers(rows))
         for producer_id, (epoch, sequence) in ended.items():
             by_rows = ProducerProgress(producer_id, epoch, sequence)
@@ -167,6 +174,11 @@ class Planner:
                 known = told.get(producer_id)
                 if known is None or (known.producer_epoch, known.last_sequence) != (epoch, sequence):
                     txns[producer_app(producer_id)] = Txn(epoch << 32 | sequence, self._now_ms)
+
+    def _producer_rows(self, found: FoundFile) -> Iterable[pa.Table]:
+        if found.data is not None:
+            return [open_proved(BytesSource(found.data), decode_sums(found.file.sums)).read(PRODUCER_COLUMNS)]
+        return self._reader.scan(_at(found) if found.source else found.file, PRODUCER_COLUMNS)
 
     def _protocol_and_metadata(self, history: History) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Those of the table as far as any version tells them, else those of a new one."""

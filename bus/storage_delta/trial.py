@@ -24,7 +24,9 @@ from bus.storage_delta.proved_parquet import decode_footer, open_piece
 
 # What comes before the bytes of a footer or a piece: which it is, where it begins in the file, how many bytes.
 HEAD = struct.Struct(">cQQ")
-FOOTER, PIECE = b"F", b"P"
+FOOTER, PIECE, COLUMN = b"F", b"P", b"C"
+# What comes before a piece of which one column is asked for: its row group, and the bytes of its name.
+COLUMN_HEAD = struct.Struct(">IB")
 IDLE_S = 60.0
 _MEMORY_BYTES_MAX = 8 << 30  # what a damaged file asks for beyond it is refused, and takes no memory from others
 
@@ -58,6 +60,16 @@ class Trial:
             rows = open_piece(self._metadata, start, piece, is_checked=False).read_row_group(group, use_threads=False)
             rows.validate(full=True)
             _compare_statistics(self._metadata.row_group(group), rows)
+        return {}
+
+    def take_column(self, start: int, asked: bytes) -> dict[str, Any]:
+        group, length = COLUMN_HEAD.unpack_from(asked)
+        end = COLUMN_HEAD.size + length
+        name, piece = asked[COLUMN_HEAD.size : end].decode(), asked[end:]
+        parquet = open_piece(self._metadata, start, piece, is_checked=False)
+        rows = parquet.read_row_group(group, columns=[name], use_threads=False)
+        rows.validate(full=True)
+        _compare_statistics(self._metadata.row_group(group), rows)
         return {}
 
 
@@ -120,8 +132,9 @@ def _starts_of(metadata: Any, spans: list[tuple[int, int]]) -> tuple[int, ...]:
 
 
 def answer(trial: Trial, kind: bytes, start: int, data: bytes) -> dict[str, Any]:
+    takes = {FOOTER: trial.take_footer, PIECE: trial.take_piece, COLUMN: trial.take_column}
     try:
-        return trial.take_footer(start, data) if kind == FOOTER else trial.take_piece(start, data)
+        return takes[kind](start, data)
     except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError, RuntimeError) as error:
         return {"error": f"{error}" or type(error).__name__}
 

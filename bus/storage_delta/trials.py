@@ -20,12 +20,16 @@ import sys
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
+
+import pyarrow as pa
 
 from bus.errors import StorageFault
 from bus.storage_delta.file_sums import FileSums, sum_of
-from bus.storage_delta.proved_parquet import BytesSource, ProvedFile, Source, open_proved
-from bus.storage_delta.trial import FOOTER, HEAD, PIECE
+from bus.storage_delta.proved_parquet import BytesSource, ProvedFile, Source, decode_footer, open_piece, open_proved
+from bus.storage_delta.trial import COLUMN, COLUMN_HEAD, FOOTER, HEAD, PIECE
 
 _ANSWER_S = 300.0  # a row group takes a second at most
 _PROVED_MAX = 4096
@@ -42,6 +46,15 @@ class _Ended(Exception):
     def __init__(self, crash: str | None) -> None:
         super().__init__(crash)
         self.crash = crash
+
+
+@dataclass(frozen=True, slots=True)
+class SoundGroup:
+    """A row group of which these columns can be decoded; `bounds` of those that have no null, by the footer."""
+
+    row_count: int
+    columns: Mapping[str, pa.ChunkedArray]
+    bounds: Mapping[str, tuple[int, int]]
 
 
 class Trials:
@@ -69,6 +82,60 @@ class Trials:
                     if is_last:
                         raise StorageFault("the process that tries files ended twice before it answered") from None
         raise AssertionError("unreachable")
+
+    def sound_groups(self, source: Source) -> Iterator[SoundGroup]:
+        """What can be decoded of a file that cannot be read as a whole, row group by row group. Raises `Unprovable` if
+        its footer cannot be read, `StorageFault`."""
+        footer_start = _footer_start(source)
+        footer = bytes(source.get(footer_start, source.size_bytes - footer_start))
+        with self._mutex:
+            try:
+                laid_out = self._ask(FOOTER, footer_start, footer)
+            except _Ended as ended:
+                self._stop()
+                raise Unprovable(f"expected a footer, found one that ends its reader: {ended.crash}") from None
+            starts, ends = laid_out["starts"], [*laid_out["starts"][1:], laid_out["end"]]
+            metadata = decode_footer(footer)
+            names = metadata.schema.to_arrow_schema().names
+            for group in range(metadata.num_row_groups):
+                at = group if len(starts) > 1 else 0
+                start, piece = starts[at], bytes(source.get(starts[at], ends[at] - starts[at]))
+                is_sound = len(starts) > 1 and self._is_sound(PIECE, start, piece, (footer_start, footer))
+                sound = (
+                    names
+                    if is_sound
+                    else [
+                        name
+                        for name in names
+                        if self._is_sound(
+                            COLUMN,
+                            start,
+                            COLUMN_HEAD.pack(group, len(name.encode())) + name.encode() + piece,
+                            (footer_start, footer),
+                        )
+                    ]
+                )
+                rows = open_piece(metadata, start, piece).read_row_group(group, columns=sound, use_threads=False)
+                columns = dict(zip(rows.column_names, rows.columns, strict=True)) if sound else {}
+                told = metadata.row_group(group)
+                yield SoundGroup(told.num_rows, columns, _bounds(told))
+
+    def _is_sound(self, kind: bytes, start: int, data: bytes, footer: tuple[int, bytes]) -> bool:
+        try:
+            self._ask(kind, start, data)
+        except Unprovable:
+            return False
+        except _Ended:  # the next one has to be told of the footer
+            self._stop()
+            with contextlib.suppress(_Ended):
+                self._ask(FOOTER, *footer)
+            return False
+        return True
+
+    def _ask(self, kind: bytes, start: int, data: bytes) -> dict[str, Any]:
+        if self._child is None:
+            self._child = _Child()
+        return self._child.ask(kind, start, data)
 
     def open_bytes(self, data: bytes) -> ProvedFile:
         """A whole file in memory, of which the same bytes were proved before, or are by a trial now. Raises
@@ -116,6 +183,16 @@ class Trials:
             groups.append(sum_of(piece))
         between = sum_of(source.get(end, footer_start - end))  # indexes of pages, which Arrow is not asked for
         return FileSums(end, sum_of(footer, between), tuple(groups))
+
+
+def _bounds(group: Any) -> dict[str, tuple[int, int]]:
+    found = {}
+    for index in range(group.num_columns):
+        column = group.column(index)
+        told = column.statistics if column.is_stats_set else None
+        if told is not None and told.has_min_max and told.null_count == 0:
+            found[column.path_in_schema] = told.min_raw, told.max_raw
+    return found
 
 
 def whole_sums(data: bytes) -> FileSums:

@@ -3,8 +3,11 @@ and repairing gives back every record that can still be read, or changes nothing
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from bus.storage_delta import data_files
 from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.repair import repair_partition
 from bus.storage_delta.repair_report import RepairReport
@@ -130,3 +133,44 @@ def test_a_producer_whose_versions_were_lost_appends_nothing_twice() -> None:
     mended = Reopened(store)
     assert mended.progress == {7: (0, 5), 8: (0, 2)}
     assert mended.table.find_last_sequence(8) is not None
+
+
+def damage_of_column(bench: TableBench, path: str, group: int, column: str) -> bytes:
+    """The file's bytes with a page of one column spoiled, its header included."""
+    data = bytearray(bench.store.get(f"{FOLDER}/{path}"))
+    told = pq.read_metadata(pa.BufferReader(bytes(data))).row_group(group)
+    chunk = next(told.column(n) for n in range(told.num_columns) if told.column(n).path_in_schema == column)
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    data[start : start + 20] = b"\xff" * 20
+    return bytes(data)
+
+
+@pytest.mark.parametrize("column", ["offset", "timestamp", "timestamp_type", "leader_epoch", "producer_id", "sequence"])
+def test_a_damaged_column_that_the_file_tells_otherwise_costs_no_record(column: str) -> None:
+    bench = healthy("plain")
+    file = bench.table._reader.view.live_files[1]
+    sound = Reopened(store_of(bench, files_of(bench)))
+    spoiled = damage_of_column(bench, file.path, 0, column)
+    store = store_of(bench, {**files_of(bench), f"{FOLDER}/{file.path}": spoiled})
+    report = repair(store, is_rehearsal=False)
+    assert report.error is None
+    assert not any(step.action == "give up" for step in report.steps), report.steps
+    mended = Reopened(store)
+    assert (mended.rows(), mended.progress) == (sound.rows(), sound.progress)
+    assert verify(store).breaches == []
+    assert repair(store, is_rehearsal=False).steps == []
+
+
+def test_a_damaged_row_group_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_files, "ROW_GROUP_BYTES", 200)
+    bench = TableBench()
+    bench.append(*((b"key %d" % n, b"value %d" % n) for n in range(40)))
+    (file,) = bench.table._reader.view.live_files
+    spoiled = damage_of_column(bench, file.path, 1, "value")
+    store = store_of(bench, {**files_of(bench), f"{FOLDER}/{file.path}": spoiled})
+    report = repair(store, is_rehearsal=False)
+    assert report.error is None
+    (lost,) = [range(step.first_offset, step.last_offset + 1) for step in report.steps if step.action == "give up"]
+    assert 0 < len(lost) < 20
+    assert [row[0] for row in Reopened(store).rows()] == [offset for offset in range(40) if offset not in lost]
+    assert verify(store).breaches == []
