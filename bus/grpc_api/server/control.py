@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from bus.config_keys import ConfigEntry
-from bus.errors import ErrorCode, Refused, StorageFault
+from bus.errors import ErrorCode, Refused, StorageFault, show_names
 from bus.grpc_api.server.requests import InvalidArgument
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.partition_log.reads import ListedOffset
 from bus.runtime.cluster import Cluster, TopicAnswer
+from bus.runtime.loop_shares import LoopShare, LoopShares
 from bus.topics.cluster import Topic
 from bus.topics.cluster_decisions import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
 from bus.topics.configs import AlterOperation, ConfigOperation
@@ -20,13 +21,19 @@ _AUTO_CREATED_MAX = 100
 
 
 class ControlHandler:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, shares: LoopShares) -> None:
         self._cluster = cluster
+        self._shares = shares
 
     # ------------------------------------------------------------------ offsets and metadata
 
     async def list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
-        return pb.ListOffsetsResponse(partitions=[await self._list_offset(asked) for asked in request.partitions])
+        response, share = pb.ListOffsetsResponse(), self._shares.begin()
+        for asked in request.partitions:
+            if share.is_used_up:
+                await share.wait()
+            response.partitions.append(await self._list_offset(asked))
+        return response
 
     async def _list_offset(self, asked: pb.ListOffsetsPartition) -> pb.ListOffsetsPartitionResponse:
         answer = pb.ListOffsetsPartitionResponse(
@@ -55,37 +62,44 @@ class ControlHandler:
         return answer
 
     async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
-        asked = list(request.topics)
+        """A topic that is named twice is told once: its partitions may be thousands."""
+        asked = list(dict.fromkeys(request.topics))
         refused: Mapping[str, Refused] = {}
         if request.allow_auto_topic_creation:
             missing = [name for name in asked if name not in self._cluster.state.topics]
             refused = await self._cluster.auto_create_topics(missing[:_AUTO_CREATED_MAX])
         state = self._cluster.state
         names = asked or sorted(state.topics)
-        return pb.MetadataResponse(
+        response = pb.MetadataResponse(
             cluster_id=self._cluster.storage.cluster_id,
             controller_id=self._cluster.endpoint.broker_id,
             brokers=[
                 pb.Broker(broker_id=broker.broker_id, host=broker.host, port=broker.port)
                 for broker in state.brokers.values()
             ],
-            topics=[self._topic(name, state.topics.get(name), refused.get(name)) for name in names],
             root=self._cluster.storage.root_url,
         )
+        share = self._shares.begin()
+        for name in names:
+            if share.is_used_up:
+                await share.wait()
+            answer = response.topics.add(name=name)
+            topic = state.topics.get(name)
+            if topic is not None:
+                await self._tell_topic(answer, topic, share)
+                continue
+            message = f"expected an existing topic, found {show_names([name])!r}"
+            # Why it was not created for the caller, if it was to be.
+            _set_error(answer, refused.get(name) or Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message))
+        return response
 
-    def _topic(self, name: str, topic: Topic | None, refused: Refused | None) -> pb.TopicMetadata:
-        """`refused`: why it was not created for the caller."""
-        if topic is None:
-            answer = pb.TopicMetadata(name=name)
-            unknown = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found {name!r}")
-            _set_error(answer, refused or unknown)
-            return answer
-        return pb.TopicMetadata(
-            name=name,
-            topic_id=topic.topic_id,
-            is_internal=self._cluster.is_internal(name),
-            partitions=[self._partition(topic, number) for number in range(len(topic.partitions))],
-        )
+    async def _tell_topic(self, answer: pb.TopicMetadata, topic: Topic, share: LoopShare) -> None:
+        answer.topic_id = topic.topic_id
+        answer.is_internal = self._cluster.is_internal(topic.name)
+        for number in range(len(topic.partitions)):
+            if share.is_used_up:
+                await share.wait()
+            answer.partitions.append(self._partition(topic, number))
 
     def _partition(self, topic: Topic, number: int) -> pb.PartitionMetadata:
         leadership = topic.partitions[number]
@@ -119,14 +133,27 @@ class ControlHandler:
     # ------------------------------------------------------------------ configs
 
     async def describe_configs(self, request: pb.DescribeConfigsRequest) -> pb.DescribeConfigsResponse:
-        return pb.DescribeConfigsResponse(
-            resources=[self._describe(resource, frozenset(request.keys)) for resource in request.resources]
-        )
+        """A resource that is named twice is described once: its entries are many."""
+        response, share = pb.DescribeConfigsResponse(), self._shares.begin()
+        keys, described = frozenset(request.keys), set()
+        for resource in request.resources:
+            if share.is_used_up:
+                await share.wait()
+            is_again = (resource.type, resource.name) in described
+            described.add((resource.type, resource.name))
+            response.resources.append(self._describe(resource, keys, is_again=is_again))
+        return response
 
-    def _describe(self, resource: pb.ConfigResource, keys: frozenset[str]) -> pb.ConfigsResult:
+    def _describe(self, resource: pb.ConfigResource, keys: frozenset[str], *, is_again: bool) -> pb.ConfigsResult:
         answer = pb.ConfigsResult(resource=resource)
         entries: Sequence[ConfigEntry] | Refused
-        if resource.type == pb.RESOURCE_TYPE_BROKER:
+        if is_again:
+            message = f"expected each resource once in a request, found {show_names([resource.name])!r} again"
+            entries = Refused(ErrorCode.INVALID_REQUEST, message)
+        elif resource.type not in pb.ResourceType.values():
+            known = ", ".join(pb.ResourceType.keys())
+            entries = Refused(ErrorCode.INVALID_REQUEST, f"expected a type among {known}, found {resource.type}")
+        elif resource.type == pb.RESOURCE_TYPE_BROKER:
             entries = self._check_broker(resource) or self._cluster.describe_broker()
         else:
             entries = self._cluster.describe_topic(resource.name)

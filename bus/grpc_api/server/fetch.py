@@ -85,7 +85,7 @@ class FetchHandler:
             names = dict.fromkeys(TopicPartition(item.topic, item.partition) for item in asked)
             answer.results = [(name, 0, refusal) for name in names]
         else:
-            wish, answer.results = self._wish(request, asked, room)
+            wish, answer.results = await self._wish(request, asked, room)
             results = await fetch(wish, self._cluster.find_partition, self._streams.draining, self._shares)
             answer.results += [
                 (position.partition, position.offset, result)
@@ -97,14 +97,17 @@ class FetchHandler:
         room.settle(len(encoded))
         return encoded
 
-    def _wish(
+    async def _wish(
         self, request: pb.FetchRequest, asked: list[pb.FetchPartition], room: _Room
     ) -> tuple[FetchWish, list[FetchedPartition]]:
         """And the answers of partitions that are not fetched: those that the request names twice."""
         counts = Counter((item.topic, item.partition) for item in asked)
         positions: list[FetchPosition] = []
         refused: dict[TopicPartition, Refused] = {}
+        share = self._shares.begin()
         for item in asked:
+            if share.is_used_up:
+                await share.wait()
             name = TopicPartition(item.topic, item.partition)
             times = counts[item.topic, item.partition]
             if times > 1:

@@ -19,6 +19,7 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.ports import SwapKind
 from bus.runtime.cluster import Cluster
+from bus.runtime.loop_shares import LoopShares
 from bus.runtime.maintenance import (
     DeleteRecordsResult,
     FilesSwapped,
@@ -40,7 +41,16 @@ _NO_PARTITION = -1
 class MaintenanceHandler:
     """`jobs_max` partitions of one call are worked on at a time, so that a call that is given up leaves the rest."""
 
-    def __init__(self, cluster: Cluster, streams: StreamRegistry, *, jobs_max: int, request_timeout_ms: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        streams: StreamRegistry,
+        shares: LoopShares,
+        *,
+        jobs_max: int,
+        request_timeout_ms: int,
+    ) -> None:
+        self._shares = shares
         self._cluster = cluster
         self._streams = streams
         self._jobs_max = jobs_max
@@ -50,15 +60,23 @@ class MaintenanceHandler:
 
     async def delete_records(self, request: pb.DeleteRecordsRequest) -> pb.DeleteRecordsResponse:
         """All partitions at once, so that a busy one holds up no other; each has the broker's request.timeout.ms."""
-        answers = [self._delete(asked) for asked in request.partitions]
+        answers, share = [], self._shares.begin()
+        for asked in request.partitions:
+            if share.is_used_up:
+                await share.wait()
+            answers.append(self._delete(asked))
         results = await gather_answers(
             answers,
             timeout_ms=self._request_timeout_ms,
             otherwise=f"the records were not deleted within {self._request_timeout_ms} ms; they may be later",
+            share=share,
         )
-        return pb.DeleteRecordsResponse(
-            partitions=[_encode_deleted(*pair) for pair in zip(request.partitions, results, strict=True)]
-        )
+        response = pb.DeleteRecordsResponse()
+        for asked, result in zip(request.partitions, results, strict=True):
+            if share.is_used_up:
+                await share.wait()
+            response.partitions.append(_encode_deleted(asked, result))
+        return response
 
     def _delete(self, asked: pb.DeleteRecordsPartition) -> asyncio.Future[DeleteRecordsResult]:
         partition = self._find(asked.topic, asked.partition)

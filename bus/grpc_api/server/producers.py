@@ -14,13 +14,15 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import SEQUENCE_MODULUS, ProducerStamp, TopicPartition
 from bus.partition_log.appends import ACKS_NONE
 from bus.runtime.cluster import Cluster
+from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partition import ProducerResumed, ResumeResult
 from bus.topics.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity
 
 
 class ProducerHandler:
-    def __init__(self, cluster: Cluster, request_timeout_ms: int) -> None:
+    def __init__(self, cluster: Cluster, shares: LoopShares, request_timeout_ms: int) -> None:
         self._cluster = cluster
+        self._shares = shares
         self._request_timeout_ms = request_timeout_ms
 
     async def init(self, request: pb.InitProducerIdRequest) -> pb.InitProducerIdResponse:
@@ -49,17 +51,24 @@ class ProducerHandler:
         refused = check_identity(request.producer_id, request.producer_epoch) or self._cluster.check_producer(
             ProducerStamp(request.producer_id, request.producer_epoch, 0)
         )
-        answers: list[asyncio.Future[ResumeResult]] = [
-            answered(refused) if refused is not None else self._resume(asked, request) for asked in request.partitions
-        ]
+        answers: list[asyncio.Future[ResumeResult]] = []
+        share = self._shares.begin()
+        for asked in request.partitions:
+            if share.is_used_up:
+                await share.wait()
+            answers.append(answered(refused) if refused is not None else self._resume(asked, request))
         results = await gather_answers(
             answers,
             timeout_ms=self._request_timeout_ms,
             otherwise=f"what was queued before was not committed within {self._request_timeout_ms} ms",
+            share=share,
         )
-        return pb.ResumeProducerResponse(
-            partitions=[_encode(*pair) for pair in zip(request.partitions, results, strict=True)]
-        )
+        response = pb.ResumeProducerResponse()
+        for asked, result in zip(request.partitions, results, strict=True):
+            if share.is_used_up:
+                await share.wait()
+            response.partitions.append(_encode(asked, result))
+        return response
 
     def _resume(
         self, asked: pb.ResumeProducerPartition, request: pb.ResumeProducerRequest

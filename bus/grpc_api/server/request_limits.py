@@ -23,10 +23,10 @@ CONTROL_BYTES_MAX = 4 * 1024 * 1024
 ITEMS_MAX = PARTITIONS_MAX
 # Calls whose items cost more: each is a decision about the cluster, or has a long answer.
 _ITEMS_MAX_OF: Mapping[str, int] = {
-    "CreateTopicsRequest": 5_000,
+    "CreateTopicsRequest": 2_000,
     "DeleteTopicsRequest": 1_000,
     "CreatePartitionsRequest": 1_000,
-    "AlterConfigsRequest": 5_000,
+    "AlterConfigsRequest": 2_000,
     "DescribeConfigsRequest": 1_000,
     "DescribeGroupsRequest": 1_000,
     "DeleteGroupsRequest": 1_000,

@@ -49,8 +49,8 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         config: BrokerConfig,
     ) -> None:
         memory, shares = RequestMemory(config.queued_max_request_bytes), LoopShares()
-        self._control = ControlHandler(cluster)
-        self._producers = ProducerHandler(cluster, config.request_timeout_ms)
+        self._control = ControlHandler(cluster, shares)
+        self._producers = ProducerHandler(cluster, shares, config.request_timeout_ms)
         self._produce = ProduceHandler(
             cluster,
             clock,
@@ -67,7 +67,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         self._group_sessions = GroupSessionHandler(cluster, coordinator, streams)
         self._views = ViewHandler(cluster)
         self._maintenance = MaintenanceHandler(
-            cluster, streams, jobs_max=config.log_cleaner_threads, request_timeout_ms=config.request_timeout_ms
+            cluster, streams, shares, jobs_max=config.log_cleaner_threads, request_timeout_ms=config.request_timeout_ms
         )
 
     async def Produce(self, request_iterator, context):  # type: ignore[no-untyped-def]

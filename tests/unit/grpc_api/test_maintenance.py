@@ -13,6 +13,7 @@ from bus.grpc_api.server.requests import StreamRegistry
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.ports import SwapKind
+from bus.runtime.loop_shares import LoopShares
 from bus.runtime.maintenance import FilesSwapped, MaintenanceAction, MaintenanceResult, RecordsDeleted
 
 DONE = MaintenanceResult(9, 4, 1, 400, 300, 301, 7, 2, 3, 99)
@@ -60,6 +61,7 @@ class Bench:
         self.handler = MaintenanceHandler(
             self.cluster,  # type: ignore[arg-type]  # as far as the handler knows it
             self.streams,
+            LoopShares(),
             jobs_max=2,
             request_timeout_ms=request_timeout_ms,
         )

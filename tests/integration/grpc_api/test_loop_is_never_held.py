@@ -1,0 +1,188 @@
+"""No request below the limits holds the event loop: neither a hostile one nor a large one that is in good order."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from bus.arrow_batches import encode_arrow
+from bus.broker import Broker
+from bus.config import BrokerConfig
+from bus.grpc_api.server.request_limits import ITEMS_MAX
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.v1 import bus_pb2_grpc
+from tests.support.broker_thread import running_broker
+from tests.support.loop_watch import LoopWatch, watched_loops
+
+HELD_S_MAX = 0.05
+PARTITIONS = 20
+COMMITS = 400  # of one record, in each partition
+
+
+@pytest.fixture(scope="module")
+def watch() -> Iterator[LoopWatch]:
+    """Without what the garbage collector takes for all the objects that the tests of this process have made."""
+    gc.collect()
+    gc.freeze()
+    try:
+        with watched_loops(processor_s_max=HELD_S_MAX, thread="broker") as watch:
+            yield watch
+    finally:
+        gc.unfreeze()
+
+
+@pytest.fixture(scope="module")
+def broker(watch: LoopWatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    config = BrokerConfig(group_initial_rebalance_delay_ms=0)
+    with running_broker(tmp_path_factory.mktemp("bus") / "root", config=config) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def stub(broker: Broker) -> Iterator[bus_pb2_grpc.BusStub]:
+    options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(f"127.0.0.1:{broker.port}", options=options) as channel:
+        stub = bus_pb2_grpc.BusStub(channel)
+        topics = [pb.NewTopic(name="t", partitions=PARTITIONS), pb.NewTopic(name="one", partitions=1)]
+        stub.CreateTopics(pb.CreateTopicsRequest(topics=topics))
+        one = encode_arrow(pa.record_batch({"value": pa.array([b"v" * 20])}))
+        data = [pb.PartitionProduceData(topic="t", partition=number, arrow=one) for number in range(PARTITIONS)]
+        for _ in stub.Produce(iter([pb.ProduceRequest(partitions=data)] * COMMITS)):
+            pass
+        yield stub
+
+
+def arrow(array: pa.Array, codec: str = "none") -> pb.ProduceRequest:
+    payload = encode_arrow(pa.RecordBatch.from_arrays([array], names=["value"]), codec)
+    return pb.ProduceRequest(partitions=[pb.PartitionProduceData(topic="one", arrow=payload)])
+
+
+def shared_views(count: int) -> pa.Array:
+    """Strings that all point to the same megabyte."""
+    size = 1_000_000
+    view = (size).to_bytes(4, "little") + b"xxxx" + (0).to_bytes(4, "little") + (0).to_bytes(4, "little")
+    buffers = [None, pa.py_buffer(view * count), pa.py_buffer(b"x" * size)]
+    return pa.Array.from_buffers(pa.string_view(), count, buffers)
+
+
+def names(count: int) -> list[str]:
+    return [f"n{number}" for number in range(count)]
+
+
+PLAIN = pb.RecordList(records=[pb.Record(value=b"v", headers=[pb.Header(key="k")])] * 40_000)
+TP = [pb.TopicPartitions(topic="t", partitions=range(ITEMS_MAX - 100))]
+REQUESTS: dict[str, tuple[str, Callable[[], object]]] = {
+    "one partition ten thousand times": (
+        "FetchOnce",
+        lambda: pb.FetchRequest(partitions=[pb.FetchPartition(topic="t")] * 10_000),
+    ),
+    "fetch of unknown partitions": (
+        "FetchOnce",
+        lambda: pb.FetchRequest(partitions=[pb.FetchPartition(topic="t", partition=p) for p in range(ITEMS_MAX)]),
+    ),
+    "many small batches": (
+        "FetchOnce",
+        lambda: pb.FetchRequest(partitions=[pb.FetchPartition(topic="t", partition=p) for p in range(PARTITIONS)]),
+    ),
+    "many small batches as plain records": (
+        "FetchOnce",
+        lambda: pb.FetchRequest(
+            format=pb.RECORD_FORMAT_RECORDS,
+            partitions=[pb.FetchPartition(topic="t", partition=p) for p in range(PARTITIONS)],
+        ),
+    ),
+    "fetch of too many": (
+        "FetchOnce",
+        lambda: pb.FetchRequest(partitions=[pb.FetchPartition(topic="t", partition=p) for p in range(60_000)]),
+    ),
+    "produce to unknown partitions": (
+        "ProduceOnce",
+        lambda: pb.ProduceRequest(
+            partitions=[pb.PartitionProduceData(topic="t", partition=100 + p, arrow=b"x") for p in range(ITEMS_MAX)]
+        ),
+    ),
+    "produce to 300,000 partitions": (
+        "ProduceOnce",
+        lambda: pb.ProduceRequest(partitions=[pb.PartitionProduceData(topic="t")] * 300_000),
+    ),
+    "shared views": ("ProduceOnce", lambda: arrow(shared_views(100_000))),
+    "empty records from zstd": ("ProduceOnce", lambda: arrow(pa.array([b""] * 3_000_000), "zstd")),
+    "large batch in good order": ("ProduceOnce", lambda: arrow(pa.array([b"v" * 10] * 1_000_000))),
+    "plain records": (
+        "ProduceOnce",
+        lambda: pb.ProduceRequest(partitions=[pb.PartitionProduceData(topic="one", records=PLAIN)]),
+    ),
+    "names of topics": ("Metadata", lambda: pb.MetadataRequest(topics=names(ITEMS_MAX))),
+    "one topic many times": ("Metadata", lambda: pb.MetadataRequest(topics=["t"] * ITEMS_MAX)),
+    "configs": (
+        "DescribeConfigs",
+        lambda: pb.DescribeConfigsRequest(
+            resources=[pb.ConfigResource(type=pb.RESOURCE_TYPE_TOPIC, name=name) for name in ["t"] * 999]
+        ),
+    ),
+    "configs of 40,000": (
+        "DescribeConfigs",
+        lambda: pb.DescribeConfigsRequest(resources=[pb.ConfigResource()] * 40_000),
+    ),
+    "offsets": (
+        "ListOffsets",
+        lambda: pb.ListOffsetsRequest(
+            partitions=[
+                pb.ListOffsetsPartition(topic="t", partition=p % PARTITIONS, timestamp_ms=-1) for p in range(ITEMS_MAX)
+            ]
+        ),
+    ),
+    "deletions": (
+        "DeleteRecords",
+        lambda: pb.DeleteRecordsRequest(
+            partitions=[pb.DeleteRecordsPartition(topic="t", partition=100 + p) for p in range(ITEMS_MAX)]
+        ),
+    ),
+    "resumed producers": (
+        "ResumeProducer",
+        lambda: pb.ResumeProducerRequest(
+            partitions=[pb.ResumeProducerPartition(topic="t", partition=100 + p) for p in range(ITEMS_MAX)]
+        ),
+    ),
+    "topics that cannot be": (
+        "CreateTopics",
+        lambda: pb.CreateTopicsRequest(topics=[pb.NewTopic(name=f"a/{number}") for number in range(2_000)]),
+    ),
+    "topics that are not": ("DeleteTopics", lambda: pb.DeleteTopicsRequest(topics=names(1_000))),
+    "partitions that cannot be": (
+        "CreatePartitions",
+        lambda: pb.CreatePartitionsRequest(topics=[pb.NewPartitions(name=name) for name in names(1_000)]),
+    ),
+    "groups": ("DescribeGroups", lambda: pb.DescribeGroupsRequest(group_ids=names(1_000))),
+    "groups to delete": ("DeleteGroups", lambda: pb.DeleteGroupsRequest(group_ids=names(1_000))),
+    "offsets of a group": (
+        "OffsetFetch",
+        lambda: pb.OffsetFetchRequest(groups=[pb.OffsetFetchGroup(group_id="g", topics=TP)]),
+    ),
+    "offsets to commit": (
+        "OffsetCommit",
+        lambda: pb.OffsetCommitRequest(
+            group_id="g",
+            generation=-1,
+            partitions=[pb.OffsetCommitPartition(topic="t", partition=p % PARTITIONS) for p in range(ITEMS_MAX)],
+        ),
+    ),
+    "offsets to forget": ("OffsetDelete", lambda: pb.OffsetDeleteRequest(group_id="g", topics=TP)),
+    "empty fields": ("OffsetFetch", lambda: pb.OffsetFetchRequest(groups=[pb.OffsetFetchGroup()] * ITEMS_MAX)),
+}
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_no_request_holds_the_loop(stub: bus_pb2_grpc.BusStub, watch: LoopWatch, kind: str) -> None:
+    method, make = REQUESTS[kind]
+    request = make()
+    watch.clear()
+    call = getattr(stub, method).future(request, timeout=50)
+    refused = (None, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
+    assert call.exception() is None or call.code() in refused, call.exception()
+    stub.ListViews(pb.ListViewsRequest(), timeout=50)
+    assert not watch.holds, "\n".join(map(str, watch.holds))
