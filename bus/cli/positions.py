@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from enum import Enum
 
 import click
+
+from bus.epoch import epoch_ms
 
 
 class Place(Enum):
@@ -78,9 +80,7 @@ def parse_timestamp_ms(text: str) -> int | None:
         moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
     except ValueError:
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    timestamp_ms = int(moment.timestamp() * 1000)
+    timestamp_ms = epoch_ms(moment)
     return timestamp_ms if timestamp_ms >= 0 else None
 
 

@@ -11,10 +11,11 @@ import csv as csv_format
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from bus.config_keys import ConfigError
+from bus.epoch import epoch_ms
 from bus.errors import BusError, ErrorCode, StorageFault
 from bus.model import TopicPartition
 from bus.spark.jars import JarsMissing
@@ -118,8 +119,7 @@ def timestamp_ms(text: str) -> int:
         moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected a time such as 2026-11-21T09:00:00Z, found {text!r}") from None
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
-    return round(aware.timestamp() * 1000)
+    return epoch_ms(moment)
 
 
 def print_rows(frame: DataFrame, *, csv: bool) -> int:

@@ -15,10 +15,11 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bus.epoch import epoch_ms
 from bus.point_in_time import Bound, bound_of, check_bound
 from bus.spark.log_files import version_at
 from bus.table_snapshots import TableSnapshot
@@ -77,7 +78,7 @@ def read_topic(
         for partition in tables.partitions(topic):
             version = bound_of(at_version, partition)
             if at_time is not None:
-                version = version_at(tables, partition, to_ms(at_time))
+                version = version_at(tables, partition, epoch_ms(at_time))
             snapshots.append(tables.snapshot(partition, version))  # one that is gone is refused in the bus's own words
     frames = []
     together: dict[_Scan, list[TableSnapshot]] = {}
@@ -182,8 +183,3 @@ def with_text(frame: DataFrame) -> DataFrame:
         else:
             columns.append(sql.col(name))
     return frame.select(*columns, *(sql.col(name).alias(f"{name}_bytes") for name in binary))
-
-
-def to_ms(time: datetime) -> int:
-    aware = time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
-    return int(aware.timestamp() * 1_000)

@@ -206,11 +206,18 @@ def _check_group_statistics(parquet: ProvedFile, group: int, rows: pa.Table) -> 
         if name not in _GROUP_STATS or not column.is_stats_set or not column.statistics.has_min_max:
             continue
         bounds = _bounds(rows.column(name))
-        told = _bounds(
-            pa.chunked_array([pa.array([column.statistics.min, column.statistics.max], rows.column(name).type)])
-        )
+        told = _bounds(pa.chunked_array([_statistics(column.statistics, rows.column(name).type)]))
         if bounds != told:
             yield "statistics are true", f"row group {group} with {name} from {bounds}", str(told)
+
+
+def _statistics(statistics: Any, data_type: pa.DataType) -> pa.Array:
+    """Minimum and maximum. Python's calendar, as which Arrow gives times, ends with the year 9999; the raw numbers are
+    in the unit of the column."""
+    try:
+        return pa.array([statistics.min, statistics.max], data_type)
+    except (OverflowError, ValueError):
+        return pa.array([statistics.min_raw, statistics.max_raw], pa.int64())
 
 
 def _check_offsets(check: DataFileCheck, file: AddedFile, may_have_holes: bool) -> Iterator[_Finding]:

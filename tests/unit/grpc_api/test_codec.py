@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bus.arrow_batches import decode_arrow, encode_arrow
 from bus.errors import ErrorCode, Refused
@@ -129,3 +131,9 @@ def test_plain_records_begin_at_the_fetch_offset() -> None:
     assert [record.offset for record in records] == [8, 9]
     assert not records[0].HasField("value")
     assert (records[1].value, records[1].timestamp_ms, records[1].leader_epoch) == (b"c", NOW_MS, 1)
+
+
+@given(st.integers(0, 2**63 // 1000 - 1))
+def test_plain_record_has_the_millisecond_that_was_appended(timestamp_ms: int) -> None:
+    (record,) = encode_records([batch_at(0, values(b"v"), timestamp_ms=timestamp_ms)], 0, 1_000)
+    assert record.timestamp_ms == timestamp_ms
