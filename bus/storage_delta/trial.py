@@ -7,6 +7,7 @@ its parent. Reads and writes no file.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import select
@@ -76,7 +77,8 @@ class Trial:
 def _look_at_all(metadata: Any) -> None:
     """At all that a reader may ask a footer for. Raises `ValueError` if it contradicts itself."""
     metadata.schema.to_arrow_schema()
-    metadata.to_dict()
+    with contextlib.suppress(OverflowError):  # times from the year 10000 on, for which Python has no day
+        metadata.to_dict()
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         for index in range(row_group.num_columns):
