@@ -273,7 +273,7 @@ _BROKER_KEYS = (
         "Most bytes that maintenance of all partitions together reads and writes in a second.",
         Between(1),
     ),
-    _key("socket.request.max.bytes", ConfigType.INT, "Largest request that the broker takes.", Between(1)),
+    _key("socket.request.max.bytes", ConfigType.INT, "Largest request of records that the broker takes.", Between(1)),
     _key(
         "fetch.max.bytes",
         ConfigType.INT,
@@ -295,7 +295,7 @@ _BROKER_KEYS = (
     _key(
         "queued.max.request.bytes",
         ConfigType.LONG,
-        "Bytes of produce requests that may wait for their answers, of all clients; then no more are read.",
+        "Bytes of requests that may wait for their answers or commits, of all clients; each has a share of them.",
         Between(1),
     ),
     _key(

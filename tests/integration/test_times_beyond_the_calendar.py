@@ -58,5 +58,5 @@ def test_the_command_line_shows_and_verifies_them(root: Path) -> None:
         return ended.stdout
 
     rows = json.loads(bus("sql", "--format", "json", "SELECT timestamp FROM t"))
-    assert [row["timestamp"].split("-")[0] for row in rows] == ["2020", "10000", "294247"]
+    assert [row["timestamp"].split("-")[0] for row in rows] == ["2020", "+10000", "+294247"]
     bus("log", "verify", "t")

@@ -7,13 +7,15 @@ broker itself ends with INTERNAL and one entry in its log, and the broker goes o
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NoReturn, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
+from bus.grpc_api.server.request_memory import RequestMemory
 from bus.grpc_api.server.requests import BrokerStopping, InvalidArgument, new_request_id
 from bus.runtime.logs import request_id
 
@@ -60,6 +62,25 @@ async def guard_stream(
         await handle(_readable_ones(requests), context)
     except Exception as error:
         await _abort(error, context)
+
+
+@contextlib.contextmanager
+def hold_request(memory: RequestMemory, request: Any, client: Hashable) -> Iterator[Any]:
+    """The request, or what stands for it if the client has as many waiting as it may."""
+    if isinstance(request, Unreadable):
+        yield request
+        return
+    if not memory.has_room(client):
+        yield Unreadable(
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "expected fewer requests of one client that wait for their answers (queued.max.request.bytes); retry later",
+        )
+        return
+    held = memory.hold(client, request.ByteSize())
+    try:
+        yield request
+    finally:
+        held.drop()
 
 
 def _readable(request: RequestT | Unreadable) -> RequestT:

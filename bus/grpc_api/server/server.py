@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -15,7 +16,7 @@ from bus.grpc_api.server.control import ControlHandler
 from bus.grpc_api.server.fetch import FetchHandler
 from bus.grpc_api.server.group_sessions import GroupSessionHandler
 from bus.grpc_api.server.groups import GroupHandler
-from bus.grpc_api.server.guards import guard, guard_answers, guard_stream
+from bus.grpc_api.server.guards import guard, guard_answers, guard_stream, hold_request
 from bus.grpc_api.server.maintenance import MaintenanceHandler
 from bus.grpc_api.server.produce import ProduceHandler
 from bus.grpc_api.server.producers import ProducerHandler
@@ -31,6 +32,7 @@ from bus.runtime.group_coordinator import GroupCoordinator
 from bus.runtime.loop_shares import LoopShares
 
 _PENDING_CALLS_MAX = 20_000
+_CONCURRENT_CALLS_MAX = 4_096
 SERVICE_NAME: str = bus_pb2.DESCRIPTOR.services_by_name["Bus"].full_name
 
 
@@ -49,6 +51,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         config: BrokerConfig,
     ) -> None:
         memory, shares = RequestMemory(config.queued_max_request_bytes), LoopShares()
+        self._memory = memory
         self._control = ControlHandler(cluster, shares)
         self._producers = ProducerHandler(cluster, shares, config.request_timeout_ms)
         self._produce = ProduceHandler(
@@ -70,6 +73,11 @@ class BusServicer(bus_pb2_grpc.BusServicer):
             cluster, streams, shares, jobs_max=config.log_cleaner_threads, request_timeout_ms=config.request_timeout_ms
         )
 
+    async def _unary(self, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
+        """While it waits for its answer, a request counts against its client's share of memory."""
+        with hold_request(self._memory, request, context.peer()) as held:
+            return await guard(handle, held, context)
+
     async def Produce(self, request_iterator, context):  # type: ignore[no-untyped-def]
         await guard_stream(self._produce.stream, request_iterator, context)
 
@@ -77,92 +85,92 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         return await guard(functools.partial(self._produce.once, client=context.peer()), request, context)
 
     async def InitProducerId(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._producers.init, request, context)
+        return await self._unary(self._producers.init, request, context)
 
     async def ResumeProducer(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._producers.resume, request, context)
+        return await self._unary(self._producers.resume, request, context)
 
     async def Fetch(self, request_iterator, context):  # type: ignore[no-untyped-def]
         await guard_stream(self._fetch.stream, request_iterator, context)
 
     async def FetchOnce(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(functools.partial(self._fetch.once, context=context), request, context)
+        return await self._unary(functools.partial(self._fetch.once, context=context), request, context)
 
     async def FindCoordinator(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._groups.find_coordinator, request, context)
+        return await self._unary(self._groups.find_coordinator, request, context)
 
     async def JoinGroup(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(functools.partial(self._groups.join, peer=context.peer()), request, context)
+        return await self._unary(functools.partial(self._groups.join, peer=context.peer()), request, context)
 
     async def SyncGroup(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._groups.sync, request, context)
+        return await self._unary(self._groups.sync, request, context)
 
     async def Heartbeat(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._groups.heartbeat, request, context)
+        return await self._unary(self._groups.heartbeat, request, context)
 
     async def LeaveGroup(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._groups.leave, request, context)
+        return await self._unary(self._groups.leave, request, context)
 
     async def OffsetCommit(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._groups.commit, request, context)
+        return await self._unary(self._groups.commit, request, context)
 
     async def OffsetFetch(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._groups.fetch_offsets, request, context)
+        return await self._unary(self._groups.fetch_offsets, request, context)
 
     async def OffsetDelete(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._groups.delete_offsets, request, context)
+        return await self._unary(self._groups.delete_offsets, request, context)
 
     async def ListGroups(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._groups.list_groups, request, context)
+        return await self._unary(self._groups.list_groups, request, context)
 
     async def DescribeGroups(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._groups.describe_groups, request, context)
+        return await self._unary(self._groups.describe_groups, request, context)
 
     async def DeleteGroups(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._groups.delete_groups, request, context)
+        return await self._unary(self._groups.delete_groups, request, context)
 
     async def GroupSession(self, request_iterator, context):  # type: ignore[no-untyped-def]
         await guard_stream(self._group_sessions.stream, request_iterator, context)
 
     async def ListOffsets(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._control.list_offsets, request, context)
+        return await self._unary(self._control.list_offsets, request, context)
 
     async def Metadata(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._control.metadata, request, context)
+        return await self._unary(self._control.metadata, request, context)
 
     async def CreateTopics(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._control.create_topics, request, context)
+        return await self._unary(self._control.create_topics, request, context)
 
     async def DeleteTopics(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._control.delete_topics, request, context)
+        return await self._unary(self._control.delete_topics, request, context)
 
     async def CreatePartitions(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._control.create_partitions, request, context)
+        return await self._unary(self._control.create_partitions, request, context)
 
     async def DescribeConfigs(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._control.describe_configs, request, context)
+        return await self._unary(self._control.describe_configs, request, context)
 
     async def AlterConfigs(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._control.alter_configs, request, context)
+        return await self._unary(self._control.alter_configs, request, context)
 
     async def DeleteRecords(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._maintenance.delete_records, request, context)
+        return await self._unary(self._maintenance.delete_records, request, context)
 
     async def MaintainLog(self, request, context):  # type: ignore[no-untyped-def]
         async for response in guard_answers(self._maintenance.maintain, request, context):
             yield response
 
     async def SwapFiles(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._maintenance.swap_files, request, context)
+        return await self._unary(self._maintenance.swap_files, request, context)
 
     async def CreateView(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._views.create, request, context)
+        return await self._unary(self._views.create, request, context)
 
     async def DeleteView(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._views.delete, request, context)
+        return await self._unary(self._views.delete, request, context)
 
     async def ListViews(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(self._views.list, request, context)
+        return await self._unary(self._views.list, request, context)
 
 
 # Their answers are large, and made as bytes at once: the generated code would copy them half a dozen times.
@@ -202,6 +210,8 @@ class BusServer:
             options=[
                 ("grpc.max_receive_message_length", limit),
                 ("grpc.max_send_message_length", -1),
+                # Of one connection; more wait in the client until others of its calls have ended.
+                ("grpc.max_concurrent_streams", _CONCURRENT_CALLS_MAX),
                 ("grpc.so_reuseport", 0),  # a second broker on the same port is an error, not a silent half
                 ("grpc.keepalive_time_ms", 30_000),  # finds clients that are gone without a word
                 ("grpc.keepalive_permit_without_calls", 1),
