@@ -59,7 +59,7 @@ def _serve(arguments: list[str], output: Path) -> None:
 
 
 def _put_clocks(seams: Seams) -> None:
-    from bus.grpc_api.server import produce
+    from bus.grpc_api.server import produce, produce_decoding
     from bus.runtime import partition
     from bus.storage_delta import local_store, table
 
@@ -70,7 +70,7 @@ def _put_clocks(seams: Seams) -> None:
 
     produce.ProduceHandler.stream = timed_stream  # type: ignore[assignment, method-assign]
     seams.around(produce.ProduceHandler, "_submit", begins="submit begins")
-    seams.around(produce, "decode_produce", ends="decoded")
+    seams.around(produce_decoding, "decode_produce", ends="decoded")
     seams.around(partition.Partition, "_append_to_table", begins="commit begins")
     seams.around(partition.Partition, "_succeed", begins="commit ends")
     seams.around(table.DeltaPartitionTable, "append", begins="append begins")
