@@ -2,7 +2,7 @@
 
 A version is time travel on one table; an offset bound hides the records at and after it. Either is one number for every
 partition or a number for named ones; a partition that is not named is seen as it is now. The text form is what the
-command line takes: `12`, `flights=12`, `flights:0=12`.
+command line takes: `12`, `flights=12`, `flights/0=12`; also `flights:0=12`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bus.model import TopicPartition
 
 Bound = int | Mapping[str | TopicPartition, int]
 
-_NAMED = re.compile(r"(?P<topic>[^:=]+)(?::(?P<partition>\d+))?=(?P<number>\d+)")
+_NAMED = re.compile(r"(?P<topic>[^/:=]+)(?:[/:](?P<partition>\d+))?=(?P<number>\d+)")
 
 
 def bound_of(bound: Bound | None, partition: TopicPartition) -> int | None:

@@ -8,17 +8,20 @@ group it prints what the group gives it: consume_group.py.
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from bus.cli.failures import Failure
 from bus.cli.groups import BusCommand
 from bus.cli.interrupts import sigterm_as_interrupt
 from bus.cli.options import address_option, choose_partitions, complete_groups, count_of, topic_argument
+from bus.cli.partition_names import parse_topics
 from bus.cli.positions import Place, Position, PositionType
-from bus.cli.record_format import FORMAT_HELP, compile_format
+from bus.cli.record_format import FORMAT_HELP, check_format, compile_format
 from bus.cli.record_output import RecordOutput
 from bus.model import TopicPartition
 
@@ -36,8 +39,10 @@ _POLL_MS = 500
     bus consume orders --from end
     bus consume orders --from -10 --exit
     bus consume orders --from 2013-07-01T12:00 --max 5 --format json
-    bus consume orders --partition 0 --from 1500 --exit --format '%o %k: %s\n'
+    bus consume orders --from @-1h
+    bus consume orders/0 --from 1500 --exit --format '%o %k: %s\n'
     bus consume orders payments --group billing
+    bus consume '^orders-.*' --group audit
     """,
 )
 @topic_argument(is_repeatable=True)
@@ -48,7 +53,14 @@ _POLL_MS = 500
     type=PositionType(),
     default="beginning",
     metavar="WHERE",
-    help="beginning, end, an offset, -N for the last N of each partition, a time in ISO 8601 (UTC) or @MILLISECONDS.",
+    help="Where to begin: beginning, end, an offset, -N for the last N of each partition, a time in ISO 8601 (UTC), "
+    "@MILLISECONDS, or @-1h for an hour ago (w d h m s).",
+)
+@click.option(
+    "--from-beginning",
+    "is_from_beginning",
+    is_flag=True,
+    help="As --from beginning, for hands that know Kafka's console consumer.",
 )
 @click.option(
     "--group",
@@ -74,6 +86,7 @@ _POLL_MS = 500
 def consume(
     topics: tuple[str, ...],
     position: Position,
+    is_from_beginning: bool,
     group: str | None,
     partitions: tuple[int, ...],
     count_max: int | None,
@@ -85,20 +98,27 @@ def consume(
 ) -> None:
     """Print the records of TOPIC; go on with new ones until Ctrl-C or SIGTERM, unless --exit or --max ends it before.
 
-    With --group, --from is for partitions of which the group has no offset yet: beginning or end.
+    Begins at the beginning, as kcat does; Kafka's console consumer begins at the end: --from end. A member of a group
+    goes on where the group is, and --from, beginning or end, is for partitions of which it has no offset yet.
+
+    TOPIC is a name, one with partitions (orders/0,2), or with ^ in front a regular expression of names (^orders-.*).
     """
+    if is_from_beginning:
+        position = Position(Place.BEGINNING)
     try:
+        check_format(form)
         write = compile_format(form, key_separator=key_separator)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--format") from None
     names = list(dict.fromkeys(topics))
-    reset = "" if group is None else _check_member(position, partitions)
+    wanted = _parse_topics(names, partitions)
+    reset = "" if group is None else _check_member(position, wanted)
     printed = 0
     try:
         with sigterm_as_interrupt() as interrupts:
             output = RecordOutput(sys.stdout, write, interrupts)
             if group is None:
-                counts = _read_alone(address, names, position, partitions, count_max, is_finite, output)
+                counts = _read_alone(address, wanted, position, count_max, is_finite, output)
             else:
                 tell = _say_nothing if quiet else _say
                 counts = _read_as_member(address, names, group, reset, count_max, is_finite, output, tell)
@@ -124,9 +144,8 @@ def _say_nothing(line: str) -> None:
 
 def _read_alone(
     address: str,
-    topics: Sequence[str],
+    wanted: Mapping[str, Sequence[int]],
     position: Position,
-    partitions: Sequence[int],
     count_max: int | None,
     is_finite: bool,
     output: RecordOutput,
@@ -135,7 +154,7 @@ def _read_alone(
 
     with Consumer(address, auto_offset_reset="earliest", max_poll_records=_RECORDS_PER_POLL) as consumer:
         chosen = []
-        for topic in topics:
+        for topic, partitions in _matching(wanted, consumer).items():
             known = [one.partition for one in consumer.partitions_for(topic)]
             chosen += [TopicPartition(topic, number) for number in choose_partitions(topic, partitions, known)]
         ends = consumer.end_offsets(chosen) if is_finite else None
@@ -144,9 +163,39 @@ def _read_alone(
         yield from _print_records(consumer, ends, count_max, output)
 
 
-def _check_member(position: Position, partitions: Sequence[int]) -> str:
+def _parse_topics(texts: Sequence[str], partitions: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Names and patterns, each with its partitions; none: all of them. Raises `click.BadParameter`."""
+    patterns = [text for text in texts if text.startswith("^")]
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            reason = f"expected a regular expression, found {pattern!r}: {error}"
+            raise click.BadParameter(reason, param_hint="TOPIC") from None
+    names = parse_topics([text for text in texts if text not in patterns], partitions)
+    return {**names, **dict.fromkeys(patterns, tuple(partitions))}
+
+
+def _matching(wanted: Mapping[str, Sequence[int]], consumer: Consumer) -> dict[str, Sequence[int]]:
+    """With the topics that there are for each pattern, the bus's own left out. Raises `Failure`."""
+    if not any(name.startswith("^") for name in wanted):
+        return dict(wanted)
+    found: dict[str, Sequence[int]] = {}
+    for name, partitions in wanted.items():
+        if not name.startswith("^"):
+            found[name] = partitions
+            continue
+        there = sorted(consumer.topics())
+        matches = [one for one in there if re.match(name, one)]
+        if not matches:
+            raise Failure(f"no topic matches {name}; topics: {', '.join(there[:30]) or 'none yet'}")
+        found.update(dict.fromkeys(matches, partitions))
+    return found
+
+
+def _check_member(position: Position, wanted: Mapping[str, Sequence[int]]) -> str:
     """The consumer's auto_offset_reset. Raises `click.UsageError` for what a member cannot choose."""
-    if partitions:
+    if any(wanted.values()):
         raise click.UsageError("expected --group or --partition, found both: the group gives out the partitions")
     if position.place not in (Place.BEGINNING, Place.END):
         raise click.UsageError(
@@ -177,7 +226,8 @@ def _read_as_member(
         max_poll_records=_RECORDS_PER_POLL,
     ) as consumer:
         for topic in topics:
-            consumer.partitions_for(topic)  # one that does not exist is refused; a subscription would wait for it
+            if not topic.startswith("^"):
+                consumer.partitions_for(topic)  # one that does not exist is refused; a subscription would wait for it
         printer = GroupPrinter(consumer, output, is_finite=is_finite, tell=tell)
         printer.subscribe(topics)
         try:

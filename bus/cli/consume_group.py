@@ -7,8 +7,10 @@ consumer's auto-commit would also commit what could not be printed any more.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bus.cli.group_rows import assignment_text
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 _POLL_MS = 500
 _COMMIT_INTERVAL_S = 1.0
+_SILENCE_S = 2.0
 
 
 class GroupPrinter:
@@ -40,9 +43,18 @@ class GroupPrinter:
         self._ends: dict[TopicPartition, int] = {}
         self._printed: dict[TopicPartition, int] = {}  # the next offset of what was printed and is not committed
         self._committed_at = time.monotonic()
+        self._waits_since: float | None = self._committed_at
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        self._consumer.subscribe(topics, on_assigned=self._take, on_revoked=self._give_back, on_lost=self._lose)
+        """To these, and to those that match one that begins with ^, now or later."""
+        subscribe = partial(
+            self._consumer.subscribe, on_assigned=self._take, on_revoked=self._give_back, on_lost=self._lose
+        )
+        if not any(topic.startswith("^") for topic in topics):
+            subscribe(topics)
+            return
+        patterns = [f"(?:{topic}).*" if topic.startswith("^") else re.escape(topic) for topic in topics]
+        subscribe(pattern="|".join(patterns))
 
     def run(self, *, records_per_poll: int, count_max: int | None) -> Iterator[int]:
         """Print, and say how many there are by now, until the end, or until `count_max` were printed."""
@@ -50,6 +62,7 @@ class GroupPrinter:
         while (count_max is None or count < count_max) and not self._is_done():
             wanted = records_per_poll if count_max is None else min(records_per_poll, count_max - count)
             records = self._within_ends(self._consumer.poll(_POLL_MS, wanted))
+            self._tell_waiting()
             self._output.write(records)
             self._note_printed()
             count += len(records)
@@ -57,6 +70,14 @@ class GroupPrinter:
                 self._consumer.commit(self._printed, asynchronous=True)
                 self._note_committed()
             yield count
+
+    def _tell_waiting(self) -> None:
+        """Once, a while after the start: to wait for the other members, or for a topic, looks like hanging."""
+        if self._is_assigned:
+            self._waits_since = None
+        elif self._waits_since is not None and time.monotonic() >= self._waits_since + _SILENCE_S:
+            self._waits_since = None
+            self._tell("waiting for partitions: the group rebalances, or there is no such topic yet")
 
     def commit(self) -> None:
         """What was printed, now. Raises `BusError`."""

@@ -127,11 +127,11 @@ def _offset_rows(admin: Admin, described: list[GroupDescription]) -> list[tuple[
     bus groups create billing --topic orders --to-latest
     bus groups create billing-2 --to-group billing
     bus groups create audit --topic orders --to-datetime 2013-07-01T12:00
-    bus groups create audit --topic orders:0 --to-version 12
+    bus groups create audit --topic orders/0 --to-version 12
     """
 )
 @click.argument("group", metavar="GROUP")
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1]", help="Where it is to begin; repeatable.")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[/0,1]", help="Where it is to begin; repeatable.")
 @starting_points
 @listing_format_option()
 @address_option()
@@ -183,12 +183,12 @@ def delete(names: tuple[str, ...], yes: bool, address: str) -> None:
     "delete-offsets",
     examples="""
     bus groups delete-offsets billing --topic orders
-    bus groups delete-offsets billing --topic orders:0,1 --topic payments --yes
+    bus groups delete-offsets billing --topic orders/0,1 --topic payments --yes
     """,
 )
 @click.argument("group", metavar="GROUP", shell_complete=complete_groups)
 @click.option(
-    "--topic", "topics", multiple=True, required=True, metavar="TOPIC[:0,1]", help="Which offsets; repeatable."
+    "--topic", "topics", multiple=True, required=True, metavar="TOPIC[/0,1]", help="Which offsets; repeatable."
 )
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @listing_format_option()

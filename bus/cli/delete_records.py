@@ -86,7 +86,7 @@ class _Deletion:
     "--before",
     type=TimestampType(),
     metavar="TIME",
-    help="Records before the first one of that time on; ISO 8601 (UTC).",
+    help="Records before the first one of that time on; ISO 8601 (UTC), or @-7d.",
 )
 @click.option(
     "--offset-json-file",

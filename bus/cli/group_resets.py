@@ -39,7 +39,7 @@ _MEMBERS_SHOWN_MAX = 5
     cls=BusCommand,
     examples="""
     bus groups reset-offsets billing --topic orders --to-earliest
-    bus groups reset-offsets billing --topic orders:0,1 --shift-by -100 --execute
+    bus groups reset-offsets billing --topic orders/0,1 --shift-by -100 --execute
     bus groups reset-offsets billing --all-topics --by-duration PT1H --execute
     bus groups reset-offsets billing --all-topics --to-current --export > offsets.csv
     bus groups reset-offsets billing --from-file offsets.csv --execute
@@ -47,7 +47,7 @@ _MEMBERS_SHOWN_MAX = 5
     """,
 )
 @click.argument("group", metavar="GROUP", shell_complete=complete_groups)
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1]", help="Which partitions; repeatable.")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[/0,1]", help="Which partitions; repeatable.")
 @click.option("--all-topics", is_flag=True, help="All partitions of which it has committed an offset.")
 @all_targets
 @click.option("--execute", is_flag=True, help="Do it; without this the offsets are only shown.")

@@ -1,20 +1,18 @@
-"""Which partitions a command about a group's offsets is for: `--topic orders`, `--topic orders:0,1`, `--all-topics`."""
+"""Which partitions a command about a group's offsets is for: `--topic orders`, `--topic orders/0,1`, `--all-topics`."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import click
 
+from bus.cli.partition_names import parse_partitions
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 
 if TYPE_CHECKING:
     from bus.client.admin import Admin
-
-_TOPIC = re.compile(r"(?P<topic>[^:]+)(?::(?P<partitions>\d+(?:,\d+)*))?")
 
 Scope = Mapping[str, tuple[int, ...]]  # topic -> its partitions; none: all of them
 
@@ -23,15 +21,15 @@ def parse_scope(texts: Iterable[str]) -> Scope:
     """Raises `click.BadParameter`."""
     scope: dict[str, tuple[int, ...]] = {}
     for text in texts:
-        match = _TOPIC.fullmatch(text)
-        if match is None:
-            raise click.BadParameter(f"expected TOPIC or TOPIC:0,1,2, found {text!r}", param_hint="--topic")
-        numbers = tuple(int(number) for number in (match["partitions"] or "").split(",") if number)
-        if match["topic"] in scope and not (numbers and scope[match["topic"]]):
+        try:
+            topic, numbers = parse_partitions(text)
+        except ValueError:
+            raise click.BadParameter(f"expected TOPIC or TOPIC:0,1,2, found {text!r}", param_hint="--topic") from None
+        if topic in scope and not (numbers and scope[topic]):
             numbers = ()  # named once without partitions: all of them
         else:
-            numbers += scope.get(match["topic"], ())
-        scope[match["topic"]] = tuple(sorted(set(numbers)))
+            numbers += scope.get(topic, ())
+        scope[topic] = tuple(sorted(set(numbers)))
     return scope
 
 
@@ -44,7 +42,7 @@ def scope_of(partitions: Iterable[TopicPartition]) -> Scope:
 
 def partitions_in(scope: Scope, admin: Admin) -> list[TopicPartition]:
     """Sorted. Raises `BusError` for a topic or partition that is not there."""
-    described = admin.describe_topics(scope)
+    described = admin.describe_topics(list(scope))
     found = []
     for topic, wanted in scope.items():
         there = [one.partition for one in described[topic].partitions]

@@ -30,7 +30,7 @@ _STARTS = (
         metavar="TIME",
         help="The first record from then on; ISO 8601 (UTC).",
     ),
-    click.option("--to-version", multiple=True, metavar="N", help="The end at a Delta version: N, TOPIC=N, TOPIC:0=N."),
+    click.option("--to-version", multiple=True, metavar="N", help="The end at a Delta version: N, TOPIC=N, TOPIC/0=N."),
     click.option("--to-group", metavar="OTHER", shell_complete=complete_groups, help="What another group committed."),
 )
 _MOVES = (

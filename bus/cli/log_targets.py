@@ -9,6 +9,7 @@ import click
 
 from bus.cli.failures import Failure
 from bus.cli.options import complete_topics
+from bus.cli.partition_names import parse_partitions
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
@@ -19,10 +20,13 @@ class Target:
     """`TOPIC` or `TOPIC/PARTITION`."""
 
     def __init__(self, text: str) -> None:
-        self.topic, slash, number = text.partition("/")
-        if not self.topic or (slash and not number.isdecimal()):
+        try:
+            self.topic, numbers = parse_partitions(text)
+        except ValueError:
+            numbers = (0, 0)
+        if len(numbers) > 1:
             raise click.BadParameter(f"expected TOPIC or TOPIC/PARTITION, found {text!r}")
-        self.partition = int(number) if slash else None
+        self.partition = numbers[0] if numbers else None
 
 
 def target_argument(*, is_required: bool = True) -> Callable[[Any], Any]:

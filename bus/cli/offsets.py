@@ -7,6 +7,7 @@ import click
 from bus.cli.groups import BusCommand
 from bus.cli.options import address_option, choose_partitions, listing_format_option, topic_argument
 from bus.cli.output import Column, write_listing
+from bus.cli.partition_names import parse_topics
 from bus.cli.positions import Place, Position, TimeType
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, TopicPartition
 
@@ -34,7 +35,7 @@ def query_timestamp(position: Position) -> int:
     cls=BusCommand,
     examples="""
     bus offsets orders
-    bus offsets orders --time earliest
+    bus offsets orders/0 --time earliest
     bus offsets orders --time 2013-07-01T12:00 --format csv
     """,
 )
@@ -47,7 +48,7 @@ def query_timestamp(position: Position) -> int:
     type=TimeType(),
     default="latest",
     metavar="WHEN",
-    help="earliest, latest, max (the largest timestamp), a time in ISO 8601 (UTC) or @MILLISECONDS.",
+    help="earliest, latest, max (the largest timestamp), a time in ISO 8601 (UTC), @MILLISECONDS or @-1h.",
 )
 @listing_format_option()
 @address_option()
@@ -60,12 +61,13 @@ def offsets(
     """
     from bus.client.admin import Admin
 
+    named = parse_topics(topics, partitions)
     with Admin(address) as admin:
-        described = admin.describe_topics(topics)
+        described = admin.describe_topics(list(named))
         wanted = {
             TopicPartition(topic, number): query_timestamp(position)
-            for topic in dict.fromkeys(topics)
-            for number in choose_partitions(topic, partitions, [one.partition for one in described[topic].partitions])
+            for topic, chosen in named.items()
+            for number in choose_partitions(topic, chosen, [one.partition for one in described[topic].partitions])
         }
         found = admin.list_offsets(wanted)
     rows = [

@@ -29,6 +29,7 @@ from bus.cli.options import (
     property_option,
     topic_argument,
 )
+from bus.cli.partition_names import parse_partitions
 from bus.cli.record_json import InputRecord, decode_record
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def produce(
     """
     from bus.client.producer import Producer
 
+    topic, partition = _parse_topic(topic, partition)
     if is_json and key_separator is not None:
         raise click.UsageError("expected --json or --key-separator, found both")
     parse = _record_parser(is_json, key_separator, _parse_headers(headers))
@@ -105,6 +107,17 @@ def produce(
         finally:
             if not quiet:
                 _write_summary(sending, time.monotonic() - started)
+
+
+def _parse_topic(text: str, partition: int | None) -> tuple[str, int | None]:
+    """`orders`, or `orders/0` instead of --partition 0."""
+    try:
+        topic, numbers = parse_partitions(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="TOPIC") from None
+    if len(numbers) > 1 or (numbers and partition not in (None, numbers[0])):
+        raise click.UsageError(f"expected one partition, found {text!r}" + (f" and {partition}" if partition else ""))
+    return topic, numbers[0] if numbers else partition
 
 
 # ------------------------------------------------------------------ lines to records

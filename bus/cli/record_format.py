@@ -39,6 +39,12 @@ def compile_format(text: str, *, key_separator: str | None = None) -> Writer:
     return lambda record: b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
 
 
+def check_format(text: str) -> None:
+    """Raises ValueError for a text that would print the same for every record."""
+    if text not in ("raw", "json") and "%" not in text:
+        raise ValueError(f"expected raw, json or a format with %s or another field, found {text!r}")
+
+
 def _part(field: bytes, hexadecimal: bytes, escape: bytes, plain: bytes, other: bytes) -> bytes | Writer:
     if field == b"%":
         return b"%"

@@ -35,7 +35,7 @@ class RowLimit(click.ParamType[int]):
     examples="""
     bus sql "SELECT count(*) FROM flights"
     bus sql "SELECT value->>'$.carrier' AS carrier, count(*) FROM flights GROUP BY 1 ORDER BY 2 DESC"
-    bus sql "SELECT * FROM flights ORDER BY offset LIMIT 5" --at-version flights:0=12
+    bus sql "SELECT * FROM flights ORDER BY offset LIMIT 5" --at-version flights/0=12
     bus sql "SELECT count(*) FROM flights" --engine spark
     bus sql - < report.sql
     bus sql "SHOW TABLES"
@@ -48,10 +48,10 @@ class RowLimit(click.ParamType[int]):
     "--at-version",
     multiple=True,
     metavar="N",
-    help="As of a Delta version: N, TOPIC=N or TOPIC:PARTITION=N; repeatable.",
+    help="As of a Delta version: N, TOPIC=N or TOPIC/PARTITION=N; repeatable.",
 )
 @click.option(
-    "--at-offset", multiple=True, metavar="N", help="Only offsets below: N, TOPIC=N or TOPIC:PARTITION=N; repeatable."
+    "--at-offset", multiple=True, metavar="N", help="Only offsets below: N, TOPIC=N or TOPIC/PARTITION=N; repeatable."
 )
 @click.option(
     "--limit",

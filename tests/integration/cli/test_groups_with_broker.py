@@ -142,6 +142,34 @@ def test_members_share_the_partitions_and_leave_at_once_on_ctrl_c_and_sigterm(
             member.wait(timeout=30)
 
 
+def test_topics_are_chosen_by_patterns_and_partitions_in_the_name(broker: BrokerProcess) -> None:
+    for topic in ("match-a", "match-b", "other-match"):
+        fill(broker, topic, {0: 1, 1: 1})
+    form = ("--exit", "--format", "%t/%p\\n", "--quiet")
+    matched = ["match-a/0", "match-a/1", "match-b/0", "match-b/1"]
+    assert sorted(done(broker, "consume", "^match", *form).stdout.split()) == matched
+    both = done(broker, "consume", "^match-b$", "match-a/1", "-p", "0", *form).stdout.split()
+    assert sorted(both) == ["match-a/1", "match-b/0"]
+    assert sorted(done(broker, "consume", "^match", "--group", "matching", *form).stdout.split()) == matched
+    nothing = run(broker, "consume", "^nothing", *form)
+    assert (nothing.exit_code, nothing.stderr[:34]) == (1, "error: no topic matches ^nothing; t")
+    assert run(broker, "consume", "^(", *form).exit_code == 2
+    assert "found both" in run(broker, "consume", "match-a/0", "--group", "g").stderr
+    assert "match-a-0: last offset 1" in done(broker, "produce", "match-a/0", text="x\n").stderr
+    assert [row["partition"] for row in json.loads(done(broker, "offsets", "match-a/1").stdout)] == [1]
+
+
+def test_a_member_that_waits_says_so(broker: BrokerProcess) -> None:
+    command = [sys.executable, "-m", "bus", "consume", "^waits-for-it", "--group", "waiting"]
+    environ = {**os.environ, **environment(broker)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ) as member:
+        assert member.stderr is not None
+        try:
+            assert b"nothing" in member.stderr.readline()
+        finally:
+            member.kill()
+
+
 @pytest.mark.parametrize("is_waiting", [True, False], ids=["pipe waits", "pipe does not wait"])
 def test_a_line_is_printed_whole_and_committed_or_neither_however_slowly_it_is_taken(
     broker: BrokerProcess, is_waiting: bool

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bus.cli.record_format import compile_format
+from bus.cli.record_format import check_format, compile_format
 from bus.client.values import ConsumerRecord
 from bus.model import TimestampType
 
@@ -67,3 +67,9 @@ def test_json_is_one_line_with_every_field() -> None:
         b'{"topic":"orders","partition":3,"offset":42,"timestamp":1357041600000,"timestamp_type":"CreateTime",'
         b'"key":"k","value":"a\\nb","headers":[{"key":"trace","value":"1"},{"key":"empty","value":null}]}\n'
     )
+
+
+@pytest.mark.parametrize("text", ["jsno", "", "csv", "\\n", "value"])
+def test_a_format_without_a_field_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=f"expected raw, json or a format with %s or another field, found"):
+        check_format(text)
