@@ -152,7 +152,8 @@ def test_topics_are_chosen_by_patterns_and_partitions_in_the_name(broker: Broker
     assert sorted(both) == ["match-a/1", "match-b/0"]
     assert sorted(done(broker, "consume", "^match", "--group", "matching", *form).stdout.split()) == matched
     nothing = run(broker, "consume", "^nothing", *form)
-    assert (nothing.exit_code, nothing.stderr[:34]) == (1, "error: no topic matches ^nothing; t")
+    assert nothing.exit_code == 1
+    assert nothing.stderr.startswith("error: no topic matches ^nothing; topics: ")
     assert run(broker, "consume", "^(", *form).exit_code == 2
     assert "found both" in run(broker, "consume", "match-a/0", "--group", "g").stderr
     assert "match-a-0: last offset 1" in done(broker, "produce", "match-a/0", text="x\n").stderr

@@ -71,5 +71,5 @@ def test_json_is_one_line_with_every_field() -> None:
 
 @pytest.mark.parametrize("text", ["jsno", "", "csv", "\\n", "value"])
 def test_a_format_without_a_field_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=f"expected raw, json or a format with %s or another field, found"):
+    with pytest.raises(ValueError, match="expected raw, json or a format with %s or another field, found"):
         check_format(text)
