@@ -31,6 +31,7 @@ from bus.config_keys import (
     field_name,
     unknown_key_message,
 )
+from bus.kafka_broker_keys import reason_of_absence
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -440,7 +441,10 @@ def describe_broker_config(config: BrokerConfig) -> list[ConfigEntry]:
 def _broker_key(name: str) -> ConfigKey:
     key = BROKER_CONFIGS.get(name)
     if key is None:
-        raise ConfigError(unknown_key_message(name, BROKER_CONFIGS))
+        reason = reason_of_absence(name)
+        raise ConfigError(
+            unknown_key_message(name, BROKER_CONFIGS) if reason is None else f"{name}: no key of the bus: {reason}"
+        )
     return key
 
 

@@ -220,6 +220,39 @@ def _delete_offset(admin: Admin, group: str, partition: TopicPartition) -> BusEr
     return None
 
 
-def _confirm(question: str, yes: bool) -> None:
+@groups.command(
+    "remove-members",
+    examples="""
+    bus groups remove-members billing --member bus-consume-6f1e0a4c
+    bus groups remove-members billing --instance worker-3
+    bus groups remove-members billing --all --yes
+    """,
+)
+@click.argument("group", metavar="GROUP", shell_complete=complete_groups)
+@click.option("--member", "members", multiple=True, metavar="ID", help="A member by its id; repeatable.")
+@click.option("--instance", "instances", multiple=True, metavar="ID", help="A static member; repeatable.")
+@click.option("--all", "is_all", is_flag=True, help="Every member.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@address_option()
+def remove_members(
+    group: str, members: tuple[str, ...], instances: tuple[str, ...], is_all: bool, yes: bool, address: str
+) -> None:
+    """Put members out of GROUP, so that others take their partitions. One that lives joins again by itself.
+
+    The ids are those of bus groups describe --members. Asks first on a terminal.
+    """
+    if bool(members or instances) == is_all:
+        raise click.UsageError("expected --member, --instance or --all")
+    with open_admin(address) as admin:
+        if is_all:
+            members = tuple(one.member_id for one in admin.describe_groups([group])[group].members)
+        count = count_of(len(members) + len(instances), "member")
+        if members or instances:
+            _confirm(f"remove {count} of {group}?", yes, otherwise="no member was removed")
+            admin.remove_members(group, member_ids=members, group_instance_ids=instances)
+    click.echo(f"removed {count} of {group}")
+
+
+def _confirm(question: str, yes: bool, *, otherwise: str = "nothing was deleted") -> None:
     if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
-        raise Failure("nothing was deleted")
+        raise Failure(otherwise)

@@ -12,7 +12,12 @@ _COMMANDS = {
     "topics": ("bus.cli.topics:topics", "Create, list, describe, alter and delete topics, and delete records."),
     "produce": ("bus.cli.produce:produce", "Send lines or JSON records to a topic."),
     "consume": ("bus.cli.consume:consume", "Read the records of topics, alone or in a group."),
-    "groups": ("bus.cli.consumer_groups:groups", "List, describe, create, delete and reset consumer groups."),
+    "brokers": ("bus.cli.config:brokers", "List the brokers of the cluster."),
+    "config": ("bus.cli.config:config", "Show every setting of the broker or a topic."),
+    "groups": (
+        "bus.cli.consumer_groups:groups",
+        "List, describe, create, delete and reset consumer groups; remove members.",
+    ),
     "offsets": ("bus.cli.offsets:offsets", "Show the offsets of a topic's partitions."),
     "sql": ("bus.cli.sql:sql", "Query topics with SQL, broker up or down."),
     "views": ("bus.cli.views:views", "JSON values as typed columns for SQL: create, list, describe, delete."),

@@ -227,7 +227,7 @@ def _write_configs(configs: Mapping[str, Sequence[ConfigDescription]], form: str
         for number, (topic, entries) in enumerate(configs.items()):
             click.echo("\n" * bool(number) + f"Configs of topic {topic}:")
             for entry in entries:
-                _write_config(entry)
+                write_config(entry)
         return
     rows = [
         (
@@ -246,7 +246,7 @@ def _write_configs(configs: Mapping[str, Sequence[ConfigDescription]], form: str
     write_listing(_CONFIG_COLUMNS, rows, form)
 
 
-def _write_config(entry: ConfigDescription) -> None:
+def write_config(entry: ConfigDescription) -> None:
     """The value, what else it could be, and below it the meaning; what was set for the topic stands out."""
     limits = f", {entry.valid_values}" if entry.valid_values else ""
     default = "" if entry.is_default else f", default {entry.default_value}"

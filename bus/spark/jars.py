@@ -9,6 +9,7 @@ Never mixes versions: the folder must hold the jars of the installed delta-spark
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -120,10 +121,11 @@ def _module_name(jar: Path) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    folder = Path(arguments[0]) if arguments else jars_folder()
+    parser = argparse.ArgumentParser(prog="python -m bus.spark.jars", description="Fetch Delta's jars, and list them.")
+    parser.add_argument("folder", nargs="?", type=Path, help=f"where they are kept; else ${FOLDER_VARIABLE}")
+    folder = parser.parse_args(arguments).folder or jars_folder()
     if folder is None:
-        sys.stderr.write(f"expected a folder as argument or in ${FOLDER_VARIABLE}, found neither\n")
-        return 2
+        parser.error(f"expected a folder as argument or in ${FOLDER_VARIABLE}, found neither")
     for jar in resolve_jars(folder.absolute()):
         sys.stdout.write(f"{jar}\n")
     return 0

@@ -252,3 +252,46 @@ def test_sql_tells_the_same_lag_with_the_broker_up_and_down(tmp_path: Path) -> N
         assert answer("SELECT count(*) FROM partitions WHERE error IS NOT NULL") == [("0",)]
         assert broker.terminate() == 0
         assert answer(query) == up
+
+
+def test_members_are_removed_and_join_again(broker: BrokerProcess) -> None:
+    fill(broker, "removing", {0: 1})
+    command = [sys.executable, "-m", "bus", "consume", "removing", "--group", "removing"]
+    environ = {**os.environ, **environment(broker)}
+    member = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+    try:
+        assert member.stderr is not None
+        assert member.stderr.readline() == "assigned: removing:0\n"
+        (row,) = json.loads(done(broker, "groups", "describe", "removing", "--members").stdout)
+        removed = done(broker, "groups", "remove-members", "removing", "--member", row["consumer_id"])
+        assert removed.stdout == "removed 1 member of removing\n"
+        assert next(line for line in member.stderr if line.startswith("assigned")) == "assigned: removing:0\n"
+        assert done(broker, "groups", "remove-members", "removing", "--all", "--yes").stdout.startswith(
+            "removed 1 member"
+        )
+    finally:
+        member.kill()
+        member.communicate()
+    assert "expected --member" in run(broker, "groups", "remove-members", "removing").stderr
+
+
+def test_settings_and_brokers_are_listed(broker: BrokerProcess) -> None:
+    (one,) = json.loads(done(broker, "config", "offsets.topic.num.partitions").stdout)
+    assert (one["value"], one["default"], one["source"]) == ("3", "50", "STATIC_BROKER_CONFIG")
+    names = [row["name"] for row in json.loads(done(broker, "config").stdout)]
+    changed = [row["name"] for row in json.loads(done(broker, "config", "--changed").stdout)]
+    assert {"commit.interval.ms", "root", "log.retention.ms"} <= set(names)
+    assert "offsets.topic.num.partitions" in changed
+    assert "log.retention.ms" not in changed
+    table = done(broker, "config", "offsets.topic.num.partitions", "--format", "table").stdout
+    assert "offsets.topic.num.partitions=3" in table
+    assert "default 50" in table
+    fill(broker, "configured", {0: 1})
+    done(broker, "topics", "alter", "configured", "--config", "retention.ms=5000")
+    (row,) = json.loads(done(broker, "config", "--topic", "configured", "--changed").stdout)
+    assert (row["name"], row["value"], row["source"]) == ("retention.ms", "5000", "DYNAMIC_TOPIC_CONFIG")
+    absent = run(broker, "config", "zookeeper.connect")
+    assert absent.exit_code == 1
+    assert absent.stderr.startswith("error: zookeeper.connect: no key of the bus: there is no ZooKeeper")
+    (listed,) = json.loads(done(broker, "brokers").stdout)
+    assert listed == {"broker": 0, "host": "127.0.0.1", "port": int(broker.address.split(":")[1]), "role": "controller"}

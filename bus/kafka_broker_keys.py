@@ -1,0 +1,68 @@
+"""Settings of Kafka's brokers that the bus does not have, and what to do instead.
+
+For those who bring a server.properties: a setting that would do nothing is refused with the reason, not ignored.
+"""
+
+from __future__ import annotations
+
+_NO_REPLICAS = "each record is kept once, and to keep copies of it is up to the storage below the root"
+_NO_TLS_YET = "there is no TLS, no login and no access list yet: put the bus behind a network that you trust"
+_ONE_LISTENER = "there is one listener, without TLS: set listen, and advertise for clients that come another way"
+_NO_TRANSACTIONS = "there are no transactions yet"
+_SYNCED = "a commit is synced to the disk before it is acknowledged, always"
+
+_REASONS = {
+    "advertised.listeners": _ONE_LISTENER,
+    "auto.leader.rebalance.enable": _NO_REPLICAS,
+    "background.threads": "maintenance has log.cleaner.threads",
+    "client.quota.callback.class": "there are no quotas yet",
+    "default.replication.factor": _NO_REPLICAS,
+    "delete.topic.enable": "topics can always be deleted",
+    "host.name": _ONE_LISTENER,
+    "inter.broker.listener.name": _ONE_LISTENER,
+    "listeners": _ONE_LISTENER,
+    "listener.security.protocol.map": _ONE_LISTENER,
+    "log.dir": "the folder of the topics is root",
+    "log.dirs": "the folder of the topics is root, one for each broker",
+    "log.retention.hours": "set log.retention.ms",
+    "log.retention.minutes": "set log.retention.ms",
+    "log.roll.hours": "set log.roll.ms",
+    "max.connections": "connections are gRPC's, and have no bound of their own",
+    "min.insync.replicas": _NO_REPLICAS,
+    "node.id": "set broker.id",
+    "num.network.threads": "one event loop serves the network; what runs beside it has num.io.threads",
+    "num.recovery.threads.per.data.dir": "partitions are opened in parallel by themselves",
+    "offsets.topic.replication.factor": _NO_REPLICAS,
+    "port": _ONE_LISTENER,
+    "process.roles": "a process is broker and controller",
+    "unclean.leader.election.enable": _NO_REPLICAS,
+}
+_REASONS_BY_PREFIX = {
+    "authorizer.": _NO_TLS_YET,
+    "controller.": "a process is broker and controller: there is no quorum to set up",
+    "group.consumer.": "groups speak the classic protocol",
+    "group.coordinator.": "groups are served by the event loop",
+    "group.share.": "there are no share groups yet",
+    "log.flush.": _SYNCED,
+    "log.index.": "a partition is a Delta table, whose log says where each offset is",
+    "metric.reporters": "the broker has no reporters of metrics yet",
+    "metrics.": "the broker has no reporters of metrics yet",
+    "quota.": "there are no quotas yet",
+    "remote.log.": "there are no tiers: the table is the storage",
+    "replica.": _NO_REPLICAS,
+    "sasl.": _NO_TLS_YET,
+    "security.": _NO_TLS_YET,
+    "socket.": "sockets are gRPC's; the size of a request has socket.request.max.bytes",
+    "ssl.": _NO_TLS_YET,
+    "super.users": _NO_TLS_YET,
+    "transaction.": _NO_TRANSACTIONS,
+    "transactional.": _NO_TRANSACTIONS,
+    "zookeeper.": "there is no ZooKeeper: the cluster's metadata is a log in the root",
+}
+
+
+def reason_of_absence(name: str) -> str | None:
+    """Why there is no such key; None of a name that is not Kafka's either."""
+    if name in _REASONS:
+        return _REASONS[name]
+    return next((reason for prefix, reason in _REASONS_BY_PREFIX.items() if name.startswith(prefix)), None)

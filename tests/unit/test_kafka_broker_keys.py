@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+
+from bus import kafka_broker_keys
+from bus.config import BROKER_CONFIGS, load_broker_config
+from bus.config_keys import ConfigError
+from bus.kafka_broker_keys import reason_of_absence
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("zookeeper.connect", "no key of the bus: there is no ZooKeeper"),
+        ("log.dirs", "no key of the bus: the folder of the topics is root"),
+        ("listeners", "set listen, and advertise"),
+        ("min.insync.replicas", "each record is kept once"),
+        ("ssl.keystore.location", "there is no TLS, no login"),
+        ("transaction.state.log.num.partitions", "no transactions yet"),
+        ("num.partitons", "did you mean num.partitions?"),
+    ],
+)
+def test_a_key_that_is_not_there_is_refused_with_the_reason_or_the_nearest(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_broker_config(None, {name: "1"})
+
+
+def test_no_key_that_is_there_has_a_reason_to_be_absent() -> None:
+    reasons = kafka_broker_keys._REASONS
+    assert not reasons.keys() & BROKER_CONFIGS.keys()
+    named = [name for name in BROKER_CONFIGS if reason_of_absence(name) is not None]
+    assert named == ["socket.request.max.bytes"]  # looked for among the keys first
