@@ -7,6 +7,7 @@ answers at once although the engines behind it take seconds to load.
 from __future__ import annotations
 
 import difflib
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -55,6 +56,11 @@ class BusGroup(click.Group):
             ctx.fail(f"no such command {name!r}.{hint}")
         return super().resolve_command(ctx, args)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_sentence(command)) for name, command in commands if command is not None])
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -88,6 +94,13 @@ class BusGroup(click.Group):
             return super().invoke(ctx)
         with translated_failures(ctx), broker_needed():
             return super().invoke(ctx)
+
+
+def _first_sentence(command: click.Command) -> str:
+    """The first of its help, whole: a line that is cut says less than one that goes on in the next."""
+    paragraph = " ".join(inspect.cleandoc(command.help or "").split("\n\n")[0].split())
+    end = paragraph.find(". ")
+    return paragraph if end < 0 else paragraph[: end + 1]
 
 
 class LazyGroup(BusGroup):

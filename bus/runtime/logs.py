@@ -26,6 +26,15 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
     return fields
 
 
+# What a terminal or a reader of lines takes for more than a character.
+_CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+
+
+def _one_line(text: str) -> str:
+    """A client chooses its names: no newline in one begins a line of the log, no escape sequence recolours it."""
+    return text.translate(_CONTROLS)
+
+
 def _time(record: logging.LogRecord) -> str:
     moment = datetime.fromtimestamp(record.created, timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
@@ -36,8 +45,11 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
-        line = f"{_time(record)} {record.levelname:<7} {record.name} {record.getMessage()}{fields}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        line = f"{_time(record)} {record.levelname:<7} {record.name} " + _one_line(f"{record.getMessage()}{fields}")
+        if not record.exc_info:
+            return line
+        traceback = self.formatException(record.exc_info).split("\n")
+        return "\n".join([line, *(f"  {_one_line(part)}" for part in traceback)])
 
 
 class JsonFormatter(logging.Formatter):
