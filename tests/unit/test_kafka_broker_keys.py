@@ -28,5 +28,9 @@ def test_a_key_that_is_not_there_is_refused_with_the_reason_or_the_nearest(name:
 def test_no_key_that_is_there_has_a_reason_to_be_absent() -> None:
     reasons = kafka_broker_keys._REASONS
     assert not reasons.keys() & BROKER_CONFIGS.keys()
-    named = [name for name in BROKER_CONFIGS if reason_of_absence(name) is not None]
-    assert named == ["socket.request.max.bytes"]  # looked for among the keys first
+
+
+def test_a_key_that_is_there_is_taken_though_its_family_is_absent() -> None:
+    config = load_broker_config(None, {"socket.request.max.bytes": "20000000"})
+    assert reason_of_absence("socket.request.max.bytes") is not None
+    assert config.socket_request_max_bytes == 20_000_000
