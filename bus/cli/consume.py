@@ -112,6 +112,8 @@ def consume(
         raise click.BadParameter(str(error), param_hint="--format") from None
     names = list(dict.fromkeys(topics))
     wanted = _parse_topics(names, partitions)
+    if group is not None and not group.strip():
+        raise click.BadParameter(f"expected a text that is not blank, found {group!r}", param_hint="--group")
     reset = "" if group is None else _check_member(position, wanted)
     printed = 0
     try:

@@ -16,6 +16,7 @@ from typing import IO, Any
 import click
 
 from bus.cli.colors import styled
+from bus.cli.foreign_options import explain_option
 from bus.config_keys import ConfigError
 from bus.errors import BusError, ErrorCode, StorageFault
 
@@ -57,7 +58,7 @@ def report_failure(error: click.ClickException | click.Abort | BrokenPipeError) 
         error.show()
         drop_output()
         return error.exit_code
-    message = error.format_message()
+    message = explain_option(error) if isinstance(error, click.NoSuchOption) else error.format_message()
     write_error(message[:1].lower() + message[1:])
     if error.ctx is not None:
         click.echo(f"see: {error.ctx.command_path} --help", err=True)
@@ -100,9 +101,13 @@ def describe_failure(error: Exception) -> str | None:
 
 def _describe_bus_error(error: BusError) -> str:
     message = f"{error.name}: {error.message}"
-    hint = "is a broker running? start one with: bus serve"
-    is_absent = error.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.LEADER_NOT_AVAILABLE)
-    return f"{message}; {hint}" if is_absent and "bus serve" not in message else message
+    if error.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.LEADER_NOT_AVAILABLE) and "bus serve" not in message:
+        return f"{message}; is a broker running? start one with: bus serve"
+    if "expected an existing topic" in message:
+        return f"{message}; those that exist: bus topics list"
+    if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
+        return f"{message}; those that exist: bus groups list"
+    return message
 
 
 def is_debug(ctx: click.Context) -> bool:

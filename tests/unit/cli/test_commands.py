@@ -56,7 +56,16 @@ def test_every_command_has_help_with_examples_that_begin_with_its_name(path: tup
         (["consume"], "missing argument 'TOPIC...'"),
         (["consume", "t", "--from", "soon"], "expected beginning, end, an offset"),
         (["consume", "t", "--format", "%q"], "expected raw, json or a format"),
-        (["consume", "t", "--fromm", "1"], "no such option"),
+        (["consume", "t", "--fromm", "1"], "no such option '--fromm'; did you mean --from"),
+        (["serve", "--port", "1"], "no such option '--port'; here it is --listen HOST:PORT"),
+        (["topics", "list", "--bootstrap-server", "h:1"], "here it is --address HOST:PORT"),
+        (["topics", "list", "--root", "r"], "here it is --address HOST:PORT"),
+        (["log", "verify", "--address", "h:1"], "here it is --root FOLDER"),
+        (["consume", "t", "--max-messages", "1"], "here it is --max N"),
+        (["consume", "t", "--timeout-ms", "1"], "here it is --exit"),
+        (["topics", "create", "t", "--replication-factor", "3"], "a partition has one copy"),
+        (["topics", "--list"], "list is a command: bus topics list"),
+        (["--zzz"], "no such option '--zzz'."),
         (["consume", "t", "--group", "g", "--partition", "0"], "expected --group or --partition, found both"),
         (["consume", "t", "--group", "g", "--from", "5"], "expected --from beginning or end with --group"),
         (["offsets", "t", "--time", "12"], "expected earliest, latest, max"),
@@ -215,3 +224,9 @@ def test_properties_are_settings_of_the_producer_by_kafkas_names() -> None:
     unknown = run("produce", "t", "-X", "lingerms=5")
     assert unknown.exit_code == 1
     assert "the nearest one is 'linger_ms'" in unknown.output
+
+
+def test_a_group_is_a_text_that_is_not_blank() -> None:
+    result = run("consume", "t", "--group", " ")
+    assert result.exit_code == 2
+    assert "--group: expected a text that is not blank, found ' '" in result.stderr
