@@ -166,9 +166,7 @@ class PartitionUpkeep:
         return request.answer
 
     def _refuse_policy(self) -> Refused:
-        return Refused(
-            ErrorCode.POLICY_VIOLATION, f"{self._name}: expected a topic with cleanup.policy=compact, found none"
-        )
+        return Refused(ErrorCode.POLICY_VIOLATION, f"{self._name}: expected a topic whose cleanup.policy has compact")
 
     def _put(self, request: _MaintainRequest | _SwapRequest) -> Refused | None:
         if self._stopped is not None:
