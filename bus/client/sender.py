@@ -660,7 +660,8 @@ class Sender:
     def _fail_for_good(self, error: BusError) -> None:
         """Nothing of this producer can be sent any more."""
         self._fatal = self._fatal or error
-        logger.error("the producer failed for good: %s", error)
+        if not self._is_closed:  # else a call that closing ended; what is lost by it, its futures tell
+            logger.error("the producer failed for good: %s", error)
         self.pool.close(error)
         self._fail_everything(error)
 
