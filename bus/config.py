@@ -161,7 +161,7 @@ def _key(name: str, config_type: ConfigType, documentation: str, validator: Vali
 
 
 _BROKER_KEYS = (
-    _key("root", ConfigType.STRING, "Where topics and cluster metadata are kept: a local folder or a URL.", NotEmpty()),
+    _key("root", ConfigType.STRING, "Where topics and cluster metadata are kept: a local folder.", NotEmpty()),
     _key("broker.id", ConfigType.INT, "Number of this broker in the cluster.", Between(0)),
     _key("listen", ConfigType.STRING, "Address to serve on; port 0 takes a free one.", HostPort()),
     _key(

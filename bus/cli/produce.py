@@ -57,7 +57,14 @@ _BATCHES_IN_FLIGHT_MAX = 64
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True), metavar="[FILE]...")
 @click.option("--json", "is_json", is_flag=True, help="Lines are objects: value, key, headers, partition, timestamp.")
 @click.option("--key-separator", "-K", metavar="TEXT", help="What stands before its first occurrence is the key.")
-@click.option("--header", "-H", "headers", multiple=True, metavar="KEY=VALUE", help="A header of all; repeatable.")
+@click.option(
+    "--header",
+    "-H",
+    "headers",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A header of all records; KEY alone: its value is null; repeatable.",
+)
 @click.option("--partition", "-p", type=click.IntRange(min=0), help="Where every record goes.  [default: by key]")
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", help="all: committed to the Delta table.")
 @click.option("--compression", "-z", type=click.Choice(COMPRESSIONS), default="none", help="On the wire.")

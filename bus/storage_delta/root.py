@@ -85,7 +85,7 @@ def open_storage_on(
         # Read again: the one who held the lock may have made it a root meanwhile.
         marker = _read_marker(store) or _write_marker(store)
     except KeyLocked as locked:
-        raise RootInUse(f"{store.url} is in use by {locked.holder}") from None
+        raise RootInUse(f"{store.url} is in use by {locked.holder}; stop it first, or take another folder") from None
     except (RootNotUsable, StorageFault) as fault:
         if lock is not None:
             lock.release()
