@@ -16,7 +16,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from bus.cli.options import count_of
-from bus.cli.sql_shell import SqlShell
+from bus.cli.sql_shell import WORDS, SqlShell
 from bus.errors import BusError, StorageFault
 from bus.sql.statement import quote_if_odd
 
@@ -53,7 +53,7 @@ def run_prompt(connection: Connection, *, form: str, limit: int | None, is_timed
 def is_complete(text: str) -> bool:
     """Whether Enter runs it, or begins another line."""
     text = text.strip()
-    return not text or text.startswith(".") or text.endswith(";")
+    return not text or text.startswith(".") or text.endswith(";") or text.casefold() in WORDS
 
 
 def _bindings() -> KeyBindings:

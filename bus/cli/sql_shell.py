@@ -32,6 +32,9 @@ A statement ends with ; and may have several lines. Tab completes, the arrows go
 .help               this
 .quit               or Ctrl-D; Ctrl-C interrupts a statement"""
 
+# What other prompts take without a dot.
+WORDS = {"exit": ".quit", "quit": ".quit", "\\q": ".quit", "help": ".help", "\\?": ".help", "\\d": ".tables"}
+
 
 class SqlShell:
     def __init__(self, connection: Connection, *, form: str, limit: int | None, is_timed: bool) -> None:
@@ -53,6 +56,7 @@ class SqlShell:
     def handle(self, text: str) -> None:
         """Failures are told and are no end; Ctrl-C ends the statement. What is a fault of the program is raised."""
         text = text.strip()
+        text = WORDS.get(text.rstrip("; ").casefold(), text)
         if not text.strip("; \n\t"):
             return
         try:

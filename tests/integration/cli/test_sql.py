@@ -275,7 +275,7 @@ def test_the_prompt_on_a_terminal_keeps_history_and_ends_with_ctrl_d(root: Path,
         os.write(terminal, b"SELECT 40 + count(*)\r")
         wait_for_text(terminal, "->")
         os.write(terminal, b"FROM flights;\r")
-        wait_for_text(terminal, "42\r\n")
+        wait_for_text(terminal, "42\r\n", then="bus>")  # before the prompt, the terminal would keep Ctrl-D to itself
         os.write(terminal, b"\x04")
         assert program.wait(timeout=20) == 0
     finally:
@@ -287,9 +287,10 @@ def test_the_prompt_on_a_terminal_keeps_history_and_ends_with_ctrl_d(root: Path,
     assert history.stat().st_mode & 0o077 == 0
 
 
-def wait_for_text(terminal: int, text: str) -> None:
+def wait_for_text(terminal: int, text: str, then: str = "") -> None:
+    """Until it is there, and `then` somewhere behind it."""
     found = ""
-    while text not in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", found):
+    while then not in (shown := re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", found)).partition(text)[2] or text not in shown:
         assert select.select([terminal], [], [], 30)[0], found
         found += os.read(terminal, 10_000).decode(errors="replace")
 
@@ -302,3 +303,10 @@ def test_a_prompt_is_refused_where_there_is_no_terminal_to_print_it_on(root: Pat
     os.close(line)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "standard output on a terminal" in refused.stderr
+
+
+@pytest.mark.parametrize("word", ["exit", "quit", "EXIT;", r"\q"])
+def test_words_of_other_prompts_end_this_one_too(shell: SqlShell, word: str) -> None:
+    assert is_complete(word)
+    shell.handle(word)
+    assert shell.is_over
