@@ -8,8 +8,9 @@ command line takes: `12`, `flights=12`, `flights/0=12`; also `flights:0=12`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 
 Bound = int | Mapping[str | TopicPartition, int]
@@ -24,6 +25,19 @@ def bound_of(bound: Bound | None, partition: TopicPartition) -> int | None:
     return bound.get(partition, bound.get(partition.topic))
 
 
+def check_names(bound: Bound | None, partitions_of: Callable[[str], Sequence[TopicPartition]]) -> None:
+    """Raises `BusError` for a partition that is not there, and what `partitions_of` raises for such a topic: a name
+    that bounds nothing would show everything."""
+    for name in () if bound is None or isinstance(bound, int) else bound:
+        topic = name.topic if isinstance(name, TopicPartition) else name
+        known = partitions_of(topic)
+        if isinstance(name, TopicPartition) and name not in known:
+            raise BusError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"expected a partition of {topic} from 0 to {len(known) - 1}, found {name.partition}",
+            )
+
+
 def parse_bound(texts: Iterable[str]) -> Bound | None:
     """Raises `ValueError` that says what was expected and what was found."""
     named: dict[str | TopicPartition, int] = {}
@@ -36,7 +50,7 @@ def parse_bound(texts: Iterable[str]) -> Bound | None:
             continue
         match = _NAMED.fullmatch(text)
         if match is None:
-            raise ValueError(f"expected N, TOPIC=N or TOPIC:PARTITION=N, found {text!r}")
+            raise ValueError(f"expected N, TOPIC=N or TOPIC/PARTITION=N, found {text!r}")
         topic, partition = match["topic"], match["partition"]
         named[topic if partition is None else TopicPartition(topic, int(partition))] = int(match["number"])
     if named and everywhere is not None:

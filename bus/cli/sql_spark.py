@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from bus.cli.sql_spark_check import check_calls, check_reads_only
-from bus.point_in_time import Bound
+from bus.point_in_time import Bound, check_names
 from bus.sql import SqlError
 from bus.sql.connection import check_topic_of, suggestions
 from bus.sql.read_only import NotReadOnly
@@ -39,6 +39,8 @@ def run_statement(
     from bus.spark.views import register_json_views, register_system_views
 
     tables = TopicTables(root)
+    check_names(at_version, tables.partitions)
+    check_names(at_offset, tables.partitions)
     topics, views = tables.topics(), tables.cluster().views
     if statement.casefold().strip().rstrip("; ").split() == ["show", "tables"]:
         return pa.table({"name": pa.array([*topics, *sorted(view.name for view in views.values())], pa.string())})

@@ -21,7 +21,7 @@ import pyarrow as pa
 from bus.errors import StorageFault
 from bus.json_views import JsonView
 from bus.json_views.select import DUCKDB, select_view
-from bus.point_in_time import Bound, bound_of, check_bound
+from bus.point_in_time import Bound, bound_of, check_bound, check_names
 from bus.sql.damage import explain_damage, find_damage
 from bus.sql.engine import open_engine
 from bus.sql.interruption import run_interruptible
@@ -108,6 +108,8 @@ class Connection:
         check_bound(at_version, "a version")
         check_bound(at_offset, "an offset")
         self._tables = TopicTables(root)
+        check_names(at_version, self._tables.partitions)
+        check_names(at_offset, self._tables.partitions)
         self._at_version = at_version
         self._at_offset = at_offset
         self._views: dict[str, _Shown] = {}  # by topic
@@ -251,7 +253,8 @@ def connect(root: str, *, at_version: Bound | None = None, at_offset: Bound | No
     """SQL over the topics of `root`, a path or a file URL.
 
     `at_version` looks at that Delta version of the partitions, `at_offset` at the records below that offset: a number
-    for every partition, or a mapping from topic name or `TopicPartition` to a number. Raises `RootNotUsable`.
+    for every partition, or a mapping from topic name or `TopicPartition` to a number. Raises `RootNotUsable`, or
+    `BusError` UNKNOWN_TOPIC_OR_PARTITION for a name that is not there.
     """
     return Connection(root, at_version=at_version, at_offset=at_offset)
 

@@ -199,7 +199,7 @@ def test_spark_submit_runs_a_job_with_its_own_master_and_settings(root: JobRoot)
     [
         (["--root", "somewhere"], "TOPIC"),
         (["--timestamp", "noon", "orders"], "expected a time such as 2026-11-21T09:00:00Z, found 'noon'"),
-        (["--version", "x", "orders"], "argument --version: expected N, TOPIC=N or TOPIC:PARTITION=N, found 'x'"),
+        (["--version", "x", "orders"], "argument --version: expected N, TOPIC=N or TOPIC/PARTITION=N, found 'x'"),
         (["--version", "1", "--groups", "orders"], "not allowed with"),
     ],
 )

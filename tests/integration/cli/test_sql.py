@@ -310,3 +310,18 @@ def test_words_of_other_prompts_end_this_one_too(shell: SqlShell, word: str) -> 
     assert is_complete(word)
     shell.handle(word)
     assert shell.is_over
+
+
+@pytest.mark.parametrize("option", ["--at-version", "--at-offset"])
+@pytest.mark.parametrize(
+    ("bound", "said"),
+    [
+        ("flihgts=0", "found 'flihgts'; topics there: flights"),
+        ("flights/9=0", "expected a partition of flights from 0"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_a_bound_of_what_is_not_there_is_refused(root: Path, option: str, bound: str, said: str, engine: str) -> None:
+    result = run(root, "SELECT 1", option, bound, "--engine", engine)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert said in result.stderr

@@ -86,7 +86,7 @@ def test_every_command_has_help_with_examples_that_begin_with_its_name(path: tup
         (["log", "verify"], "expected TOPIC, TOPIC/PARTITION or --all"),
         (["log", "verify", "t", "--all"], "expected TOPIC, TOPIC/PARTITION or --all"),
         (["sql", " "], "expected a statement, found none"),
-        (["sql", "select 1", "--at-version", "x"], "expected N, TOPIC=N or TOPIC:PARTITION=N, found 'x'"),
+        (["sql", "select 1", "--at-version", "x"], "expected N, TOPIC=N or TOPIC/PARTITION=N, found 'x'"),
         (["serve", "--set", "x"], "expected KEY=VALUE"),
         (["groups", "list", "--state", "Alive"], "'Alive' is not one of"),
         (["groups", "describe"], "expected GROUP... or --all-groups"),
