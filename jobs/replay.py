@@ -56,7 +56,13 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("source", metavar="TOPIC")
     parser.add_argument("target", metavar="TARGET")
     add_place_arguments(parser)
-    parser.add_argument("--target-bootstrap", metavar="ADDRESS", help="a broker of the target (default: --bootstrap)")
+    parser.add_argument(
+        "--target-address",
+        "--target-bootstrap",
+        dest="target_bootstrap",
+        metavar="HOST:PORT",
+        help="a broker of the target (default: --address)",
+    )
     add_range_arguments(parser)
     add_query_arguments(parser, batch_records=1_000_000)
     parser.add_argument("--change", type=change_named, metavar="MODULE:FUNCTION", help="from DataFrame to DataFrame")

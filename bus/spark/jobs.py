@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv as csv_format
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -91,12 +92,19 @@ def partitions_named(tables: TopicTables, names: Iterable[str]) -> list[TopicPar
 
 
 def add_root_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--root", default="./bus-data", help="the bus root (default: ./bus-data)")
+    root = os.environ.get("BUS_ROOT") or "./bus-data"
+    parser.add_argument("--root", default=root, help="the bus root (default: BUS_ROOT, or ./bus-data)")
 
 
 def add_bootstrap_argument(parser: argparse.ArgumentParser) -> None:
+    """`--address` as the command line calls it; `--bootstrap` is the same."""
     parser.add_argument(
-        "--bootstrap", default="127.0.0.1:9094", metavar="ADDRESS", help="a broker (default: 127.0.0.1:9094)"
+        "--address",
+        "--bootstrap",
+        dest="bootstrap",
+        default=os.environ.get("BUS_ADDRESS") or "127.0.0.1:9094",
+        metavar="HOST:PORT",
+        help="a broker (default: BUS_ADDRESS, or 127.0.0.1:9094)",
     )
 
 

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from bus.spark.jobs import first_line, timestamp_ms
+from bus.spark.jobs import add_bootstrap_argument, add_root_argument, first_line, timestamp_ms
 
 IN_A_TASK = """[PYTHON_DATA_SOURCE_ERROR] Failed to read: Traceback (most recent call last):
   File "/srv/bus/source.py", line 5, in read
@@ -50,3 +50,26 @@ def test_times_are_utc_unless_they_say_otherwise(text: str, expected: int) -> No
 def test_text_that_is_no_time_is_refused() -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected a time such as 2026-11-21T09:00:00Z, found 'soon'"):
         timestamp_ms("soon")
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "found"),
+    [
+        ({}, [], ("./bus-data", "127.0.0.1:9094")),
+        ({"BUS_ROOT": "/srv/bus", "BUS_ADDRESS": "h:1"}, [], ("/srv/bus", "h:1")),
+        ({"BUS_ROOT": "/srv/bus", "BUS_ADDRESS": "h:1"}, ["--root", "r", "--address", "h:2"], ("r", "h:2")),
+        ({}, ["--bootstrap", "h:2"], ("./bus-data", "h:2")),
+    ],
+)
+def test_root_and_address_are_found_as_by_the_command_line(
+    environment: dict[str, str], arguments: list[str], found: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("BUS_ROOT", "BUS_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    parser = argparse.ArgumentParser()
+    add_root_argument(parser)
+    add_bootstrap_argument(parser)
+    options = parser.parse_args(arguments)
+    assert (options.root, options.bootstrap) == found
