@@ -91,7 +91,8 @@ class _Doubtful:
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """The version that we committed last, and nothing has followed it yet."""
+    """The last version that memory knows: ours, or the one that was read. The next one is committed behind it alone: a
+    leader that was asleep would otherwise take a number that was used, and whose file was dropped since."""
 
     version: int
     data: bytes
@@ -122,7 +123,7 @@ class DeltaPartitionTable:
         self._leader_epoch = -1  # under which we have committed, or tried to
         self._doubtful: _Doubtful | None = None
         self._checked_version = -1
-        self._last: _Last | None = None  # None: it is not known, or not ours
+        self._last: _Last | None = None  # None: it is not known
         self._undecided: list[_Doubtful] = []  # not there when the log was read again, but not ruled out either
         self._must_reload = False
         self._reloads = 0
@@ -271,6 +272,13 @@ class DeltaPartitionTable:
         except KeyNotFound:
             self._last = None
 
+    def _find_last(self, version: int) -> _Last | None:
+        key = self._version_key(version)
+        try:
+            return _Last(version, self._store.get(key), Written(key, self._store.stamp(key)))
+        except KeyNotFound:
+            return None
+
     def _version_key(self, version: int) -> str:
         return f"{self._log_folder}/{version_name(version)}"
 
@@ -332,6 +340,7 @@ class DeltaPartitionTable:
             self._reader.view = self._reader.view.overtaken()
         else:
             recover(self._store, self._folder, snapshot)
+        self._last = self._find_last(snapshot.version)
         self._loaded_version = snapshot.version
         self._checkpoint_version = snapshot.checkpoint_version
         self._producers = decode_producers(snapshot.txns)
@@ -610,9 +619,15 @@ class DeltaPartitionTable:
         try:
             return decode_commit(version, self._store.get(self._version_key(version))).incarnation == self._incarnation
         except KeyNotFound:
-            return True
+            pass
         except MalformedCommit:
             return False
+        # Versions are dropped from the oldest on: where the one that memory knows is there, the next was not dropped.
+        try:
+            self._store.size(self._version_key(version - 1))
+        except KeyNotFound:
+            return False
+        return True
 
     def _live_paths(self) -> set[str]:
         return {file.path for file in self._reader.view.live_files}

@@ -9,7 +9,7 @@ import pytest
 
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
-from bus.ports import CommitOutcome, Committed, Conflicted, FenceLost
+from bus.ports import CommitOutcome, Committed, Conflicted, FenceLost, Unknown
 from bus.runtime.partition import Appended
 from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import folder_of, open_storage_on
@@ -131,6 +131,37 @@ def test_files_prepared_before_the_log_was_read_again_are_not_committed(leaders:
     leaders.young.delete_orphans(orphans)
     assert isinstance(leaders.old.swap_files(prepared, leader_epoch=1, now_ms=NOW_MS), Conflicted)
     assert leaders.values() == [b"first", b"0", b"1", b"2", b"young"]
+
+
+# ---------------------------------------------------------------- versions that were dropped
+
+
+def drop_versions(table: DeltaPartitionTable) -> None:
+    table.write_checkpoint()
+    assert table.drop_old_versions(committed_before_ms=2**62, count_max=1, removed_before_ms=2**62).versions > 0
+
+
+def test_a_leader_that_slept_since_it_read_the_log_takes_no_number_that_was_dropped(leaders: Leaders) -> None:
+    for number in range(3):
+        leaders.append(leaders.old, b"%d" % number, epoch=1)
+    drop_versions(leaders.old)
+    outcome = leaders.append(leaders.young, b"lost", epoch=1)
+    assert isinstance(outcome, Unknown)
+    assert leaders.young.reload().high_watermark == 4
+    assert isinstance(leaders.append(leaders.young, b"young", epoch=2), Committed)
+    assert leaders.values() == [b"first", b"0", b"1", b"2", b"young"]
+
+
+def test_a_leader_that_slept_since_its_commit_deletes_nothing_behind_dropped_versions(leaders: Leaders) -> None:
+    """An external job's file, which this one took for an orphan, is in another leader's log by now."""
+    leaders.files.write_unique(f"{FOLDER}/{1:020d}-left.parquet", b"of a job")
+    orphans = leaders.old.find_orphans()
+    leaders.append(leaders.old, b"second", epoch=1)
+    leaders.young.reload()
+    for number in range(3):
+        leaders.append(leaders.young, b"%d" % number, epoch=2)
+    drop_versions(leaders.young)
+    assert leaders.old.delete_orphans(orphans) == 0
 
 
 # ---------------------------------------------------------------- epochs
