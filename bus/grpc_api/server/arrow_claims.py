@@ -48,12 +48,12 @@ class PayloadTooLarge(ValueError):
 class Allowance:
     """Bytes that a request may still unpack to; and as many for what its records take beside those.
 
-    With `quick_bytes_max`, more than that of both together raises `TakesLong`.
+    With `quick_bytes_max`, more than that of both together raises `TakesLong`; without it, nothing does.
     """
 
     def __init__(self, bytes_max: int, quick_bytes_max: int | None = None) -> None:
         self._bytes_max = self.bytes_left = self._row_bytes_left = bytes_max
-        self._quick_bytes_left = 2 * bytes_max if quick_bytes_max is None else quick_bytes_max
+        self._quick_bytes_left = quick_bytes_max
 
     def take(self, size: int) -> None:
         """Raises `PayloadTooLarge` if there is not so much left; then nothing is taken."""
@@ -82,6 +82,8 @@ class Allowance:
         self._row_bytes_left -= size
 
     def _spend(self, size: int) -> None:
+        if self._quick_bytes_left is None:
+            return
         if size > self._quick_bytes_left and size <= 2 * self._bytes_max:
             raise TakesLong
         self._quick_bytes_left -= size

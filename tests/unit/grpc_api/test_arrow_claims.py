@@ -133,3 +133,15 @@ def test_whatever_arrives_is_judged_and_nothing_else_is_raised(
         return
     # Every buffer is a view of the payload, or was unpacked; several may be views of the same bytes.
     assert decoded.nbytes <= taken + 12 * len(damaged)
+
+
+def test_allowance_that_is_spent_in_a_thread_sends_nothing_to_a_thread_again() -> None:
+    """However many batches a request has, and whatever one of its partitions claimed in vain."""
+    allowance = Allowance(1_000)
+    for _ in range(10):
+        allowance.take_batch()
+    with pytest.raises(PayloadTooLarge):
+        allowance.take(2**60)
+    with pytest.raises(PayloadTooLarge):
+        allowance.take_records(2**50, 2**50)
+    allowance.take(1_000)
