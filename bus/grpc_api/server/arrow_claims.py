@@ -25,6 +25,8 @@ _RECORD_BYTES = 32
 # An entry of a column takes at least so much: offsets into its bytes, and validity.
 _ENTRY_BYTES = 8
 _BATCH_COST_BYTES = 16 * 1024
+# A record in plain form is a few bytes on the wire, and several objects until it is in columns.
+_PLAIN_BYTE_COST_BYTES = 16
 
 _CONTINUATION = 0xFFFFFFFF
 _SCHEMA, _DICTIONARY_BATCH, _RECORD_BATCH = 1, 2, 3
@@ -64,6 +66,10 @@ class Allowance:
                 f"of which {self.bytes_left} are left in this request, found {size}"
             )
         self.bytes_left -= size
+
+    def take_plain(self, size: int) -> None:
+        """What records in plain form cost in time, by their bytes on the wire; it takes none of the allowance."""
+        self._spend(min(size * _PLAIN_BYTE_COST_BYTES, 2 * self._bytes_max))
 
     def take_batch(self) -> None:
         """What a batch costs in time, counted as bytes; it takes none of the allowance."""

@@ -41,6 +41,7 @@ def decode_produce(
                 check_claims(payload, allowance)
                 return decode_records(payload, default_timestamp_ms=timestamp_ms)
             case "records":
+                allowance.take_plain(data.records.ByteSize())
                 return check_records(_batch_of(data.records.records), default_timestamp_ms=timestamp_ms)
             case _:
                 return Refused(ErrorCode.INVALID_RECORD, "expected 'arrow' or 'records', found neither")

@@ -17,6 +17,7 @@ from bus.grpc_api.server.fetch_encoding import (
     encode_batches,
     encode_records,
 )
+from bus.grpc_api.server.requests import TakesLong
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.log_schema import TIMESTAMP_TYPE
 from bus.model import LogBatch, TimestampType
@@ -137,3 +138,12 @@ def test_plain_records_begin_at_the_fetch_offset() -> None:
 def test_plain_record_has_the_millisecond_that_was_appended(timestamp_ms: int) -> None:
     (record,) = encode_records([batch_at(0, values(b"v"), timestamp_ms=timestamp_ms)], 0, 1_000)
     assert record.timestamp_ms == timestamp_ms
+
+
+@pytest.mark.parametrize("bytes_max", [1_000_000, 100_000_000])
+def test_many_plain_records_are_left_to_a_thread(bytes_max: int) -> None:
+    """A record of no bytes takes two on the wire, and as long as another."""
+    plain = pb.PartitionProduceData(records=pb.RecordList(records=[pb.Record()] * 50_000))
+    with pytest.raises(TakesLong):
+        decode_produce(plain, NOW_MS, None, Allowance(bytes_max, 256 * 1024))
+    assert not isinstance(decode_produce(plain, NOW_MS, None, Allowance(bytes_max)), Refused)
