@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -95,8 +95,16 @@ class Consumer:
         thread = self._thread  # the callback must not refer to this consumer: it may be forgotten
         return lambda partitions: thread.await_here(lambda: callback(partitions))
 
-    async def unsubscribe(self) -> None:
-        await self._run(partial(self._after_giving_back, self._blocking.unsubscribe))
+    def unsubscribe(self) -> Coroutine[Any, Any, None]:
+        """As `bus.Consumer.unsubscribe`; whether an exception is on its way is looked at as in `close`."""
+        return self._run(partial(self._unsubscribe, is_done=not _is_exception_on_its_way()))
+
+    def _unsubscribe(self, *, is_done: bool) -> None:
+        """On the thread."""
+        self._give_back()
+        if not is_done:
+            self._go_back(self._in_hand.first())
+        self._blocking.unsubscribe()
 
     def subscription(self) -> set[str]:
         return self._blocking.subscription()
@@ -321,11 +329,15 @@ class Consumer:
 
     # ------------------------------------------------------------ the end
 
-    async def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:
+    def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> Coroutine[Any, Any, None]:
         """As `bus.Consumer.close`, after the calls before it: a poll that waits is ended at once, other calls when
-        `timeout` is over. Safe to repeat; goes on if the task that awaits it is cancelled."""
+        `timeout` is over. Safe to repeat; goes on if the task that awaits it is cancelled.
+
+        Whether an exception is on its way is looked at here, where it is called: `wait_for` and `shield` may await the
+        result in a task of its own, which does not see the exception.
+        """
         check_timeout(timeout)
-        await self._end(timeout, is_done=sys.exc_info()[1] is None)
+        return self._end(timeout, is_done=not _is_exception_on_its_way())
 
     async def _end(self, timeout: float | None, *, is_done: bool) -> None:
         if self._closing is None:
@@ -358,6 +370,10 @@ class Consumer:
             await self._end(CLOSE_TIMEOUT_S, is_done=False)
         except Exception:  # the error that ends the block is the one to raise
             logger.exception("closing the consumer failed")
+
+
+def _is_exception_on_its_way() -> bool:
+    return sys.exc_info()[1] is not None
 
 
 def _offsets_in(table: pa.Table | None) -> dict[_Place, tuple[int, int]]:

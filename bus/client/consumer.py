@@ -143,8 +143,11 @@ class Consumer(OneThread):
 
     @exclusive
     def unsubscribe(self) -> None:
-        """Read nothing any more. Partitions of the group are given up as at a revocation, and the group is left."""
+        """Read nothing any more. Partitions of the group are given up as at a revocation, and the group is left. Called
+        while an exception is on its way, it commits nothing of what was given last, as `close`."""
         self._reader.check_open()
+        if sys.exc_info()[1] is not None:
+            self._reader.give_back()
         if self._group is not None and self._is_subscribed:
             deadline = time.monotonic() + self._config.default_api_timeout_ms / 1000
             self._group.unsubscribe(deadline, "the consumer unsubscribed from all topics")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -110,6 +110,27 @@ def test_close_while_an_exception_is_on_its_way_is_leaving_by_it(broker: FakeBro
     with pytest.raises(WorkFailed):
         program()
     assert committed(broker) == 0
+
+
+@pytest.mark.parametrize("does_assign", [False, True])
+def test_unsubscribing_while_an_exception_is_on_its_way_is_leaving_by_it(broker: FakeBroker, does_assign: bool) -> None:
+    def program() -> None:
+        consumer = Consumer(broker.address, **GROUP)
+        try:
+            if does_assign:
+                consumer.assign([T0])
+            else:
+                consumer.subscribe(["t"])
+            consumer.poll(WAIT_MS, 20)
+            consumer.commit({T0: 5})
+            raise WorkFailed
+        finally:
+            consumer.unsubscribe()
+            consumer.close()
+
+    with pytest.raises(WorkFailed):
+        program()
+    assert committed(broker) == 5
 
 
 def test_normal_close_commits_all_that_was_given(broker: FakeBroker) -> None:
@@ -250,7 +271,20 @@ def test_cancelled_task_commits_nothing_that_was_not_done(broker: FakeBroker) ->
     assert committed(broker) == 30
 
 
-def test_awaited_close_while_an_exception_is_on_its_way_is_leaving_by_it(broker: FakeBroker) -> None:
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda consumer: consumer.close(),
+        lambda consumer: asyncio.wait_for(consumer.close(), WAIT_MS),
+        lambda consumer: asyncio.shield(consumer.close()),
+        lambda consumer: asyncio.create_task(consumer.close()),
+        lambda consumer: asyncio.shield(consumer.unsubscribe()),
+    ],
+    ids=["await", "wait_for", "shield", "task", "unsubscribe"],
+)
+def test_awaited_close_while_an_exception_is_on_its_way_is_leaving_by_it(
+    broker: FakeBroker, end: Callable[[AsyncConsumer], Awaitable[None]]
+) -> None:
     async def scenario() -> None:
         consumer = AsyncConsumer(broker.address, **GROUP)
         try:
@@ -259,6 +293,7 @@ def test_awaited_close_while_an_exception_is_on_its_way_is_leaving_by_it(broker:
             await consumer.commit({T0: 5})
             raise WorkFailed
         finally:
+            await end(consumer)
             await consumer.close()
 
     with pytest.raises(WorkFailed):
