@@ -45,7 +45,7 @@ def _end_in_background(group: GroupClient | None, fetcher: Fetcher, cluster: Clu
 def _end(group: GroupClient | None, fetcher: Fetcher, cluster: Cluster) -> None:
     try:
         if group is not None:
-            group.abandon(_LEAVE_TIMEOUT_S)
+            group.abandon("the consumer was forgotten, and not closed", _LEAVE_TIMEOUT_S)
     finally:
         fetcher.close()
         cluster.close()

@@ -32,6 +32,7 @@ from bus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
+_INTERRUPTED_LEAVE_S = 1.0
 _AUTO_COMMIT_WAIT_S = 0.1  # at least, within one poll: an interval of 0 must not make it spin
 
 
@@ -497,11 +498,11 @@ class GroupClient:
 
     # ------------------------------------------------------------ the end
 
-    def abandon(self, timeout_s: float) -> None:
-        """Leave the group without a commit and without callbacks: the consumer is garbage."""
+    def abandon(self, reason: str, timeout_s: float) -> None:
+        """Leave the group without a commit and without callbacks, and end. Safe to repeat, and after `close`."""
         with self._lock:
             self.commits.stop_auto()
-            request = self.membership.leave("the consumer was forgotten, and not closed", time.monotonic())
+            request = self.membership.leave(reason, time.monotonic())
         self._link.deliver()
         if request is not None:
             with self._lock:
@@ -509,13 +510,17 @@ class GroupClient:
         self._link.close()
 
     def close(self, deadline: float) -> None:
-        """Commit with auto-commit, leave, end. Raises what callbacks raise, when all is done."""
+        """Commit with auto-commit, leave, end. Raises what callbacks raise, when all is done; interrupted, it still
+        leaves, and waits little for that: the other members must not wait until this one's session is over."""
         try:
             if self.subscription is not None:
                 self.unsubscribe(deadline, "the consumer is closed")
             else:
                 self._begin_last_commit(frozenset(self._fetcher.assigned), deadline)
                 self._end_last_commit(deadline)
+        except BaseException:
+            self.abandon("the consumer was interrupted while it was closed", _INTERRUPTED_LEAVE_S)
+            raise
         finally:
             self._link.close()
         with self._lock:

@@ -209,6 +209,17 @@ def test_interrupt_inside_a_poll_skips_nothing(broker: FakeBroker) -> None:
         assert consumer.poll(WAIT_MS, 20)[0].offset == 20
 
 
+def test_interrupted_close_leaves_the_group(broker: FakeBroker) -> None:
+    def interrupt(partitions: list[TopicPartition]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Consumer(broker.address, **GROUP) as consumer:
+        consumer.subscribe(["t"], on_revoked=interrupt)
+        consumer.poll(WAIT_MS, 20)
+    assert broker.cluster.coordinator.left == ["the consumer was interrupted while it was closed"]
+    assert committed(broker) == 20
+
+
 # ---------------------------------------------------------------- asyncio
 
 
