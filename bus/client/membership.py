@@ -223,12 +223,12 @@ class Membership:
         return frozenset(self._led_partitions or ())
 
     def leave(self, reason: str, now: float) -> GroupRequest | None:
-        """Be out of the group. The request that says so is sent unless nobody has to know: a static member stays
-        until its session is over, so that its restart moves nothing (KIP-345)."""
+        """Be out of the group. The request that says so is sent wherever the coordinator may know this member, in the
+        pause before it joins again too, unless it is static: that one stays until its session is over, so that its
+        restart moves nothing (KIP-345)."""
         address, generation = self._coordinator.address, self.generation
         request = None
-        is_known = self.phase is not Phase.UNJOINED and generation.member_id
-        if self._config.group_instance_id is None and is_known and address is not None:
+        if self._config.group_instance_id is None and generation.member_id and address is not None:
             leaving = pb.LeavingMember(member_id=generation.member_id, reason=reason)
             message = pb.LeaveGroupRequest(group_id=self._group_id, members=[leaving])
             request = GroupRequest("LeaveGroup", message, address, self._config.request_timeout_ms)

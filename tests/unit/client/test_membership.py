@@ -406,6 +406,27 @@ def test_static_member_leaves_without_a_word() -> None:
     assert (member.sent, member.machine.generation.id) == ([], -1)
 
 
+@pytest.mark.parametrize(
+    "code", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.ILLEGAL_GENERATION]
+)
+def test_member_that_is_about_to_join_again_leaves(code: ErrorCode) -> None:
+    member = Member().find()
+    member.answer(member.join(), pb.SyncGroupResponse(error_code=int(code)))
+    assert member.machine.phase is Phase.UNJOINED
+    member.sent.clear()
+    member.machine.leave("closed", member.now)
+    assert member.take("LeaveGroup").message.members[0].member_id == "m"
+
+
+def test_member_that_the_coordinator_does_not_know_leaves_without_a_word() -> None:
+    member = Member().find()
+    assert member.machine.leave("closed", member.now) is None
+    member.answer(member.join(), pb.SyncGroupResponse(error_code=int(ErrorCode.UNKNOWN_MEMBER_ID)))
+    member.sent.clear()
+    assert member.machine.leave("closed", member.now) is None
+    assert member.sent == []
+
+
 def test_nobody_sends_heartbeats_before_there_is_a_generation() -> None:
     member = Member().find()
     member.work()
