@@ -220,10 +220,18 @@ class Sender:
             break
         future = batch.add(value, key, headers, partition, timestamp_ms, size_bytes)
         is_full = batch.size_bytes + RECORD_OVERHEAD_BYTES > batch.limit_bytes
-        if is_full or self.pool.waiting_count > 0 or batch.due_at <= self._wakes_at:
+        if is_full or self.pool.waiting_count > 0 or (batch.due_at <= self._wakes_at and self._has_to_take_up(batch)):
             with uninterrupted:
                 self._follow_up(batch, is_full=is_full)
         return future
+
+    def _has_to_take_up(self, batch: RecordBatchBuilder) -> bool:
+        """It changes nothing, so an interrupt may come: without linger.ms this is asked of every record, and most of
+        the time the window is closed."""
+        if batch.due_at < self._wakes_at:
+            return True
+        now = self._clock()
+        return batch.due_at <= now and self._has_window(now)
 
     def _follow_up(self, batch: RecordBatchBuilder, *, is_full: bool) -> None:
         """After a record was added."""
