@@ -43,9 +43,9 @@ class _Uninterrupted:
         if self._depth or self._handler is None:
             return
         handler, self._handler = self._handler, None
-        is_noted, self._is_noted = self._is_noted, False
         signal.signal(signal.SIGINT, handler)
-        if is_noted:
+        if self._is_noted:  # asked only now: up to here a signal is noted
+            self._is_noted = False
             handler(signal.SIGINT, None)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
