@@ -15,8 +15,8 @@ from bus.consumer_groups.requests import NO_MEMBER_ID, JoinGroup, OffsetCommit, 
 from bus.consumer_groups.steps import GroupCommand
 from bus.errors import ErrorCode, Refused
 
-# Clients that are remembered for the ids that they were given, before those whose ids have expired are forgotten.
-_CLIENTS_CLEANED_AT = 1_000
+# So many clients are remembered for the ids that they were given before those whose ids have expired are looked for.
+_CLIENTS_MIN = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class GroupTotals:
         self.member_bytes = 0
         self.offsets = 0
         self._given: dict[str, list[int]] = {}  # by client: a heap of the times until which the ids may come back
+        self._clients_cleaned_at = _CLIENTS_MIN
 
     def replace(self, before: Group | None, after: Group | None) -> None:
         for group, sign in ((before, -1), (after, 1)):
@@ -77,8 +78,10 @@ class GroupTotals:
         return self._give_id(command.client_host, until_ms=now_ms + command.session_timeout_ms, now_ms=now_ms)
 
     def _give_id(self, client: str, *, until_ms: int, now_ms: int) -> Refused | None:
-        if len(self._given) >= _CLIENTS_CLEANED_AT:
-            self._given = {one: times for one, times in self._given.items() if max(times) > now_ms}
+        if len(self._given) >= self._clients_cleaned_at:
+            self._given = {one: times for one, times in self._given.items() if any(until > now_ms for until in times)}
+            # Where none have expired, the next look is far off: a look costs as much as there are.
+            self._clients_cleaned_at = max(_CLIENTS_MIN, 2 * len(self._given))
         given = self._given.setdefault(client, [])
         while given and given[0] <= now_ms:
             heapq.heappop(given)

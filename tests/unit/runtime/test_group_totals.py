@@ -7,7 +7,7 @@ from typing import Any
 
 from bus.consumer_groups import requests as rq
 from bus.errors import ErrorCode, Refused
-from bus.runtime.group_totals import GroupBounds
+from bus.runtime.group_totals import GroupBounds, GroupTotals
 from tests.support.group_bench import PARTITION, RULES, GroupBench, commit_of, join_of, run, sync_of
 
 TAKEN = rq.OffsetsCommitted((None,))
@@ -80,6 +80,20 @@ def test_one_client_is_given_so_many_ids_until_they_expire_and_others_are_not_he
         assert refusal(await bench.submit(join_of("g2", None), "id-4")).code is ErrorCode.MEMBER_ID_REQUIRED
 
     run(scenario, bounds=GroupBounds(members_per_client_max=2))
+
+
+def test_clients_are_not_all_looked_through_for_each_new_one() -> None:
+    totals, looks = GroupTotals(GroupBounds()), 0
+    for number in range(3_000):
+        known = totals._given
+        assert totals.check(replace(join_of("g", None), client_host=f"/{number}"), None, now_ms=0) is None
+        looks += totals._given is not known
+    assert looks == 2, "at 1,000 clients, and at twice as many"
+    assert totals.check(join_of("g", None), None, now_ms=10**9) is None
+    assert len(totals._given) == 3_001
+    for number in range(1_000):
+        assert totals.check(replace(join_of("g", None), client_host=f"/n{number}"), None, now_ms=10**9) is None
+    assert len(totals._given) <= 1_001, "expired ones are forgotten"
 
 
 def test_new_offsets_beyond_the_bound_are_refused_and_those_that_are_there_move_on() -> None:
