@@ -309,7 +309,7 @@ _BROKER_KEYS = (
     _key(
         "transactional.id.expiration.ms",
         ConfigType.INT,
-        "How long the name of a producer is kept that nobody uses; later it begins anew, with another producer id.",
+        "How long the name of an unused producer is kept; later it begins again, with another producer id.",
         Between(1),
     ),
     _key(

@@ -56,6 +56,6 @@ class WaitingLines:
         return [line.mark() for line in self._lines]
 
     def end(self) -> None:
-        """Abandon who still waits; nobody may join any more. Calls that are being made go on. From any thread."""
+        """Abandon the calls that still wait; no other may join. Calls that are being made go on. From any thread."""
         for line in self._lines:
             line.end()

@@ -1,7 +1,7 @@
 """`bus consume --group`: the records that a group gives this member, until it leaves.
 
 Guards one promise: an offset is committed when the operating system has taken all bytes of its record, and not before,
-so the reader of the output gets every record at least once, whatever ends the command. Commits by itself: the
+so the reader of the output gets every record at least once, however the command ends. Commits by itself: the
 consumer's auto-commit would also commit what could not be printed any more.
 """
 

@@ -1,6 +1,6 @@
 """Ctrl-C and SIGTERM for commands that have something to put in order when they end.
 
-Guards two promises: whoever stops such a command with SIGTERM, as supervisors do, gets what Ctrl-C gives at a terminal;
+Guards two promises: SIGTERM, which supervisors send, ends such a command as Ctrl-C does at a terminal;
 and what is done while interrupts are held is done as a whole, with what it says of itself.
 """
 

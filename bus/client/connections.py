@@ -2,7 +2,7 @@
 
 Guards one promise: a broker that has come back is reached by the next attempt. gRPC lets a channel that could not
 connect rest before it tries again, and fails every call meanwhile; so such a channel is given up at once, and the next
-attempt makes a new one. How soon that is is for whoever repeats the call to decide. Safe to use from several threads.
+attempt makes a new one. The caller decides how soon that is. Safe to use from several threads.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guards one promise: what has begun in `uninterrupted` runs to its end; the signal that came meanwhile is handled behind
 it, by the handler of the program. Python runs the handlers of signals in the main thread, between any two steps of
-whatever runs there, and the usual handler raises: inside a step that moves records from one place to the next, that
+what runs there, and the usual handler raises: inside a step that moves records from one place to the next, that
 would lose them. For short sections only, which wait for nothing. In other threads nothing is done, for no signal comes
 there.
 """

@@ -1,7 +1,7 @@
 """Which partition takes the records that neither the caller nor a key sends anywhere.
 
 Single records: one sticky choice for each topic. What is chosen for at once may be far more than batch.size, since
-batches grow while the broker is busy; so bytes are counted. Whatever the sizes of the batches, partitions get the same
+batches grow while the broker is busy; so bytes are counted. For batches of any sizes, partitions get the same
 share of the bytes, and one with a longer queue a smaller one, as KIP-794 weighs them: each choice is drawn among those
 that are not ahead of the others. Partitions that do not serve, whose leader is unknown or has taken nothing for
 partitioner.availability.timeout.ms, are left out. Batches of a user: the available partitions in turn. Keeps the state

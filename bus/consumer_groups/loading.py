@@ -2,7 +2,7 @@
 
 Guards two promises: it goes on where the one before was, all that was ever answered as done is there; and a record that
 cannot be read costs itself, never the other groups of the partition. What was under way and in no record (a rebalance,
-a first join) is begun anew by the clients.
+a first join) is begun again by the clients.
 """
 
 from __future__ import annotations

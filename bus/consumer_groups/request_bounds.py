@@ -1,4 +1,4 @@
-"""What a request about a group may hold, field by field: the bounds that hold whatever the group.
+"""What a request about a group may hold, field by field: the bounds that hold for every group.
 
 Guards one promise: what is accepted can be decoded again by a later coordinator, and read by every view and client.
 So everything that a decoder asserts of a stored field is checked here, before a decision, or where a field is decided
@@ -47,7 +47,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def check_request(group: Group | None, command: GroupCommand) -> Refused | None:
-    """Why the command is refused, whatever the group is; None if it may be decided on. INVALID_GROUP_ID,
+    """Why the command is refused, of any group; None if it may be decided on. INVALID_GROUP_ID,
     INVALID_REQUEST, INVALID_TOPIC_EXCEPTION, INCONSISTENT_GROUP_PROTOCOL (a protocol without a name)."""
     is_known = group is not None and group.group_id == command.group_id
     refused = None if is_known else check_group_id(command.group_id)

@@ -508,8 +508,8 @@ class Cluster:
         self._serve(name, table)
 
     async def _raise_epoch(self, name: TopicPartition, *, log_epoch: int) -> None:
-        """A log that has a higher epoch than its leader would fence it. Whoever may change the metadata has the right
-        to lead, so where they are older than the log, they follow it."""
+        """A log that has a higher epoch than its leader would fence it. The broker that may change the metadata has
+        the right to lead, so where they are older than the log, they follow it."""
         leadership = self.state.leadership(name)
         if leadership is None or leadership.leader_epoch >= log_epoch:
             return

@@ -2,9 +2,9 @@
 
 Theory of operation. The state is `__cluster_metadata` replayed. `change` decides one command after another under one
 lock, appends all their records as one commit, applies them, lets the broker follow, and only then answers. Guards two
-promises. A change that has begun runs to its end in a task of the broker's, whatever becomes of the call that asked for
-it: a caller that goes away while the commit is in a thread would leave a record in the log that memory never learns of.
-And memory that may be wrong, after whatever failure, is read again before anything is decided on it.
+promises. A change that has begun runs to its end in a task of the broker's, even if its caller is cancelled:
+a caller that goes away while the commit is in a thread would leave a record in the log that memory never learns of.
+And memory that may be wrong, after any failure, is read again before anything is decided on it.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class MetadataLog:
 
     async def _commit(self, call: Callable[[], CommitOutcome]) -> Committed | Refused:
         """After anything but a commit memory is what the log says, or the log is read before anything else is done."""
-        self._is_reload_due = True  # whatever comes now but an outcome: only the log knows
+        self._is_reload_due = True  # after anything but an outcome only the log knows
         try:
             outcome = await self._calls.control(call)
         except VersionReplaced as damage:

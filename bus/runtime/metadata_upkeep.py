@@ -3,7 +3,7 @@
 Theory of operation. Rolling, checkpoints and the deletion of old versions are those of every partition
 (partition_upkeep.py); what they commit is committed here, in the place of a change. A snapshot is one append of the
 whole state (topics/cluster_snapshot.py); when it is there, the log starts with it, and files and versions before it
-go. A crash between the two leaves a snapshot that nobody needs. Guards one promise: a snapshot is written only if it
+go. A crash between the two leaves a snapshot that is not used. Guards one promise: a snapshot is written only if it
 replays to what memory has.
 """
 

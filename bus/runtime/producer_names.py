@@ -1,8 +1,8 @@
-"""Names of producers that nobody uses any more, and the sweep that forgets them (transactional.id.expiration.ms).
+"""Names of producers that are no longer used, and the sweep that forgets them (transactional.id.expiration.ms).
 
 Guards one promise: a producer that is in use is known to be before the sweep decides, however long ago it was given its
 identity. Uses are gathered, not timed: one counts as of the next sweep, which is later than it was. Time is that of
-retention: a wall clock that jumps ahead forgets nobody at once.
+retention: a wall clock that jumps ahead forgets no name at once.
 """
 
 from __future__ import annotations

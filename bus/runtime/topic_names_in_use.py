@@ -1,4 +1,4 @@
-"""Who is creating or deleting tables under a topic's name.
+"""Names of topics whose tables are being created or deleted.
 
 Guards one promise: of two callers whose names collide, one is at work at a time, in the order they came. What has no
 such name in common goes on side by side.

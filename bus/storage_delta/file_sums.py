@@ -1,7 +1,7 @@
 """Checksums of a Parquet file, a piece at a time: each row group, and all that lies behind the last one.
 
 Guards one promise: every byte of a file lies in exactly one piece, so a piece that has its sum is what was written, and
-whoever reads a part of the file proves that part alone. The sums of a data file are in the tag `bus.crc32` of its
+a reader of a part of the file proves that part alone. The sums of a data file are in the tag `bus.crc32` of its
 `add`: where the tail begins, then the sum of the tail and of each row group, eight digits each. CRC-32 is what Parquet
 has for its pages, and what zlib computes without the interpreter's lock. Does no I/O.
 """

@@ -3,7 +3,7 @@
 Put-if-absent binds those who keep to it. Delta's log stores for local files look whether a version is there and then
 rename over it, so an OPTIMIZE of Spark that commits in the same millisecond takes an acknowledged version away. Guards
 one promise: what was acknowledged is not forgotten. The bytes of such a version are kept beside the log, under a name
-that no reader of Delta knows, and whoever opens the table as its writer commits them once more, behind what took their
+that no reader of Delta knows, and the next writer that opens the table commits them once more, behind what took their
 place. Never removes a version.
 """
 

@@ -183,7 +183,7 @@ class DeltaStorage:
         self._store = store
         self._cluster_id = cluster_id
         self._lock = lock
-        self._incarnation = uuid.uuid4().hex  # tells this life of the broker from any other, whatever their epochs
+        self._incarnation = uuid.uuid4().hex  # tells this life of the broker from any other, also of the same epoch
         self._cache = ReadCache()
         # Removing the files of a deleted topic must not run into the creation of its successor; a topic of another name
         # does not wait for it.

@@ -328,7 +328,7 @@ class DeltaPartitionTable:
             try:
                 is_ours = self._store.get(doubtful.key) == doubtful.data
             except KeyNotFound:
-                is_ours = True  # dropped since, whoever wrote it: what it named is judged as any other file
+                is_ours = True  # dropped since, be it ours or not: what it named is judged as any other file
             except StorageFault:
                 continue
             self._undecided.remove(doubtful)
@@ -459,7 +459,7 @@ class DeltaPartitionTable:
                     self._reader.data, self._schema, view, removed, removes=removes, adds=adds, kind=kind
                 )
                 if isinstance(checked, PreparedFiles):
-                    # Whoever wrote them need not have synced them, nor their names.
+                    # Their writer need not have synced them, nor their names.
                     self._store.sync(self._folder, adds)
                     checked = since_reload(checked, reloads, is_adopted=True)
         except BaseException:

@@ -1,6 +1,6 @@
 """A cluster's state while records are applied to it.
 
-Costs what the records cost, whatever the size of the state: a map is copied when it is first changed, a topic's leaders
+Costs what the records cost, for a state of any size: a map is copied when it is first changed, a topic's leaders
 become a list when one of them changes, and a start of a broker, which raises the epoch of every partition that it
 leads, is one number until the state is asked for. A record that contradicts the state raises `AssertionError` and
 changes nothing. One use: `apply` any number of times, then `finish`.

@@ -121,7 +121,7 @@ class ProducerUsed:
 
 @dataclass(frozen=True, slots=True)
 class ProducerExpired:
-    """The name is forgotten; its id is nobody's any more, and may not write."""
+    """The name is forgotten; its id has no owner any more, and may not write."""
 
     producer_name: str
     producer_id: int
@@ -129,7 +129,7 @@ class ProducerExpired:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdsRetired:
-    """Ids from `producer_id` on and below `next_producer_id` are nobody's any more, and may not write."""
+    """Ids from `producer_id` on and below `next_producer_id` have no owner any more, and may not write."""
 
     producer_id: int
     next_producer_id: int

@@ -29,7 +29,7 @@ from bus.topics.cluster_records import (
     ViewCreated,
 )
 
-# A smaller log is read in no time, whatever it is about.
+# A smaller log is read in no time.
 _RECORDS_MIN = 200
 
 

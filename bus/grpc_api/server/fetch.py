@@ -1,7 +1,7 @@
 """Fetch: long polls over a stream, answered in order; the client may ask again before it has read the answer.
 
 What an answer takes in memory counts from when its records are read until it is written, against a share of its client:
-one that does not read its answers gets smaller ones, and so does nobody else. Answers that are costly to make are made
+one that does not read its answers gets smaller ones, and no other client does. Answers that are costly to make are made
 in a thread.
 """
 
@@ -29,7 +29,7 @@ from bus.runtime.loop_shares import LoopShares
 
 # Requests that wait on one stream for the answers before them.
 STREAM_REQUESTS_MAX = 16
-# An answer may have so much, whatever the client has not read yet.
+# An answer may have so much, however much the client has not read yet.
 _ANSWER_BYTES_MIN = 64 * 1024
 
 

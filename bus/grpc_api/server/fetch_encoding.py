@@ -55,7 +55,7 @@ def encode_batches(batches: Sequence[LogBatch], columns: Sequence[str]) -> Itera
     """Each a serialized `pb.LogBatch` in pieces, so that the records are copied once, into the response."""
     for group in _groups(batches):
         batch = group[0] if len(group) == 1 else _merge(group, columns)
-        # Where offsets have holes, only the column tells them; nobody can do without.
+        # Where offsets have holes, only the column tells them; no client can do without.
         names = [name for name in batch.columns.schema.names if name in columns or name == "offset"]
         if batch.timestamp_ms is not None and "timestamp" in names:
             names.remove("timestamp")

@@ -2,7 +2,7 @@
 
 A client that ends such a call withdraws its request; what the group has decided by then stays, and the session timeout
 ends a member that does not come back. Several groups in one request are asked in portions and answered in order. Guards
-one bound: no call holds the loop for long, whatever it names. Counts are judged before any item is looked at, a group
+one bound: no call holds the loop for long, of any size. Counts are judged before any item is looked at, a group
 counts once in a request, what is large is decoded in a thread, and answers are made portion by portion.
 """
 

@@ -31,7 +31,7 @@ class RequestMemory:
         return max(int(self._bytes_max * _SHARE_MIN) + 1, self._bytes_max - self._bytes) - own
 
     def has_room(self, client: Hashable) -> bool:
-        """It may take one more request, whatever its size."""
+        """It may take one more request, of any size."""
         return self.bytes_left(client) > 0
 
     def hold(self, client: Hashable, size_bytes: int) -> Held:
