@@ -213,9 +213,11 @@ def test_interrupted_close_leaves_the_group(broker: FakeBroker) -> None:
     def interrupt(partitions: list[TopicPartition]) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), Consumer(broker.address, **GROUP) as consumer:
-        consumer.subscribe(["t"], on_revoked=interrupt)
-        consumer.poll(WAIT_MS, 20)
+    consumer = Consumer(broker.address, **GROUP)
+    consumer.subscribe(["t"], on_revoked=interrupt)
+    consumer.poll(WAIT_MS, 20)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.close()
     assert broker.cluster.coordinator.left == ["the consumer was interrupted while it was closed"]
     assert committed(broker) == 20
 
