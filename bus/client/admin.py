@@ -56,7 +56,6 @@ from bus.point_in_time import Bound
 
 ResultT = TypeVar("ResultT")
 
-_ALL_RECORDS = -1
 _RESOURCE_TYPES = {"topic": pb.RESOURCE_TYPE_TOPIC, "broker": pb.RESOURCE_TYPE_BROKER}
 _OPERATIONS = {
     "set": pb.ALTER_OPERATION_SET,
@@ -493,7 +492,8 @@ def _check_topic_or_partition(name: str, value: Any) -> str | TopicPartition:
 
 
 def _check_offset_or_all(name: str, value: Any) -> int:
-    return check_integer(name, value, _ALL_RECORDS, INT_64_MAX)
+    """The broker judges the range: OFFSET_OUT_OF_RANGE names the partition's own bounds."""
+    return check_integer(name, value, -INT_64_MAX, INT_64_MAX)
 
 
 def _check_question(name: str, value: Any) -> OffsetQuestion:

@@ -134,7 +134,7 @@ def test_a_group_that_is_not_there_is_an_error(broker: FakeGroupBroker) -> None:
     result = run(broker, "describe", "nobody")
     assert (result.exit_code, result.stderr) == (
         1,
-        "error: GROUP_ID_NOT_FOUND: group 'nobody' does not exist\n",
+        "error: GROUP_ID_NOT_FOUND: group 'nobody' does not exist; those that exist: bus groups list\n",
     )
 
 

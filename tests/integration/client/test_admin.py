@@ -31,7 +31,10 @@ def test_one_failure_is_raised_after_the_others_were_done(broker: FakeBroker) ->
 
 
 def test_several_failures_are_all_told(broker: FakeBroker) -> None:
-    with Admin(broker.address) as admin, pytest.raises(BusError, match=r"2 of 2 failed: 'x': .*; 'y': ") as caught:
+    with (
+        Admin(broker.address) as admin,
+        pytest.raises(BusError, match=r"2 of 2 failed: 'x', 'y': UNKNOWN_TOPIC_OR_PARTITION: ") as caught,
+    ):
         admin.delete_topics(["x", "y"])
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
