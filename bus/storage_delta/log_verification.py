@@ -446,22 +446,26 @@ def _text(ranges: Sequence[tuple[int, int]]) -> str:
 
 
 def _schema_differences(schema_string: str, *, is_typed: bool) -> Iterator[tuple[str, str]]:
-    """Columns by name, order and type; a typed `value` may be any struct."""
+    """Columns by name, order and type, and nothing beside them; a typed `value` may be any struct."""
     try:
-        fields = {column["name"]: bare_type(column["type"]) for column in json.loads(schema_string)["fields"]}
+        schema = bare_type(json.loads(schema_string))
+        fields = {column["name"]: column for column in schema["fields"]}
     except (ValueError, KeyError, TypeError) as error:
         yield "a schema as JSON", f"{type(error).__name__}: {error}"
         return
-    expected = {
-        column["name"]: bare_type(column["type"]) for column in json.loads(delta_schema_string(LOG_SCHEMA))["fields"]
-    }
-    if list(fields) != list(expected):
+    wanted = bare_type(json.loads(delta_schema_string(LOG_SCHEMA)))
+    expected = {column["name"]: column for column in wanted["fields"]}
+    if list(fields) != list(expected) or len(fields) != len(schema["fields"]):
         yield f"columns {', '.join(expected)}", ", ".join(fields)
         return
-    for name, kind in expected.items():
-        is_free = name == "value" and is_typed and isinstance(fields[name], dict)
-        if fields[name] != kind and not is_free:
-            yield f"column {name} of type {kind}", str(fields[name])
+    if schema.keys() != wanted.keys() or schema["type"] != wanted["type"]:
+        yield f"a {wanted['type']} of fields", str({key: value for key, value in schema.items() if key != "fields"})
+    for name, column in expected.items():
+        found = fields[name]
+        if name == "value" and is_typed and isinstance(found.get("type"), dict):
+            found = {**found, "type": column["type"]}
+        if found != column:
+            yield f"column {name} as {column}", str(found)
 
 
 def _entry(file: AddedFile) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ broker itself ends with INTERNAL and one entry in its log, and the broker goes o
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
@@ -104,6 +105,10 @@ async def _abort(error: Exception, context: grpc.aio.ServicerContext) -> NoRetur
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         case BrokerStopping():
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        case grpc.aio.InternalError():
+            # Reading and writing raise it for a call that has ended: the client went away before its answer was sent.
+            _log.debug("the client has gone: %s", error)
+            raise asyncio.CancelledError from error
         case _:
             _log.error("request failed", exc_info=error)
             await context.abort(grpc.StatusCode.INTERNAL, f"the broker failed; see its log for {request_id.get()}")

@@ -291,6 +291,20 @@ def _other_column_type(folder: Path) -> None:
     edit(folder, 0, "metaData", change)
 
 
+def _column_with_another_key(folder: Path) -> None:
+    def change(metadata: dict[str, Any]) -> None:
+        metadata["schemaString"] = metadata["schemaString"].replace('"nullable"', '"nullabme"', 1)
+
+    edit(folder, 0, "metaData", change)
+
+
+def _schema_of_another_kind(folder: Path) -> None:
+    def change(metadata: dict[str, Any]) -> None:
+        metadata["schemaString"] = metadata["schemaString"].replace('"struct"', '"strict"', 1)
+
+    edit(folder, 0, "metaData", change)
+
+
 def _other_topic(folder: Path) -> None:
     edit(folder, 0, "metaData", lambda metadata: metadata["configuration"].update({"bus.topic_id": "another"}))
 
@@ -479,6 +493,8 @@ BREACHES: list[tuple[Callable[[Path], None], str, str, int | None]] = [
     (_retention_takes_the_middle, "retention takes the oldest", "00000000000000000007.json", 7),
     (_newer_protocol, "every engine can read it", "00000000000000000000.json", 0),
     (_other_column_type, "the table has the log's columns", "00000000000000000000.json", 0),
+    (_column_with_another_key, "the table has the log's columns", "00000000000000000000.json", 0),
+    (_schema_of_another_kind, "the table has the log's columns", "00000000000000000000.json", 0),
     (_other_topic, "the table is this partition's", "00000000000000000000.json", 0),
     (_checkpoint_truncated, "checkpoints are readable", "00000000000000000003.checkpoint.parquet", 3),
     (_checkpoint_forgets_a_file, "checkpoints equal a replay", "00000000000000000003.checkpoint.parquet", 3),

@@ -1,0 +1,55 @@
+"""What stands around every call tells faults of the broker from clients that went away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from bus.grpc_api.server.guards import guard_stream
+
+
+class Context:
+    """Of a call that nothing may be written to."""
+
+    def __init__(self) -> None:
+        self.aborted: list[tuple[grpc.StatusCode, str]] = []
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        self.aborted.append((code, details))
+        raise grpc.aio.AbortError
+
+
+async def no_requests() -> AsyncIterator[Any]:
+    for request in ():
+        yield request
+
+
+def guarded(error: Exception) -> Context:
+    async def handle(requests: AsyncIterator[Any], context: Any) -> None:
+        raise error
+
+    context = Context()
+    asyncio.run(guard_stream(handle, no_requests(), context))  # type: ignore[arg-type]
+    return context
+
+
+def test_client_that_left_while_its_answer_was_written_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with pytest.raises(asyncio.CancelledError):
+        guarded(grpc.aio.InternalError("Failed grpc_call_start_batch"))
+    assert not caplog.records
+
+
+def test_error_that_nothing_foresaw_is_in_the_log_and_ends_the_call_with_internal(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.raises(grpc.aio.AbortError):
+        guarded(RuntimeError("a bug"))
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert "a bug" in str(record.exc_info[1])
