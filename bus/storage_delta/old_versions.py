@@ -117,10 +117,12 @@ class OldVersions:
         is_last: Callable[[], bool],
         find_needed: Callable[[], set[str]],
     ) -> Dropped:
-        """Delete what may go up to the newest whole checkpoint that allows it, none newer than `checkpoint_version`:
-        versions, the oldest first, so that a crash leaves no gap; checkpoints that are needed no more; then data files
-        that were removed before that checkpoint, but for those that `find_needed` names. Nothing if `last_version` is
-        not the last one in the log: then another leader looks after it. Raises `StorageFault`."""
+        """Delete what may go up to the newest whole checkpoint that allows it, none newer than `checkpoint_version`.
+
+        First the checkpoints that are not needed any more, then versions, the oldest first: so a crash leaves no
+        checkpoint with a gap behind it, and no gap between versions. Then data files that were removed before the kept
+        versions begin, but for those that `find_needed` names. Deletes nothing if `last_version` is not the last one in
+        the log: then another leader looks after it. Raises `StorageFault`."""
         beyond = last_version - limits.count_max + 1
         if not self._is_anything_due(limits, beyond, checkpoint_version) or not is_last():
             return Dropped()
@@ -130,9 +132,9 @@ class OldVersions:
         kept_from = self._newest_whole(log, min(self._end(log.versions, limits, beyond), checkpoint_version))
         gone = [] if kept_from is None else [version for version in log.versions if version < kept_from]
         self._are_names_synced = self._are_names_synced and not gone
+        left = self._thin_checkpoints(log, kept_from, last_version=last_version, in_use=checkpoint_version)
         for version in gone:
             self._store.delete(f"{self._log_folder}/{version_name(version)}")
-        left = self._thin_checkpoints(log, kept_from, last_version=last_version, in_use=checkpoint_version)
         if kept_from is not None and not self._are_names_synced:
             self._sync_names()
         self._true_checkpoints.intersection_update(left)

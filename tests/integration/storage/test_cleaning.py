@@ -561,6 +561,23 @@ def test_a_crash_at_any_step_leaves_a_table_that_opens_clean(bench: Bench, opera
     assert bench.data_files() == {file.path for file in bench.table.files}
 
 
+@pytest.mark.parametrize("count", range(1, 10))
+def test_a_crash_between_deletions_leaves_no_checkpoint_with_a_gap_behind_it(bench: Bench, count: int) -> None:
+    for number in range(3):
+        bench.append(2 * number, 2 * number + 1)
+        bench.table.write_checkpoint()
+    crashing = CrashingStore(bench.store)
+    bench.storage = open_storage_on(crashing, exclusive=False)  # type: ignore[arg-type]
+    bench.reopen()
+    crashing.arm("delete", count)
+    with contextlib.suppress(Crashed):
+        bench.drop()
+    last = bench.versions()[-1]
+    for path in bench.folder.glob("_delta_log/*.checkpoint.parquet"):
+        checkpoint = int(path.name[:20])
+        assert [version for version in bench.versions() if version > checkpoint] == [*range(checkpoint + 1, last + 1)]
+
+
 # ---------------------------------------------------------------- other engines
 
 
