@@ -73,8 +73,12 @@ class ProvedFile:
 
     @property
     def schema_arrow(self) -> pa.Schema:
-        found: pa.Schema = self.metadata.schema.to_arrow_schema()
-        return found
+        """The types that rows are read with: INT96, as Spark writes times, as microseconds."""
+        leaves = self.metadata.schema
+        columns = (leaves.column(index) for index in range(len(leaves)))
+        of_spark = {column.path for column in columns if column.physical_type == "INT96"}
+        found: pa.Schema = leaves.to_arrow_schema()
+        return pa.schema([field.with_type(pa.timestamp("us")) if field.name in of_spark else field for field in found])
 
     @property
     def num_row_groups(self) -> int:

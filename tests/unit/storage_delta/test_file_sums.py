@@ -68,3 +68,12 @@ def test_one_sum_may_stand_for_all_row_groups() -> None:
     sums = whole_sums(data)
     assert len(sums.groups) == 1
     assert open_proved(BytesSource(data), sums).read().column("n").to_pylist() == [1, 2, 3]
+
+
+def test_times_of_spark_are_told_with_the_type_that_they_are_read_with() -> None:
+    sink = io.BytesIO()
+    times = pa.table({"time": pa.array([1, 2], pa.timestamp("us"))})
+    pq.write_table(times, sink, use_deprecated_int96_timestamps=True, store_schema=False)
+    data = sink.getvalue()
+    parquet = open_proved(BytesSource(data), whole_sums(data))
+    assert parquet.schema_arrow == parquet.read_row_group(0).schema == times.schema
