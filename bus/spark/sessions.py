@@ -40,7 +40,7 @@ def session(app_name: str = "bus", master: str = "local[*]", conf: Mapping[str, 
     """A session with Delta and the settings of the bus; `conf` wins over them.
 
     A session that is active already is returned as it is. Under spark-submit its own options count, the master among
-    them, and `conf` wins over them. Raises `SparkUnavailable` if the session has no Delta, or if there is no Java;
+    them, and `conf` wins over them. Raises `SparkUnavailable` if the session has no Delta, or without Java or PySpark;
     `JarsMissing` if the folder of Delta's jars is incomplete or of another version.
     """
     _check_java()
@@ -50,8 +50,13 @@ def session(app_name: str = "bus", master: str = "local[*]", conf: Mapping[str, 
     with warnings.catch_warnings():
         # Nothing here goes through pandas; it may be installed for other reasons.
         warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
-        from pyspark.sql import SparkSession
-
+        try:
+            from pyspark.sql import SparkSession
+        except ImportError as error:
+            raise SparkUnavailable(
+                "expected PySpark 4.2 and delta-spark 4.4, which are the extra [spark] of this package; "
+                f"found none here: {error}"
+            ) from error
         active = SparkSession.getActiveSession()
         if active is not None:
             return _check_delta(active)

@@ -32,6 +32,7 @@ async def guard(
     context: grpc.aio.ServicerContext,
 ) -> ResponseT:
     request_id.set(new_request_id())
+    _log_request(request, context)
     try:
         return await handle(_readable(request))
     except Exception as error:
@@ -44,6 +45,7 @@ async def guard_answers(
     context: grpc.aio.ServicerContext,
 ) -> AsyncIterator[ResponseT]:
     request_id.set(new_request_id())
+    _log_request(request, context)
     try:
         async for response in handle(_readable(request)):
             yield response
@@ -60,7 +62,7 @@ async def guard_stream(
     which it raises itself once all requests before are answered."""
     request_id.set(new_request_id())
     try:
-        await handle(_readable_ones(requests), context)
+        await handle(_readable_ones(requests, context), context)
     except Exception as error:
         await _abort(error, context)
 
@@ -90,9 +92,18 @@ def _readable(request: RequestT | Unreadable) -> RequestT:
     return request
 
 
-async def _readable_ones(requests: AsyncIterator[RequestT | Unreadable]) -> AsyncIterator[RequestT]:
+async def _readable_ones(
+    requests: AsyncIterator[RequestT | Unreadable], context: grpc.aio.ServicerContext
+) -> AsyncIterator[RequestT]:
     async for request in requests:
+        _log_request(request, context)
         yield _readable(request)
+
+
+def _log_request(request: object, context: grpc.aio.ServicerContext) -> None:
+    if _log.isEnabledFor(logging.DEBUG):
+        kind = request.message if isinstance(request, Unreadable) else type(request).__name__
+        _log.debug("%s from %s", kind, context.peer())
 
 
 async def _abort(error: Exception, context: grpc.aio.ServicerContext) -> NoReturn:

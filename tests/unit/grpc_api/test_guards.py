@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from bus.grpc_api.server.guards import guard_stream
+from bus.grpc_api.v1 import bus_pb2 as pb
 
 
 class Context:
@@ -18,6 +19,9 @@ class Context:
 
     def __init__(self) -> None:
         self.aborted: list[tuple[grpc.StatusCode, str]] = []
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
 
     async def abort(self, code: grpc.StatusCode, details: str) -> None:
         self.aborted.append((code, details))
@@ -53,3 +57,15 @@ def test_error_that_nothing_foresaw_is_in_the_log_and_ends_the_call_with_interna
     (record,) = caplog.records
     assert record.exc_info is not None
     assert "a bug" in str(record.exc_info[1])
+
+
+def test_each_request_is_in_the_log_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    async def requests() -> AsyncIterator[Any]:
+        yield pb.MetadataRequest()
+
+    async def handle(taken: AsyncIterator[Any], context: Any) -> None:
+        assert [request async for request in taken] == [pb.MetadataRequest()]
+
+    caplog.set_level(logging.DEBUG, logger="bus.grpc_api")
+    asyncio.run(guard_stream(handle, requests(), Context()))  # type: ignore[arg-type]
+    assert [record.getMessage() for record in caplog.records] == ["MetadataRequest from ipv4:127.0.0.1:1"]

@@ -1,0 +1,42 @@
+"""What a record of the cluster metadata means for the broker's log: a line for people, or nothing.
+
+Guards one promise: each change that a client asks for by name (topics, partitions, configs, views) has one line; what
+the broker does by itself with every start, batch or producer has none.
+"""
+
+from __future__ import annotations
+
+from bus.topics.cluster_records import (
+    ClusterRecord,
+    PartitionsAdded,
+    TopicConfigChanged,
+    TopicCreated,
+    TopicDeleted,
+    ViewCreated,
+    ViewDeleted,
+)
+
+
+def describe_change(record: ClusterRecord) -> str | None:
+    """None: nothing that a person would look for."""
+    match record:
+        case TopicCreated(topic, topic_id, partitions):
+            return f"topic {topic} was created: {_counted(partitions, 'partition')}, id {topic_id}"
+        case PartitionsAdded(topic, _, partitions):
+            return f"topic {topic} has {_counted(partitions, 'partition')} now"
+        case TopicConfigChanged(topic, _, name, None):
+            return f"topic {topic}: {name} has its default again"
+        case TopicConfigChanged(topic, _, name, value):
+            return f"topic {topic}: {name}={value}"
+        case TopicDeleted(topic, topic_id):
+            return f"topic {topic} was deleted, id {topic_id}"
+        case ViewCreated(view_name, topic):
+            return f"view {view_name} of topic {topic} was created"
+        case ViewDeleted(view_name):
+            return f"view {view_name} was deleted"
+        case _:
+            return None
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,38 @@
+"""The lines of the broker's log about changes of the metadata."""
+
+from __future__ import annotations
+
+import pytest
+
+from bus.topics.change_descriptions import describe_change
+from bus.topics.cluster_records import (
+    ClusterRecord,
+    LeaderEpochsRaised,
+    PartitionsAdded,
+    TopicConfigChanged,
+    TopicCreated,
+    TopicDeleted,
+    ViewCreated,
+    ViewDeleted,
+)
+
+
+@pytest.mark.parametrize(
+    ("record", "line"),
+    [
+        (TopicCreated("orders", "id-1", 1, 0), "topic orders was created: 1 partition, id id-1"),
+        (TopicCreated("orders", "id-1", 4, 0), "topic orders was created: 4 partitions, id id-1"),
+        (PartitionsAdded("orders", "id-1", 6, 0), "topic orders has 6 partitions now"),
+        (TopicConfigChanged("orders", "id-1", "retention.ms", "5"), "topic orders: retention.ms=5"),
+        (
+            TopicConfigChanged("orders", "id-1", "retention.ms", None),
+            "topic orders: retention.ms has its default again",
+        ),
+        (TopicDeleted("orders", "id-1"), "topic orders was deleted, id id-1"),
+        (ViewCreated("v", "orders", "a INT", ""), "view v of topic orders was created"),
+        (ViewDeleted("v"), "view v was deleted"),
+        (LeaderEpochsRaised(0), None),
+    ],
+)
+def test_what_a_client_asked_for_has_a_line(record: ClusterRecord, line: str | None) -> None:
+    assert describe_change(record) == line
