@@ -377,6 +377,6 @@ def _log_changes(records: Iterable[GroupRecord]) -> None:
     for record in records:
         match record:
             case GroupStored(group_id, generation=generation, state=state, members=members):
-                _log.info("group %s: %s, generation %d, %d members", group_id, state, generation, len(members))
+                _log.info("group %s: %s, generation %d, members: %d", group_id, state, generation, len(members))
             case GroupTombstone(group_id):
                 _log.info("group %s has ended", group_id)

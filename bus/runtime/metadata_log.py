@@ -279,4 +279,4 @@ def _log_refusals(answers: Sequence[object]) -> None:
     refusals = [answer for answer in answers if isinstance(answer, Refused)]
     if refusals:
         first = f"{refusals[0].code.name}: {refusals[0].message}"
-        _log.info("%d of %d changes refused, the first one with %s", len(refusals), len(answers), first)
+        _log.info("refused: %d of %d, the first one with %s", len(refusals), len(answers), first)
