@@ -19,7 +19,7 @@ from typing import Protocol
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.partition_log.maintenance import MaintenanceRules
-from bus.ports import Clock, CommitOutcome, Committed, FenceLost, PartitionTable, PreparedFiles, TypedLog
+from bus.ports import Clock, CommitOutcome, Committed, PartitionTable, PreparedFiles, TypedLog
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.maintenance import (
     DeleteRecordsResult,
@@ -29,6 +29,7 @@ from bus.runtime.maintenance import (
     RecordsDeleted,
     SwapResult,
 )
+from bus.runtime.orphan_deletion import OrphanDeletion
 from bus.runtime.partition_upkeep import PartitionUpkeep
 from bus.runtime.tasks import TaskScope
 from bus.topics.cluster import ClusterState, replay_cluster
@@ -150,19 +151,9 @@ class MetadataUpkeep:
         return self._tasks.start(self._delete_orphans(orphans), "orphans")
 
     async def _delete_orphans(self, orphans: frozenset[str]) -> int | Refused:
-        count = 0
-
-        def delete() -> CommitOutcome:
-            nonlocal count
-            try:
-                count = self._table.delete_orphans(orphans)
-            except FenceLost as lost:
-                return lost.outcome
-            log = self._table.state
-            return Committed(log.version, log.high_watermark)
-
-        committed = await self._controller.commit_between_changes(delete)
-        return committed if isinstance(committed, Refused) else count
+        deletion = OrphanDeletion(self._table, orphans)
+        committed = await self._controller.commit_between_changes(deletion)
+        return committed if isinstance(committed, Refused) else deletion.count
 
     def stop(self, code: ErrorCode, reason: str) -> None:
         self._is_stopped = True

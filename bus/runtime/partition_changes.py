@@ -15,9 +15,10 @@ from bus.errors import ErrorCode, Refused, StorageFault, VersionReplaced
 from bus.model import TopicPartition
 from bus.partition_log.retention import decide_delete_records
 from bus.partition_log.state import CommitSucceeded, LogEvent, LogStartAdvanced, PartitionState
-from bus.ports import Clock, CommitOutcome, Committed, Conflicted, FenceLost, PartitionTable, PreparedFiles, Unknown
+from bus.ports import Clock, CommitOutcome, Committed, Conflicted, PartitionTable, PreparedFiles, Unknown
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.maintenance import DeleteRecordsResult, FilesSwapped, RecordsDeleted, SwapResult
+from bus.runtime.orphan_deletion import OrphanDeletion
 from bus.runtime.partition_queue import WaitingChange, WaitingDelete, WaitingOrphans, WaitingSwap, refuse
 
 _log = logging.getLogger(__name__)
@@ -139,23 +140,13 @@ class PartitionChanges:
         refusal = await self._leader.check_ready()
         if refusal is not None:
             return refusal
-        count = 0
-
-        def delete() -> CommitOutcome:
-            nonlocal count
-            try:
-                count = self._table.delete_orphans(orphans)
-            except FenceLost as lost:
-                return lost.outcome
-            log = self._table.state
-            return Committed(log.version, log.high_watermark)
-
-        outcome = await self._commit(delete)
+        deletion = OrphanDeletion(self._table, orphans)
+        outcome = await self._commit(deletion)
         match outcome:
             case Committed(version, high_watermark):
                 if version > self._leader.state.version:
                     self._leader.follow(CommitSucceeded(version, high_watermark))
-                return count
+                return deletion.count
             case Conflicted(version, _, operation):
                 reason = f"version {version} was committed by another writer ({operation}); no orphan was deleted"
                 return self._refuse(ErrorCode.KAFKA_STORAGE_ERROR, reason)
