@@ -1,6 +1,6 @@
 """What a user gave a client besides settings: serializers, partitioners, interceptors.
 
-Guards two promises: each object that has a `close()` is closed once, whatever the others raise, and in whatever places
+Guards two promises: each object that has a `close()` is closed once, also if others raise, and in however many places
 it was given; and a function may ask for what it can be told by naming a parameter, so that one without it goes on
 working.
 """

@@ -2,7 +2,7 @@
 
 Guards one promise: each decision sees the groups as the ones before it leave them, though nothing of them has happened
 yet; and if the commit fails, nothing has. Also: what a decision of the same commit did to a timer counts, so that a
-timer that expired while the member's sign of life was already here ends nobody. And a record that cannot go into the
+timer that expired while the member's sign of life was already here ends no member. And a record that cannot go into the
 log costs the call that asked for it: the other decisions are taken again without it. Decides nothing itself, does no
 I/O.
 """

@@ -332,7 +332,7 @@ def encode_removal(
 
 
 def encode_fence(*, high_watermark: int, leader_epoch: int, now_ms: int, txn_id: str, incarnation: str = "") -> bytes:
-    """A version that changes nothing: whatever another leader was about to commit under its number is not in the log,
+    """A version that changes nothing: what another leader was about to commit under its number is not in the log,
     now or later."""
     return _encode_maintenance(
         "FENCE",

@@ -3,7 +3,7 @@
 Guards two promises: a checkpoint that was cut short or is not what the Delta protocol describes is never taken for a
 smaller table, and none is decoded that was not proved or tried (trials.py). `bus.storage_delta.checkpoints` has them
 written; here they only lose what they need not say. Opening does not ask which files were removed, for that may be many
-times what is live: whoever cleans up does.
+times what is live: the cleanup does.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class OldVersions:
         """A version must not come back without its data files. Raises `StorageFault`; until it succeeds no data file
         goes."""
         if self._has_sync_failed:
-            # A kernel reports a failed write-back once and then forgets it: only what is written anew is synced anew.
+            # A kernel reports a failed write-back once and then forgets it: sync again what is written again.
             with contextlib.suppress(KeyNotFound):
                 hint = f"{self._log_folder}/{LAST_CHECKPOINT}"
                 self._store.put(hint, self._store.get(hint))

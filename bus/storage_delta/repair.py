@@ -252,7 +252,7 @@ class _Repair:
         for path in plan.unnamed_end:
             detail = (
                 "a whole data file behind the end of the log: the version that named it was lost, or an interrupted "
-                "commit left it, which nobody acknowledged; its records are brought back"
+                "commit that was never acknowledged left it; its records are brought back"
             )
             self.steps.add("find", path, detail)
         for first, past_last in plan.lost:

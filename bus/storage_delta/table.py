@@ -208,7 +208,7 @@ class DeltaPartitionTable:
         self, version: int, data: bytes, txn_id: str, *, high_watermark: int, new_paths: Sequence[str]
     ) -> CommitOutcome:
         """Commit `data`, which names the data files `new_paths`. They go only if it is known that the version is not
-        there and never will be; whatever else happens, the log is to be read again, and decides."""
+        there and never will be; otherwise the log has to be read again, and decides."""
         self._commits_begun += 1
         serial, doubtful = self._commits_begun, _Doubtful(version, self._version_key(version), data, txn_id, new_paths)
         last, created = self._last, list[Written]()

@@ -1,6 +1,6 @@
 """The records of a produce request, from bytes to checked batches: on the event loop if that is quick, or in a thread.
 
-Guards two promises: the loop is held by no request for longer than `QUICK_BYTES_MAX` take, whatever it claims to hold;
+Guards two promises: the loop is held by no request for longer than `QUICK_BYTES_MAX` take;
 and each partition of a request gets a batch or a refusal of its own, also where decoding fails in a way that nothing
 here foresaw. Decides nothing about a partition: that may change while a thread is at work.
 """
