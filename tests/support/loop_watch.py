@@ -1,12 +1,15 @@
 """Finds what holds an event loop: each callback that takes more processor time than it should, and where it was.
 
-Processor time of the loop's own thread is counted, so a busy machine, which takes the processor away, blames nobody. A
-sampler looks at the thread's stack meanwhile, so that a finding names the code and not only the callback.
+Processor time of the loop's own thread is counted, so that a busy machine, which takes the processor away, causes no
+finding. The garbage collector's time is not: it grows with the objects of the whole process, which in a test session are
+those of all tests before. A sampler looks at the thread's stack meanwhile, so that a finding names the code and not only
+the callback.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 import time
@@ -41,6 +44,8 @@ class LoopWatch:
         self._holds: list[Hold] = []
         self._running: tuple[int, float] | None = None  # the loop's thread, and when its callback began
         self._stacks: list[str] = []
+        self._collecting_since_s = 0.0
+        self._collected_s = 0.0  # by the garbage collector, within the callback that runs
 
     @property
     def holds(self) -> list[Hold]:
@@ -54,13 +59,23 @@ class LoopWatch:
     def run(self, handle: asyncio.Handle, run: Any) -> None:
         begun = time.thread_time()
         self._stacks = []
+        self._collected_s = 0.0
         self._running = (threading.get_ident(), time.perf_counter())
         run(handle)
         self._running = None
-        took = time.thread_time() - begun
+        took = time.thread_time() - begun - self._collected_s
         if took > self._processor_s_max:
             with self._lock:
                 self._holds.append(Hold(repr(handle), took, self._stacks))
+
+    def count_collection(self, phase: str, _: dict[str, int]) -> None:
+        """For `gc.callbacks`."""
+        if self._running is None or self._running[0] != threading.get_ident():
+            return
+        if phase == "start":
+            self._collecting_since_s = time.thread_time()
+        else:
+            self._collected_s += time.thread_time() - self._collecting_since_s
 
     def sample(self, ended: threading.Event) -> None:
         while not ended.wait(_SAMPLE_S):
@@ -87,10 +102,12 @@ def watched_loops(*, processor_s_max: float, thread: str) -> Iterator[LoopWatch]
 
     sampler = threading.Thread(target=watch.sample, args=(ended,), name="loop-watch", daemon=True)
     asyncio.Handle._run = run  # type: ignore[method-assign]
+    gc.callbacks.append(watch.count_collection)
     sampler.start()
     try:
         yield watch
     finally:
+        gc.callbacks.remove(watch.count_collection)
         asyncio.Handle._run = original  # type: ignore[method-assign]
         ended.set()
         sampler.join()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 
 import grpc
@@ -25,14 +24,8 @@ COMMITS = 400  # of one record, in each partition
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[LoopWatch]:
-    """Without what the garbage collector takes for all the objects that the tests of this process have made."""
-    gc.collect()
-    gc.freeze()
-    try:
-        with watched_loops(processor_s_max=HELD_S_MAX, thread="broker") as watch:
-            yield watch
-    finally:
-        gc.unfreeze()
+    with watched_loops(processor_s_max=HELD_S_MAX, thread="broker") as watch:
+        yield watch
 
 
 @pytest.fixture(scope="module")

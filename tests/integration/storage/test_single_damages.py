@@ -119,7 +119,7 @@ def test_the_end_of_the_log_is_told_and_comes_back() -> None:
     store = store_of(bench, files)
     assert any("behind the end of the log, 6" in note for note in verify(store).notes)
     report = repair(store, is_rehearsal=False)
-    assert any(step.action == "find" and "an interrupted commit left it" in step.detail for step in report.steps)
+    assert any(step.action == "find" and "behind the end of the log" in step.detail for step in report.steps)
     mended = Reopened(store)
     assert [row[0] for row in mended.rows()] == list(range(9))
     assert mended.progress == {7: (0, 5), 8: (0, 2)}
