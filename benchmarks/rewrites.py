@@ -21,12 +21,12 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.loads import random_batch
+from bus.cluster_metadata.configs import TopicConfig
 from bus.model import LogBatch, TimestampType, TopicPartition
 from bus.partition_log.rolling import RollingRules, plan_full_roll
 from bus.ports import Committed, PreparedFiles
 from bus.storage_delta.root import open_storage
 from bus.storage_delta.table import DeltaPartitionTable
-from bus.topics.configs import TopicConfig
 
 _NAME = TopicPartition("rewritten", 0)
 _NOW_MS = 1_700_000_000_000

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bus.cluster_metadata.configs import TopicConfig
 from bus.partition_log.rolling import RollingRules, decide_roll
-from bus.topics.configs import TopicConfig
 
 _COMMIT_MS = 10
 _LOOK_COMMITS = 20

@@ -25,6 +25,7 @@ import numpy as np
 import psutil
 
 from benchmarks.loads import SMALL_VALUE_BYTES, random_batch
+from bus.cluster_metadata.configs import TopicConfig
 from bus.config import BrokerConfig
 from bus.model import RecordBatch, TopicPartition
 from bus.runtime.blocking import BlockingCalls
@@ -37,7 +38,6 @@ from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.root import open_reader, open_storage_on
 from bus.storage_delta.store import Data
 from bus.storage_delta.table import DeltaPartitionTable
-from bus.topics.configs import TopicConfig
 
 PARTS = 24  # of the run, as a day has hours
 _COMMIT_MS = 10

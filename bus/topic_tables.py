@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, replay_cluster
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import LogState
@@ -25,7 +26,6 @@ from bus.storage_delta.root import FORMAT_VERSION, MARKER, open_reader
 from bus.storage_delta.store import ObjectStore
 from bus.storage_delta.table_files import TableFiles
 from bus.table_snapshots import FollowedTable, TableSnapshot, check_plain, open_snapshot
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, replay_cluster
 
 _METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 

@@ -21,6 +21,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
 from bus.client.admin import Admin
+from bus.cluster_metadata.configs import TopicConfig
 from bus.ports import SwapKind
 from bus.spark import jobs
 from bus.spark.file_swaps import FileSwap, Leader, LeaderByAdmin, check_record_count, swap
@@ -28,7 +29,6 @@ from bus.spark.file_writer import row_bytes, staging, write_runs
 from bus.spark.log_files import PartitionFiles, files_frame, load_files, read_rows
 from bus.storage_delta.actions import LiveFile
 from bus.topic_tables import TopicTables
-from bus.topics.configs import TopicConfig
 from jobs._rewrites import add_file_arguments, topic_config
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import BinaryType
 
 from bus.client.admin import Admin
+from bus.cluster_metadata.configs import TopicConfig
 from bus.ports import SwapKind
 from bus.spark import jobs
 from bus.spark.file_swaps import FileSwap, Leader, LeaderByAdmin, check_record_count, swap
@@ -32,7 +33,6 @@ from bus.spark.log_files import PartitionFiles, load_files, read_rows
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.tombstone_ages import ages_of, end_of_old
 from bus.topic_tables import TopicTables
-from bus.topics.configs import TopicConfig
 from jobs._rewrites import add_file_arguments, topic_config
 
 if TYPE_CHECKING:

@@ -15,6 +15,35 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from bus.cluster_metadata.cluster import ClusterState, Topic
+from bus.cluster_metadata.cluster_decisions import (
+    AlterTopicConfigs,
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+    TopicResult,
+    decide_alter_topic_configs,
+    decide_auto_create_topic,
+    decide_create_internal_topic,
+    decide_create_partitions,
+    decide_create_topic,
+    decide_delete_topic,
+    decide_raise_leader_epoch,
+    decide_start_broker,
+    decide_topic_files_deleted,
+)
+from bus.cluster_metadata.cluster_records import ClusterRecord
+from bus.cluster_metadata.configs import describe_topic_configs, find_contradiction, resolve_topic_config
+from bus.cluster_metadata.names import is_internal_topic
+from bus.cluster_metadata.producer_decisions import (
+    InitProducer,
+    check_init_producer,
+    decide_allocate_producer_ids,
+    decide_init_producer,
+    needs_new_id,
+)
+from bus.cluster_metadata.producer_ids import ProducerIdentity, check_producer
+from bus.cluster_metadata.view_decisions import CreateView, decide_create_view, decide_delete_view
 from bus.config import BrokerConfig, describe_broker_config
 from bus.config_keys import ConfigEntry
 from bus.errors import ErrorCode, Refused, StorageFault
@@ -33,35 +62,6 @@ from bus.runtime.producer_names import ProducerNames
 from bus.runtime.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope
 from bus.runtime.topic_names_in_use import TopicNamesInUse
-from bus.topics.cluster import ClusterState, Topic
-from bus.topics.cluster_decisions import (
-    AlterTopicConfigs,
-    CreatePartitions,
-    CreateTopic,
-    DeleteTopic,
-    TopicResult,
-    decide_alter_topic_configs,
-    decide_auto_create_topic,
-    decide_create_internal_topic,
-    decide_create_partitions,
-    decide_create_topic,
-    decide_delete_topic,
-    decide_raise_leader_epoch,
-    decide_start_broker,
-    decide_topic_files_deleted,
-)
-from bus.topics.cluster_records import ClusterRecord
-from bus.topics.configs import describe_topic_configs, find_contradiction, resolve_topic_config
-from bus.topics.names import is_internal_topic
-from bus.topics.producer_decisions import (
-    InitProducer,
-    check_init_producer,
-    decide_allocate_producer_ids,
-    decide_init_producer,
-    needs_new_id,
-)
-from bus.topics.producer_ids import ProducerIdentity, check_producer
-from bus.topics.view_decisions import CreateView, decide_create_view, decide_delete_view
 
 _log = logging.getLogger(__name__)
 

@@ -15,6 +15,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from bus.cluster_metadata.change_descriptions import describe_change
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
+from bus.cluster_metadata.cluster_records import ClusterRecord, decode_record, encode_record
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, VersionReplaced
 from bus.model import Step
 from bus.partition_log.maintenance import MaintenanceRules
@@ -23,9 +26,6 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.maintenance import Maintenance
 from bus.runtime.metadata_upkeep import MetadataUpkeep
 from bus.runtime.tasks import TaskScope
-from bus.topics.change_descriptions import describe_change
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
-from bus.topics.cluster_records import ClusterRecord, decode_record, encode_record
 
 _log = logging.getLogger(__name__)
 

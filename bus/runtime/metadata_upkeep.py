@@ -2,9 +2,9 @@
 
 Theory of operation. Rolling, checkpoints and the deletion of old versions are those of every partition
 (partition_upkeep.py); what they commit is committed here, in the place of a change. A snapshot is one append of the
-whole state (topics/cluster_snapshot.py); when it is there, the log starts with it, and files and versions before it
-go. A crash between the two leaves a snapshot that is not used. Guards one promise: a snapshot is written only if it
-replays to what memory has.
+whole state (cluster_metadata/cluster_snapshot.py); when it is there, the log starts with it, and files and versions
+before it go. A crash between the two leaves a snapshot that is not used. Guards one promise: a snapshot is written only
+if it replays to what memory has.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from bus.cluster_metadata.cluster import ClusterState, replay_cluster
+from bus.cluster_metadata.cluster_records import encode_record
+from bus.cluster_metadata.cluster_snapshot import is_snapshot_due, snapshot_of
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.partition_log.maintenance import MaintenanceRules
@@ -32,9 +35,6 @@ from bus.runtime.maintenance import (
 from bus.runtime.orphan_deletion import OrphanDeletion
 from bus.runtime.partition_upkeep import PartitionUpkeep
 from bus.runtime.tasks import TaskScope
-from bus.topics.cluster import ClusterState, replay_cluster
-from bus.topics.cluster_records import encode_record
-from bus.topics.cluster_snapshot import is_snapshot_due, snapshot_of
 
 _log = logging.getLogger(__name__)
 

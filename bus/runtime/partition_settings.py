@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bus.cluster_metadata.configs import TopicConfig, resolve_topic_config
+from bus.cluster_metadata.names import is_internal_topic
 from bus.config import BrokerConfig
 from bus.partition_log.appends import AppendRules
 from bus.partition_log.cleaning import CompactionRules
 from bus.partition_log.maintenance import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, VersionRules
 from bus.partition_log.retention import RetentionRules
 from bus.partition_log.rolling import RollingRules
-from bus.topics.configs import TopicConfig, resolve_topic_config
-from bus.topics.names import is_internal_topic
 
 
 @dataclass(frozen=True, slots=True)

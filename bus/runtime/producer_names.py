@@ -12,14 +12,14 @@ import functools
 import logging
 from collections.abc import Callable
 
+from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.cluster_records import ClusterRecord
+from bus.cluster_metadata.producer_expiry import RECORDS_MAX, decide_expire_producers, names_of
 from bus.errors import Refused
 from bus.model import Step
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata_log import MetadataLog
 from bus.runtime.tasks import TaskScope
-from bus.topics.cluster import ClusterState
-from bus.topics.cluster_records import ClusterRecord
-from bus.topics.producer_expiry import RECORDS_MAX, decide_expire_producers, names_of
 
 _log = logging.getLogger(__name__)
 

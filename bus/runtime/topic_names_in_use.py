@@ -11,7 +11,7 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 
-from bus.topics.names import collision_key
+from bus.cluster_metadata.names import collision_key
 
 
 class TopicNamesInUse:

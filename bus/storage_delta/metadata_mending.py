@@ -1,8 +1,8 @@
 """Mending cluster metadata that contradict themselves: the table is whole, its records are not.
 
-What is to count is the rules' to say (topics/cluster_mending.py); here the tables of the root are looked at for what
-records cannot tell, and the outcome is written as a snapshot, with which the log begins from then on. Guards two
-promises: nothing is written unless a record does not fit, and what is replaced is copied to the quarantine first.
+What is to count is the rules' to say (cluster_metadata/cluster_mending.py); here the tables of the root are looked at
+for what records cannot tell, and the outcome is written as a snapshot, with which the log begins from then on. Guards
+two promises: nothing is written unless a record does not fit, and what is replaced is copied to the quarantine first.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.cluster_mending import Contradiction, FoundTopic, Mended, mend_cluster
+from bus.cluster_metadata.cluster_records import encode_record
+from bus.cluster_metadata.cluster_snapshot import snapshot_of
 from bus.errors import StorageDamaged
 from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
@@ -32,10 +36,6 @@ from bus.storage_delta.schema_evolution import add_new_fields
 from bus.storage_delta.store import KeyNotFound, ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.typed_log import DeltaTypedLog
-from bus.topics.cluster import ClusterState
-from bus.topics.cluster_mending import Contradiction, FoundTopic, Mended, mend_cluster
-from bus.topics.cluster_records import encode_record
-from bus.topics.cluster_snapshot import snapshot_of
 
 METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 

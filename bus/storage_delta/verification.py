@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from bus.cluster_metadata.cluster import ClusterState
 from bus.errors import StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.storage_delta.data_file_verification import check_data_file
@@ -30,7 +31,6 @@ from bus.storage_delta.maintenance_verification import check_start
 from bus.storage_delta.metadata_mending import find_contradictions
 from bus.storage_delta.producer_verification import ProducerCheck
 from bus.storage_delta.store import KeyNotFound, ObjectStore
-from bus.topics.cluster import ClusterState
 
 _REPLAYED = "metadata can be replayed"
 _ATTEMPTS = 5  # to read a log that a broker cleans up meanwhile

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 
 from bus.arrow_batches import encode_arrow
+from bus.cluster_metadata.cluster import ClusterState, replay_cluster
+from bus.cluster_metadata.cluster_decisions import CreatePartitions, CreateTopic, DeleteTopic
 from bus.errors import Refused, StorageFault
 from bus.grpc_api.server.produce_wire import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -22,8 +24,6 @@ from bus.runtime.blocking import BlockingCalls
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import DeltaStorage
-from bus.topics.cluster import ClusterState, replay_cluster
-from bus.topics.cluster_decisions import CreatePartitions, CreateTopic, DeleteTopic
 from tests.support.cancelled_calls import QuietBroker, cancel_at, run_on_broker
 
 Call = Callable[[QuietBroker, int], Coroutine[Any, Any, Any]]

@@ -12,6 +12,8 @@ import pytest
 from deltalake import DeltaTable
 
 import bus.sql
+from bus.cluster_metadata.cluster import replay_cluster
+from bus.cluster_metadata.cluster_records import ProducerIdsAllocated, encode_record
 from bus.errors import StorageDamaged, StorageFault
 from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
@@ -23,8 +25,6 @@ from bus.storage_delta.root import open_reader, open_storage, open_storage_on
 from bus.storage_delta.schema_evolution import add_new_fields
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.typed_log import replay_values
-from bus.topics.cluster import replay_cluster
-from bus.topics.cluster_records import ProducerIdsAllocated, encode_record
 
 # Written by version 0.1.0 before producer ids: two topics, one of them deleted, two starts of a broker.
 BEFORE_PRODUCER_IDS = Path(__file__).parents[1] / "golden" / "root_before_producer_ids"

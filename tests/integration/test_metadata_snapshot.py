@@ -12,6 +12,10 @@ import pytest
 from deltalake import DeltaTable
 
 import bus.sql
+from bus.cluster_metadata.cluster import replay_cluster
+from bus.cluster_metadata.cluster_decisions import CreateTopic, DeleteTopic
+from bus.cluster_metadata.cluster_records import ProducerNamed, encode_record
+from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity
 from bus.errors import StorageFault
 from bus.model import ProducerStamp
 from bus.storage_delta.local_store import LocalStore
@@ -21,10 +25,6 @@ from bus.storage_delta.store import ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.typed_log import replay_values
 from bus.storage_delta.verification import verify_root
-from bus.topics.cluster import replay_cluster
-from bus.topics.cluster_decisions import CreateTopic, DeleteTopic
-from bus.topics.cluster_records import ProducerNamed, encode_record
-from bus.topics.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity
 from tests.support.cancelled_calls import QuietBroker
 
 HOUR_MS = 3_600_000
@@ -95,7 +95,7 @@ def test_log_of_many_changes_stays_as_small_as_what_it_says(tmp_path: Path) -> N
 
 
 def test_earlier_root_has_a_snapshot_after_its_first_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bus.topics.cluster_snapshot._RECORDS_MIN", 5)
+    monkeypatch.setattr("bus.cluster_metadata.cluster_snapshot._RECORDS_MIN", 5)
     root = Path(shutil.copytree(BEFORE_PRODUCER_IDS, tmp_path / "root"))
     store = LocalStore(str(root))
 

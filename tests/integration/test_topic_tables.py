@@ -12,11 +12,11 @@ import pytest
 from deltalake import DeltaTable
 
 import bus.table_snapshots
+from bus.cluster_metadata.cluster_records import TopicCreated, TopicDeleted
 from bus.errors import StorageDamaged, StorageFault
 from bus.ports import Committed
 from bus.table_snapshots import TableSnapshot, check_plain
 from bus.topic_tables import TopicTables
-from bus.topics.cluster_records import TopicCreated, TopicDeleted
 from tests.support.hand_written_root import HandWrittenRoot, HandWrittenTable
 from tests.support.log_root import COUNT, PARTITION, LogRoot
 from tests.support.stores import NOW_MS

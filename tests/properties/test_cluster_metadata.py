@@ -13,10 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from bus.errors import ErrorCode, Refused
-from bus.model import BrokerEndpoint, ProducerStamp
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, apply, apply_all, replay_cluster
-from bus.topics.cluster_decisions import (
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply, apply_all, replay_cluster
+from bus.cluster_metadata.cluster_decisions import (
     AlterTopicConfigs,
     CreatePartitions,
     CreateTopic,
@@ -30,7 +28,7 @@ from bus.topics.cluster_decisions import (
     decide_start_broker,
     decide_topic_files_deleted,
 )
-from bus.topics.cluster_records import (
+from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     BrokerUnregistered,
     ClusterRecord,
@@ -51,11 +49,13 @@ from bus.topics.cluster_records import (
     decode_record,
     encode_record,
 )
-from bus.topics.cluster_snapshot import snapshot_of
-from bus.topics.configs import AlterOperation, ConfigOperation
-from bus.topics.names import check_not_internal, check_topic_name
-from bus.topics.producer_decisions import InitProducer, decide_allocate_producer_ids, decide_init_producer
-from bus.topics.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity, check_producer
+from bus.cluster_metadata.cluster_snapshot import snapshot_of
+from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
+from bus.cluster_metadata.names import check_not_internal, check_topic_name
+from bus.cluster_metadata.producer_decisions import InitProducer, decide_allocate_producer_ids, decide_init_producer
+from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity, check_producer
+from bus.errors import ErrorCode, Refused
+from bus.model import BrokerEndpoint, ProducerStamp
 
 GOOD_NAMES = st.sampled_from(["orders", "a.b", "a_b"])
 NAMES = GOOD_NAMES | st.sampled_from(["__internal", "no good", ""])

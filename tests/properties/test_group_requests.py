@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.client.group_protocol import decode_assignment, decode_subscription
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply
+from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.decisions import decide, load_groups, read_groups
 from bus.consumer_groups.group import GroupState
@@ -19,8 +21,6 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
 from bus.model import CONSUMER_OFFSETS_TOPIC
 from bus.storage_delta.keyed_rows import DeltaKeyedRows
-from bus.topics.cluster import EMPTY_CLUSTER, apply
-from bus.topics.cluster_records import BrokerRegistered, TopicCreated
 from tests.support.group_rules_bench import GROUP_ID, GroupBench
 from tests.support.hostile_group_requests import PARTITIONS, TOPIC, group_requests
 

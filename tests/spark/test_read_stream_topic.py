@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated, encode_record
 from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.spark import read_stream_topic
 from bus.storage_delta.root import open_storage
 from bus.storage_delta.table import DeltaPartitionTable
-from bus.topics.cluster_records import BrokerRegistered, TopicCreated, encode_record
 from tests.support.stores import NOW_MS, log_batch
 
 TOPIC_ID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"

@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from bus.arrow_batches import check_records
+from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicConfigChanged, TopicCreated, encode_record
 from bus.model import LogBatch, ProducerStamp, TimestampType, TopicPartition
 from bus.ports import Committed, PreparedFiles, ProducerProgress, SwapKind
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.root import open_storage
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verification import verify_partition
-from bus.topics.cluster_records import BrokerRegistered, TopicConfigChanged, TopicCreated, encode_record
 
 NOW_MS = 1_700_000_000_000
 Row = tuple[bytes | None, bytes | None]  # key and value

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated, encode_record
 from bus.model import TopicPartition
 from bus.ports import Committed
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.root import DeltaStorage, folder_of, open_storage
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verification import Report, verify_partition
-from bus.topics.cluster_records import BrokerRegistered, TopicCreated, encode_record
 from tests.support.stores import NOW_MS, log_batch
 
 TOPIC_ID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"

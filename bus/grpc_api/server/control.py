@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from bus.cluster_metadata.cluster import Topic
+from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
+from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
 from bus.config_keys import ConfigEntry
 from bus.errors import ErrorCode, Refused, StorageFault, show_names
 from bus.grpc_api.server.requests import InvalidArgument
@@ -12,9 +15,6 @@ from bus.model import TopicPartition
 from bus.partition_log.reads import ListedOffset
 from bus.runtime.cluster import Cluster, TopicAnswer
 from bus.runtime.loop_shares import LoopShare, LoopShares
-from bus.topics.cluster import Topic
-from bus.topics.cluster_decisions import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
-from bus.topics.configs import AlterOperation, ConfigOperation
 
 # Of one request: each is a table of the storage, and the others are asked for again.
 _AUTO_CREATED_MAX = 100

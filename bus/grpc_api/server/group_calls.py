@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
+from bus.cluster_metadata.cluster import ClusterState
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.request_bounds import (
     ASSIGNED_PARTITIONS_MAX,
@@ -28,7 +29,6 @@ from bus.grpc_api.server.portions import portions
 from bus.grpc_api.server.requests import InvalidArgument
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
-from bus.topics.cluster import ClusterState
 
 MessageT = TypeVar("MessageT")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
+from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.partition_answers import answered, gather_answers
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -16,7 +17,6 @@ from bus.partition_log.appends import ACKS_NONE
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partition import ProducerResumed, ResumeResult
-from bus.topics.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity
 
 
 class ProducerHandler:

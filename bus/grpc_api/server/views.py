@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from bus.cluster_metadata.view_decisions import CreateView
 from bus.errors import Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.json_views import JsonView
 from bus.runtime.cluster import Cluster
-from bus.topics.view_decisions import CreateView
 
 
 class ViewHandler:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
+from bus.cluster_metadata.cluster import Topic
 from bus.errors import BusError, ErrorCode
 from bus.log_schema import INTERNAL_VALUE_TYPES, log_schema
 from bus.model import TopicPartition
@@ -23,7 +24,6 @@ from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.root import folder_of, open_reader
 from bus.storage_delta.schema_evolution import find_value_type
 from bus.topic_tables import TopicTables
-from bus.topics.cluster import Topic
 
 
 class StorageAccess:

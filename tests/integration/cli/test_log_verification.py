@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated, encode_record
 from bus.model import CLUSTER_METADATA_TOPIC, LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed, ProducerProgress
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.root import open_storage
 from bus.storage_delta.verification import Report, verify_partition, verify_root
-from bus.topics.cluster_records import BrokerRegistered, TopicCreated, encode_record
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"

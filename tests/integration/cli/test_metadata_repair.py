@@ -12,11 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bus.cli.main import cli
-from bus.errors import StorageDamaged
-from bus.model import ProducerStamp
-from bus.storage_delta.local_store import LocalStore
-from bus.storage_delta.root import open_storage
-from bus.topics.cluster_records import (
+from bus.cluster_metadata.cluster_records import (
     LeaderChanged,
     ProducerNamed,
     TopicConfigChanged,
@@ -24,6 +20,10 @@ from bus.topics.cluster_records import (
     TopicDeleted,
     encode_record,
 )
+from bus.errors import StorageDamaged
+from bus.model import ProducerStamp
+from bus.storage_delta.local_store import LocalStore
+from bus.storage_delta.root import open_storage
 from tests.integration.test_cancelled_calls import produce
 from tests.support.cancelled_calls import QuietBroker
 
@@ -67,7 +67,7 @@ def root(tmp_path: Path) -> Path:
     root = tmp_path / "root"
 
     async def fill(broker: QuietBroker) -> None:
-        from bus.topics.cluster_decisions import CreateTopic
+        from bus.cluster_metadata.cluster_decisions import CreateTopic
 
         await broker.cluster.create_topics([CreateTopic("t", 2, {"retention.ms": "77"})])
         await produce(broker, "t")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated, ViewCreated, encode_record
 from bus.model import LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed
 from bus.storage_delta.root import open_storage
-from bus.topics.cluster_records import BrokerRegistered, TopicCreated, ViewCreated, encode_record
 from tests.support.stores import NOW_MS, log_batch
 
 pytestmark = pytest.mark.spark

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import bus.sql
+from bus.cluster_metadata.cluster_records import TopicDeleted
 from bus.errors import RootNotUsable
 from bus.log_schema import log_schema
 from bus.model import TopicPartition
 from bus.sql import SqlError
-from bus.topics.cluster_records import TopicDeleted
 from tests.support.hand_written_root import FIRST_TIMESTAMP_MS, HandWrittenRoot
 
 

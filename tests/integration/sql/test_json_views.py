@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import bus.sql
+from bus.cluster_metadata.cluster_records import TopicDeleted, ViewDeleted
 from bus.sql import SqlError
-from bus.topics.cluster_records import TopicDeleted, ViewDeleted
 from tests.support.hand_written_root import HandWrittenRoot
 from tests.support.json_values import CASES, NAMES, SCHEMA
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 import bus.sql
 from bus.cli.main import cli
+from bus.cluster_metadata.cluster_records import ViewCreated
 from bus.sql import SqlError
-from bus.topics.cluster_records import ViewCreated
 from tests.support.hand_written_root import HandWrittenRoot
 
 ROWS = 3

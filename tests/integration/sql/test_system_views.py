@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import bus.sql
+from bus.cluster_metadata.cluster_records import TopicConfigChanged, TopicDeleted
 from bus.sql import SqlError
 from bus.system_views import VIEW_NAMES
-from bus.topics.cluster_records import TopicConfigChanged, TopicDeleted
 from tests.support.hand_written_groups import NO_TOPIC_ID, HandWrittenGroups, member
 from tests.support.hand_written_root import FIRST_TIMESTAMP_MS, HandWrittenRoot
 

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply
+from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated
 from bus.consumer_groups import requests as rq
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.server.consumer_protocol import decode_assignment, decode_protocol
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, apply
-from bus.topics.cluster_records import BrokerRegistered, TopicCreated
 
 
 def cluster(topic_id: str = "id") -> ClusterState:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bus.cluster_metadata.configs import TopicConfig
 from bus.config import BrokerConfig
 from bus.model import CONSUMER_OFFSETS_TOPIC
 from bus.partition_log.cleaning import CompactionRules
@@ -11,7 +12,6 @@ from bus.partition_log.maintenance import INTERNAL_VERSION_COUNT_MAX, Maintenanc
 from bus.partition_log.retention import RetentionRules
 from bus.partition_log.rolling import RollingRules
 from bus.runtime.partition_settings import settings_of
-from bus.topics.configs import TopicConfig
 
 BROKER = BrokerConfig(producer_id_expiration_ms=77)
 CONFIG = TopicConfig(

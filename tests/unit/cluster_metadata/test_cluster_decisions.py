@@ -6,11 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from bus.config import PARTITIONS_MAX
-from bus.errors import ErrorCode, Refused
-from bus.model import BrokerEndpoint
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, Leadership, apply
-from bus.topics.cluster_decisions import (
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, apply
+from bus.cluster_metadata.cluster_decisions import (
     AlterTopicConfigs,
     BrokerStarted,
     CreatePartitions,
@@ -26,7 +23,7 @@ from bus.topics.cluster_decisions import (
     decide_start_broker,
     decide_topic_files_deleted,
 )
-from bus.topics.cluster_records import (
+from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     BrokerUnregistered,
     ClusterRecord,
@@ -38,13 +35,16 @@ from bus.topics.cluster_records import (
     TopicDeleted,
     TopicFilesDeleted,
 )
-from bus.topics.configs import (
+from bus.cluster_metadata.configs import (
     AlterOperation,
     ConfigOperation,
     check_topic_configs,
     describe_topic_configs,
     resolve_topic_config,
 )
+from bus.config import PARTITIONS_MAX
+from bus.errors import ErrorCode, Refused
+from bus.model import BrokerEndpoint
 
 
 def cluster(*records: ClusterRecord) -> ClusterState:

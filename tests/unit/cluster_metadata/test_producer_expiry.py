@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, apply_all
-from bus.topics.cluster_records import ClusterRecord, ProducerExpired, ProducerIdsAllocated, ProducerNamed, ProducerUsed
-from bus.topics.producer_expiry import RECORDS_MAX, decide_expire_producers
-from bus.topics.producer_ids import RetiredIds
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all
+from bus.cluster_metadata.cluster_records import (
+    ClusterRecord,
+    ProducerExpired,
+    ProducerIdsAllocated,
+    ProducerNamed,
+    ProducerUsed,
+)
+from bus.cluster_metadata.producer_expiry import RECORDS_MAX, decide_expire_producers
+from bus.cluster_metadata.producer_ids import RetiredIds
 
 EXPIRATION_MS = 8_000  # so that use is told every 1,000
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bus.topics.cluster_draft import ClusterDraft
-from bus.topics.cluster_records import ClusterRecord, decode_record
-from bus.topics.cluster_state import EMPTY_CLUSTER as EMPTY_CLUSTER
-from bus.topics.cluster_state import ClusterState as ClusterState
-from bus.topics.cluster_state import Leadership as Leadership
-from bus.topics.cluster_state import Topic as Topic
+from bus.cluster_metadata.cluster_draft import ClusterDraft
+from bus.cluster_metadata.cluster_records import ClusterRecord, decode_record
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER as EMPTY_CLUSTER
+from bus.cluster_metadata.cluster_state import ClusterState as ClusterState
+from bus.cluster_metadata.cluster_state import Leadership as Leadership
+from bus.cluster_metadata.cluster_state import Topic as Topic
 
 
 def replay_cluster(rows: Iterable[Mapping[str, Any]], *, first_offset: int = 0) -> ClusterState:

@@ -13,9 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from bus.json_views import JsonView
-from bus.model import BrokerEndpoint
-from bus.topics.cluster_records import (
+from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     BrokerUnregistered,
     ClusterRecord,
@@ -37,9 +35,11 @@ from bus.topics.cluster_records import (
     ViewCreated,
     ViewDeleted,
 )
-from bus.topics.cluster_state import EMPTY_CLUSTER, ClusterState, Leadership, Topic
-from bus.topics.names import collision_key
-from bus.topics.producer_ids import ProducerIdsDraft
+from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState, Leadership, Topic
+from bus.cluster_metadata.names import collision_key
+from bus.cluster_metadata.producer_ids import ProducerIdsDraft
+from bus.json_views import JsonView
+from bus.model import BrokerEndpoint
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")

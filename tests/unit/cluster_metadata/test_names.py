@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bus.cluster_metadata.names import check_not_internal, check_topic_name, collision_key, is_internal_topic
 from bus.errors import ErrorCode
-from bus.topics.names import check_not_internal, check_topic_name, collision_key, is_internal_topic
 
 
 @pytest.mark.parametrize("name", ["a", "Orders-2.eu_west", "...", "-", "_", "9" * 249])

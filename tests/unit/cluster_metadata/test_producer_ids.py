@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from bus.errors import ErrorCode, Refused
-from bus.model import ProducerStamp, Step
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, apply, apply_all, replay_cluster
-from bus.topics.cluster_records import (
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply, apply_all, replay_cluster
+from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     ClusterRecord,
     ProducerIdsAllocated,
     ProducerNamed,
     encode_record,
 )
-from bus.topics.growing_map import GrowingMap
-from bus.topics.producer_decisions import (
+from bus.cluster_metadata.growing_map import GrowingMap
+from bus.cluster_metadata.producer_decisions import (
     IdentityStep,
     InitProducer,
     decide_allocate_producer_ids,
     decide_init_producer,
     needs_new_id,
 )
-from bus.topics.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity, check_producer, check_producer_name
+from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity, check_producer, check_producer_name
+from bus.errors import ErrorCode, Refused
+from bus.model import ProducerStamp, Step
 
 
 def cluster(*records: ClusterRecord) -> ClusterState:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.cluster_records import ClusterRecord, ProducerExpired, ProducerUsed
+from bus.cluster_metadata.producer_ids import NamedProducer
 from bus.model import Step
-from bus.topics.cluster import ClusterState
-from bus.topics.cluster_records import ClusterRecord, ProducerExpired, ProducerUsed
-from bus.topics.producer_ids import NamedProducer
 
 # What is in use is said this often within the time after which it would expire.
 _TOLD_SHARE = 8

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bus.model import BrokerEndpoint, TopicPartition
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, Leadership, Topic, apply, replay_cluster
-from bus.topics.cluster_records import (
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, Topic, apply, replay_cluster
+from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     BrokerUnregistered,
     ClusterRecord,
@@ -18,6 +17,7 @@ from bus.topics.cluster_records import (
     TopicFilesDeleted,
     encode_record,
 )
+from bus.model import BrokerEndpoint, TopicPartition
 
 
 def cluster(*records: ClusterRecord) -> ClusterState:

@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE
-from bus.topics.cluster_records import (
+from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     BrokerUnregistered,
     ClusterRecord,
@@ -33,6 +32,7 @@ from bus.topics.cluster_records import (
     decode_record,
     encode_record,
 )
+from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE
 
 # Written out, not computed: these rows lie in logs, so a change here breaks every root there is.
 ROWS: list[tuple[ClusterRecord, dict[str, Any]]] = [

@@ -6,7 +6,7 @@ the broker does by itself with every start, batch or producer has none.
 
 from __future__ import annotations
 
-from bus.topics.cluster_records import (
+from bus.cluster_metadata.cluster_records import (
     ClusterRecord,
     PartitionsAdded,
     TopicConfigChanged,

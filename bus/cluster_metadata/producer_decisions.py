@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bus.errors import ErrorCode, Refused
-from bus.model import Step
-from bus.topics.cluster import ClusterState
-from bus.topics.cluster_records import ClusterRecord, ProducerExpired, ProducerIdsAllocated, ProducerNamed
-from bus.topics.producer_ids import (
+from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.cluster_records import ClusterRecord, ProducerExpired, ProducerIdsAllocated, ProducerNamed
+from bus.cluster_metadata.producer_ids import (
     NO_PRODUCER_EPOCH,
     PRODUCER_EPOCH_MAX,
     PRODUCER_ID_BLOCK_SIZE,
@@ -22,6 +20,8 @@ from bus.topics.producer_ids import (
     check_producer_name,
     refuse_epoch,
 )
+from bus.errors import ErrorCode, Refused
+from bus.model import Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from bus.config import PARTITIONS_MAX, BrokerConfig
-from bus.errors import ErrorCode, Refused
-from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, Step, TopicPartition
-from bus.topics.cluster import ClusterState, Topic
-from bus.topics.cluster_records import (
+from bus.cluster_metadata.cluster import ClusterState, Topic
+from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     BrokerUnregistered,
     ClusterRecord,
@@ -28,8 +25,11 @@ from bus.topics.cluster_records import (
     TopicDeleted,
     TopicFilesDeleted,
 )
-from bus.topics.configs import KEPT_CONFIGS, ConfigOperation, alter_topic_configs, normalize_topic_configs
-from bus.topics.names import check_not_internal, check_topic_name, collision_key
+from bus.cluster_metadata.configs import KEPT_CONFIGS, ConfigOperation, alter_topic_configs, normalize_topic_configs
+from bus.cluster_metadata.names import check_not_internal, check_topic_name, collision_key
+from bus.config import PARTITIONS_MAX, BrokerConfig
+from bus.errors import ErrorCode, Refused
+from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, Step, TopicPartition
 
 NOTHING_KEPT: Mapping[str, str] = MappingProxyType({})
 DEFAULT_PARTITIONS = (-1, 0)  # both mean: as many as num.partitions says

@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from bus.topics.cluster import ClusterState, Topic
-from bus.topics.cluster_records import (
+from bus.cluster_metadata.cluster import ClusterState, Topic
+from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     ClusterRecord,
     LeadersChanged,

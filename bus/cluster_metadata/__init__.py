@@ -1,7 +1,7 @@
-"""Rules of topics: names, configs, and the cluster's knowledge of both."""
+"""Rules of the cluster metadata: topics, their names and configs, brokers, leaders, producer ids, views."""
 
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, Leadership, Topic, apply, replay_cluster
-from bus.topics.cluster_decisions import (
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, Topic, apply, replay_cluster
+from bus.cluster_metadata.cluster_decisions import (
     AlterTopicConfigs,
     BrokerStarted,
     CreatePartitions,
@@ -15,7 +15,7 @@ from bus.topics.cluster_decisions import (
     decide_start_broker,
     decide_topic_files_deleted,
 )
-from bus.topics.cluster_records import (
+from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     BrokerUnregistered,
     ClusterRecord,
@@ -30,7 +30,7 @@ from bus.topics.cluster_records import (
     decode_record,
     encode_record,
 )
-from bus.topics.configs import (
+from bus.cluster_metadata.configs import (
     TOPIC_CONFIGS,
     AlterOperation,
     ConfigOperation,
@@ -40,9 +40,9 @@ from bus.topics.configs import (
     describe_topic_configs,
     resolve_topic_config,
 )
-from bus.topics.names import check_topic_name, is_internal_topic
-from bus.topics.producer_decisions import InitProducer, decide_allocate_producer_ids, decide_init_producer
-from bus.topics.producer_ids import ProducerIdentity, check_producer
+from bus.cluster_metadata.names import check_topic_name, is_internal_topic
+from bus.cluster_metadata.producer_decisions import InitProducer, decide_allocate_producer_ids, decide_init_producer
+from bus.cluster_metadata.producer_ids import ProducerIdentity, check_producer
 
 __all__ = [
     "EMPTY_CLUSTER",

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState
-from bus.topics.cluster_draft import ClusterDraft
-from bus.topics.cluster_records import (
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState
+from bus.cluster_metadata.cluster_draft import ClusterDraft
+from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     ClusterRecord,
     LeaderChanged,
@@ -31,8 +31,8 @@ from bus.topics.cluster_records import (
     TopicDeleted,
     decode_record,
 )
-from bus.topics.names import collision_key
-from bus.topics.producer_ids import NO_PRODUCER_EPOCH, PRODUCER_EPOCH_MAX, PRODUCER_ID_BLOCK_SIZE
+from bus.cluster_metadata.names import collision_key
+from bus.cluster_metadata.producer_ids import NO_PRODUCER_EPOCH, PRODUCER_EPOCH_MAX, PRODUCER_ID_BLOCK_SIZE
 
 _UNKNOWN_HOST = "unknown"
 

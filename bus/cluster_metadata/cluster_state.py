@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from bus.cluster_metadata.producer_ids import ProducerIds
 from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, TopicPartition
-from bus.topics.producer_ids import ProducerIds
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from bus.errors import ErrorCode, Refused
-from bus.json_views import JsonView
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, apply, replay_cluster
-from bus.topics.cluster_records import (
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply, replay_cluster
+from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     ClusterRecord,
     TopicCreated,
@@ -19,7 +17,9 @@ from bus.topics.cluster_records import (
     ViewDeleted,
     encode_record,
 )
-from bus.topics.view_decisions import VIEWS_MAX, CreateView, ViewStep, decide_create_view, decide_delete_view
+from bus.cluster_metadata.view_decisions import VIEWS_MAX, CreateView, ViewStep, decide_create_view, decide_delete_view
+from bus.errors import ErrorCode, Refused
+from bus.json_views import JsonView
 
 RECORDS: list[ClusterRecord] = [
     BrokerRegistered(0, "a", 1),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bus.model import BrokerEndpoint
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, Leadership, apply, apply_all, replay_cluster
-from bus.topics.cluster_decisions import decide_start_broker
-from bus.topics.cluster_records import (
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, apply, apply_all, replay_cluster
+from bus.cluster_metadata.cluster_decisions import decide_start_broker
+from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     ClusterRecord,
     LeaderChanged,
@@ -22,7 +21,8 @@ from bus.topics.cluster_records import (
     TopicDeleted,
     encode_record,
 )
-from bus.topics.cluster_snapshot import is_snapshot_due, snapshot_of
+from bus.cluster_metadata.cluster_snapshot import is_snapshot_due, snapshot_of
+from bus.model import BrokerEndpoint
 
 BROKERS = (BrokerRegistered(0, "a", 1), BrokerRegistered(1, "b", 2))
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.config import BrokerConfig
-from bus.config_keys import NO_EFFECT_YET, ConfigError, field_name
-from bus.errors import ErrorCode, Refused
-from bus.model import TimestampType
-from bus.topics.configs import (
+from bus.cluster_metadata.configs import (
     TOPIC_CONFIGS,
     AlterOperation,
     ConfigOperation,
@@ -20,6 +16,10 @@ from bus.topics.configs import (
     normalize_topic_configs,
     resolve_topic_config,
 )
+from bus.config import BrokerConfig
+from bus.config_keys import NO_EFFECT_YET, ConfigError, field_name
+from bus.errors import ErrorCode, Refused
+from bus.model import TimestampType
 
 SET, DELETE, APPEND, SUBTRACT = AlterOperation
 

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.errors import Refused
-from bus.model import ProducerStamp
-from bus.topics.cluster import EMPTY_CLUSTER, ClusterState, Leadership, apply_all, replay_cluster
-from bus.topics.cluster_mending import FoundTopic, Mended, mend_cluster
-from bus.topics.cluster_records import (
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, apply_all, replay_cluster
+from bus.cluster_metadata.cluster_mending import FoundTopic, Mended, mend_cluster
+from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
     BrokerUnregistered,
     ClusterRecord,
@@ -33,8 +31,10 @@ from bus.topics.cluster_records import (
     ViewDeleted,
     encode_record,
 )
-from bus.topics.cluster_snapshot import snapshot_of
-from bus.topics.producer_ids import PRODUCER_EPOCH_MAX, check_producer
+from bus.cluster_metadata.cluster_snapshot import snapshot_of
+from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, check_producer
+from bus.errors import Refused
+from bus.model import ProducerStamp
 
 BROKER = BrokerRegistered(0, "a", 1)
 IDS = ProducerIdsAllocated(0, 1000)

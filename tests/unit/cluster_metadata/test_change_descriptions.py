@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bus.topics.change_descriptions import describe_change
-from bus.topics.cluster_records import (
+from bus.cluster_metadata.change_descriptions import describe_change
+from bus.cluster_metadata.cluster_records import (
     ClusterRecord,
     LeaderEpochsRaised,
     PartitionsAdded,

@@ -13,16 +13,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from bus.errors import ErrorCode, Refused
-from bus.model import ProducerStamp
-from bus.topics.cluster_records import (
+from bus.cluster_metadata.cluster_records import (
     ProducerExpired,
     ProducerIdsAllocated,
     ProducerIdsRetired,
     ProducerNamed,
     ProducerUsed,
 )
-from bus.topics.growing_map import GrowingMap
+from bus.cluster_metadata.growing_map import GrowingMap
+from bus.errors import ErrorCode, Refused
+from bus.model import ProducerStamp
 
 PRODUCER_ID_BLOCK_SIZE = 1_000
 PRODUCER_EPOCH_MAX = 2**15 - 1
