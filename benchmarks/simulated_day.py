@@ -29,10 +29,10 @@ from bus.cluster_metadata.configs import TopicConfig
 from bus.config import BrokerConfig
 from bus.model import RecordBatch, TopicPartition
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.maintenance import IoThrottle, Maintenance, MaintenanceClock
-from bus.runtime.partition import Appended, Partition
-from bus.runtime.partition_settings import settings_of
-from bus.runtime.tail_cache import TailCache
+from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock
+from bus.runtime.partitions.partition import Appended, Partition
+from bus.runtime.partitions.partition_settings import settings_of
+from bus.runtime.partitions.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.root import open_reader, open_storage_on

@@ -60,7 +60,7 @@ def _serve(arguments: list[str], output: Path) -> None:
 
 def _put_clocks(seams: Seams) -> None:
     from bus.grpc_api.server import produce, produce_decoding
-    from bus.runtime import partition
+    from bus.runtime.partitions import partition
     from bus.storage_delta import local_store, table
 
     stream = produce.ProduceHandler.stream

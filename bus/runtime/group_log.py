@@ -21,7 +21,7 @@ from bus.model import LogBatch, RecordBatch
 from bus.partition_log.appends import ACKS_ALL
 from bus.ports import Clock, KeyedRow, KeyedRows
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.partition import Partition
+from bus.runtime.partitions.partition import Partition
 
 # What is read at a time while loading. Memory holds the last record of each key beside it.
 _LOAD_BYTES = 4 << 20

@@ -24,7 +24,7 @@ from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.partition_log.maintenance import MaintenanceRules
 from bus.ports import Clock, CommitOutcome, Committed, PartitionTable, PreparedFiles, TypedLog
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.maintenance import (
+from bus.runtime.partitions.maintenance import (
     DeleteRecordsResult,
     FilesSwapped,
     Maintenance,
@@ -32,8 +32,8 @@ from bus.runtime.maintenance import (
     RecordsDeleted,
     SwapResult,
 )
-from bus.runtime.orphan_deletion import OrphanDeletion
-from bus.runtime.partition_upkeep import PartitionUpkeep
+from bus.runtime.partitions.orphan_deletion import OrphanDeletion
+from bus.runtime.partitions.partition_upkeep import PartitionUpkeep
 from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)

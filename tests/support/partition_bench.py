@@ -14,9 +14,9 @@ from bus.partition_log.appends import AppendRules
 from bus.partition_log.maintenance import MaintenanceRules, VersionRules
 from bus.ports import PartitionTable
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.maintenance import IoThrottle, Maintenance, MaintenanceClock
-from bus.runtime.partition import Appended, AppendResult, Partition, PartitionSettings, ResumeResult
-from bus.runtime.tail_cache import TailCache
+from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock
+from bus.runtime.partitions.partition import Appended, AppendResult, Partition, PartitionSettings, ResumeResult
+from bus.runtime.partitions.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope
 from tests.support.fake_table import FakeTable, ManualClock, records
 from tests.support.stores import log_batch

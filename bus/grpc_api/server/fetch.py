@@ -23,9 +23,9 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
-from bus.runtime.fetches import DEFAULT_PARTITION_BYTES_MAX, FetchPosition, FetchWish, fetch
 from bus.runtime.logs import request_id
 from bus.runtime.loop_shares import LoopShares
+from bus.runtime.partitions.fetches import DEFAULT_PARTITION_BYTES_MAX, FetchPosition, FetchWish, fetch
 
 # Requests that wait on one stream for the answers before them.
 STREAM_REQUESTS_MAX = 16

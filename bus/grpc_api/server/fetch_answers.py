@@ -11,7 +11,7 @@ from bus.grpc_api.server.fetch_encoding import encode_batches, encode_records
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import encode_field, tag_of
 from bus.model import TopicPartition
-from bus.runtime.fetches import FetchResult
+from bus.runtime.partitions.fetches import FetchResult
 
 # What the event loop encodes by itself, in two milliseconds or so.
 _QUICK_BYTES_MAX = 1280 * 1024

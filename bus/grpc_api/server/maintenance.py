@@ -20,14 +20,14 @@ from bus.model import TopicPartition
 from bus.ports import SwapKind
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShares
-from bus.runtime.maintenance import (
+from bus.runtime.partitions.maintenance import (
     DeleteRecordsResult,
     FilesSwapped,
     MaintainResult,
     MaintenanceAction,
     RecordsDeleted,
 )
-from bus.runtime.partition import Partition
+from bus.runtime.partitions.partition import Partition
 
 _ACTIONS = {
     pb.MAINTENANCE_ACTION_ROLL: MaintenanceAction.ROLL,

@@ -32,7 +32,7 @@ from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShares
-from bus.runtime.partition import Appended, AppendResult, Partition
+from bus.runtime.partitions.partition import Appended, AppendResult, Partition
 
 _MAY_BE_COMMITTED = "no commit within {} ms; the records may still be committed"
 _NO_MEMORY = (

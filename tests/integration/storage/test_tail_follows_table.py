@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from bus.model import TopicPartition
 from bus.partition_log.reads import Readable
-from bus.runtime.maintenance import FilesSwapped, RecordsDeleted
+from bus.runtime.partitions.maintenance import FilesSwapped, RecordsDeleted
 from bus.storage_delta.root import memory_storage
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.fake_table import records

@@ -14,7 +14,7 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.ports import SwapKind
 from bus.runtime.loop_shares import LoopShares
-from bus.runtime.maintenance import FilesSwapped, MaintenanceAction, MaintenanceResult, RecordsDeleted
+from bus.runtime.partitions.maintenance import FilesSwapped, MaintenanceAction, MaintenanceResult, RecordsDeleted
 
 DONE = MaintenanceResult(9, 4, 1, 400, 300, 301, 7, 2, 3, 99)
 REFUSED = Refused(ErrorCode.POLICY_VIOLATION, "as the test wants it")

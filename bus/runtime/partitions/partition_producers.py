@@ -16,7 +16,7 @@ from bus.partition_log.producer_states import ProducerStates
 from bus.partition_log.producers import NONE_YET, Question, decide_resume
 from bus.ports import PartitionTable
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.partition_queue import ProducerResumed, ResumeResult
+from bus.runtime.partitions.partition_queue import ProducerResumed, ResumeResult
 
 # How often idle producers are looked for.
 _FORGET_INTERVAL_MS = 60_000

@@ -19,7 +19,7 @@ from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, Stora
 from bus.model import LogBatch, TopicPartition
 from bus.partition_log.reads import Readable
 from bus.runtime.loop_shares import LoopShare, LoopShares
-from bus.runtime.partition import Partition, ReadResult
+from bus.runtime.partitions.partition import Partition, ReadResult
 
 _log = logging.getLogger(__name__)
 

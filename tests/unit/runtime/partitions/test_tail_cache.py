@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from bus.model import LogBatch, TimestampType
-from bus.runtime.tail_cache import Tail, TailCache
+from bus.runtime.partitions.tail_cache import Tail, TailCache
 
 OVERHEAD = 1024
 

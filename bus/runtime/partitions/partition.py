@@ -57,19 +57,19 @@ from bus.ports import (
     Unknown,
 )
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.maintenance import DeleteRecordsResult as DeleteRecordsResult
-from bus.runtime.maintenance import FilesSwapped as FilesSwapped
-from bus.runtime.maintenance import MaintainResult as MaintainResult
-from bus.runtime.maintenance import Maintenance
-from bus.runtime.maintenance import MaintenanceAction as MaintenanceAction
-from bus.runtime.maintenance import MaintenanceResult as MaintenanceResult
-from bus.runtime.maintenance import RecordsDeleted as RecordsDeleted
-from bus.runtime.maintenance import SwapResult as SwapResult
-from bus.runtime.partition_changes import CONFLICTS_MAX, PartitionChanges
-from bus.runtime.partition_producers import PartitionProducers
-from bus.runtime.partition_queue import Appended as Appended
-from bus.runtime.partition_queue import AppendResult as AppendResult
-from bus.runtime.partition_queue import (
+from bus.runtime.partitions.maintenance import DeleteRecordsResult as DeleteRecordsResult
+from bus.runtime.partitions.maintenance import FilesSwapped as FilesSwapped
+from bus.runtime.partitions.maintenance import MaintainResult as MaintainResult
+from bus.runtime.partitions.maintenance import Maintenance
+from bus.runtime.partitions.maintenance import MaintenanceAction as MaintenanceAction
+from bus.runtime.partitions.maintenance import MaintenanceResult as MaintenanceResult
+from bus.runtime.partitions.maintenance import RecordsDeleted as RecordsDeleted
+from bus.runtime.partitions.maintenance import SwapResult as SwapResult
+from bus.runtime.partitions.partition_changes import CONFLICTS_MAX, PartitionChanges
+from bus.runtime.partitions.partition_producers import PartitionProducers
+from bus.runtime.partitions.partition_queue import Appended as Appended
+from bus.runtime.partitions.partition_queue import AppendResult as AppendResult
+from bus.runtime.partitions.partition_queue import (
     PartitionQueue,
     WaitingBatch,
     WaitingChange,
@@ -79,12 +79,12 @@ from bus.runtime.partition_queue import (
     WaitingSwap,
     refuse,
 )
-from bus.runtime.partition_queue import ProducerResumed as ProducerResumed
-from bus.runtime.partition_queue import ResumeResult as ResumeResult
-from bus.runtime.partition_settings import PartitionSettings as PartitionSettings
-from bus.runtime.partition_upkeep import PartitionUpkeep
-from bus.runtime.placing import PlacedBatch, Placement, Placing
-from bus.runtime.tail_cache import Tail, TailCache
+from bus.runtime.partitions.partition_queue import ProducerResumed as ProducerResumed
+from bus.runtime.partitions.partition_queue import ResumeResult as ResumeResult
+from bus.runtime.partitions.partition_settings import PartitionSettings as PartitionSettings
+from bus.runtime.partitions.partition_upkeep import PartitionUpkeep
+from bus.runtime.partitions.placing import PlacedBatch, Placement, Placing
+from bus.runtime.partitions.tail_cache import Tail, TailCache
 from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from bus.errors import ErrorCode, Refused
 from bus.model import RecordBatch
 from bus.partition_log.appends import ACKS_LEADER
 from bus.ports import PreparedFiles
-from bus.runtime.maintenance import DeleteRecordsResult, SwapResult
+from bus.runtime.partitions.maintenance import DeleteRecordsResult, SwapResult
 
 # One commit takes so much of what waits: bounds memory while it is encoded, and the time the next one waits.
 COMMIT_BYTES_MAX = 32 * 1024 * 1024

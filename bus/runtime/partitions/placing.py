@@ -15,8 +15,8 @@ from bus.partition_log.producer_states import log_append_time_ms
 from bus.partition_log.producers import AppendedBatch, AskTable, Found, Repeat, complete_offsets
 from bus.partition_log.state import PartitionState, apply
 from bus.ports import ProducerMatch
-from bus.runtime.partition_producers import PartitionProducers
-from bus.runtime.partition_queue import Appended, WaitingBatch, answer, answer_early
+from bus.runtime.partitions.partition_producers import PartitionProducers
+from bus.runtime.partitions.partition_queue import Appended, WaitingBatch, answer, answer_early
 
 
 @dataclass(slots=True)

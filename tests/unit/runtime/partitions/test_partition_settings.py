@@ -11,7 +11,7 @@ from bus.partition_log.cleaning import CompactionRules
 from bus.partition_log.maintenance import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, VersionRules
 from bus.partition_log.retention import RetentionRules
 from bus.partition_log.rolling import RollingRules
-from bus.runtime.partition_settings import settings_of
+from bus.runtime.partitions.partition_settings import settings_of
 
 BROKER = BrokerConfig(producer_id_expiration_ms=77)
 CONFIG = TopicConfig(

@@ -7,8 +7,8 @@ import pytest
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, StorageFull
 from bus.partition_log.reads import Readable
 from bus.ports import Conflicted, Unknown
-from bus.runtime.fetches import FetchPosition, FetchWish, fetch
-from bus.runtime.partition import Appended
+from bus.runtime.partitions.fetches import FetchPosition, FetchWish, fetch
+from bus.runtime.partitions.partition import Appended
 from tests.support.fake_table import wait_until
 from tests.support.partition_bench import NAME, Bench, base_offset, code, run
 

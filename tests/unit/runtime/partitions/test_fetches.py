@@ -11,8 +11,8 @@ import pytest
 from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault
 from bus.model import TopicPartition
 from bus.partition_log.reads import Readable
-from bus.runtime.fetches import FetchPosition, FetchResult, FetchWish, fetch
-from bus.runtime.partition import Partition, ReadResult
+from bus.runtime.partitions.fetches import FetchPosition, FetchResult, FetchWish, fetch
+from bus.runtime.partitions.partition import Partition, ReadResult
 from tests.support.stores import log_batch
 
 PLACE = TopicPartition("t", 0)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from bus.model import TopicPartition
-from bus.runtime.maintenance import MaintenanceClock
+from bus.runtime.partitions.maintenance import MaintenanceClock
 
 _SLOTS_MAX = 60
 _SLOT_S_MIN = 1.0

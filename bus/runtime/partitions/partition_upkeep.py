@@ -25,14 +25,14 @@ from bus.partition_log.rolling import decide_roll, plan_full_roll
 from bus.ports import OFFSET_MAX, LogFile, PartitionTable, SwapKind
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.logs import request_id
-from bus.runtime.maintenance import (
+from bus.runtime.partitions.maintenance import (
     MaintainResult,
     Maintenance,
     MaintenanceAction,
     MaintenanceResult,
     SwapResult,
 )
-from bus.runtime.maintenance_jobs import Done, JobResult, MaintenanceJobs, Writer
+from bus.runtime.partitions.maintenance_jobs import Done, JobResult, MaintenanceJobs, Writer
 from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from bus.ports import (
     SwapKind,
 )
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.maintenance import (
+from bus.runtime.partitions.maintenance import (
     DeleteRecordsResult,
     FilesSwapped,
     Maintenance,

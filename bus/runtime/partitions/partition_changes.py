@@ -17,9 +17,9 @@ from bus.partition_log.retention import decide_delete_records
 from bus.partition_log.state import CommitSucceeded, LogEvent, LogStartAdvanced, PartitionState
 from bus.ports import Clock, CommitOutcome, Committed, Conflicted, PartitionTable, PreparedFiles, Unknown
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.maintenance import DeleteRecordsResult, FilesSwapped, RecordsDeleted, SwapResult
-from bus.runtime.orphan_deletion import OrphanDeletion
-from bus.runtime.partition_queue import WaitingChange, WaitingDelete, WaitingOrphans, WaitingSwap, refuse
+from bus.runtime.partitions.maintenance import DeleteRecordsResult, FilesSwapped, RecordsDeleted, SwapResult
+from bus.runtime.partitions.orphan_deletion import OrphanDeletion
+from bus.runtime.partitions.partition_queue import WaitingChange, WaitingDelete, WaitingOrphans, WaitingSwap, refuse
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Partitions on their leader: the writer loop, what waits for it, reads, and the maintenance of their logs."""
