@@ -52,16 +52,16 @@ from bus.model import BrokerEndpoint, ProducerStamp, Step, TopicPartition
 from bus.partition_log.appends import AppendRules
 from bus.ports import Clock, PartitionTable, Storage
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.metadata_log import Decide, MetadataLog
+from bus.runtime.metadata.metadata_log import Decide, MetadataLog
+from bus.runtime.metadata.producer_id_pool import ProducerIdPool
+from bus.runtime.metadata.producer_names import ProducerNames
+from bus.runtime.metadata.topic_names_in_use import TopicNamesInUse
 from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock
 from bus.runtime.partitions.maintenance_ticker import MaintenanceTicker
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.partitions.partition_settings import PartitionSettings, metadata_maintenance, settings_of
 from bus.runtime.partitions.tail_cache import TailCache
-from bus.runtime.producer_id_pool import ProducerIdPool
-from bus.runtime.producer_names import ProducerNames
 from bus.runtime.tasks import TaskScope
-from bus.runtime.topic_names_in_use import TopicNamesInUse
 
 _log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from bus.runtime.metadata.topic_names_in_use import TopicNamesInUse
 from bus.runtime.tasks import TaskScope
-from bus.runtime.topic_names_in_use import TopicNamesInUse
 
 
 def test_what_a_cancelled_caller_has_begun_runs_to_its_end_and_is_joined() -> None:

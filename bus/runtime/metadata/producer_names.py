@@ -18,7 +18,7 @@ from bus.cluster_metadata.producer_expiry import RECORDS_MAX, decide_expire_prod
 from bus.errors import Refused
 from bus.model import Step
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.metadata_log import MetadataLog
+from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)

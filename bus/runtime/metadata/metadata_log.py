@@ -23,7 +23,7 @@ from bus.model import Step
 from bus.partition_log.maintenance import MaintenanceRules
 from bus.ports import Clock, CommitOutcome, Committed, Conflicted, LogState, Storage, TypedLog
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.metadata_upkeep import MetadataUpkeep
+from bus.runtime.metadata.metadata_upkeep import MetadataUpkeep
 from bus.runtime.partitions.maintenance import Maintenance
 from bus.runtime.tasks import TaskScope
 

@@ -1,0 +1,1 @@
+"""The cluster metadata on their controller: the log, how it changes, and what keeps it small."""
