@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import grpc
 import pyarrow as pa
 
-from bus.arrow_batches import encode_arrow
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.records.arrow_batches import encode_arrow
 
 _IN_FLIGHT_MAX = 256
 _TIMEOUT_S = 600.0

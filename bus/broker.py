@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable
 
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.server import BusServer
 from bus.model import BrokerEndpoint
 from bus.ports import Clock, Storage

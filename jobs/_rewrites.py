@@ -7,7 +7,7 @@ import argparse
 from bus.cluster_metadata.configs import TopicConfig, resolve_topic_config
 from bus.spark import jobs
 from bus.spark.file_writer import CODECS
-from bus.topic_tables import TopicTables
+from bus.tables.topics import TopicTables
 
 
 def add_file_arguments(parser: argparse.ArgumentParser) -> None:

@@ -28,7 +28,7 @@ from pyspark.sql import functions as sql
 from bus.client.admin import Admin
 from bus.spark import jobs
 from bus.spark.file_loads import FILE_COLUMN, BusFileSink, producer_name, records_in_log
-from bus.topic_tables import TopicTables
+from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

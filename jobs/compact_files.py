@@ -28,7 +28,7 @@ from bus.spark.file_swaps import FileSwap, Leader, LeaderByAdmin, check_record_c
 from bus.spark.file_writer import row_bytes, staging, write_runs
 from bus.spark.log_files import PartitionFiles, files_frame, load_files, read_rows
 from bus.storage_delta.actions import LiveFile
-from bus.topic_tables import TopicTables
+from bus.tables.topics import TopicTables
 from jobs._rewrites import add_file_arguments, topic_config
 
 if TYPE_CHECKING:

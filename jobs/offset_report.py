@@ -19,11 +19,11 @@ from pyspark.sql import functions as sql
 
 import bus.spark
 from bus.model import TopicPartition
-from bus.point_in_time import bound_of, parse_bound
 from bus.spark import jobs
 from bus.spark.log_files import table_at, version_at
-from bus.system_views import read_view
-from bus.topic_tables import TopicTables
+from bus.tables.point_in_time import bound_of, parse_bound
+from bus.tables.system_views import read_view
+from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -31,7 +31,7 @@ from bus.spark.log_rows import (
     read_log_rows,
     unreadable_files,
 )
-from bus.topic_tables import TopicTables
+from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

@@ -78,8 +78,8 @@ def _source(entry: ConfigDescription, topic: str | None) -> str:
 
 
 def _check_keys(keys: tuple[str, ...], entries: list[ConfigDescription]) -> None:
-    from bus.config_keys import unknown_key_message
-    from bus.kafka_broker_keys import reason_of_absence
+    from bus.config.kafka_keys import reason_of_absence
+    from bus.config.keys import unknown_key_message
 
     known = [entry.name for entry in entries]
     for key in keys:

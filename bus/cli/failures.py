@@ -17,7 +17,7 @@ import click
 
 from bus.cli.colors import styled
 from bus.cli.foreign_options import explain_option
-from bus.config_keys import ConfigError
+from bus.config.keys import ConfigError
 from bus.errors import BusError, ErrorCode, StorageFault
 
 EXIT_FAILURE = 1

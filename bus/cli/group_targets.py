@@ -104,7 +104,7 @@ def _duration(text: str) -> int:
 
 
 def _versions(texts: tuple[str, ...]) -> Any:
-    from bus.point_in_time import parse_bound
+    from bus.tables.point_in_time import parse_bound
 
     try:
         return parse_bound(texts)

@@ -36,7 +36,7 @@ def target_argument(*, is_required: bool = True) -> Callable[[Any], Any]:
 def open_store(root: str) -> ObjectStore:
     """The root as a store to read. Raises `RootNotUsable`."""
     from bus.storage_delta.local_store import LocalStore
-    from bus.topic_tables import check_root
+    from bus.tables.topics import check_root
 
     return LocalStore(str(check_root(root)))
 

@@ -14,7 +14,7 @@ from enum import Enum
 
 import click
 
-from bus.epoch import epoch_ms
+from bus.records.epoch import epoch_ms
 
 
 class Place(Enum):

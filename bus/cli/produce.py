@@ -269,7 +269,7 @@ def _rows_table(rows: list[_Row]) -> pa.Table:
     """Columns that are null in every row are left out; records without a timestamp get that of the batch."""
     import pyarrow as pa
 
-    from bus.arrow_batches import records_from_rows
+    from bus.records.arrow_batches import records_from_rows
 
     table = pa.Table.from_batches([records_from_rows(rows)])
     if any(row[3] is None for row in rows) and any(row[3] is not None for row in rows):

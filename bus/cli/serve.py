@@ -15,7 +15,7 @@ import click
 
 from bus.cli.failures import drop_output
 from bus.cli.groups import BusCommand
-from bus.config_keys import ConfigError
+from bus.config.keys import ConfigError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -67,7 +67,7 @@ def serve(
     overrides: dict[str, object] = dict(_parse_setting(text) for text in settings)
     named = {"root": root, "listen": listen, "advertise": advertise}
     overrides.update({name: value for name, value in named.items() if value is not None})
-    from bus.config import load_broker_config
+    from bus.config.broker import load_broker_config
 
     config = load_broker_config(config_file, overrides)
     _configure_logging(log_config, log_format, log_level)

@@ -125,7 +125,7 @@ def _run_spark(root: str, statement: str, bounds: dict[str, Any], form: str, lim
 def _parse_bound(texts: tuple[str, ...], option: str) -> Any:
     if not texts:
         return None
-    from bus.point_in_time import parse_bound
+    from bus.tables.point_in_time import parse_bound
 
     try:
         return parse_bound(texts)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from bus.cli.sql_spark_check import check_calls, check_reads_only
-from bus.point_in_time import Bound, check_names
 from bus.sql import SqlError
 from bus.sql.connection import check_topic_of, suggestions
 from bus.sql.read_only import NotReadOnly
 from bus.sql.statement import AmbiguousName, quote_name, topics_named, views_named
-from bus.system_views import VIEW_NAMES, VIEW_SCHEMA
-from bus.topic_tables import TopicTables
+from bus.tables.point_in_time import Bound, check_names
+from bus.tables.system_views import VIEW_NAMES, VIEW_SCHEMA
+from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException

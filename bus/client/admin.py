@@ -52,7 +52,7 @@ from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.json_views import JsonView
 from bus.model import TopicPartition
-from bus.point_in_time import Bound
+from bus.tables.point_in_time import Bound
 
 ResultT = TypeVar("ResultT")
 

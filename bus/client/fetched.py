@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bus.arrow_batches import MalformedRecords, complete_columns, decode_arrow, dense_sequences
 from bus.client.values import NO_HEADERS, ConsumerRecord, Headers
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.log_schema import LOG_SCHEMA
 from bus.model import LogBatch, TimestampType, TopicPartition
+from bus.records.arrow_batches import MalformedRecords, complete_columns, decode_arrow, dense_sequences
+from bus.records.log_schema import LOG_SCHEMA
 
 POLL_SCHEMA = pa.schema(
     [pa.field("topic", pa.string(), nullable=False), pa.field("partition", pa.int32(), nullable=False), *LOG_SCHEMA]

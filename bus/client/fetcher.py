@@ -23,8 +23,8 @@ from bus.client.consumer_metrics import ConsumerMetrics
 from bus.client.request_stream import RequestStream
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.log_schema import LOG_COLUMNS
 from bus.model import TopicPartition
+from bus.records.log_schema import LOG_COLUMNS
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from bus.client.list_offsets import AtVersion, OffsetQuestion
 from bus.client.values import ListedOffset
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
-from bus.point_in_time import Bound, bound_of
+from bus.tables.point_in_time import Bound, bound_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from bus.client.sender import Request
 from bus.client.wire_compression import WireCompression
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import encode_field, tag_of
-from bus.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
+from bus.records.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
 
 _PARTITIONS = tag_of(pb.ProduceRequest, "partitions")
 _ARROW = tag_of(pb.PartitionProduceData, "arrow")

@@ -27,7 +27,7 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.cluster_metadata.configs import KEPT_CONFIGS, ConfigOperation, alter_topic_configs, normalize_topic_configs
 from bus.cluster_metadata.names import check_not_internal, check_topic_name, collision_key
-from bus.config import PARTITIONS_MAX, BrokerConfig
+from bus.config.broker import PARTITIONS_MAX, BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, Step, TopicPartition
 

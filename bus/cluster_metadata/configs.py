@@ -15,8 +15,15 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
-from bus.config import CLEANUP_POLICIES, COMPRESSION_TYPES, DAY_MS, SEGMENT_BYTES_MIN, TIMESTAMP_TYPES, BrokerConfig
-from bus.config_keys import (
+from bus.config.broker import (
+    CLEANUP_POLICIES,
+    COMPRESSION_TYPES,
+    DAY_MS,
+    SEGMENT_BYTES_MIN,
+    TIMESTAMP_TYPES,
+    BrokerConfig,
+)
+from bus.config.keys import (
     LONG_MAX,
     AnyOf,
     Between,

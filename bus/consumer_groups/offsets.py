@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from bus.config_keys import INT_MAX, LONG_MAX
+from bus.config.keys import INT_MAX, LONG_MAX
 from bus.consumer_groups.group import Group, GroupState
 from bus.consumer_groups.membership import check_generation, check_member, rebalancing
 from bus.consumer_groups.records import OffsetCommitted, OffsetTombstone

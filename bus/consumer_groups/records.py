@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bus.config_keys import INT_MAX, LONG_MAX
+from bus.config.keys import INT_MAX, LONG_MAX
 from bus.consumer_groups.requests import Assignment
 from bus.model import TopicPartition
 from bus.ports import KeyedRow

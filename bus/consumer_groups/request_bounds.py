@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bus.config_keys import INT_MAX
+from bus.config.keys import INT_MAX
 from bus.consumer_groups.group import Group
 from bus.consumer_groups.requests import (
     Assignment,

@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 from pyarrow import csv
 
-from bus.log_schema import TIMESTAMP_TYPE
+from bus.records.log_schema import TIMESTAMP_TYPE
 
 
 class DataMissing(RuntimeError):

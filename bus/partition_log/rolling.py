@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from bus.config_keys import LONG_MAX
+from bus.config.keys import LONG_MAX
 from bus.ports import LogFile
 
 # A run of so many files is rolled. Each row is then rewritten once for every factor of as much.

@@ -44,8 +44,8 @@ from bus.cluster_metadata.producer_decisions import (
 )
 from bus.cluster_metadata.producer_ids import ProducerIdentity, check_producer
 from bus.cluster_metadata.view_decisions import CreateView, decide_create_view, decide_delete_view
-from bus.config import BrokerConfig, describe_broker_config
-from bus.config_keys import ConfigEntry
+from bus.config.broker import BrokerConfig, describe_broker_config
+from bus.config.keys import ConfigEntry
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, ProducerStamp, Step, TopicPartition

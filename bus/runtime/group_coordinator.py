@@ -13,7 +13,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.consumer_groups.administration import list_group
 from bus.consumer_groups.decisions import (
     check_heartbeat,

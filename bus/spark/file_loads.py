@@ -24,7 +24,7 @@ from bus.spark.sink.identities import TaskIdentity
 from bus.spark.sink.options import SinkOptions, parse_sink_options
 from bus.spark.sink.task import write_rows
 from bus.storage_delta.actions import Txn, decode_producers
-from bus.topic_tables import TopicTables
+from bus.tables.topics import TopicTables
 
 FILE_COLUMN = "file_producer"
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from bus.log_schema import LOG_COLUMNS
+from bus.records.log_schema import LOG_COLUMNS
 from bus.spark.jobs import JobFailed
 from bus.storage_delta.data_files import ROW_GROUP_BYTES
 

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from bus.config_keys import ConfigError
-from bus.epoch import epoch_ms
+from bus.config.keys import ConfigError
 from bus.errors import BusError, ErrorCode, StorageFault
 from bus.model import TopicPartition
+from bus.records.epoch import epoch_ms
 from bus.spark.jars import JarsMissing
 from bus.spark.sessions import SparkUnavailable, session
-from bus.topic_tables import TopicTables
+from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -28,7 +28,7 @@ from bus.storage_delta.log_replay import (
     version_file,
 )
 from bus.storage_delta.root import open_reader
-from bus.topic_tables import TopicTables
+from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

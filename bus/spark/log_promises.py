@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
-from bus.log_schema import STATS_COLUMNS
 from bus.model import SEQUENCE_MODULUS
+from bus.records.log_schema import STATS_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bus.errors import StorageFault
-from bus.log_schema import LOG_SCHEMA, STATS_COLUMNS
 from bus.model import TopicPartition
+from bus.records.log_schema import LOG_SCHEMA, STATS_COLUMNS
 from bus.storage_delta.actions import nullable_type
 from bus.storage_delta.inspection import open_data_file
 from bus.storage_delta.local_store import LocalStore

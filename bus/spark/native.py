@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from bus.point_in_time import Bound, bound_of, check_bound
 from bus.spark.topics import union_all, with_place
-from bus.topic_tables import TopicTables
+from bus.tables.point_in_time import Bound, bound_of, check_bound
+from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

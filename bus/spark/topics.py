@@ -19,11 +19,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bus.epoch import epoch_ms
-from bus.point_in_time import Bound, bound_of, check_bound
+from bus.records.epoch import epoch_ms
 from bus.spark.log_files import version_at
-from bus.table_snapshots import TableSnapshot
-from bus.topic_tables import TopicTables, check_root
+from bus.tables.point_in_time import Bound, bound_of, check_bound
+from bus.tables.snapshots import TableSnapshot
+from bus.tables.topics import TopicTables, check_root
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,8 +13,8 @@ from bus.json_views import JsonView
 from bus.json_views.select import SPARK, columns_of
 from bus.model import INTERNAL_TOPIC_PREFIX
 from bus.spark.topics import read_topic, with_text
-from bus.system_views import VIEW_NAMES, read_view
-from bus.topic_tables import TopicTables, check_root
+from bus.tables.system_views import VIEW_NAMES, read_view
+from bus.tables.topics import TopicTables, check_root
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,10 +1,10 @@
 """SQL over topics with the embedded engine, no broker and no Spark needed.
 
-Each topic is a view of its name, with the columns that bus/sql/views.py describes; beside them are the views of
-bus/system_views.py and those of JSON values that the cluster's metadata has, all of them also in the schema `bus`,
-since a topic of such a name comes first. Guards two promises: a statement sees the last committed version of each
-partition at the time of its `sql()` call, or the point in time that was asked for; and a bus root is only read, without
-a lock: read_only.py judges statements, engine.py locks the engine.
+Each topic is a view of its name, with the columns that bus/sql/views.py describes. Beside them are the views of
+bus/tables/system_views.py and those of JSON values that the cluster's metadata has. All of them are also in the schema
+`bus`, since a topic of such a name comes first. Guards two promises: a statement sees the last committed version of
+each partition at the time of its `sql()` call, or the point in time that was asked for; and a bus root is only read,
+without a lock: read_only.py judges statements, engine.py locks the engine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import pyarrow as pa
 from bus.errors import StorageFault
 from bus.json_views import JsonView
 from bus.json_views.select import DUCKDB, select_view
-from bus.point_in_time import Bound, bound_of, check_bound, check_names
 from bus.sql.damage import explain_damage, find_damage
 from bus.sql.engine import open_engine
 from bus.sql.interruption import run_interruptible
@@ -29,9 +28,10 @@ from bus.sql.read_only import NotReadOnly, check_reads_only
 from bus.sql.statement import AmbiguousName, quote_if_odd, quote_name, quote_offset, tokens, topics_named, views_named
 from bus.sql.values import python_values
 from bus.sql.views import create_view
-from bus.system_views import VIEW_NAMES, VIEW_SCHEMA, read_view
-from bus.table_snapshots import TableSnapshot, check_plain
-from bus.topic_tables import TopicTables
+from bus.tables.point_in_time import Bound, bound_of, check_bound, check_names
+from bus.tables.snapshots import TableSnapshot, check_plain
+from bus.tables.system_views import VIEW_NAMES, VIEW_SCHEMA, read_view
+from bus.tables.topics import TopicTables
 
 # What a view of a topic shows of each partition: the table, and below which offset.
 _Shown = tuple[list[TableSnapshot], list[int | None]]

@@ -20,9 +20,9 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from bus.log_schema import TIMESTAMP_TYPE
+from bus.records.log_schema import TIMESTAMP_TYPE
 from bus.sql.statement import quote_name, quote_text
-from bus.table_snapshots import TableSnapshot
+from bus.tables.snapshots import TableSnapshot
 
 _FOLDER = r"""regexp_extract(filename, '/([0-9]+)/[^/]*$', 1)::INTEGER"""
 

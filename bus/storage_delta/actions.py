@@ -28,9 +28,9 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
-from bus.log_schema import STATS_COLUMNS, delta_schema_string
 from bus.model import TopicPartition
 from bus.ports import ProducerProgress
+from bus.records.log_schema import STATS_COLUMNS, delta_schema_string
 from bus.storage_delta.producer_spans import NO_SPANS, check_spans, count_spans, spans_of_statistics
 from bus.storage_delta.tombstone_ages import check_ages
 

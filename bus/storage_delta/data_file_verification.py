@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bus.log_schema import STATS_COLUMNS, TIMESTAMP_TYPE, delta_schema_string
 from bus.model import TimestampType
+from bus.records.log_schema import STATS_COLUMNS, TIMESTAMP_TYPE, delta_schema_string
 from bus.storage_delta.inspection import open_data_file
 from bus.storage_delta.log_replay import AddedFile, Unreadable, bare_type, first_line
 from bus.storage_delta.producer_verification import PRODUCER_COLUMNS

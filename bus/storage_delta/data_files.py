@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bus.arrow_batches import complete_columns
-from bus.log_schema import TIMESTAMP_TYPE
 from bus.model import LogBatch
+from bus.records.arrow_batches import complete_columns
+from bus.records.log_schema import TIMESTAMP_TYPE
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.file_sums import FileSums, encode_sums, sum_of, sums_of_pieces
 from bus.storage_delta.producer_columns import (

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bus.arrow_batches import dense_sequences
 from bus.errors import RecordsDamaged
-from bus.log_schema import LOG_COLUMNS
 from bus.model import LogBatch, ProducerStamp, TimestampType
 from bus.ports import FoundOffset
+from bus.records.arrow_batches import dense_sequences
+from bus.records.log_schema import LOG_COLUMNS
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.batch_slices import find_in_batch, position_of, slice_batch
 from bus.storage_delta.file_sums import decode_sums

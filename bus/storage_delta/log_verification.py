@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from bus.log_schema import INTERNAL_VALUE_TYPES, LOG_SCHEMA, delta_schema_string
 from bus.model import TopicPartition
+from bus.records.log_schema import INTERNAL_VALUE_TYPES, LOG_SCHEMA, delta_schema_string
 from bus.storage_delta.log_replay import (
     COMPACTED_APP,
     HIGH_WATERMARK_APP,

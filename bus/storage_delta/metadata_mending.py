@@ -17,9 +17,9 @@ from bus.cluster_metadata.cluster_mending import Contradiction, FoundTopic, Mend
 from bus.cluster_metadata.cluster_records import encode_record
 from bus.cluster_metadata.cluster_snapshot import snapshot_of
 from bus.errors import StorageDamaged
-from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import Committed
+from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
 from bus.storage_delta.inspection import load_cluster, read_cluster_rows
 from bus.storage_delta.log_replay import (
     PRODUCER_APPS,

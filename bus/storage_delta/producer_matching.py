@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bus.arrow_batches import select_records, sequences_of
 from bus.model import SEQUENCE_MODULUS, RecordBatch
 from bus.ports import ProducerMatch, ProducerProgress
+from bus.records.arrow_batches import select_records, sequences_of
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.data_reader import DataReader, Statistics
 

@@ -25,8 +25,8 @@ from enum import Enum
 import pyarrow as pa
 
 from bus.errors import StorageDamaged, StorageFault
-from bus.log_schema import INTERNAL_VALUE_TYPES, log_schema
 from bus.model import TopicPartition
+from bus.records.log_schema import INTERNAL_VALUE_TYPES, log_schema
 from bus.storage_delta import checkpoints
 from bus.storage_delta.actions import (
     HIGH_WATERMARK_APP,

@@ -26,8 +26,8 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from bus.errors import RootInUse, RootNotUsable, StorageDamaged, StorageFault
-from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE, INTERNAL_VALUE_TYPES, log_schema
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, INTERNAL_VALUE_TYPES, log_schema
 from bus.storage_delta.actions import (
     LOG_FOLDER,
     MalformedCommit,

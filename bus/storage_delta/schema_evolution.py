@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from bus.errors import StorageDamaged, StorageFault
-from bus.log_schema import log_schema
 from bus.ports import Committed, Conflicted
+from bus.records.log_schema import log_schema
 from bus.storage_delta.actions import (
     ENGINE_INFO,
     LOG_FOLDER,

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from bus.errors import ErrorCode, Refused, StorageFault, VersionReplaced
-from bus.log_schema import LOG_SCHEMA, log_schema
 from bus.model import LogBatch, RecordBatch
 from bus.ports import (
     OFFSET_MAX,
@@ -38,6 +37,7 @@ from bus.ports import (
     Unknown,
     no_pace,
 )
+from bus.records.log_schema import LOG_SCHEMA, log_schema
 from bus.storage_delta import checkpoints
 from bus.storage_delta.actions import (
     LOG_FOLDER,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from bus.errors import RecordsDamaged, StorageDamaged
-from bus.log_schema import LOG_SCHEMA
+from bus.records.log_schema import LOG_SCHEMA
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.local_store import LocalStore

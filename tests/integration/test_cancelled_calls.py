@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bus.arrow_batches import encode_arrow
 from bus.cluster_metadata.cluster import ClusterState, replay_cluster
 from bus.cluster_metadata.cluster_decisions import CreatePartitions, CreateTopic, DeleteTopic
 from bus.errors import Refused, StorageFault
 from bus.grpc_api.server.produce_wire import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
+from bus.records.arrow_batches import encode_arrow
 from bus.runtime.blocking import BlockingCalls
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.memory_store import MemoryStore

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bus import Admin, Consumer, NewTopic, OffsetAndMetadata
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.verification import verify_partition

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from bus import Admin, Consumer, ConsumerRecord, NewTopic, Producer, TopicPartition
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 
 DOCS = Path(__file__).parents[2] / "docs"

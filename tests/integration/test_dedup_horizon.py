@@ -13,7 +13,7 @@ import pytest
 
 import bus.sql
 from bus import Admin, NewTopic
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from tests.support.broker_thread import running_broker

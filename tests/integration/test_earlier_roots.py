@@ -15,9 +15,9 @@ import bus.sql
 from bus.cluster_metadata.cluster import replay_cluster
 from bus.cluster_metadata.cluster_records import ProducerIdsAllocated, encode_record
 from bus.errors import StorageDamaged, StorageFault
-from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import Committed
+from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
 from bus.storage_delta.actions import REMOVED_FILES_STAY
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.read_cache import ReadCache

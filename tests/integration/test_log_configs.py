@@ -11,7 +11,7 @@ import pytest
 
 from bus import Admin, BusError, NewTopic, Producer, TopicPartition
 from bus.broker import Broker
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.ports import PartitionTable
 from tests.support.broker_thread import running_broker
 

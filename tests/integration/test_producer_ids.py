@@ -11,10 +11,10 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from bus.arrow_batches import encode_arrow
 from bus.broker import Broker
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.records.arrow_batches import encode_arrow
 from bus.storage_delta.root import open_storage
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_thread import running_broker

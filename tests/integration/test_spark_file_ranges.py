@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bus import Admin, NewTopic, Producer
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged
 from bus.model import TopicPartition
 from bus.ports import Committed

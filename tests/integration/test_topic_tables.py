@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-import bus.table_snapshots
+import bus.tables.snapshots
 from bus.cluster_metadata.cluster_records import TopicCreated, TopicDeleted
 from bus.errors import StorageDamaged, StorageFault
 from bus.ports import Committed
-from bus.table_snapshots import TableSnapshot, check_plain
-from bus.topic_tables import TopicTables
+from bus.tables.snapshots import TableSnapshot, check_plain
+from bus.tables.topics import TopicTables
 from tests.support.hand_written_root import HandWrittenRoot, HandWrittenTable
 from tests.support.log_root import COUNT, PARTITION, LogRoot
 from tests.support.stores import NOW_MS
@@ -83,7 +83,7 @@ def test_appends_are_followed_one_and_many(log: LogRoot, tables: TopicTables) ->
 
 def test_an_append_opens_no_table(log: LogRoot, tables: TopicTables, monkeypatch: pytest.MonkeyPatch) -> None:
     log.append(3)
-    monkeypatch.setattr(bus.table_snapshots, "DeltaTable", lambda *_, **__: pytest.fail("opened"))
+    monkeypatch.setattr(bus.tables.snapshots, "DeltaTable", lambda *_, **__: pytest.fail("opened"))
     assert tables.snapshot(PARTITION).first_offsets == tuple(range(0, 5 * COUNT, COUNT))
 
 
@@ -101,7 +101,7 @@ def test_a_table_that_is_far_behind_is_opened_afresh(
     log.append(130)
     opened = []
     with monkeypatch.context() as patch:
-        patch.setattr(bus.table_snapshots, "DeltaTable", lambda path, version: opened.append(path) or DeltaTable(path))
+        patch.setattr(bus.tables.snapshots, "DeltaTable", lambda path, version: opened.append(path) or DeltaTable(path))
         found = tables.snapshot(PARTITION)
     assert opened == [str(log.folder)]
     assert found == check(log, tables)

@@ -18,8 +18,8 @@ from bus.consumer_groups.group_rules import GroupRules
 from bus.errors import Refused
 from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
 from bus.model import CONSUMER_OFFSETS_TOPIC
+from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
 from bus.storage_delta.keyed_rows import DeltaKeyedRows
 from tests.support.group_rules_bench import GROUP_ID, GroupBench
 from tests.support.hostile_group_requests import PARTITIONS, TOPIC, group_requests

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from bus.spark import jobs
 from bus.spark.file_loads import FILE_COLUMN, producer_name, records_in_log, write_files
-from bus.topic_tables import TopicTables
+from bus.tables.topics import TopicTables
 from jobs.backfill import (
     FileLoad,
     Mapping,

@@ -14,14 +14,14 @@ from pyspark.sql import SparkSession
 
 from bus.cluster_metadata.configs import TopicConfig
 from bus.errors import BusError, ErrorCode
-from bus.log_schema import LOG_SCHEMA
 from bus.model import ProducerStamp, TopicPartition
 from bus.ports import SwapKind
+from bus.records.log_schema import LOG_SCHEMA
 from bus.spark.file_swaps import Leader
 from bus.spark.file_writer import staging
 from bus.spark.log_files import FILES_SCHEMA, PartitionFiles, load_files
 from bus.storage_delta.actions import nullable_type
-from bus.topic_tables import TopicTables
+from bus.tables.topics import TopicTables
 from jobs.compact_files import Settings, choose_runs, compact_partition, main, parse_arguments
 from tests.support.job_root import JobRoot
 

@@ -15,7 +15,7 @@ from bus.errors import BusError, ErrorCode
 from bus.ports import PreparedFiles
 from bus.spark.jobs import JobFailed
 from bus.spark.log_files import PartitionFiles, load_files
-from bus.topic_tables import TopicTables
+from bus.tables.topics import TopicTables
 from jobs.compact_keys import Settings, assign_files, compact_partition, last_of_keys, main, plan, rows_to_write
 from tests.support.job_root import NOW_MS, JobRoot, Row
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from bus import Admin, Consumer, NewTopic
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from tests.support.broker_thread import running_broker
 from tests.support.member_processes import wait_until

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import bus.sql
 from bus.model import TopicPartition
 from bus.spark import read_topic, register
-from bus.system_views import VIEW_NAMES
+from bus.tables.system_views import VIEW_NAMES
 from tests.support.hand_written_groups import NO_TOPIC_ID, HandWrittenGroups, member
 from tests.support.hand_written_root import HandWrittenRoot
 

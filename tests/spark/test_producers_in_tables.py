@@ -15,9 +15,9 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from bus.arrow_batches import check_records, complete_columns, sequences_of
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, RecordBatch, TimestampType, TopicPartition
 from bus.ports import Committed, ProducerProgress
+from bus.records.arrow_batches import check_records, complete_columns, sequences_of
 from bus.storage_delta.root import DeltaStorage, folder_of, open_storage
 from bus.storage_delta.table import DeltaPartitionTable
 

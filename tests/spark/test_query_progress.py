@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from bus import Admin, Consumer, NewTopic
 from bus.broker import Broker
 from bus.model import TopicPartition
-from bus.system_views import read_view
-from bus.topic_tables import TopicTables
+from bus.tables.system_views import read_view
+from bus.tables.topics import TopicTables
 from tests.support.spark_source import Stream, produce
 
 P0 = TopicPartition("orders", 0)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as sql
 
 from bus import Admin, NewTopic, Producer
 from bus.broker import Broker
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.model import TopicPartition
 from tests.support.broker_thread import running_broker
 from tests.support.hand_written_root import FIRST_TIMESTAMP_MS, HandWrittenRoot

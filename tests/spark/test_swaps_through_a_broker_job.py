@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from bus import Admin, Consumer, NewTopic, Producer
 from bus.model import TopicPartition
-from bus.topic_tables import TopicTables
+from bus.tables.topics import TopicTables
 from jobs import compact_files, compact_keys, verify_log
 from tests.support.broker_thread import running_broker
 

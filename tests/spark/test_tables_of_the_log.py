@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 import bus.sql
-from bus.arrow_batches import check_records
 from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated, encode_record
 from bus.model import LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed
+from bus.records.arrow_batches import check_records
 from bus.spark import read_topic
 from bus.storage_delta.root import open_storage
 from bus.storage_delta.table import DeltaPartitionTable

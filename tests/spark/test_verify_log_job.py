@@ -15,8 +15,8 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
-from bus.log_schema import LOG_SCHEMA
 from bus.model import ProducerStamp, TopicPartition
+from bus.records.log_schema import LOG_SCHEMA
 from bus.spark import log_promises as promises
 from bus.spark.log_rows import BREACH_SCHEMA, LOGS_SCHEMA, ROW_COLUMNS, live_files
 from bus.storage_delta.local_store import LocalStore

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bus.broker import Broker
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.ports import Clock, Storage
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from bus.broker import SystemClock
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.requests import StreamRegistry
 from bus.grpc_api.server.server import BusServicer
 from bus.model import BrokerEndpoint

@@ -19,10 +19,10 @@ from typing import Any
 import grpc
 import pyarrow as pa
 
-from bus.arrow_batches import decode_arrow, encode_arrow
 from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.records.arrow_batches import decode_arrow, encode_arrow
 from tests.support.fake_coordinator import FakeCoordinator
 
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bus.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
 from bus.model import CONSUMER_OFFSETS_TOPIC
+from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
 from tests.support.hand_written_root import FIRST_TIMESTAMP_MS, HandWrittenRoot
 
 NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"

@@ -19,7 +19,7 @@ from bus.cluster_metadata.cluster_records import (
     encode_record,
 )
 from bus.json_views import check_view
-from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE, delta_type, log_schema
+from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, delta_type, log_schema
 
 Row = tuple[bytes | None, bytes | None]
 FIRST_TIMESTAMP_MS = 1_700_000_000_000  # the record at offset n is n ms later

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from bus.arrow_batches import check_records
 from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicConfigChanged, TopicCreated, encode_record
 from bus.model import LogBatch, ProducerStamp, TimestampType, TopicPartition
 from bus.ports import Committed, PreparedFiles, ProducerProgress, SwapKind
+from bus.records.arrow_batches import check_records
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.root import open_storage
 from bus.storage_delta.table import DeltaPartitionTable

@@ -1,9 +1,9 @@
 """Finds what holds an event loop: each callback that takes more processor time than it should, and where it was.
 
 Processor time of the loop's own thread is counted, so that a busy machine, which takes the processor away, causes no
-finding. The garbage collector's time is not: it grows with the objects of the whole process, which in a test session
-are those of all tests before. A sampler looks at the thread's stack meanwhile, so that a finding names the code and not
-only the callback.
+finding. The garbage collector's time is left out: it grows with the objects of the whole process, which in a test
+session are those of all tests before. A sampler looks at the thread's stack meanwhile, so that a finding names the code
+and not only the callback.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from bus.log_schema import TIMESTAMP_TYPE
 from bus.model import LogBatch, TimestampType
+from bus.records.log_schema import TIMESTAMP_TYPE
 from bus.storage_delta.local_store import FileSystem
 from bus.storage_delta.store import Data, ObjectStore
 

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bus.arrow_batches import MalformedRecords
 from bus.grpc_api.server.requests import TakesLong
+from bus.records.arrow_batches import MalformedRecords
 
 # Every batch costs some time, however small: a payload is meant to be one.
 BATCHES_MAX = 1024

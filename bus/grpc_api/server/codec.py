@@ -6,13 +6,6 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from bus.arrow_batches import (
-    MalformedRecords,
-    MistimedRecords,
-    check_records,
-    decode_records,
-    records_from_rows,
-)
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.arrow_claims import Allowance, PayloadTooLarge, check_claims
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -21,6 +14,13 @@ from bus.model import (
     TIMESTAMP_STORED_MS_MAX,
     TIMESTAMP_STORED_MS_MIN,
     RecordBatch,
+)
+from bus.records.arrow_batches import (
+    MalformedRecords,
+    MistimedRecords,
+    check_records,
+    decode_records,
+    records_from_rows,
 )
 
 

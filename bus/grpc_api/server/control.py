@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from bus.cluster_metadata.cluster import Topic
 from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
 from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
-from bus.config_keys import ConfigEntry
+from bus.config.keys import ConfigEntry
 from bus.errors import ErrorCode, Refused, StorageFault, show_names
 from bus.grpc_api.server.requests import InvalidArgument
 from bus.grpc_api.v1 import bus_pb2 as pb

@@ -14,13 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from bus.arrow_batches import complete_columns, concat_columns, encode_arrow_buffer
 from bus.errors import ErrorCode, Refused, show_names
 from bus.grpc_api.server.typed_values import value_bytes
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import encode_field, tag_of
-from bus.log_schema import LOG_COLUMNS
 from bus.model import LogBatch, sequence_after
+from bus.records.arrow_batches import complete_columns, concat_columns, encode_arrow_buffer
+from bus.records.log_schema import LOG_COLUMNS
 
 DEFAULT_FETCH_COLUMNS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch")
 

@@ -10,11 +10,11 @@ import zlib
 
 import pyarrow as pa
 
-from bus.arrow_batches import MalformedRecords
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.arrow_claims import Allowance, PayloadTooLarge
 from bus.grpc_api.server.produce_wire import Payload
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.records.arrow_batches import MalformedRecords
 
 _GZIP_WRAPPER = 16 + zlib.MAX_WBITS  # zlib's way to say: a gzip header, and a check sum behind
 _SNAPPY = pa.Codec("snappy")

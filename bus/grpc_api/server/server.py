@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.control import ControlHandler
 from bus.grpc_api.server.fetch import FetchHandler
 from bus.grpc_api.server.group_sessions import GroupSessionHandler

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from bus.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
+from bus.records.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
 from bus.spark.sink.options import SinkOptions
 from bus.spark.source.options import OptionError
 

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from bus.cluster_metadata.cluster import Topic
 from bus.errors import BusError, ErrorCode
-from bus.log_schema import INTERNAL_VALUE_TYPES, log_schema
 from bus.model import TopicPartition
+from bus.records.log_schema import INTERNAL_VALUE_TYPES, log_schema
 from bus.spark.source.access import Bounds, FileRange, InputRange, TopicFacts
 from bus.spark.source.options import Location
 from bus.spark.source.planning import OffsetRange
@@ -23,7 +23,7 @@ from bus.storage_delta.partition_reader import TableView
 from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.root import folder_of, open_reader
 from bus.storage_delta.schema_evolution import find_value_type
-from bus.topic_tables import TopicTables
+from bus.tables.topics import TopicTables
 
 
 class StorageAccess:
@@ -67,7 +67,7 @@ class StorageAccess:
         }
 
     def committed(self, group_id: str) -> Mapping[TopicPartition, int]:
-        from bus.group_views import group_offsets
+        from bus.tables.group_views import group_offsets
 
         table = group_offsets(self._tables)
         table = table.filter(pc.and_not(pc.equal(table.column("group_id"), group_id), table.column("is_stale")))

@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from bus.arrow_batches import complete_columns
 from bus.cli.main import cli
 from bus.errors import StorageDamaged, StorageFault
 from bus.ports import Committed, ProducerProgress
+from bus.records.arrow_batches import complete_columns
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.repair import repair_partition
 from bus.storage_delta.root import open_storage

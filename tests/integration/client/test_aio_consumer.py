@@ -11,7 +11,7 @@ import pytest
 
 from bus import BusError, ErrorCode, TopicPartition
 from bus.aio import Consumer
-from bus.arrow_batches import encode_arrow
+from bus.records.arrow_batches import encode_arrow
 from tests.support.fake_broker import FakeBroker
 
 WAIT_S = 20

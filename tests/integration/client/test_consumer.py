@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from bus import BusError, Consumer, ConsumerRecord, ErrorCode, TopicPartition
-from bus.arrow_batches import encode_arrow
 from bus.client.deserialization import RecordDeserializationError
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.log_schema import HEADERS_TYPE
+from bus.records.arrow_batches import encode_arrow
+from bus.records.log_schema import HEADERS_TYPE
 from tests.support.broker_process import free_port
 from tests.support.fake_broker import Answer, BreakStream, Cluster, FakeBroker, Refuse
 

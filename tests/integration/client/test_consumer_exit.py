@@ -13,7 +13,7 @@ import pytest
 
 from bus import Consumer, ConsumerRecord, TopicPartition
 from bus.aio import Consumer as AsyncConsumer
-from bus.arrow_batches import encode_arrow
+from bus.records.arrow_batches import encode_arrow
 from tests.support.fake_broker import FakeBroker
 
 GROUP: dict[str, Any] = {

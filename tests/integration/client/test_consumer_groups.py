@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from bus import BusError, Consumer, ConsumerRecord, ErrorCode, OffsetAndMetadata, TopicPartition
-from bus.arrow_batches import encode_arrow
 from bus.client.deserialization import RecordDeserializationError
+from bus.records.arrow_batches import encode_arrow
 from tests.support.fake_broker import FakeBroker
 
 QUICK: dict[str, Any] = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 10}

@@ -18,7 +18,7 @@ import pytest
 
 from bus import BusError, Consumer, ErrorCode, TopicPartition
 from bus.aio import Consumer as AsyncConsumer
-from bus.arrow_batches import encode_arrow
+from bus.records.arrow_batches import encode_arrow
 from tests.support.broker_process import free_port
 from tests.support.fake_broker import Cluster, FakeBroker
 

@@ -15,7 +15,7 @@ from bus.client.processing.dead_letters import DeadLetters
 from bus.client.processing.offset_tracker import OffsetTracker
 from bus.client.processing.settings import parse_settings
 from bus.client.processing.work import Work
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.model import TimestampType
 from tests.support.broker_thread import running_broker
 

@@ -18,7 +18,7 @@ import bus
 from bus import Admin, BusError, Consumer, ConsumerRecord, NewTopic, Producer, RecordFailed, TopicPartition
 from bus.client import listeners
 from bus.client.deserialization import RecordDeserializationError
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 
 GROUP: dict[str, Any] = {"group_id": "billing", "auto_offset_reset": "earliest"}

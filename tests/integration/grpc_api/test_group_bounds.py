@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 import bus.sql
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.consumer_groups.placement import Placement, coordinator_partition
 from bus.consumer_groups.records import GroupStored, StoredMember, encode_record
 from bus.consumer_groups.requests import Assignment

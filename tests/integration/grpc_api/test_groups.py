@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from bus.broker import Broker
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from tests.support.broker_process import BrokerProcess

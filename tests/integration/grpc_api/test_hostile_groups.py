@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import bus.sql
 from bus import Admin
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from tests.support.broker_thread import running_broker

@@ -8,12 +8,12 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from bus.arrow_batches import encode_arrow
 from bus.broker import Broker
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.request_limits import ITEMS_MAX
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.records.arrow_batches import encode_arrow
 from tests.support.broker_thread import running_broker
 from tests.support.loop_watch import LoopWatch, watched_loops
 

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from bus import Admin, BusError, Consumer, ErrorCode, NewTopic, Producer, TopicPartition
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.storage_delta.local_store import LocalStore

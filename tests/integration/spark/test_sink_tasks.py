@@ -15,7 +15,7 @@ import pytest
 
 import bus.sql
 from bus import Admin, BusError, ErrorCode, NewTopic
-from bus.arrow_batches import decode_arrow
+from bus.records.arrow_batches import decode_arrow
 from bus.spark.sink import connections, stamped_writer, task
 from bus.spark.sink.columns import SinkColumns
 from bus.spark.sink.identities import task_identity

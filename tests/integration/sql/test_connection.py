@@ -13,8 +13,8 @@ import pytest
 import bus.sql
 from bus.cluster_metadata.cluster_records import TopicDeleted
 from bus.errors import RootNotUsable
-from bus.log_schema import log_schema
 from bus.model import TopicPartition
+from bus.records.log_schema import log_schema
 from bus.sql import SqlError
 from tests.support.hand_written_root import FIRST_TIMESTAMP_MS, HandWrittenRoot
 

@@ -10,7 +10,7 @@ import pytest
 import bus.sql
 from bus.cluster_metadata.cluster_records import TopicConfigChanged, TopicDeleted
 from bus.sql import SqlError
-from bus.system_views import VIEW_NAMES
+from bus.tables.system_views import VIEW_NAMES
 from tests.support.hand_written_groups import NO_TOPIC_ID, HandWrittenGroups, member
 from tests.support.hand_written_root import FIRST_TIMESTAMP_MS, HandWrittenRoot
 

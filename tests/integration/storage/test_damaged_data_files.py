@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bus.errors import RecordsDamaged
-from bus.log_schema import LOG_SCHEMA
+from bus.records.log_schema import LOG_SCHEMA
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.read_cache import ReadCache

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bus.errors import StorageDamaged
-from bus.log_schema import log_schema
 from bus.ports import Committed
+from bus.records.log_schema import log_schema
 from bus.storage_delta.following_reader import FollowingReader
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.partition_reader import TableView

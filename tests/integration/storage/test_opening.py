@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bus.arrow_batches import complete_columns
 from bus.errors import StorageDamaged
 from bus.model import TopicPartition
 from bus.ports import ProducerProgress
+from bus.records.arrow_batches import complete_columns
 from bus.storage_delta.actions import checkpoint_name, version_name
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.root import (

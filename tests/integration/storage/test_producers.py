@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
-from bus.arrow_batches import check_records, complete_columns, sequences_of
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, RecordBatch, TimestampType, TopicPartition
 from bus.ports import Committed, ProducerMatch, ProducerProgress
+from bus.records.arrow_batches import check_records, complete_columns, sequences_of
 from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import DeltaStorage, folder_of, open_storage, open_storage_on

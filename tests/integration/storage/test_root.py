@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bus.errors import RootInUse, RootNotUsable, StorageDamaged
-from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
 from bus.storage_delta.root import memory_storage, open_partition_readonly, open_reader, open_storage
 from bus.storage_delta.typed_log import replay_values
 from tests.support.stores import NOW_MS, log_batch

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 import bus.storage_delta.root as root_module
-from bus.log_schema import CONSUMER_OFFSETS_VALUE_TYPE, INTERNAL_VALUE_TYPES
 from bus.model import CONSUMER_OFFSETS_TOPIC, LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed, KeyedRow, PartitionTable
+from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE, INTERNAL_VALUE_TYPES
 from bus.storage_delta.keyed_rows import DeltaKeyedRows
 from bus.storage_delta.root import open_reader, open_storage
 from tests.support.stores import log_batch

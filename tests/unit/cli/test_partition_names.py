@@ -6,7 +6,7 @@ import pytest
 from bus.cli.group_scopes import parse_scope
 from bus.cli.log_targets import Target
 from bus.cli.partition_names import parse_partitions, parse_topics
-from bus.point_in_time import parse_bound
+from bus.tables.point_in_time import parse_bound
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from bus.arrow_batches import encode_arrow
 from bus.client.assigned_partition import AssignedPartition
 from bus.client.fetched import POLL_SCHEMA, PollTables, records_of
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.log_schema import HEADERS_TYPE, LOG_COLUMNS
 from bus.model import TimestampType, TopicPartition
+from bus.records.arrow_batches import encode_arrow
+from bus.records.log_schema import HEADERS_TYPE, LOG_COLUMNS
 
 HERE = TopicPartition("t", 2)
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.arrow_batches import decode_arrow, decode_records
 from bus.client.configs import ProducerConfig, parse_config
 from bus.client.produce_batch import RecordBatchBuilder, RowChunk
 from bus.client.produce_future import BatchFuture, RunChunk
@@ -17,6 +16,7 @@ from bus.client.sender import Request
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import encode_varint
 from bus.model import ProducerStamp
+from bus.records.arrow_batches import decode_arrow, decode_records
 
 Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None, int]  # key, value, headers, time
 

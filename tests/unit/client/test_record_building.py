@@ -5,8 +5,8 @@ import pytest
 
 from bus.client.deserialization import Deserializers, RecordDeserializationError
 from bus.client.record_building import RecordBuilder
-from bus.log_schema import HEADERS_TYPE, LOG_SCHEMA
 from bus.model import TopicPartition
+from bus.records.log_schema import HEADERS_TYPE, LOG_SCHEMA
 
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
 

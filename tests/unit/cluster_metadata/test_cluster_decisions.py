@@ -42,7 +42,7 @@ from bus.cluster_metadata.configs import (
     describe_topic_configs,
     resolve_topic_config,
 )
-from bus.config import PARTITIONS_MAX
+from bus.config.broker import PARTITIONS_MAX
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint
 

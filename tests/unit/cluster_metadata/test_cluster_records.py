@@ -32,7 +32,7 @@ from bus.cluster_metadata.cluster_records import (
     decode_record,
     encode_record,
 )
-from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE
+from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
 
 # Written out, not computed: these rows lie in logs, so a change here breaks every root there is.
 ROWS: list[tuple[ClusterRecord, dict[str, Any]]] = [

@@ -16,8 +16,8 @@ from bus.cluster_metadata.configs import (
     normalize_topic_configs,
     resolve_topic_config,
 )
-from bus.config import BrokerConfig
-from bus.config_keys import NO_EFFECT_YET, ConfigError, field_name
+from bus.config.broker import BrokerConfig
+from bus.config.keys import NO_EFFECT_YET, ConfigError, field_name
 from bus.errors import ErrorCode, Refused
 from bus.model import TimestampType
 

@@ -18,9 +18,9 @@ from bus.consumer_groups.records import (
     encode_record,
 )
 from bus.consumer_groups.requests import Assignment
-from bus.log_schema import CONSUMER_OFFSETS_VALUE_TYPE, GROUP_MEMBER_TYPE
 from bus.model import TopicPartition
 from bus.ports import KeyedRow
+from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE, GROUP_MEMBER_TYPE
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
 PARTITIONS = st.builds(TopicPartition, TEXTS, st.integers(0, 2**31 - 1))

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.arrow_batches import decode_arrow, encode_arrow
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.arrow_claims import Allowance
 from bus.grpc_api.server.codec import decode_produce
@@ -19,8 +18,9 @@ from bus.grpc_api.server.fetch_encoding import (
 )
 from bus.grpc_api.server.requests import TakesLong
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.log_schema import TIMESTAMP_TYPE
 from bus.model import LogBatch, TimestampType
+from bus.records.arrow_batches import decode_arrow, encode_arrow
+from bus.records.log_schema import TIMESTAMP_TYPE
 
 NOW_MS = 1_700_000_000_123
 BYTES_MAX = 1_000_000

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from bus.arrow_batches import decode_arrow
 from bus.client.fetched import FetchedBatch, open_batch
 from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, encode_batches
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.log_schema import LOG_COLUMNS, LOG_SCHEMA
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TopicPartition
+from bus.records.arrow_batches import decode_arrow
+from bus.records.log_schema import LOG_COLUMNS, LOG_SCHEMA
 from bus.storage_delta.data_files import encode_data_file
 from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.memory_store import MemoryStore

@@ -7,12 +7,12 @@ import dataclasses
 import pyarrow as pa
 import pytest
 
-from bus.arrow_batches import check_records
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.record_faults import FAULTS_MAX, find_faults, record_sizes
-from bus.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
 from bus.model import RecordBatch, TimestampType
 from bus.partition_log.appends import AppendRules
+from bus.records.arrow_batches import check_records
+from bus.records.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
 
 NOW_MS = 1_700_000_000_000
 RULES = AppendRules(

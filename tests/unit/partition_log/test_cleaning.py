@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bus.config_keys import LONG_MAX
+from bus.config.keys import LONG_MAX
 from bus.partition_log.cleaning import (
     BYTES_MIN,
     FILES_MAX,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.consumer_groups import requests as rq
 from bus.errors import ErrorCode, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from bus.log_schema import CLUSTER_METADATA_VALUE_TYPE, LOG_SCHEMA, log_schema
 from bus.model import TopicPartition
 from bus.ports import ProducerProgress
+from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, LOG_SCHEMA, log_schema
 from bus.storage_delta.actions import (
     LiveFile,
     MalformedCommit,

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from bus.arrow_batches import complete_columns
 from bus.errors import StorageDamaged
-from bus.log_schema import HEADERS_TYPE, LOG_SCHEMA
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TimestampType
+from bus.records.arrow_batches import complete_columns
+from bus.records.log_schema import HEADERS_TYPE, LOG_SCHEMA
 from bus.storage_delta.batch_slices import count_within, position_of, slice_batch
 from bus.storage_delta.data_files import EncodedFile, encode_data_file, merge_batches
 from bus.storage_delta.data_reader import DataReader

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bus.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
 from bus.model import CONSUMER_OFFSETS_TOPIC, LogBatch, RecordBatch, TimestampType
 from bus.ports import KeyedRow
+from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
 from bus.storage_delta.keyed_rows import DeltaKeyedRows
 
 ROWS = DeltaKeyedRows(CONSUMER_OFFSETS_TOPIC, CONSUMER_OFFSETS_VALUE_TYPE)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.errors import StorageDamaged
-from bus.log_schema import TIMESTAMP_TYPE
+from bus.records.log_schema import TIMESTAMP_TYPE
 from bus.storage_delta import row_statistics
 from bus.storage_delta.producer_spans import decode_spans
 from bus.storage_delta.row_statistics import RowStatistics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bus.cluster_metadata.configs import TopicConfig
-from bus.config import BrokerConfig
+from bus.config.broker import BrokerConfig
 from bus.model import CONSUMER_OFFSETS_TOPIC
 from bus.partition_log.cleaning import CompactionRules
 from bus.partition_log.maintenance import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, VersionRules

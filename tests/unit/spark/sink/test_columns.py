@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from bus.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
+from bus.records.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
 from bus.spark.sink.columns import RowRefused, SinkColumns, sink_columns
 from bus.spark.sink.options import SinkOptions, parse_sink_options
 from bus.spark.source.options import OptionError

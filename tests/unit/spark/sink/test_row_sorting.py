@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bus.log_schema import HEADERS_TYPE
+from bus.records.log_schema import HEADERS_TYPE
 from bus.spark.sink.row_sorting import RowSorter
 
 Row = tuple[int, bytes | None, bytes, object]  # target, key, value, headers

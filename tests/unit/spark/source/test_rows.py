@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DoubleType, IntegerType, LongType, StringType, StructField, StructType
 
-from bus.log_schema import log_schema
 from bus.model import TopicPartition
+from bus.records.log_schema import log_schema
 from bus.spark.source.options import OptionError
 from bus.spark.source.rows import (
     BATCH_ROWS_MAX,

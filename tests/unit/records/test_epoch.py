@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.cli.positions import parse_timestamp_ms
-from bus.epoch import epoch_ms
 from bus.model import TIMESTAMP_MS_MAX
+from bus.records.epoch import epoch_ms
 
 
 @given(st.integers(0, TIMESTAMP_MS_MAX), st.integers(0, 999))

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-from bus import group_views, log_views, topic_views
 from bus.json_views.view import SYSTEM_VIEW_NAMES
-from bus.topic_tables import TopicTables
+from bus.tables import group_views, log_views, topic_views
+from bus.tables.topics import TopicTables
 
 _VIEWS: Mapping[str, Callable[[TopicTables], pa.Table]] = {
     "groups": group_views.groups,

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bus.errors import show_names
-from bus.log_schema import HEADERS_TYPE, LOG_COLUMNS, LOG_SCHEMA, TIMESTAMP_TYPE, log_schema
 from bus.model import (
     SEQUENCE_MODULUS,
     TIMESTAMP_MS_MAX,
@@ -27,6 +26,7 @@ from bus.model import (
     LogBatch,
     RecordBatch,
 )
+from bus.records.log_schema import HEADERS_TYPE, LOG_COLUMNS, LOG_SCHEMA, TIMESTAMP_TYPE, log_schema
 
 _IPC_OPTIONS = {
     codec: pa.ipc.IpcWriteOptions(compression=codec if codec != "none" else None) for codec in ("none", "lz4", "zstd")

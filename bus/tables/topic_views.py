@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from bus.errors import StorageFault
 from bus.model import INTERNAL_TOPIC_PREFIX, TopicPartition
-from bus.topic_tables import TopicTables
+from bus.tables.topics import TopicTables
 
 TOPICS = pa.schema(
     [

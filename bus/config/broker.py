@@ -14,7 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from bus.config_keys import (
+from bus.config.kafka_keys import reason_of_absence
+from bus.config.keys import (
     INT_MAX,
     LONG_MAX,
     AnyOf,
@@ -31,7 +32,6 @@ from bus.config_keys import (
     field_name,
     unknown_key_message,
 )
-from bus.kafka_broker_keys import reason_of_absence
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.arrow_batches import (
+from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TimestampType
+from bus.records.arrow_batches import (
     MalformedRecords,
     MistimedRecords,
     check_records,
@@ -21,8 +22,14 @@ from bus.arrow_batches import (
     select_records,
     sequences_of,
 )
-from bus.log_schema import HEADERS_TYPE, LOG_COLUMNS, LOG_SCHEMA, TIMESTAMP_TYPE, delta_schema_string, log_schema
-from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TimestampType
+from bus.records.log_schema import (
+    HEADERS_TYPE,
+    LOG_COLUMNS,
+    LOG_SCHEMA,
+    TIMESTAMP_TYPE,
+    delta_schema_string,
+    log_schema,
+)
 
 NOW_MS = 1_700_000_000_123
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from bus.model import TopicPartition
 from bus.storage_delta.table_history import FilesSummary, VersionSummary, read_history
-from bus.topic_tables import TopicTables
-from bus.view_tables import TIME_TYPE
+from bus.tables.topics import TopicTables
+from bus.tables.views import TIME_TYPE
 
 _COMMON = [
     ("topic", pa.string()),

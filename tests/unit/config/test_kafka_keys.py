@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from bus import kafka_broker_keys
-from bus.config import BROKER_CONFIGS, load_broker_config
-from bus.config_keys import ConfigError
-from bus.kafka_broker_keys import reason_of_absence
+from bus.config import kafka_keys
+from bus.config.broker import BROKER_CONFIGS, load_broker_config
+from bus.config.kafka_keys import reason_of_absence
+from bus.config.keys import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_a_key_that_is_not_there_is_refused_with_the_reason_or_the_nearest(name:
 
 
 def test_no_key_that_is_there_has_a_reason_to_be_absent() -> None:
-    reasons = kafka_broker_keys._REASONS
+    reasons = kafka_keys._REASONS
     assert not reasons.keys() & BROKER_CONFIGS.keys()
 
 

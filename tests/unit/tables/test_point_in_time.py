@@ -1,7 +1,7 @@
 import pytest
 
 from bus.model import TopicPartition
-from bus.point_in_time import bound_of, check_bound, parse_bound
+from bus.tables.point_in_time import bound_of, check_bound, parse_bound
 
 
 def test_a_partition_of_its_own_counts_before_its_topic() -> None:

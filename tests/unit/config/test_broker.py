@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.config import (
+from bus.config.broker import (
     BROKER_CONFIGS,
     Address,
     BrokerConfig,
@@ -15,14 +15,14 @@ from bus.config import (
     load_broker_config,
     parse_address,
 )
-from bus.config_keys import NO_EFFECT_YET, AnyOf, Between, ConfigError, ConfigKey, ConfigType, ConfigValue, OneOf
+from bus.config.keys import NO_EFFECT_YET, AnyOf, Between, ConfigError, ConfigKey, ConfigType, ConfigValue, OneOf
 
 try:
     import tomllib
 except ModuleNotFoundError:
     import tomli as tomllib
 
-CONF = Path(__file__).parents[2] / "conf"
+CONF = Path(__file__).parents[3] / "conf"
 
 RATE = ConfigKey("rate", ConfigType.DOUBLE, 1.0, "How often.")
 COUNT = ConfigKey("count", ConfigType.INT, 1, "How many.", Between(0))

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bus.errors import StorageFault
-from bus.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
 from bus.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
 from bus.storage_delta.table_files import TableFiles
-from bus.table_snapshots import check_plain
-from bus.topic_tables import TopicTables
-from bus.view_tables import TIME_TYPE, time_of, view_table
+from bus.tables.snapshots import check_plain
+from bus.tables.topics import TopicTables
+from bus.tables.views import TIME_TYPE, time_of, view_table
 
 _PLACE = pa.struct([pa.field("topic", pa.string()), pa.field("partition", pa.int32())])
 

@@ -25,7 +25,7 @@ from bus.storage_delta.actions import LOG_FOLDER, version_name
 from bus.storage_delta.root import FORMAT_VERSION, MARKER, open_reader
 from bus.storage_delta.store import ObjectStore
 from bus.storage_delta.table_files import TableFiles
-from bus.table_snapshots import FollowedTable, TableSnapshot, check_plain, open_snapshot
+from bus.tables.snapshots import FollowedTable, TableSnapshot, check_plain, open_snapshot
 
 _METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 
