@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import select
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 READY_TIMEOUT_S = 60
+_PORTS_PER_PROCESS = 2_000
+
+
+def _candidate_ports() -> itertools.cycle[int]:
+    """Below the ports that the system gives to outgoing connections; a range for each process of pytest-xdist."""
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 6
+    ports = range(20_000 + process * _PORTS_PER_PROCESS, 20_000 + (process + 1) * _PORTS_PER_PROCESS)
+    start = random.SystemRandom().randrange(_PORTS_PER_PROCESS)
+    return itertools.cycle([*ports[start:], *ports[:start]])
+
+
+_candidates = _candidate_ports()
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback port on which nothing listens, and that no other test nor outgoing connection will take."""
+    for port in itertools.islice(_candidates, _PORTS_PER_PROCESS):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError(f"expected a free port among {_PORTS_PER_PROCESS}, found none")
 
 
 class BrokerProcess:
