@@ -3,13 +3,17 @@
 Hypothesis takes an example that took long, or that was long in the making, for a fault of the test. Its examples follow
 from the test's code, so that a run of the tests has the same outcome as the one before; `--hypothesis-profile=explore`
 draws others, and more. Each test has a timeout of its own. A shell that starts the tests in the background has them,
-and the programs that they start, ignore Ctrl-C, which some of these are tested for.
+and the programs that they start, ignore Ctrl-C, which some of these are tested for. A test writes below its tmp_path
+only: a file that a run leaves in the checkout fails the run.
 """
 
 from __future__ import annotations
 
 import signal
+import subprocess
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("any-machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -18,3 +22,35 @@ settings.load_profile("any-machine")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_files_before = pytest.StashKey[set[str]]()
+
+
+def _untracked_files(checkout: Path) -> set[str]:
+    """None outside of a checkout of git, and where git ignores them."""
+    command = ["git", "ls-files", "--others", "--exclude-standard"]
+    try:
+        return set(
+            subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False).stdout.splitlines()
+        )
+    except FileNotFoundError:
+        return set()
+
+
+def _is_process_of_xdist(session: pytest.Session) -> bool:
+    return hasattr(session.config, "workerinput")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not _is_process_of_xdist(session):
+        session.stash[_files_before] = _untracked_files(session.config.rootpath)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _is_process_of_xdist(session):
+        return
+    left = _untracked_files(session.config.rootpath) - session.stash[_files_before]
+    if left:
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+        print(f"\nexpected no new file in the checkout after the tests, found: {', '.join(sorted(left))}")
