@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PROTO := bus/grpc_api/v1/bus.proto
+PROCESSES ?= 2
 
 .PHONY: help setup demo check test bench bench-peers proto clean
 help:  ## what there is
@@ -18,10 +19,10 @@ check: setup  ## ruff, mypy, import contracts, unit tests: under a minute
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -q tests/unit tests/transcripts tests/properties tests/contract
+	$(BIN)/pytest -q -n $(PROCESSES) tests/unit tests/transcripts tests/properties tests/contract
 
-test: check  ## everything
-	$(BIN)/pytest tests/simulation tests/integration tests/end_to_end tests/spark
+test: check  ## everything; PROCESSES=4 runs the tests in four processes instead of two
+	$(BIN)/pytest -n $(PROCESSES) --dist loadfile tests/spark tests/end_to_end tests/simulation tests/integration
 
 bench: setup  ## figures and pictures, into benchmarks/results
 	$(BIN)/python -m benchmarks.run

@@ -5,6 +5,9 @@ from the test's code, so that a run of the tests has the same outcome as the one
 draws others, and more. Each test has a timeout of its own. A shell that starts the tests in the background has them,
 and the programs that they start, ignore Ctrl-C, which some of these are tested for. A test writes below its tmp_path
 only: a file that a run leaves in the checkout fails the run.
+
+In several processes (`pytest -n 2 --dist loadfile`) each file is run by one of them, and one runs all that needs Spark:
+a session takes seconds to start and a gigabyte of memory.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 settings.register_profile("any-machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", settings.get_profile("any-machine"), derandomize=False, max_examples=1_000)
@@ -54,3 +58,21 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if left:
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         print(f"\nexpected no new file in the checkout after the tests, found: {', '.join(sorted(left))}")
+
+
+_OF_SPARK = ("tests/spark/", "tests/end_to_end/test_spark_exactly_once.py")
+
+
+class _SparkInOneProcess(LoadFileScheduling):
+    """Hands out files in the order of the command line, the tests of Spark as if they were one file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "spark" if file.startswith(_OF_SPARK) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    if config.getoption("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False
+    return _SparkInOneProcess(config, log)
