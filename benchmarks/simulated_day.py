@@ -34,9 +34,9 @@ from bus.runtime.partitions.partition import Appended, Partition
 from bus.runtime.partitions.partition_settings import settings_of
 from bus.runtime.partitions.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope
-from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.root import open_reader, open_storage_on
-from bus.storage_delta.store import Data
+from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.stores.store import Data
 from bus.storage_delta.table import DeltaPartitionTable
 
 PARTS = 24  # of the run, as a day has hours

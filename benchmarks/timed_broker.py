@@ -61,7 +61,8 @@ def _serve(arguments: list[str], output: Path) -> None:
 def _put_clocks(seams: Seams) -> None:
     from bus.grpc_api.server import produce, produce_decoding
     from bus.runtime.partitions import partition
-    from bus.storage_delta import local_store, table
+    from bus.storage_delta import table
+    from bus.storage_delta.stores.local import LocalStore
 
     stream = produce.ProduceHandler.stream
 
@@ -75,7 +76,7 @@ def _put_clocks(seams: Seams) -> None:
     seams.around(partition.Partition, "_succeed", begins="commit ends")
     seams.around(table.DeltaPartitionTable, "append", begins="append begins")
     seams.around(table, "encode_data_file", ends="encoded")
-    seams.around(local_store.LocalStore, "write_unique", ends="data file synced")
+    seams.around(LocalStore, "write_unique", ends="data file synced")
     seams.around(table, "commit_version", ends="version synced")
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from bus.storage_delta.log_replay import AddedFile
-    from bus.storage_delta.store import ObjectStore
+    from bus.storage_delta.stores.store import ObjectStore
 
 
 @click.command(

@@ -21,7 +21,7 @@ from bus.cli.output import Column, write_listing
 
 if TYPE_CHECKING:
     from bus.storage_delta.repair_report import RepairReport
-    from bus.storage_delta.store import ObjectStore
+    from bus.storage_delta.stores.store import ObjectStore
 
 _COLUMNS = (
     Column("topic"),

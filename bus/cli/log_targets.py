@@ -13,7 +13,7 @@ from bus.cli.partition_names import parse_partitions
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
-    from bus.storage_delta.store import ObjectStore
+    from bus.storage_delta.stores.store import ObjectStore
 
 
 class Target:
@@ -35,7 +35,7 @@ def target_argument(*, is_required: bool = True) -> Callable[[Any], Any]:
 
 def open_store(root: str) -> ObjectStore:
     """The root as a store to read. Raises `RootNotUsable`."""
-    from bus.storage_delta.local_store import LocalStore
+    from bus.storage_delta.stores.local import LocalStore
     from bus.tables.topics import check_root
 
     return LocalStore(str(check_root(root)))

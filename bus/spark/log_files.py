@@ -17,7 +17,6 @@ import numpy as np
 from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.storage_delta.actions import LiveFile
-from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.log_replay import (
     ReplayedTable,
     Unreadable,
@@ -28,6 +27,7 @@ from bus.storage_delta.log_replay import (
     version_file,
 )
 from bus.storage_delta.root import open_reader
+from bus.storage_delta.stores.local import LocalStore
 from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:

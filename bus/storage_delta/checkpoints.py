@@ -35,7 +35,7 @@ from bus.storage_delta.checkpoint_files import (
     thin_checkpoint,
 )
 from bus.storage_delta.checkpoint_hint import encode_hint
-from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.trials import TRIALS
 
 _COMMITS_BETWEEN_MIN = 100

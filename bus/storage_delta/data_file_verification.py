@@ -22,7 +22,7 @@ from bus.storage_delta.inspection import open_data_file
 from bus.storage_delta.log_replay import AddedFile, Unreadable, bare_type, first_line
 from bus.storage_delta.producer_verification import PRODUCER_COLUMNS
 from bus.storage_delta.proved_parquet import ProvedFile
-from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.stores.store import ObjectStore
 
 _Finding = tuple[str, str, str]  # promise, expected, found
 _NEVER_NULL = ("offset", "timestamp", "timestamp_type", "leader_epoch")

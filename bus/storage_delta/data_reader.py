@@ -25,7 +25,7 @@ from bus.storage_delta.batch_slices import find_in_batch, position_of, slice_bat
 from bus.storage_delta.file_sums import decode_sums
 from bus.storage_delta.proved_parquet import BytesSource, ProvedFile, Source, open_proved
 from bus.storage_delta.read_cache import Footer, ReadCache, RowGroup
-from bus.storage_delta.store import Data, KeyNotFound, ObjectStore
+from bus.storage_delta.stores.store import Data, KeyNotFound, ObjectStore
 from bus.storage_delta.trials import TRIALS, Trials
 
 # A file below this is read at once, footer and all: one call costs less than the bytes that it saves.

@@ -12,7 +12,7 @@ from bus.errors import StorageDamaged
 from bus.storage_delta.actions import LOG_FOLDER, Commit, MalformedCommit, decode_commit, version_name
 from bus.storage_delta.partition_reader import PartitionReader, TableView
 from bus.storage_delta.read_cache import ReadCache
-from bus.storage_delta.store import KeyNotFound, ObjectStore
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 
 class FollowingReader:

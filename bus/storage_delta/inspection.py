@@ -17,7 +17,7 @@ from bus.errors import StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.storage_delta.log_replay import LOG_START_APP, Unreadable, first_line, list_log, partition_folder, replay_table
 from bus.storage_delta.proved_parquet import ProvedFile, open_proved
-from bus.storage_delta.store import Data, KeyNotFound, ObjectStore
+from bus.storage_delta.stores.store import Data, KeyNotFound, ObjectStore
 from bus.storage_delta.trials import TRIALS
 
 # ------------------------------------------------------------------ data files

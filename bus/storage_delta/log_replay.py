@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from bus.errors import StorageDamaged
 from bus.model import TopicPartition
-from bus.storage_delta.store import KeyNotFound, ObjectStore
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 from bus.storage_delta.trials import TRIALS
 
 LOG_FOLDER = "_delta_log"

@@ -46,7 +46,7 @@ from bus.storage_delta.maintenance_verification import (
     check_named,
     removed_paths,
 )
-from bus.storage_delta.store import KeyNotFound, ObjectStore
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 _ADD_FIELDS: Mapping[str, type] = {
     "path": str,

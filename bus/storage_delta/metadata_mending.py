@@ -33,7 +33,7 @@ from bus.storage_delta.quarantine import Quarantine
 from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.repair_report import Steps
 from bus.storage_delta.schema_evolution import add_new_fields
-from bus.storage_delta.store import KeyNotFound, ObjectStore
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.typed_log import DeltaTypedLog
 

@@ -25,7 +25,7 @@ from bus.storage_delta.producer_matching import find_last_row, match_batch
 from bus.storage_delta.producer_spans import ProducerIndex
 from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.snapshot import Snapshot, load_snapshot
-from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.stores.store import ObjectStore
 
 # A read gives what it has after so many files. They may hold a record each, and a megabyte of those would take seconds.
 _FILES_PER_READ_MAX = 256

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bus.model import TopicPartition
 from bus.storage_delta.log_replay import partition_folder
-from bus.storage_delta.store import KeyExists, KeyNotFound, ObjectStore
+from bus.storage_delta.stores.store import KeyExists, KeyNotFound, ObjectStore
 
 
 class Quarantine:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from bus.storage_delta.actions import LAST_CHECKPOINT, LOG_FOLDER
 from bus.storage_delta.checkpoint_hint import encode_hint
 from bus.storage_delta.snapshot import Snapshot
-from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.stores.store import ObjectStore
 
 _log = logging.getLogger(__name__)
 

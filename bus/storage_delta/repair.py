@@ -55,14 +55,14 @@ from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.quarantine import Quarantine
 from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.recovery import recover, remove_leftovers
-from bus.storage_delta.rehearsal_store import RehearsalStore
 from bus.storage_delta.repair_commit import Action, encode_checkpoint, encode_repair
 from bus.storage_delta.repair_files import FoundFile
 from bus.storage_delta.repair_history import BeyondRepair, History, HistoryReader, Trouble
 from bus.storage_delta.repair_plan import Planner, RepairPlan
 from bus.storage_delta.repair_report import RepairReport, RepairStep, Steps
 from bus.storage_delta.schema_evolution import earlier_type
-from bus.storage_delta.store import KeyExists, KeyNotFound, ObjectStore
+from bus.storage_delta.stores.rehearsal import RehearsalStore
+from bus.storage_delta.stores.store import KeyExists, KeyNotFound, ObjectStore
 from bus.storage_delta.verification import verify_partition
 
 

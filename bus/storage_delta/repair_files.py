@@ -22,7 +22,7 @@ from bus.storage_delta.log_replay import first_line
 from bus.storage_delta.repair_history import NamedFile
 from bus.storage_delta.repair_salvage import salvage
 from bus.storage_delta.row_statistics import COLUMNS, RowStatistics
-from bus.storage_delta.store import KeyNotFound
+from bus.storage_delta.stores.store import KeyNotFound
 from bus.storage_delta.trials import Unprovable
 
 OUR_NAME = re.compile(r"(\d{20})-.+\.parquet")

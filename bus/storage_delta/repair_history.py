@@ -45,7 +45,7 @@ from bus.storage_delta.log_replay import (
     load_version,
 )
 from bus.storage_delta.snapshot import READER_VERSION_MAX, WRITER_VERSION_MAX
-from bus.storage_delta.store import KeyNotFound, ObjectStore
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 _ADD_FIELDS = ("path", "partitionValues", "size", "modificationTime", "dataChange", "stats", "tags")
 

@@ -17,7 +17,7 @@ from bus.ports import Committed
 from bus.storage_delta.actions import LOG_FOLDER, Commit, MalformedCommit, decode_commit, replaced_name, version_name
 from bus.storage_delta.commit import commit_version
 from bus.storage_delta.snapshot import Snapshot
-from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.stores.store import ObjectStore
 
 _log = logging.getLogger(__name__)
 

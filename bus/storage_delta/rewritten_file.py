@@ -21,7 +21,7 @@ from bus.storage_delta.data_files import ROW_GROUP_BYTES, open_parquet_writer
 from bus.storage_delta.file_sums import encode_sums, sum_of, sums_of_pieces
 from bus.storage_delta.orphans import FilesUnderWay
 from bus.storage_delta.row_statistics import RowStatistics
-from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.swaps import discard, level_above, with_history
 from bus.storage_delta.tombstone_ages import Ages
 

@@ -16,7 +16,7 @@ from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.orphans import FilesUnderWay
 from bus.storage_delta.rewritten_file import FileRewriter, Rewriting
-from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.swaps import prepared_swap
 from bus.storage_delta.tombstone_ages import ages_of, thin
 

@@ -37,7 +37,7 @@ from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.recovery import recover
 from bus.storage_delta.snapshot import Snapshot, load_snapshot, table_exists
-from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.trials import TRIALS
 
 _log = logging.getLogger(__name__)

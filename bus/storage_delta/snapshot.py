@@ -40,7 +40,7 @@ from bus.storage_delta.checkpoint_files import CheckpointContent, MalformedCheck
 from bus.storage_delta.checkpoint_hint import Hint, load_proved, read_hint
 from bus.storage_delta.data_reader import DataReader
 from bus.storage_delta.orphans import base_offset_of, list_data_files
-from bus.storage_delta.store import KeyNotFound, ObjectStore
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 READER_VERSION_MAX = 1
 WRITER_VERSION_MAX = 2

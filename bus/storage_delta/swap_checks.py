@@ -26,7 +26,7 @@ from bus.storage_delta.partition_reader import TableView
 from bus.storage_delta.proved_parquet import ProvedFile
 from bus.storage_delta.row_statistics import COLUMNS as STATISTICS_COLUMNS
 from bus.storage_delta.row_statistics import RowStatistics
-from bus.storage_delta.store import KeyNotFound
+from bus.storage_delta.stores.store import KeyNotFound
 from bus.storage_delta.swaps import level_above, prepared_swap, with_history
 from bus.storage_delta.tombstone_ages import ages_of, thin_by_ratio
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from bus.errors import StorageFault
 from bus.ports import PreparedFiles, SwapKind
 from bus.storage_delta.actions import LiveFile
-from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.tombstone_ages import Ages, encode_ages
 
 

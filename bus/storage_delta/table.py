@@ -66,7 +66,7 @@ from bus.storage_delta.recovery import recover, remove_leftovers
 from bus.storage_delta.replaced_versions import commit_again, report_replaced
 from bus.storage_delta.rolling import Rolling
 from bus.storage_delta.snapshot import Removal, Snapshot, load_txns
-from bus.storage_delta.store import KeyNotFound, KeyReplaced, ObjectStore, Written
+from bus.storage_delta.stores.store import KeyNotFound, KeyReplaced, ObjectStore, Written
 from bus.storage_delta.swap_checks import check_swap
 from bus.storage_delta.swaps import SwapPlan, discard, since_reload
 

@@ -26,7 +26,7 @@ from bus.storage_delta.log_replay import (
     partition_folder,
     version_file,
 )
-from bus.storage_delta.store import KeyNotFound, ObjectStore
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 
 @dataclass(frozen=True, slots=True)

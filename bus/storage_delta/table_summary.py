@@ -22,7 +22,7 @@ from bus.storage_delta.log_replay import (
     partition_folder,
     replay_table,
 )
-from bus.storage_delta.store import KeyNotFound, ObjectStore
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from bus.storage_delta.log_verification import Breach, LogCheck, LogMoved
 from bus.storage_delta.maintenance_verification import check_start
 from bus.storage_delta.metadata_mending import find_contradictions
 from bus.storage_delta.producer_verification import ProducerCheck
-from bus.storage_delta.store import KeyNotFound, ObjectStore
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 _REPLAYED = "metadata can be replayed"
 _ATTEMPTS = 5  # to read a log that a broker cleans up meanwhile

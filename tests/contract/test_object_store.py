@@ -1,4 +1,4 @@
-"""The promises of `bus.storage_delta.store.ObjectStore`, run on every store."""
+"""The promises of `bus.storage_delta.stores.store.ObjectStore`, run on every store."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from bus.errors import StorageFault
 from bus.ports import MaintenanceStopped
-from bus.storage_delta.local_store import LocalStore
-from bus.storage_delta.memory_store import MemoryStore
-from bus.storage_delta.rehearsal_store import RehearsalStore
-from bus.storage_delta.store import KeyExists, KeyLocked, KeyNotFound, ObjectStore
+from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.stores.memory import MemoryStore
+from bus.storage_delta.stores.rehearsal import RehearsalStore
+from bus.storage_delta.stores.store import KeyExists, KeyLocked, KeyNotFound, ObjectStore
 
 
 @pytest.fixture(params=["local", "memory", "rehearsal"])

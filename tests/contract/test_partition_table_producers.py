@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, RecordBatch, TimestampType, TopicPartition
 from bus.model import sequence_after as after
 from bus.ports import Committed, PartitionTable, ProducerProgress
-from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import open_storage_on
+from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.fake_table import FakeTable
 
 LAST = SEQUENCE_MODULUS - 1

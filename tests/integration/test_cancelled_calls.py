@@ -21,9 +21,9 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.records.arrow_batches import encode_arrow
 from bus.runtime.blocking import BlockingCalls
-from bus.storage_delta.local_store import LocalStore
-from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import DeltaStorage
+from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.cancelled_calls import QuietBroker, cancel_at, run_on_broker
 
 Call = Callable[[QuietBroker, int], Coroutine[Any, Any, Any]]

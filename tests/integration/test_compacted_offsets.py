@@ -8,7 +8,7 @@ from pathlib import Path
 from bus import Admin, Consumer, NewTopic, OffsetAndMetadata
 from bus.config.broker import BrokerConfig
 from bus.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
-from bus.storage_delta.local_store import LocalStore
+from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.verification import verify_partition
 from tests.support.broker_thread import running_broker
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from bus import Admin, BusError, Consumer, NewTopic, Producer, TopicPartition
-from bus.storage_delta.local_store import FileSystem, LocalStore
 from bus.storage_delta.root import memory_storage, open_storage_on
-from bus.storage_delta.store import Data
+from bus.storage_delta.stores.local import FileSystem, LocalStore
+from bus.storage_delta.stores.store import Data
 from tests.support.broker_thread import running_broker
 
 PARTITION = TopicPartition("t", 0)

@@ -18,10 +18,10 @@ from bus.cluster_metadata.cluster_records import ProducerNamed, encode_record
 from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity
 from bus.errors import StorageFault
 from bus.model import ProducerStamp
-from bus.storage_delta.local_store import LocalStore
-from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import open_reader
-from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.stores.memory import MemoryStore
+from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.typed_log import replay_values
 from bus.storage_delta.verification import verify_root

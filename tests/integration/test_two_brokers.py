@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 
 from bus import Admin, BusError, NewTopic, Producer
 from bus.model import TopicPartition
-from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.root import open_storage, open_storage_on
+from bus.storage_delta.stores.local import LocalStore
 from tests.support.broker_thread import running_broker
 from tests.support.stores import NOW_MS, ScriptedStore, log_batch
 

@@ -11,8 +11,8 @@ import pytest
 from bus.errors import StorageDamaged
 from bus.model import TopicPartition
 from bus.ports import Committed
-from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.root import open_storage_on
+from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verification import verify_partition
 from tests.support.stores import NOW_MS, log_batch

@@ -21,7 +21,7 @@ from bus.runtime.cluster import Cluster
 from bus.runtime.group_coordinator import GroupCoordinator
 from bus.runtime.tasks import TaskScope
 from bus.storage_delta.root import open_storage_on
-from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.stores.store import ObjectStore
 
 
 @types.coroutine

@@ -12,8 +12,8 @@ from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicConfigCh
 from bus.model import LogBatch, ProducerStamp, TimestampType, TopicPartition
 from bus.ports import Committed, PreparedFiles, ProducerProgress, SwapKind
 from bus.records.arrow_batches import check_records
-from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.root import open_storage
+from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verification import verify_partition
 

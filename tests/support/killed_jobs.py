@@ -19,9 +19,9 @@ from typing import Any
 
 from bus.model import TopicPartition
 from bus.ports import Committed, PreparedFiles
-from bus.storage_delta.local_store import FileSystem, LocalStore
 from bus.storage_delta.root import open_storage_on
-from bus.storage_delta.store import Data
+from bus.storage_delta.stores.local import FileSystem, LocalStore
+from bus.storage_delta.stores.store import Data
 from bus.storage_delta.table import DeltaPartitionTable
 
 NAME = TopicPartition("ledger", 0)

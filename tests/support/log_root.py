@@ -8,8 +8,8 @@ from pathlib import Path
 from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated, encode_record
 from bus.model import TopicPartition
 from bus.ports import Committed
-from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.root import DeltaStorage, folder_of, open_storage
+from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verification import Report, verify_partition
 from tests.support.stores import NOW_MS, log_batch

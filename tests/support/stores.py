@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from bus.model import LogBatch, TimestampType
 from bus.records.log_schema import TIMESTAMP_TYPE
-from bus.storage_delta.local_store import FileSystem
-from bus.storage_delta.store import Data, ObjectStore
+from bus.storage_delta.stores.local import FileSystem
+from bus.storage_delta.stores.store import Data, ObjectStore
 
 NOW_MS = 1_700_000_000_000
 

@@ -22,10 +22,10 @@ from bus.cli.main import cli
 from bus.errors import StorageDamaged, StorageFault
 from bus.ports import Committed, ProducerProgress
 from bus.records.arrow_batches import complete_columns
-from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.repair import repair_partition
 from bus.storage_delta.root import open_storage
-from bus.storage_delta.store import ObjectStore
+from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.stores.store import ObjectStore
 from tests.support.log_root import COUNT, PARTITION, TOPIC_ID, LogRoot
 from tests.support.stores import NOW_MS, log_batch
 

@@ -16,8 +16,8 @@ import pytest
 from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated, encode_record
 from bus.model import CLUSTER_METADATA_TOPIC, LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed, ProducerProgress
-from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.root import open_storage
+from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.verification import Report, verify_partition, verify_root
 
 NOW_MS = 1_700_000_000_000

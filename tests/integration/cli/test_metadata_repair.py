@@ -22,8 +22,8 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.errors import StorageDamaged
 from bus.model import ProducerStamp
-from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.root import open_storage
+from bus.storage_delta.stores.local import LocalStore
 from tests.integration.test_cancelled_calls import produce
 from tests.support.cancelled_calls import QuietBroker
 

@@ -15,8 +15,8 @@ from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.records.arrow_batches import encode_arrow
-from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import open_storage_on
+from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.broker_thread import running_broker
 
 BATCH = encode_arrow(pa.RecordBatch.from_arrays([pa.array([b"x" * 5_000])], names=["value"]))

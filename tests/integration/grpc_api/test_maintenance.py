@@ -17,7 +17,7 @@ from bus import Admin, BusError, Consumer, ErrorCode, NewTopic, Producer, TopicP
 from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
-from bus.storage_delta.local_store import LocalStore
+from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.verification import verify_partition
 from tests.support.broker_thread import running_broker
 

@@ -19,10 +19,10 @@ from bus.errors import StorageFault
 from bus.model import CONSUMER_OFFSETS_TOPIC, LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed, Dropped, KeyedRow
 from bus.storage_delta import checkpoints
-from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.orphans import load_removed
 from bus.storage_delta.root import DeltaStorage, open_storage_on
-from bus.storage_delta.store import ObjectStore, OutcomeUnknown
+from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.stores.store import ObjectStore, OutcomeUnknown
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verification import verify_partition
 from tests.support.stores import ScriptedStore

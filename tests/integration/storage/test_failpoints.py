@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from bus.ports import Committed, ProducerProgress
-from bus.storage_delta.local_store import LocalStore
+from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verification import verify_partition
 from tests.support.killed_jobs import FAR_MS, JOBS, NAME, NOW_MS, TOPIC_ID, QuickFileSystem, Run, job_runner, open_table

@@ -12,9 +12,9 @@ import pytest
 from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.ports import CommitOutcome, Committed, Conflicted, PreparedFiles, Unknown
-from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import folder_of, open_storage_on
-from bus.storage_delta.store import OutcomeUnknown
+from bus.storage_delta.stores.memory import MemoryStore
+from bus.storage_delta.stores.store import OutcomeUnknown
 from bus.storage_delta.verification import verify_partition
 from tests.support.stores import NOW_MS, log_batch
 

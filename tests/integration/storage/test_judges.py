@@ -17,9 +17,9 @@ from bus.model import TopicPartition
 from bus.ports import Committed, ProducerProgress
 from bus.storage_delta import checkpoints
 from bus.storage_delta.actions import checkpoint_name
-from bus.storage_delta.local_store import LocalStore
-from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import folder_of, open_storage, open_storage_on
+from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.stores import NOW_MS, FailingFileSystem, log_batch
 

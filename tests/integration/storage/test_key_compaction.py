@@ -18,9 +18,9 @@ from bus.ports import Committed, Conflicted, PreparedFiles, ProducerMatch, Produ
 from bus.storage_delta.actions import LiveFile, version_name
 from bus.storage_delta.data_files import ROW_GROUP_BYTES
 from bus.storage_delta.key_compaction import KeyCompaction
-from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import open_storage_on
-from bus.storage_delta.store import Data, OutcomeUnknown
+from bus.storage_delta.stores.memory import MemoryStore
+from bus.storage_delta.stores.store import Data, OutcomeUnknown
 from tests.support.stores import ScriptedStore, log_batch
 from tests.support.table_bench import DAY_MS, FOLDER, NAME, Row, TableBench
 

@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TimestampType, TopicPartition, sequence_after
 from bus.ports import Committed
 from bus.records.arrow_batches import complete_columns
-from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import DeltaStorage, open_storage, open_storage_on
+from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.stores import NOW_MS, log_batch
 
 PARTITION = TopicPartition("orders", 0)

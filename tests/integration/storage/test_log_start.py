@@ -16,10 +16,10 @@ from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.ports import Committed, Conflicted, FoundOffset, ProducerProgress, Unknown
 from bus.storage_delta.actions import version_name
-from bus.storage_delta.local_store import LocalStore
-from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import DeltaStorage, open_partition_readonly, open_storage_on
-from bus.storage_delta.store import OutcomeUnknown
+from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.stores.memory import MemoryStore
+from bus.storage_delta.stores.store import OutcomeUnknown
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verification import verify_partition
 from tests.support.stores import NOW_MS, ScriptedStore, log_batch

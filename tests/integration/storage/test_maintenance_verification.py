@@ -13,8 +13,8 @@ import pytest
 from bus.model import TopicPartition
 from bus.ports import Committed
 from bus.storage_delta.actions import checkpoint_name, version_name
-from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import open_storage_on
+from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verification import verify_partition
 from tests.support.stores import NOW_MS, log_batch

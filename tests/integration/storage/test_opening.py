@@ -19,7 +19,6 @@ from bus.model import TopicPartition
 from bus.ports import ProducerProgress
 from bus.records.arrow_batches import complete_columns
 from bus.storage_delta.actions import checkpoint_name, version_name
-from bus.storage_delta.local_store import LocalStore
 from bus.storage_delta.root import (
     DeltaStorage,
     folder_of,
@@ -27,7 +26,8 @@ from bus.storage_delta.root import (
     open_storage,
     open_storage_on,
 )
-from bus.storage_delta.store import Listing
+from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.stores.store import Listing
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.stores import NOW_MS, log_batch
 

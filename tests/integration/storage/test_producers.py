@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, RecordBatch, TimestampType, TopicPartition
 from bus.ports import Committed, ProducerMatch, ProducerProgress
 from bus.records.arrow_batches import check_records, complete_columns, sequences_of
-from bus.storage_delta.local_store import LocalStore
-from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import DeltaStorage, folder_of, open_storage, open_storage_on
+from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verification import verify_partition
 from tests.support.stores import NOW_MS, ScriptedStore

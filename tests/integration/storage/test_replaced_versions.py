@@ -13,8 +13,8 @@ import pytest
 from bus.errors import ErrorCode, StorageDamaged, VersionReplaced
 from bus.model import TopicPartition
 from bus.ports import Committed, Unknown
-from bus.storage_delta.local_store import FileSystem, LocalStore
 from bus.storage_delta.root import folder_of, open_storage_on
+from bus.storage_delta.stores.local import FileSystem, LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.partition_bench import Bench, code, send, with_partition
 from tests.support.stores import NOW_MS, log_batch

@@ -22,10 +22,10 @@ from bus.model import LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed, Conflicted, MaintenanceStopped, no_pace
 from bus.storage_delta.actions import version_name
 from bus.storage_delta.data_files import ROW_GROUP_BYTES
-from bus.storage_delta.local_store import LocalStore
-from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.rolling import Rolling
 from bus.storage_delta.root import open_storage_on
+from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.stores import FailingFileSystem, ScriptedStore, log_batch
 from tests.support.table_bench import DAY_MS, FOLDER, TableBench
 

@@ -11,8 +11,8 @@ from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.ports import CommitOutcome, Committed, Conflicted, FenceLost, Unknown
 from bus.runtime.partitions.partition import Appended
-from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.root import folder_of, open_storage_on
+from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.partition_bench import Bench, code, send, with_partition
 from tests.support.stores import NOW_MS, ScriptedStore, log_batch

@@ -17,8 +17,8 @@ from bus.records.log_schema import HEADERS_TYPE, LOG_SCHEMA
 from bus.storage_delta.batch_slices import count_within, position_of, slice_batch
 from bus.storage_delta.data_files import EncodedFile, encode_data_file, merge_batches
 from bus.storage_delta.data_reader import DataReader
-from bus.storage_delta.memory_store import MemoryStore
 from bus.storage_delta.read_cache import ReadCache
+from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.stores import NOW_MS, ScriptedStore, log_batch
 
 

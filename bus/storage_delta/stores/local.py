@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pyarrow.fs
 
 from bus.errors import StorageFault, StorageFull
-from bus.storage_delta.store import (
+from bus.storage_delta.stores.store import (
     Data,
     Entry,
     KeyExists,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bus.storage_delta.store import (
+from bus.storage_delta.stores.store import (
     Data,
     Entry,
     KeyExists,

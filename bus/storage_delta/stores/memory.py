@@ -9,7 +9,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 
-from bus.storage_delta.store import Data, Entry, KeyExists, KeyLocked, KeyNotFound, KeyReplaced, Listing, Stamp, Written
+from bus.storage_delta.stores.store import (
+    Data,
+    Entry,
+    KeyExists,
+    KeyLocked,
+    KeyNotFound,
+    KeyReplaced,
+    Listing,
+    Stamp,
+    Written,
+)
 
 
 class MemoryStore:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bus.storage_delta.memory_store import MemoryStore
-from bus.storage_delta.rehearsal_store import RehearsalStore
-from bus.storage_delta.store import KeyExists, KeyNotFound
+from bus.storage_delta.stores.memory import MemoryStore
+from bus.storage_delta.stores.rehearsal import RehearsalStore
+from bus.storage_delta.stores.store import KeyExists, KeyNotFound
 
 
 @pytest.fixture
