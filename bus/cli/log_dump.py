@@ -64,7 +64,7 @@ def _dump_file(
     to_offset: int | None,
     print_data: bool,
 ) -> None:
-    from bus.storage_delta.inspection import read_records
+    from bus.storage_delta.files.inspection import read_records
 
     click.echo(f"Dumping {path}")
     if file is not None:

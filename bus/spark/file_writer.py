@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from bus.records.log_schema import LOG_COLUMNS
 from bus.spark.jobs import JobFailed
-from bus.storage_delta.data_files import ROW_GROUP_BYTES
+from bus.storage_delta.files.data_files import ROW_GROUP_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

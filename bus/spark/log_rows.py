@@ -18,7 +18,8 @@ from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.records.log_schema import LOG_SCHEMA, STATS_COLUMNS
 from bus.storage_delta.actions import nullable_type
-from bus.storage_delta.inspection import open_data_file
+from bus.storage_delta.files.inspection import open_data_file
+from bus.storage_delta.files.producer_spans import decode_spans
 from bus.storage_delta.log_replay import (
     FORGOTTEN_APP,
     PRODUCER_APPS,
@@ -29,7 +30,6 @@ from bus.storage_delta.log_replay import (
     partition_folder,
     replay_table,
 )
-from bus.storage_delta.producer_spans import decode_spans
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.store import KeyNotFound
 from bus.storage_delta.verification import verify_partition

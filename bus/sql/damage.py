@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import duckdb
 
-from bus.storage_delta.table_files import TableFiles
+from bus.storage_delta.files.table_files import TableFiles
 from bus.tables.snapshots import TableSnapshot
 
 # What says that the statement is at fault, or its caller.

@@ -31,8 +31,8 @@ import pyarrow as pa
 from bus.model import TopicPartition
 from bus.ports import ProducerProgress
 from bus.records.log_schema import STATS_COLUMNS, delta_schema_string
-from bus.storage_delta.producer_spans import NO_SPANS, check_spans, count_spans, spans_of_statistics
-from bus.storage_delta.tombstone_ages import check_ages
+from bus.storage_delta.files.producer_spans import NO_SPANS, check_spans, count_spans, spans_of_statistics
+from bus.storage_delta.files.tombstone_ages import check_ages
 
 LOG_FOLDER = "_delta_log"
 LAST_CHECKPOINT = "_last_checkpoint"

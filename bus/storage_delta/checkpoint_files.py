@@ -31,8 +31,8 @@ from bus.storage_delta.actions import (
     is_telling,
     make_add,
 )
-from bus.storage_delta.proved_parquet import ProvedFile
-from bus.storage_delta.trials import TRIALS
+from bus.storage_delta.files.proved_parquet import ProvedFile
+from bus.storage_delta.files.trials import TRIALS
 
 _COLUMNS = [
     "add.path",

@@ -13,9 +13,9 @@ from typing import Any
 
 from bus.storage_delta.actions import LAST_CHECKPOINT, SUMS_TAG, checkpoint_name
 from bus.storage_delta.checkpoint_files import MalformedCheckpoint
-from bus.storage_delta.file_sums import FileSums, decode_sums, encode_sums
+from bus.storage_delta.files.file_sums import FileSums, decode_sums, encode_sums
+from bus.storage_delta.files.trials import TRIALS, Unprovable, whole_sums
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
-from bus.storage_delta.trials import TRIALS, Unprovable, whole_sums
 
 
 @dataclass(frozen=True, slots=True)

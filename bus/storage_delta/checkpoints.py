@@ -35,8 +35,8 @@ from bus.storage_delta.checkpoint_files import (
     thin_checkpoint,
 )
 from bus.storage_delta.checkpoint_hint import encode_hint
+from bus.storage_delta.files.trials import TRIALS
 from bus.storage_delta.stores.store import ObjectStore
-from bus.storage_delta.trials import TRIALS
 
 _COMMITS_BETWEEN_MIN = 100
 # A table that commits quickly may take so many more before the last checkpoint has paid for itself.

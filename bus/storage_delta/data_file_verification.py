@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 
 from bus.model import TimestampType
 from bus.records.log_schema import STATS_COLUMNS, TIMESTAMP_TYPE, delta_schema_string
-from bus.storage_delta.inspection import open_data_file
+from bus.storage_delta.files.inspection import open_data_file
+from bus.storage_delta.files.proved_parquet import ProvedFile
 from bus.storage_delta.log_replay import AddedFile, Unreadable, bare_type, first_line
 from bus.storage_delta.producer_verification import PRODUCER_COLUMNS
-from bus.storage_delta.proved_parquet import ProvedFile
 from bus.storage_delta.stores.store import ObjectStore
 
 _Finding = tuple[str, str, str]  # promise, expected, found

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from bus.errors import StorageDamaged
 from bus.model import TopicPartition
+from bus.storage_delta.files.trials import TRIALS
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
-from bus.storage_delta.trials import TRIALS
 
 LOG_FOLDER = "_delta_log"
 LAST_CHECKPOINT = "_last_checkpoint"

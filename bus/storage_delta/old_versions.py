@@ -32,7 +32,7 @@ from bus.storage_delta.actions import (
     version_name,
 )
 from bus.storage_delta.checkpoint_files import MalformedCheckpoint, decode_checkpoint
-from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.orphans import load_removed
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 

@@ -41,7 +41,8 @@ from bus.storage_delta.actions import (
 )
 from bus.storage_delta.checkpoint_files import MalformedCheckpoint, summarize_checkpoint
 from bus.storage_delta.checkpoint_hint import encode_hint
-from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log_replay import (
     LOG_FOLDER,
     LogListing,
@@ -53,7 +54,6 @@ from bus.storage_delta.log_replay import (
 from bus.storage_delta.metadata_mending import METADATA, mend_metadata
 from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.quarantine import Quarantine
-from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.recovery import recover, remove_leftovers
 from bus.storage_delta.repair_commit import Action, encode_checkpoint, encode_repair
 from bus.storage_delta.repair_files import FoundFile

@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from bus.errors import StorageDamaged
 from bus.storage_delta.actions import LiveFile
-from bus.storage_delta.data_reader import DataReader
-from bus.storage_delta.file_sums import encode_sums
+from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.files.file_sums import encode_sums
+from bus.storage_delta.files.row_statistics import COLUMNS, RowStatistics
+from bus.storage_delta.files.trials import Unprovable
 from bus.storage_delta.log_replay import first_line
 from bus.storage_delta.repair_history import NamedFile
 from bus.storage_delta.repair_salvage import salvage
-from bus.storage_delta.row_statistics import COLUMNS, RowStatistics
 from bus.storage_delta.stores.store import KeyNotFound
-from bus.storage_delta.trials import Unprovable
 
 OUR_NAME = re.compile(r"(\d{20})-.+\.parquet")
 _NEVER_NULL = ("offset", "timestamp", "timestamp_type", "leader_epoch")

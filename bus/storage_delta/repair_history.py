@@ -34,7 +34,7 @@ from bus.storage_delta.actions import (
     is_same_schema,
     version_name,
 )
-from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.log_replay import (
     LOG_FOLDER,
     PRODUCER_APPS,

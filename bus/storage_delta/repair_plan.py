@@ -31,12 +31,12 @@ from bus.storage_delta.actions import (
     is_same_schema,
     lost_app,
 )
-from bus.storage_delta.data_reader import DataReader
-from bus.storage_delta.file_sums import decode_sums
+from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.files.file_sums import decode_sums
+from bus.storage_delta.files.producer_columns import PRODUCER_COLUMNS
+from bus.storage_delta.files.producer_matching import later_progress
+from bus.storage_delta.files.proved_parquet import BytesSource, open_proved
 from bus.storage_delta.log_replay import LogListing, producer_app
-from bus.storage_delta.producer_columns import PRODUCER_COLUMNS
-from bus.storage_delta.producer_matching import later_progress
-from bus.storage_delta.proved_parquet import BytesSource, open_proved
 from bus.storage_delta.repair_commit import RepairedTable
 from bus.storage_delta.repair_files import (
     BadFile,

@@ -13,12 +13,12 @@ import pyarrow as pa
 from bus.errors import StorageDamaged
 from bus.ports import Pace, PreparedFiles, SwapKind
 from bus.storage_delta.actions import LiveFile
-from bus.storage_delta.data_reader import DataReader
+from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.files.tombstone_ages import ages_of, thin
 from bus.storage_delta.orphans import FilesUnderWay
 from bus.storage_delta.rewritten_file import FileRewriter, Rewriting
 from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.swaps import prepared_swap
-from bus.storage_delta.tombstone_ages import ages_of, thin
 
 # A Delta reader takes larger files in pieces anyway, and an object store wants them in at most 10,000 parts.
 FILE_BYTES_MAX = 16 << 30

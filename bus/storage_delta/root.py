@@ -39,9 +39,9 @@ from bus.storage_delta.actions import (
 )
 from bus.storage_delta.checkpoint_files import MalformedCheckpoint, decode_checkpoint
 from bus.storage_delta.checkpoint_hint import load_proved, read_hint
+from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.keyed_rows import DeltaKeyedRows
 from bus.storage_delta.partition_reader import PartitionReader
-from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.schema_evolution import add_new_fields, find_value_type
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore

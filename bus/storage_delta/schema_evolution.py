@@ -32,13 +32,13 @@ from bus.storage_delta.actions import (
     version_name,
 )
 from bus.storage_delta.commit import commit_version
-from bus.storage_delta.data_files import EncodedFile, encode_data_file
-from bus.storage_delta.data_reader import DataReader
-from bus.storage_delta.read_cache import ReadCache
+from bus.storage_delta.files.data_files import EncodedFile, encode_data_file
+from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.files.trials import TRIALS
 from bus.storage_delta.recovery import recover
 from bus.storage_delta.snapshot import Snapshot, load_snapshot, table_exists
 from bus.storage_delta.stores.store import ObjectStore
-from bus.storage_delta.trials import TRIALS
 
 _log = logging.getLogger(__name__)
 

@@ -54,14 +54,14 @@ from bus.storage_delta.actions import (
     version_name,
 )
 from bus.storage_delta.commit import commit_version, is_rival
-from bus.storage_delta.data_files import encode_data_file
+from bus.storage_delta.files.data_files import encode_data_file
+from bus.storage_delta.files.producer_matching import later_progress
+from bus.storage_delta.files.producer_spans import id_max_of
+from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.key_compaction import KeyCompaction
 from bus.storage_delta.old_versions import Limits, OldVersions
 from bus.storage_delta.orphans import FilesUnderWay, list_data_files, load_removed
 from bus.storage_delta.partition_reader import PartitionReader
-from bus.storage_delta.producer_matching import later_progress
-from bus.storage_delta.producer_spans import id_max_of
-from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.recovery import recover, remove_leftovers
 from bus.storage_delta.replaced_versions import commit_again, report_replaced
 from bus.storage_delta.rolling import Rolling

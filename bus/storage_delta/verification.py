@@ -16,7 +16,7 @@ from bus.cluster_metadata.cluster import ClusterState
 from bus.errors import StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.storage_delta.data_file_verification import check_data_file
-from bus.storage_delta.inspection import load_cluster
+from bus.storage_delta.files.inspection import load_cluster
 from bus.storage_delta.log_replay import (
     LOG_FOLDER,
     AddedFile,

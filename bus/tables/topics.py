@@ -22,9 +22,9 @@ from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import LogState
 from bus.storage_delta.actions import LOG_FOLDER, version_name
+from bus.storage_delta.files.table_files import TableFiles
 from bus.storage_delta.root import FORMAT_VERSION, MARKER, open_reader
 from bus.storage_delta.stores.store import ObjectStore
-from bus.storage_delta.table_files import TableFiles
 from bus.tables.snapshots import FollowedTable, TableSnapshot, check_plain, open_snapshot
 
 _METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)

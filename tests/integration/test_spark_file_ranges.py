@@ -20,9 +20,9 @@ from bus.spark.source.file_ranges import RecordsGone, TopicGone, merge, read_ran
 from bus.spark.source.options import Location
 from bus.spark.source.planning import OffsetRange
 from bus.spark.source.storage_access import StorageAccess
-from bus.storage_delta.file_sums import encode_sums
-from bus.storage_delta.proved_parquet import BytesSource
-from bus.storage_delta.trials import TRIALS
+from bus.storage_delta.files.file_sums import encode_sums
+from bus.storage_delta.files.proved_parquet import BytesSource
+from bus.storage_delta.files.trials import TRIALS
 from tests.support.broker_thread import running_broker
 from tests.support.log_root import COUNT, PARTITION, LogRoot
 from tests.support.stores import NOW_MS

@@ -23,9 +23,9 @@ from bus.model import TopicPartition
 from bus.spark.source.access import FileRange, InputRange, ReadRules
 from bus.spark.source.planning import OffsetRange
 from bus.spark.source.rows import BATCH_ROWS_MAX
-from bus.storage_delta.file_sums import decode_sums
-from bus.storage_delta.proved_parquet import ProvedFile, open_proved
-from bus.storage_delta.trials import TRIALS
+from bus.storage_delta.files.file_sums import decode_sums
+from bus.storage_delta.files.proved_parquet import ProvedFile, open_proved
+from bus.storage_delta.files.trials import TRIALS
 
 if TYPE_CHECKING:
     from bus.client.admin import Admin

@@ -18,9 +18,9 @@ from bus.records.log_schema import INTERNAL_VALUE_TYPES, log_schema
 from bus.spark.source.access import Bounds, FileRange, InputRange, TopicFacts
 from bus.spark.source.options import Location
 from bus.spark.source.planning import OffsetRange
+from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.following_reader import FollowingReader
 from bus.storage_delta.partition_reader import TableView
-from bus.storage_delta.read_cache import ReadCache
 from bus.storage_delta.root import folder_of, open_reader
 from bus.storage_delta.schema_evolution import find_value_type
 from bus.tables.topics import TopicTables

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bus.storage_delta import data_files
+from bus.storage_delta.files import data_files
 from bus.storage_delta.repair import repair_partition
 from bus.storage_delta.repair_report import RepairReport
 from bus.storage_delta.root import open_storage_on

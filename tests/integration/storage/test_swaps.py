@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bus.errors import ErrorCode, Refused, StorageDamaged
 from bus.ports import Committed, Conflicted, PreparedFiles, SwapKind
 from bus.records.log_schema import LOG_SCHEMA
-from bus.storage_delta.data_files import ROW_GROUP_BYTES
+from bus.storage_delta.files.data_files import ROW_GROUP_BYTES
 from tests.support.table_bench import DAY_MS, FOLDER, TableBench
 
 SAME, LAST = SwapKind.SAME_ROWS, SwapKind.LAST_OF_KEYS

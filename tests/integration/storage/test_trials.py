@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bus.storage_delta.proved_parquet import BytesSource
-from bus.storage_delta.trials import Trials, Unprovable
+from bus.storage_delta.files.proved_parquet import BytesSource
+from bus.storage_delta.files.trials import Trials, Unprovable
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TopicPartition
 from bus.records.arrow_batches import decode_arrow
 from bus.records.log_schema import LOG_COLUMNS, LOG_SCHEMA
-from bus.storage_delta.data_files import encode_data_file
-from bus.storage_delta.data_reader import DataReader
-from bus.storage_delta.read_cache import ReadCache
+from bus.storage_delta.files.data_files import encode_data_file
+from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.stores import log_batch
 

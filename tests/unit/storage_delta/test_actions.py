@@ -26,7 +26,7 @@ from bus.storage_delta.actions import (
     table_schema_string,
     version_name,
 )
-from bus.storage_delta.data_files import format_timestamp
+from bus.storage_delta.files.data_files import format_timestamp
 
 FILE = LiveFile("00000000000000000010-x.parquet", 1234, 10, 30, 20, 5, 9, 3)
 STATS = '{"numRecords":20}'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bus.ports import ProducerProgress
-from bus.storage_delta.producer_matching import later_progress
+from bus.storage_delta.files.producer_matching import later_progress
 
 
 def at(epoch: int, sequence: int) -> ProducerProgress:

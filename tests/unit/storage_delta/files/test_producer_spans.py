@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.storage_delta.actions import LiveFile
-from bus.storage_delta.producer_spans import (
+from bus.storage_delta.files.producer_spans import (
     EVERY_SPAN,
     NO_SPANS,
     SPANS_PER_FILE_MAX,

@@ -20,8 +20,8 @@ from bus.model import LogBatch
 from bus.records.arrow_batches import complete_columns
 from bus.records.log_schema import TIMESTAMP_TYPE
 from bus.storage_delta.actions import LiveFile
-from bus.storage_delta.file_sums import FileSums, encode_sums, sum_of, sums_of_pieces
-from bus.storage_delta.producer_columns import (
+from bus.storage_delta.files.file_sums import FileSums, encode_sums, sum_of, sums_of_pieces
+from bus.storage_delta.files.producer_columns import (
     PRODUCER_COLUMNS,
     ProducerStatistics,
     Stamps,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from bus.errors import StorageDamaged
 from bus.records.log_schema import TIMESTAMP_TYPE
-from bus.storage_delta import row_statistics
-from bus.storage_delta.producer_spans import decode_spans
-from bus.storage_delta.row_statistics import RowStatistics
+from bus.storage_delta.files import row_statistics
+from bus.storage_delta.files.producer_spans import decode_spans
+from bus.storage_delta.files.row_statistics import RowStatistics
 
 # offset, timestamp in microseconds, leader epoch, and id, epoch and sequence of a producer or None
 Row = tuple[int, int, int, tuple[int, int, int] | None]

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bus.storage_delta.file_sums import FileSums, group_starts, sum_of
+from bus.storage_delta.files.file_sums import FileSums, group_starts, sum_of
 
 _MAGIC = b"PAR1"
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 from bus.cluster_metadata.cluster import ClusterState, replay_cluster
 from bus.errors import StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from bus.storage_delta.files.proved_parquet import ProvedFile, open_proved
+from bus.storage_delta.files.trials import TRIALS
 from bus.storage_delta.log_replay import LOG_START_APP, Unreadable, first_line, list_log, partition_folder, replay_table
-from bus.storage_delta.proved_parquet import ProvedFile, open_proved
 from bus.storage_delta.stores.store import Data, KeyNotFound, ObjectStore
-from bus.storage_delta.trials import TRIALS
 
 # ------------------------------------------------------------------ data files
 

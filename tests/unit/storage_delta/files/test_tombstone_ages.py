@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.storage_delta.actions import LiveFile
-from bus.storage_delta.tombstone_ages import (
+from bus.storage_delta.files.tombstone_ages import (
     ages_of,
     check_ages,
     decode_ages,

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp
-from bus.storage_delta.producer_spans import NO_SPANS, encode_run, encode_runs
+from bus.storage_delta.files.producer_spans import NO_SPANS, encode_run, encode_runs
 
 PRODUCER_COLUMNS = ("producer_id", "producer_epoch", "sequence")
 _LAST_SEQUENCE = SEQUENCE_MODULUS - 1

@@ -27,9 +27,16 @@ from typing import Any, cast
 import pyarrow as pa
 
 from bus.errors import StorageFault
-from bus.storage_delta.file_sums import FileSums, sum_of
-from bus.storage_delta.proved_parquet import BytesSource, ProvedFile, Source, decode_footer, open_piece, open_proved
-from bus.storage_delta.trial import COLUMN, COLUMN_HEAD, FOOTER, HEAD, PIECE
+from bus.storage_delta.files.file_sums import FileSums, sum_of
+from bus.storage_delta.files.proved_parquet import (
+    BytesSource,
+    ProvedFile,
+    Source,
+    decode_footer,
+    open_piece,
+    open_proved,
+)
+from bus.storage_delta.files.trial import COLUMN, COLUMN_HEAD, FOOTER, HEAD, PIECE
 
 _ANSWER_S = 300.0  # a row group takes a second at most
 _PROVED_MAX = 4096
@@ -220,7 +227,7 @@ class _Child:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "bus.storage_delta.trial"],
+                [sys.executable, "-m", "bus.storage_delta.files.trial"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

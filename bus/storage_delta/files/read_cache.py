@@ -11,8 +11,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from bus.model import LogBatch
-from bus.storage_delta.file_sums import FileSums
-from bus.storage_delta.proved_parquet import ProvedFooter
+from bus.storage_delta.files.file_sums import FileSums
+from bus.storage_delta.files.proved_parquet import ProvedFooter
 
 _DECODED_BYTES_MAX = 64 << 20
 _FOOTERS_MAX = 512
