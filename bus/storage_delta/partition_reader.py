@@ -23,7 +23,7 @@ from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.producer_matching import find_last_row, match_batch
 from bus.storage_delta.files.producer_spans import ProducerIndex
 from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.old_versions import find_high_watermark
+from bus.storage_delta.maintenance.old_versions import find_high_watermark
 from bus.storage_delta.snapshot import Snapshot, load_snapshot
 from bus.storage_delta.stores.store import ObjectStore
 

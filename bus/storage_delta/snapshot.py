@@ -39,7 +39,7 @@ from bus.storage_delta.actions import (
 from bus.storage_delta.checkpoint_files import CheckpointContent, MalformedCheckpoint, decode_checkpoint, decode_txns
 from bus.storage_delta.checkpoint_hint import Hint, load_proved, read_hint
 from bus.storage_delta.files.data_reader import DataReader
-from bus.storage_delta.orphans import base_offset_of, list_data_files
+from bus.storage_delta.maintenance.orphans import base_offset_of, list_data_files
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 READER_VERSION_MAX = 1

@@ -58,17 +58,17 @@ from bus.storage_delta.files.data_files import encode_data_file
 from bus.storage_delta.files.producer_matching import later_progress
 from bus.storage_delta.files.producer_spans import id_max_of
 from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.key_compaction import KeyCompaction
-from bus.storage_delta.old_versions import Limits, OldVersions
-from bus.storage_delta.orphans import FilesUnderWay, list_data_files, load_removed
+from bus.storage_delta.maintenance.key_compaction import KeyCompaction
+from bus.storage_delta.maintenance.old_versions import Limits, OldVersions
+from bus.storage_delta.maintenance.orphans import FilesUnderWay, list_data_files, load_removed
+from bus.storage_delta.maintenance.rolling import Rolling
+from bus.storage_delta.maintenance.swap_checks import check_swap
+from bus.storage_delta.maintenance.swaps import SwapPlan, discard, since_reload
 from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.recovery import recover, remove_leftovers
 from bus.storage_delta.replaced_versions import commit_again, report_replaced
-from bus.storage_delta.rolling import Rolling
 from bus.storage_delta.snapshot import Removal, Snapshot, load_txns
 from bus.storage_delta.stores.store import KeyNotFound, KeyReplaced, ObjectStore, Written
-from bus.storage_delta.swap_checks import check_swap
-from bus.storage_delta.swaps import SwapPlan, discard, since_reload
 
 
 def _unnamed_id_max(file: LiveFile) -> int:

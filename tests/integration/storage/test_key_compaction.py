@@ -17,7 +17,7 @@ from bus.model import LogBatch, ProducerStamp, RecordBatch, TimestampType, Topic
 from bus.ports import Committed, Conflicted, PreparedFiles, ProducerMatch, ProducerProgress, Unknown
 from bus.storage_delta.actions import LiveFile, version_name
 from bus.storage_delta.files.data_files import ROW_GROUP_BYTES
-from bus.storage_delta.key_compaction import KeyCompaction
+from bus.storage_delta.maintenance.key_compaction import KeyCompaction
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import Data, OutcomeUnknown

@@ -18,11 +18,11 @@ from bus.ports import Pace, PreparedFiles, SwapKind, no_pace
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.tombstone_ages import ages_of, end_of_old, thin
-from bus.storage_delta.last_of_key import find_last_of_keys
-from bus.storage_delta.orphans import FilesUnderWay
-from bus.storage_delta.rewritten_file import FileRewriter, Rewriting
+from bus.storage_delta.maintenance.last_of_key import find_last_of_keys
+from bus.storage_delta.maintenance.orphans import FilesUnderWay
+from bus.storage_delta.maintenance.rewritten_file import FileRewriter, Rewriting
+from bus.storage_delta.maintenance.swaps import prepared_swap
 from bus.storage_delta.stores.store import ObjectStore
-from bus.storage_delta.swaps import prepared_swap
 
 FILE_BYTES_MAX = 128 << 20
 # Written once, in the background, and read for long: what producers had no time for is worth it here.

@@ -15,10 +15,10 @@ from bus.ports import Pace, PreparedFiles, SwapKind
 from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.tombstone_ages import ages_of, thin
-from bus.storage_delta.orphans import FilesUnderWay
-from bus.storage_delta.rewritten_file import FileRewriter, Rewriting
+from bus.storage_delta.maintenance.orphans import FilesUnderWay
+from bus.storage_delta.maintenance.rewritten_file import FileRewriter, Rewriting
+from bus.storage_delta.maintenance.swaps import prepared_swap
 from bus.storage_delta.stores.store import ObjectStore
-from bus.storage_delta.swaps import prepared_swap
 
 # A Delta reader takes larger files in pieces anyway, and an object store wants them in at most 10,000 parts.
 FILE_BYTES_MAX = 16 << 30

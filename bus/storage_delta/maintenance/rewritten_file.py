@@ -21,9 +21,9 @@ from bus.storage_delta.files.data_files import ROW_GROUP_BYTES, open_parquet_wri
 from bus.storage_delta.files.file_sums import encode_sums, sum_of, sums_of_pieces
 from bus.storage_delta.files.row_statistics import RowStatistics
 from bus.storage_delta.files.tombstone_ages import Ages
-from bus.storage_delta.orphans import FilesUnderWay
+from bus.storage_delta.maintenance.orphans import FilesUnderWay
+from bus.storage_delta.maintenance.swaps import discard, level_above, with_history
 from bus.storage_delta.stores.store import ObjectStore
-from bus.storage_delta.swaps import discard, level_above, with_history
 
 # Of rows with next to no bytes.
 _ROW_GROUP_ROWS_MAX = 1 << 18

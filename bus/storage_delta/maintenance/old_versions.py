@@ -33,7 +33,7 @@ from bus.storage_delta.actions import (
 )
 from bus.storage_delta.checkpoint_files import MalformedCheckpoint, decode_checkpoint
 from bus.storage_delta.files.data_reader import DataReader
-from bus.storage_delta.orphans import load_removed
+from bus.storage_delta.maintenance.orphans import load_removed
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 _log = logging.getLogger(__name__)

@@ -26,9 +26,9 @@ from bus.storage_delta.files.proved_parquet import ProvedFile
 from bus.storage_delta.files.row_statistics import COLUMNS as STATISTICS_COLUMNS
 from bus.storage_delta.files.row_statistics import RowStatistics
 from bus.storage_delta.files.tombstone_ages import ages_of, thin_by_ratio
+from bus.storage_delta.maintenance.swaps import level_above, prepared_swap, with_history
 from bus.storage_delta.partition_reader import TableView
 from bus.storage_delta.stores.store import KeyNotFound
-from bus.storage_delta.swaps import level_above, prepared_swap, with_history
 
 # What a Delta log holds as it is, without escapes; the number is checked when the rows are known.
 _FILE_NAME = re.compile(r"\d{20}-[A-Za-z0-9._-]{1,200}\.parquet")
