@@ -27,7 +27,7 @@ from bus.spark import jobs
 from bus.spark.file_swaps import FileSwap, Leader, LeaderByAdmin, check_record_count, swap
 from bus.spark.file_writer import row_bytes, staging, write_runs
 from bus.spark.log_files import PartitionFiles, files_frame, load_files, read_rows
-from bus.storage_delta.actions import LiveFile
+from bus.storage_delta.log.actions import LiveFile
 from bus.tables.topics import TopicTables
 from jobs._rewrites import add_file_arguments, topic_config
 

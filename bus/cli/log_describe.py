@@ -18,9 +18,9 @@ from bus.cli.options import count_of, listing_format_option, root_option
 from bus.cli.output import Column, human_bytes, resolve_form, write_json, write_listing
 
 if TYPE_CHECKING:
+    from bus.storage_delta.log.history import VersionSummary
+    from bus.storage_delta.log.summary import PartitionSummary
     from bus.storage_delta.log_replay import AddedFile
-    from bus.storage_delta.table_history import VersionSummary
-    from bus.storage_delta.table_summary import PartitionSummary
 
 _PARTITION_COLUMNS = (
     Column("topic"),
@@ -78,8 +78,8 @@ _FILE_COLUMNS = (
 @root_option()
 def describe(target: str, version_count: int, file_count: int, form: str | None, root: str) -> None:
     """Describe the tables of a topic; of one partition, its newest versions and data files, too."""
-    from bus.storage_delta.table_history import describe_versions
-    from bus.storage_delta.table_summary import describe_partition
+    from bus.storage_delta.log.history import describe_versions
+    from bus.storage_delta.log.summary import describe_partition
 
     chosen = Target(target)
     store = open_store(root)

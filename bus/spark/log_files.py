@@ -16,7 +16,7 @@ import numpy as np
 
 from bus.errors import StorageFault
 from bus.model import TopicPartition
-from bus.storage_delta.actions import LiveFile
+from bus.storage_delta.log.actions import LiveFile
 from bus.storage_delta.log_replay import (
     ReplayedTable,
     Unreadable,

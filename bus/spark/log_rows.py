@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.records.log_schema import LOG_SCHEMA, STATS_COLUMNS
-from bus.storage_delta.actions import nullable_type
 from bus.storage_delta.files.inspection import open_data_file
 from bus.storage_delta.files.producer_spans import decode_spans
+from bus.storage_delta.log.actions import nullable_type
 from bus.storage_delta.log_replay import (
     FORGOTTEN_APP,
     PRODUCER_APPS,

@@ -17,14 +17,14 @@ import pyarrow as pa
 from bus.errors import RecordsDamaged, StorageDamaged
 from bus.model import LogBatch, RecordBatch
 from bus.ports import FoundOffset, LogState, ProducerMatch, ProducerProgress
-from bus.storage_delta.actions import LOG_FOLDER, LiveFile, is_same_schema
 from bus.storage_delta.files.batch_slices import count_within, position_of, slice_batch
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.producer_matching import find_last_row, match_batch
 from bus.storage_delta.files.producer_spans import ProducerIndex
 from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.log.actions import LOG_FOLDER, LiveFile, is_same_schema
+from bus.storage_delta.log.snapshot import Snapshot, load_snapshot
 from bus.storage_delta.maintenance.old_versions import find_high_watermark
-from bus.storage_delta.snapshot import Snapshot, load_snapshot
 from bus.storage_delta.stores.store import ObjectStore
 
 # A read gives what it has after so many files. They may hold a record each, and a megabyte of those would take seconds.

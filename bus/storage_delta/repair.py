@@ -27,8 +27,10 @@ import pyarrow as pa
 from bus.errors import StorageDamaged, StorageFault
 from bus.model import TopicPartition
 from bus.records.log_schema import INTERNAL_VALUE_TYPES, log_schema
-from bus.storage_delta import checkpoints
-from bus.storage_delta.actions import (
+from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.log import checkpoints
+from bus.storage_delta.log.actions import (
     HIGH_WATERMARK_APP,
     LAST_CHECKPOINT,
     LEADER_EPOCH_APP,
@@ -39,10 +41,10 @@ from bus.storage_delta.actions import (
     is_same_schema,
     version_name,
 )
-from bus.storage_delta.checkpoint_files import MalformedCheckpoint, summarize_checkpoint
-from bus.storage_delta.checkpoint_hint import encode_hint
-from bus.storage_delta.files.data_reader import DataReader
-from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, summarize_checkpoint
+from bus.storage_delta.log.checkpoint_hint import encode_hint
+from bus.storage_delta.log.recovery import recover, remove_leftovers
+from bus.storage_delta.log.schema_evolution import earlier_type
 from bus.storage_delta.log_replay import (
     LOG_FOLDER,
     LogListing,
@@ -54,13 +56,11 @@ from bus.storage_delta.log_replay import (
 from bus.storage_delta.metadata_mending import METADATA, mend_metadata
 from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.quarantine import Quarantine
-from bus.storage_delta.recovery import recover, remove_leftovers
 from bus.storage_delta.repair_commit import Action, encode_checkpoint, encode_repair
 from bus.storage_delta.repair_files import FoundFile
 from bus.storage_delta.repair_history import BeyondRepair, History, HistoryReader, Trouble
 from bus.storage_delta.repair_plan import Planner, RepairPlan
 from bus.storage_delta.repair_report import RepairReport, RepairStep, Steps
-from bus.storage_delta.schema_evolution import earlier_type
 from bus.storage_delta.stores.rehearsal import RehearsalStore
 from bus.storage_delta.stores.store import KeyExists, KeyNotFound, ObjectStore
 from bus.storage_delta.verification import verify_partition

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from bus.errors import StorageDamaged
-from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.file_sums import encode_sums
 from bus.storage_delta.files.row_statistics import COLUMNS, RowStatistics
 from bus.storage_delta.files.trials import Unprovable
+from bus.storage_delta.log.actions import LiveFile
 from bus.storage_delta.log_replay import first_line
 from bus.storage_delta.repair_history import NamedFile
 from bus.storage_delta.repair_salvage import salvage

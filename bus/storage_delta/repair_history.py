@@ -17,7 +17,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from bus.errors import StorageDamaged
-from bus.storage_delta.actions import (
+from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.log.actions import (
     HIGH_WATERMARK_APP,
     Commit,
     LiveFile,
@@ -34,7 +35,7 @@ from bus.storage_delta.actions import (
     is_same_schema,
     version_name,
 )
-from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.log.snapshot import READER_VERSION_MAX, WRITER_VERSION_MAX
 from bus.storage_delta.log_replay import (
     LOG_FOLDER,
     PRODUCER_APPS,
@@ -44,7 +45,6 @@ from bus.storage_delta.log_replay import (
     load_checkpoint,
     load_version,
 )
-from bus.storage_delta.snapshot import READER_VERSION_MAX, WRITER_VERSION_MAX
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 _ADD_FIELDS = ("path", "partitionValues", "size", "modificationTime", "dataChange", "stats", "tags")

@@ -17,7 +17,12 @@ import pyarrow as pa
 
 from bus.model import TopicPartition
 from bus.ports import ProducerProgress
-from bus.storage_delta.actions import (
+from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.files.file_sums import decode_sums
+from bus.storage_delta.files.producer_columns import PRODUCER_COLUMNS
+from bus.storage_delta.files.producer_matching import later_progress
+from bus.storage_delta.files.proved_parquet import BytesSource, open_proved
+from bus.storage_delta.log.actions import (
     COMPACTED_APP,
     HIGH_WATERMARK_APP,
     LEADER_EPOCH_APP,
@@ -31,11 +36,6 @@ from bus.storage_delta.actions import (
     is_same_schema,
     lost_app,
 )
-from bus.storage_delta.files.data_reader import DataReader
-from bus.storage_delta.files.file_sums import decode_sums
-from bus.storage_delta.files.producer_columns import PRODUCER_COLUMNS
-from bus.storage_delta.files.producer_matching import later_progress
-from bus.storage_delta.files.proved_parquet import BytesSource, open_proved
 from bus.storage_delta.log_replay import LogListing, producer_app
 from bus.storage_delta.repair_commit import RepairedTable
 from bus.storage_delta.repair_files import (

@@ -28,7 +28,9 @@ import pyarrow as pa
 from bus.errors import RootInUse, RootNotUsable, StorageDamaged, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, INTERNAL_VALUE_TYPES, log_schema
-from bus.storage_delta.actions import (
+from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.keyed_rows import DeltaKeyedRows
+from bus.storage_delta.log.actions import (
     LOG_FOLDER,
     MalformedCommit,
     decode_commit,
@@ -37,12 +39,10 @@ from bus.storage_delta.actions import (
     parse_version_name,
     version_name,
 )
-from bus.storage_delta.checkpoint_files import MalformedCheckpoint, decode_checkpoint
-from bus.storage_delta.checkpoint_hint import load_proved, read_hint
-from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.keyed_rows import DeltaKeyedRows
+from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint
+from bus.storage_delta.log.checkpoint_hint import load_proved, read_hint
+from bus.storage_delta.log.schema_evolution import add_new_fields, find_value_type
 from bus.storage_delta.partition_reader import PartitionReader
-from bus.storage_delta.schema_evolution import add_new_fields, find_value_type
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import KeyExists, KeyLocked, KeyNotFound, Lock, ObjectStore

@@ -38,8 +38,12 @@ from bus.ports import (
     no_pace,
 )
 from bus.records.log_schema import LOG_SCHEMA, log_schema
-from bus.storage_delta import checkpoints
-from bus.storage_delta.actions import (
+from bus.storage_delta.files.data_files import encode_data_file
+from bus.storage_delta.files.producer_matching import later_progress
+from bus.storage_delta.files.producer_spans import id_max_of
+from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.log import checkpoints
+from bus.storage_delta.log.actions import (
     LOG_FOLDER,
     Commit,
     LiveFile,
@@ -53,11 +57,10 @@ from bus.storage_delta.actions import (
     forgotten_id_max_of,
     version_name,
 )
-from bus.storage_delta.commit import commit_version, is_rival
-from bus.storage_delta.files.data_files import encode_data_file
-from bus.storage_delta.files.producer_matching import later_progress
-from bus.storage_delta.files.producer_spans import id_max_of
-from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.log.commit import commit_version, is_rival
+from bus.storage_delta.log.recovery import recover, remove_leftovers
+from bus.storage_delta.log.replaced_versions import commit_again, report_replaced
+from bus.storage_delta.log.snapshot import Removal, Snapshot, load_txns
 from bus.storage_delta.maintenance.key_compaction import KeyCompaction
 from bus.storage_delta.maintenance.old_versions import Limits, OldVersions
 from bus.storage_delta.maintenance.orphans import FilesUnderWay, list_data_files, load_removed
@@ -65,9 +68,6 @@ from bus.storage_delta.maintenance.rolling import Rolling
 from bus.storage_delta.maintenance.swap_checks import check_swap
 from bus.storage_delta.maintenance.swaps import SwapPlan, discard, since_reload
 from bus.storage_delta.partition_reader import PartitionReader
-from bus.storage_delta.recovery import recover, remove_leftovers
-from bus.storage_delta.replaced_versions import commit_again, report_replaced
-from bus.storage_delta.snapshot import Removal, Snapshot, load_txns
 from bus.storage_delta.stores.store import KeyNotFound, KeyReplaced, ObjectStore, Written
 
 

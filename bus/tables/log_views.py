@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from bus.model import TopicPartition
-from bus.storage_delta.table_history import FilesSummary, VersionSummary, read_history
+from bus.storage_delta.log.history import FilesSummary, VersionSummary, read_history
 from bus.tables.topics import TopicTables
 from bus.tables.views import TIME_TYPE
 

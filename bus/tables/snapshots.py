@@ -19,14 +19,14 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from bus.errors import StorageDamaged, StorageFault
 from bus.model import TopicPartition
-from bus.storage_delta.actions import (
+from bus.storage_delta.log.actions import (
     LOG_FOLDER,
     LOG_START_APP,
     MalformedCommit,
     decode_commit,
     version_name,
 )
-from bus.storage_delta.snapshot import READER_VERSION_MAX
+from bus.storage_delta.log.snapshot import READER_VERSION_MAX
 
 # One after the other costs more than to open the table afresh from its last checkpoint.
 _FOLLOWED_VERSIONS_MAX = 100

@@ -19,10 +19,10 @@ from bus.spark.source.access import Bounds, FileRange, InputRange, TopicFacts
 from bus.spark.source.options import Location
 from bus.spark.source.planning import OffsetRange
 from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.following_reader import FollowingReader
+from bus.storage_delta.log.following import FollowingReader
+from bus.storage_delta.log.schema_evolution import find_value_type
 from bus.storage_delta.partition_reader import TableView
 from bus.storage_delta.root import folder_of, open_reader
-from bus.storage_delta.schema_evolution import find_value_type
 from bus.tables.topics import TopicTables
 
 

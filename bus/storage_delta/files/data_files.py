@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from bus.model import LogBatch
 from bus.records.arrow_batches import complete_columns
 from bus.records.log_schema import TIMESTAMP_TYPE
-from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.files.file_sums import FileSums, encode_sums, sum_of, sums_of_pieces
 from bus.storage_delta.files.producer_columns import (
     PRODUCER_COLUMNS,
@@ -31,6 +30,7 @@ from bus.storage_delta.files.producer_columns import (
     statistics_of_rows,
     statistics_of_stamps,
 )
+from bus.storage_delta.log.actions import LiveFile
 
 ROW_GROUP_BYTES = 4 << 20
 # Of a row, in the columns that the broker adds.

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from bus.model import SEQUENCE_MODULUS, RecordBatch
 from bus.ports import ProducerMatch, ProducerProgress
 from bus.records.arrow_batches import select_records, sequences_of
-from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.files.data_reader import DataReader, Statistics
+from bus.storage_delta.log.actions import LiveFile
 
 _COLUMNS = ("offset", "producer_id", "producer_epoch", "sequence")
 _Range = tuple[int, int]  # the first and the last

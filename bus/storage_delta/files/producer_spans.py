@@ -19,7 +19,7 @@ import numpy as np
 from bus.model import SEQUENCE_MODULUS
 
 if TYPE_CHECKING:
-    from bus.storage_delta.actions import LiveFile
+    from bus.storage_delta.log.actions import LiveFile
 
 # A file of more producers has wider spans. It bounds what each file costs in the log, its checkpoints and memory.
 SPANS_PER_FILE_MAX = 64

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from bus.errors import RecordsDamaged, StorageDamaged
 from bus.records.log_schema import LOG_SCHEMA
-from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.log.actions import LiveFile
 from bus.storage_delta.log_replay import AddedFile, replay_table
 from bus.storage_delta.stores.local import LocalStore
 

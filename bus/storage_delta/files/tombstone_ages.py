@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bus.storage_delta.actions import LiveFile
+    from bus.storage_delta.log.actions import LiveFile
 
 # (next_offset, since_ms), both of them growing.
 Ages = Sequence[tuple[int, int]]

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from bus.ports import Pace, PreparedFiles, SwapKind, no_pace
-from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.tombstone_ages import ages_of, end_of_old, thin
+from bus.storage_delta.log.actions import LiveFile
 from bus.storage_delta.maintenance.last_of_key import find_last_of_keys
 from bus.storage_delta.maintenance.orphans import FilesUnderWay
 from bus.storage_delta.maintenance.rewritten_file import FileRewriter, Rewriting

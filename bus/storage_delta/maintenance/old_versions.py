@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 from bus.errors import StorageDamaged
 from bus.ports import Dropped
-from bus.storage_delta import checkpoints
-from bus.storage_delta.actions import (
+from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.log import checkpoints
+from bus.storage_delta.log.actions import (
     HIGH_WATERMARK_APP,
     LAST_CHECKPOINT,
     LOG_FOLDER,
@@ -31,8 +32,7 @@ from bus.storage_delta.actions import (
     parse_version_name,
     version_name,
 )
-from bus.storage_delta.checkpoint_files import MalformedCheckpoint, decode_checkpoint
-from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint
 from bus.storage_delta.maintenance.orphans import load_removed
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 

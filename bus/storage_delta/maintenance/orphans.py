@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 
 from bus.errors import StorageDamaged
-from bus.storage_delta.actions import LOG_FOLDER, checkpoint_name
-from bus.storage_delta.checkpoint_files import MalformedCheckpoint, decode_removed
+from bus.storage_delta.log.actions import LOG_FOLDER, checkpoint_name
+from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_removed
 from bus.storage_delta.stores.store import ObjectStore
 
 _DATA_FILE_NAME = re.compile(r"(\d{20})-.+\.parquet")

@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from bus.errors import StorageDamaged
 from bus.ports import Pace
-from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.files.data_files import ROW_GROUP_BYTES, open_parquet_writer
 from bus.storage_delta.files.file_sums import encode_sums, sum_of, sums_of_pieces
 from bus.storage_delta.files.row_statistics import RowStatistics
 from bus.storage_delta.files.tombstone_ages import Ages
+from bus.storage_delta.log.actions import LiveFile
 from bus.storage_delta.maintenance.orphans import FilesUnderWay
 from bus.storage_delta.maintenance.swaps import discard, level_above, with_history
 from bus.storage_delta.stores.store import ObjectStore

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from bus.errors import StorageDamaged
 from bus.ports import Pace, PreparedFiles, SwapKind
-from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.tombstone_ages import ages_of, thin
+from bus.storage_delta.log.actions import LiveFile
 from bus.storage_delta.maintenance.orphans import FilesUnderWay
 from bus.storage_delta.maintenance.rewritten_file import FileRewriter, Rewriting
 from bus.storage_delta.maintenance.swaps import prepared_swap

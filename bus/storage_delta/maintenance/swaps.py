@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from bus.errors import StorageFault
 from bus.ports import PreparedFiles, SwapKind
-from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.files.tombstone_ages import Ages, encode_ages
+from bus.storage_delta.log.actions import LiveFile
 from bus.storage_delta.stores.store import ObjectStore
 
 

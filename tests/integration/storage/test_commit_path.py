@@ -11,8 +11,8 @@ import pytest
 from bus.errors import StorageFault, StorageFull
 from bus.model import TopicPartition
 from bus.ports import Committed, Conflicted, ProducerProgress, Unknown
-from bus.storage_delta.actions import decode_commit, version_name
 from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.log.actions import decode_commit, version_name
 from bus.storage_delta.root import DeltaStorage, folder_of, open_storage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore

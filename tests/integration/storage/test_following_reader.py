@@ -10,7 +10,7 @@ from bus.errors import StorageDamaged
 from bus.ports import Committed
 from bus.records.log_schema import log_schema
 from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.following_reader import FollowingReader
+from bus.storage_delta.log.following import FollowingReader
 from bus.storage_delta.partition_reader import TableView
 from bus.storage_delta.root import folder_of
 from bus.storage_delta.stores.local import LocalStore

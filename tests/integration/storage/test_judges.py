@@ -15,8 +15,8 @@ import pytest
 from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.ports import Committed, ProducerProgress
-from bus.storage_delta import checkpoints
-from bus.storage_delta.actions import checkpoint_name
+from bus.storage_delta.log import checkpoints
+from bus.storage_delta.log.actions import checkpoint_name
 from bus.storage_delta.root import folder_of, open_storage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore

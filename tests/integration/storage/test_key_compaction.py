@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from bus.errors import StorageDamaged, StorageFault
 from bus.model import LogBatch, ProducerStamp, RecordBatch, TimestampType, TopicPartition
 from bus.ports import Committed, Conflicted, PreparedFiles, ProducerMatch, ProducerProgress, Unknown
-from bus.storage_delta.actions import LiveFile, version_name
 from bus.storage_delta.files.data_files import ROW_GROUP_BYTES
+from bus.storage_delta.log.actions import LiveFile, version_name
 from bus.storage_delta.maintenance.key_compaction import KeyCompaction
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore

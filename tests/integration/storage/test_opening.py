@@ -18,7 +18,7 @@ from bus.errors import StorageDamaged
 from bus.model import TopicPartition
 from bus.ports import ProducerProgress
 from bus.records.arrow_batches import complete_columns
-from bus.storage_delta.actions import checkpoint_name, version_name
+from bus.storage_delta.log.actions import checkpoint_name, version_name
 from bus.storage_delta.root import (
     DeltaStorage,
     folder_of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.storage_delta.actions import LiveFile
+from bus.storage_delta.log.actions import LiveFile
 from bus.storage_delta.repair_files import FoundFile, choose_files, find_holes, without_overlaps
 
 

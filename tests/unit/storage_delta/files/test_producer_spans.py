@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.storage_delta.actions import LiveFile
 from bus.storage_delta.files.producer_spans import (
     EVERY_SPAN,
     NO_SPANS,
@@ -24,6 +23,7 @@ from bus.storage_delta.files.producer_spans import (
     id_max_of,
     spans_of_statistics,
 )
+from bus.storage_delta.log.actions import LiveFile
 
 Run = tuple[int, int, int, int]  # id, epoch, first, last
 

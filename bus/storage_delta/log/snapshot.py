@@ -3,7 +3,7 @@
 Guards one promise: what comes out is a log, offsets without gap or overlap, in which every file was seen in the store
 with its exact size. Anything that would lose or invent an acknowledged record is `StorageDamaged`, with a message that
 names file, version and what was expected. Only reads: what a crash left and may be put right is reported, and
-`bus.storage_delta.recovery` does it, if whoever opens the table is its writer.
+`bus.storage_delta.log.recovery` does it, if whoever opens the table is its writer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from bus.errors import StorageDamaged
-from bus.storage_delta.actions import (
+from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.log.actions import (
     COMPACTED_APP,
     HIGH_WATERMARK_APP,
     LAST_CHECKPOINT,
@@ -36,9 +37,13 @@ from bus.storage_delta.actions import (
     parse_version_name,
     version_name,
 )
-from bus.storage_delta.checkpoint_files import CheckpointContent, MalformedCheckpoint, decode_checkpoint, decode_txns
-from bus.storage_delta.checkpoint_hint import Hint, load_proved, read_hint
-from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.log.checkpoint_files import (
+    CheckpointContent,
+    MalformedCheckpoint,
+    decode_checkpoint,
+    decode_txns,
+)
+from bus.storage_delta.log.checkpoint_hint import Hint, load_proved, read_hint
 from bus.storage_delta.maintenance.orphans import base_offset_of, list_data_files
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 

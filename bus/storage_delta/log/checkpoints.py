@@ -17,7 +17,8 @@ from pathlib import Path
 import deltalake
 
 from bus.errors import StorageFault, StorageFull, VersionReplaced
-from bus.storage_delta.actions import (
+from bus.storage_delta.files.trials import TRIALS
+from bus.storage_delta.log.actions import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
     Commit,
@@ -28,14 +29,13 @@ from bus.storage_delta.actions import (
     is_forgotten,
     version_name,
 )
-from bus.storage_delta.checkpoint_files import (
+from bus.storage_delta.log.checkpoint_files import (
     CheckpointSummary,
     MalformedCheckpoint,
     summarize_checkpoint,
     thin_checkpoint,
 )
-from bus.storage_delta.checkpoint_hint import encode_hint
-from bus.storage_delta.files.trials import TRIALS
+from bus.storage_delta.log.checkpoint_hint import encode_hint
 from bus.storage_delta.stores.store import ObjectStore
 
 _COMMITS_BETWEEN_MIN = 100

@@ -1,7 +1,7 @@
 """Checkpoint files (classic, version 1) as what they say about a table.
 
 Guards two promises: a checkpoint that was cut short or is not what the Delta protocol describes is never taken for a
-smaller table, and none is decoded that was not proved or tried (trials.py). `bus.storage_delta.checkpoints` has them
+smaller table, and none is decoded that was not proved or tried (trials.py). `bus.storage_delta.log.checkpoints` has them
 written; here they only lose what they need not say. Opening does not ask which files were removed, for that may be many
 times what is live: the cleanup does.
 """
@@ -17,7 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bus.storage_delta.actions import (
+from bus.storage_delta.files.proved_parquet import ProvedFile
+from bus.storage_delta.files.trials import TRIALS
+from bus.storage_delta.log.actions import (
     AGES_TAG,
     FILE_TAG,
     LEVEL_TAG,
@@ -31,8 +33,6 @@ from bus.storage_delta.actions import (
     is_telling,
     make_add,
 )
-from bus.storage_delta.files.proved_parquet import ProvedFile
-from bus.storage_delta.files.trials import TRIALS
 
 _COLUMNS = [
     "add.path",

@@ -11,7 +11,8 @@ import pytest
 from bus.model import TopicPartition
 from bus.ports import ProducerProgress
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, LOG_SCHEMA, log_schema
-from bus.storage_delta.actions import (
+from bus.storage_delta.files.data_files import format_timestamp
+from bus.storage_delta.log.actions import (
     LiveFile,
     MalformedCommit,
     Txn,
@@ -26,7 +27,6 @@ from bus.storage_delta.actions import (
     table_schema_string,
     version_name,
 )
-from bus.storage_delta.files.data_files import format_timestamp
 
 FILE = LiveFile("00000000000000000010-x.parquet", 1234, 10, 30, 20, 5, 9, 3)
 STATS = '{"numRecords":20}'

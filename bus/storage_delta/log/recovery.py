@@ -1,6 +1,6 @@
 """Putting right what a crash left in a table, where that takes nothing away from the log.
 
-Guards one promise: nothing is removed here that an acknowledged record depends on. `bus.storage_delta.snapshot` has
+Guards one promise: nothing is removed here that an acknowledged record depends on. `bus.storage_delta.log.snapshot` has
 decided what may go; a version that is set aside keeps its bytes under a name that readers ignore. Only the writer of a
 table may call this, before its first commit.
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from bus.storage_delta.actions import LAST_CHECKPOINT, LOG_FOLDER
-from bus.storage_delta.checkpoint_hint import encode_hint
-from bus.storage_delta.snapshot import Snapshot
+from bus.storage_delta.log.actions import LAST_CHECKPOINT, LOG_FOLDER
+from bus.storage_delta.log.checkpoint_hint import encode_hint
+from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.stores.store import ObjectStore
 
 _log = logging.getLogger(__name__)

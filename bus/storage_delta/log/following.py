@@ -9,8 +9,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from bus.errors import StorageDamaged
-from bus.storage_delta.actions import LOG_FOLDER, Commit, MalformedCommit, decode_commit, version_name
 from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.log.actions import LOG_FOLDER, Commit, MalformedCommit, decode_commit, version_name
 from bus.storage_delta.partition_reader import PartitionReader, TableView
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 

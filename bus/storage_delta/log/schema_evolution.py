@@ -20,7 +20,11 @@ import pyarrow as pa
 from bus.errors import StorageDamaged, StorageFault
 from bus.ports import Committed, Conflicted
 from bus.records.log_schema import log_schema
-from bus.storage_delta.actions import (
+from bus.storage_delta.files.data_files import EncodedFile, encode_data_file
+from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.files.trials import TRIALS
+from bus.storage_delta.log.actions import (
     ENGINE_INFO,
     LOG_FOLDER,
     REMOVED_FILES_STAY,
@@ -31,13 +35,9 @@ from bus.storage_delta.actions import (
     table_schema_string,
     version_name,
 )
-from bus.storage_delta.commit import commit_version
-from bus.storage_delta.files.data_files import EncodedFile, encode_data_file
-from bus.storage_delta.files.data_reader import DataReader
-from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.files.trials import TRIALS
-from bus.storage_delta.recovery import recover
-from bus.storage_delta.snapshot import Snapshot, load_snapshot, table_exists
+from bus.storage_delta.log.commit import commit_version
+from bus.storage_delta.log.recovery import recover
+from bus.storage_delta.log.snapshot import Snapshot, load_snapshot, table_exists
 from bus.storage_delta.stores.store import ObjectStore
 
 _log = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from bus.storage_delta.actions import LAST_CHECKPOINT, SUMS_TAG, checkpoint_name
-from bus.storage_delta.checkpoint_files import MalformedCheckpoint
 from bus.storage_delta.files.file_sums import FileSums, decode_sums, encode_sums
 from bus.storage_delta.files.trials import TRIALS, Unprovable, whole_sums
+from bus.storage_delta.log.actions import LAST_CHECKPOINT, SUMS_TAG, checkpoint_name
+from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 

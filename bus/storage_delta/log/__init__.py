@@ -1,0 +1,1 @@
+"""The Delta log of one table: actions, commits, snapshots, checkpoints, and following what is committed."""
