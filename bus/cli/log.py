@@ -22,7 +22,7 @@ from bus.cli.options import count_of, listing_format_option, root_option
 from bus.cli.output import Column, resolve_form, write_json, write_listing
 
 if TYPE_CHECKING:
-    from bus.storage_delta.verification import Report
+    from bus.storage_delta.verify.verification import Report
 
 _REPORT_COLUMNS = (
     Column("topic"),
@@ -70,7 +70,7 @@ def verify(ctx: click.Context, target: str | None, is_all: bool, no_data: bool, 
 
     Exits with 1 if one is broken; each breach is a line that names file, version, what was expected and what was found.
     """
-    from bus.storage_delta.verification import verify_partition, verify_root
+    from bus.storage_delta.verify.verification import verify_partition, verify_root
 
     if is_all == (target is not None):
         raise click.UsageError("expected TOPIC, TOPIC/PARTITION or --all, and only one of them")

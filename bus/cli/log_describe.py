@@ -20,7 +20,7 @@ from bus.cli.output import Column, human_bytes, resolve_form, write_json, write_
 if TYPE_CHECKING:
     from bus.storage_delta.log.history import VersionSummary
     from bus.storage_delta.log.summary import PartitionSummary
-    from bus.storage_delta.log_replay import AddedFile
+    from bus.storage_delta.verify.replay import AddedFile
 
 _PARTITION_COLUMNS = (
     Column("topic"),

@@ -14,8 +14,8 @@ from bus.cli.record_format import value_bytes
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from bus.storage_delta.log_replay import AddedFile
     from bus.storage_delta.stores.store import ObjectStore
+    from bus.storage_delta.verify.replay import AddedFile
 
 
 @click.command(
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @root_option()
 def dump(target: str, from_offset: int, to_offset: int | None, path: str | None, print_data: bool, root: str) -> None:
     """Show the records as they lie in the data files, as Kafka's DumpLogSegments does."""
-    from bus.storage_delta.log_replay import partition_folder, replay_table
+    from bus.storage_delta.verify.replay import partition_folder, replay_table
 
     chosen = Target(target)
     if chosen.partition is None:

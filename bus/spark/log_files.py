@@ -17,7 +17,9 @@ import numpy as np
 from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.storage_delta.log.actions import LiveFile
-from bus.storage_delta.log_replay import (
+from bus.storage_delta.root import open_reader
+from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.verify.replay import (
     ReplayedTable,
     Unreadable,
     list_log,
@@ -26,8 +28,6 @@ from bus.storage_delta.log_replay import (
     replay_table,
     version_file,
 )
-from bus.storage_delta.root import open_reader
-from bus.storage_delta.stores.local import LocalStore
 from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:

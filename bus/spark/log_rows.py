@@ -20,7 +20,9 @@ from bus.records.log_schema import LOG_SCHEMA, STATS_COLUMNS
 from bus.storage_delta.files.inspection import open_data_file
 from bus.storage_delta.files.producer_spans import decode_spans
 from bus.storage_delta.log.actions import nullable_type
-from bus.storage_delta.log_replay import (
+from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.stores.store import KeyNotFound
+from bus.storage_delta.verify.replay import (
     FORGOTTEN_APP,
     PRODUCER_APPS,
     AddedFile,
@@ -30,9 +32,7 @@ from bus.storage_delta.log_replay import (
     partition_folder,
     replay_table,
 )
-from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.stores.store import KeyNotFound
-from bus.storage_delta.verification import verify_partition
+from bus.storage_delta.verify.verification import verify_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -45,14 +45,6 @@ from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, summariz
 from bus.storage_delta.log.checkpoint_hint import encode_hint
 from bus.storage_delta.log.recovery import recover, remove_leftovers
 from bus.storage_delta.log.schema_evolution import earlier_type
-from bus.storage_delta.log_replay import (
-    LOG_FOLDER,
-    LogListing,
-    Unreadable,
-    list_log,
-    load_last_checkpoint,
-    partition_folder,
-)
 from bus.storage_delta.metadata_mending import METADATA, mend_metadata
 from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.quarantine import Quarantine
@@ -63,7 +55,15 @@ from bus.storage_delta.repair_plan import Planner, RepairPlan
 from bus.storage_delta.repair_report import RepairReport, RepairStep, Steps
 from bus.storage_delta.stores.rehearsal import RehearsalStore
 from bus.storage_delta.stores.store import KeyExists, KeyNotFound, ObjectStore
-from bus.storage_delta.verification import verify_partition
+from bus.storage_delta.verify.replay import (
+    LOG_FOLDER,
+    LogListing,
+    Unreadable,
+    list_log,
+    load_last_checkpoint,
+    partition_folder,
+)
+from bus.storage_delta.verify.verification import verify_partition
 
 
 def repair_partition(

@@ -36,7 +36,8 @@ from bus.storage_delta.log.actions import (
     version_name,
 )
 from bus.storage_delta.log.snapshot import READER_VERSION_MAX, WRITER_VERSION_MAX
-from bus.storage_delta.log_replay import (
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
+from bus.storage_delta.verify.replay import (
     LOG_FOLDER,
     PRODUCER_APPS,
     Action,
@@ -45,7 +46,6 @@ from bus.storage_delta.log_replay import (
     load_checkpoint,
     load_version,
 )
-from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 _ADD_FIELDS = ("path", "partitionValues", "size", "modificationTime", "dataChange", "stats", "tags")
 

@@ -36,7 +36,6 @@ from bus.storage_delta.log.actions import (
     is_same_schema,
     lost_app,
 )
-from bus.storage_delta.log_replay import LogListing, producer_app
 from bus.storage_delta.repair_commit import RepairedTable
 from bus.storage_delta.repair_files import (
     BadFile,
@@ -51,6 +50,7 @@ from bus.storage_delta.repair_files import (
     without_overlaps,
 )
 from bus.storage_delta.repair_history import BeyondRepair, History, HistoryReader, NamedFile, Trouble
+from bus.storage_delta.verify.replay import LogListing, producer_app
 
 _NEVER_BACK = (HIGH_WATERMARK_APP, LEADER_EPOCH_APP, COMPACTED_APP, LOG_START_APP)
 

@@ -9,7 +9,7 @@ from bus import Admin, Consumer, NewTopic, OffsetAndMetadata
 from bus.config.broker import BrokerConfig
 from bus.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.verification import verify_partition
+from bus.storage_delta.verify.verification import verify_partition
 from tests.support.broker_thread import running_broker
 
 ORDERS = TopicPartition("orders", 0)

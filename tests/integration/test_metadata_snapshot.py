@@ -24,7 +24,7 @@ from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.typed_log import replay_values
-from bus.storage_delta.verification import verify_root
+from bus.storage_delta.verify.verification import verify_root
 from tests.support.cancelled_calls import QuietBroker
 
 HOUR_MS = 3_600_000

@@ -13,7 +13,7 @@ from bus.model import CONSUMER_OFFSETS_TOPIC, LogBatch, TimestampType, TopicPart
 from bus.ports import Committed, KeyedRow
 from bus.storage_delta.root import open_storage
 from bus.storage_delta.table import DeltaPartitionTable
-from bus.storage_delta.verification import verify_partition
+from bus.storage_delta.verify.verification import verify_partition
 
 NAME = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
 KEYS = 4

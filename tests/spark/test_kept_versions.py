@@ -14,7 +14,7 @@ from bus.ports import Committed
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
-from bus.storage_delta.verification import verify_partition
+from bus.storage_delta.verify.verification import verify_partition
 from tests.support.stores import NOW_MS, log_batch
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from bus import Admin, Consumer, NewTopic, Producer, TopicPartition
 from bus.config.broker import BrokerConfig
 from bus.storage_delta.root import open_reader
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.verification import verify_root
+from bus.storage_delta.verify.verification import verify_root
 from tests.support.broker_thread import running_broker
 from tests.support.fake_table import ManualClock
 

@@ -15,7 +15,7 @@ from bus.records.arrow_batches import check_records
 from bus.storage_delta.root import open_storage
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
-from bus.storage_delta.verification import verify_partition
+from bus.storage_delta.verify.verification import verify_partition
 
 NOW_MS = 1_700_000_000_000
 Row = tuple[bytes | None, bytes | None]  # key and value

@@ -11,7 +11,7 @@ from bus.ports import Committed
 from bus.storage_delta.root import DeltaStorage, folder_of, open_storage
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
-from bus.storage_delta.verification import Report, verify_partition
+from bus.storage_delta.verify.verification import Report, verify_partition
 from tests.support.stores import NOW_MS, log_batch
 
 TOPIC_ID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"

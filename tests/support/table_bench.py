@@ -10,7 +10,7 @@ from bus.storage_delta.root import DeltaStorage, open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
-from bus.storage_delta.verification import verify_partition
+from bus.storage_delta.verify.verification import verify_partition
 from tests.support.stores import log_batch
 
 NAME = TopicPartition("prices", 0)

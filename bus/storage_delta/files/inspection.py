@@ -1,6 +1,6 @@
 """What lies in the storage of a bus root, opened for looking: records of data files, topics of the cluster.
 
-Guards one promise: looking changes nothing (see log_replay.py, which reads the log).
+Guards one promise: looking changes nothing (see verify/replay.py, which reads the log).
 """
 
 from __future__ import annotations
@@ -17,8 +17,15 @@ from bus.errors import StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.storage_delta.files.proved_parquet import ProvedFile, open_proved
 from bus.storage_delta.files.trials import TRIALS
-from bus.storage_delta.log_replay import LOG_START_APP, Unreadable, first_line, list_log, partition_folder, replay_table
 from bus.storage_delta.stores.store import Data, KeyNotFound, ObjectStore
+from bus.storage_delta.verify.replay import (
+    LOG_START_APP,
+    Unreadable,
+    first_line,
+    list_log,
+    partition_folder,
+    replay_table,
+)
 
 # ------------------------------------------------------------------ data files
 

@@ -16,8 +16,8 @@ from bus.records.log_schema import LOG_SCHEMA
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log.actions import LiveFile
-from bus.storage_delta.log_replay import AddedFile, replay_table
 from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.verify.replay import AddedFile, replay_table
 
 # <root>/topics/<topic>/<partition>
 _FOLDERS_BELOW_ROOT = 3

@@ -14,7 +14,8 @@ from urllib.parse import unquote
 
 from bus.errors import StorageDamaged
 from bus.model import TopicPartition
-from bus.storage_delta.log_replay import (
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
+from bus.storage_delta.verify.replay import (
     Action,
     AddedFile,
     LogListing,
@@ -26,7 +27,6 @@ from bus.storage_delta.log_replay import (
     partition_folder,
     version_file,
 )
-from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bus.model import TopicPartition
-from bus.storage_delta.log_replay import (
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
+from bus.storage_delta.verify.replay import (
     AddedFile,
     LogListing,
     ReplayedTable,
@@ -22,7 +23,6 @@ from bus.storage_delta.log_replay import (
     partition_folder,
     replay_table,
 )
-from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 
 @dataclass(frozen=True, slots=True)

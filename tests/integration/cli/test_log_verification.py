@@ -18,7 +18,7 @@ from bus.model import CLUSTER_METADATA_TOPIC, LogBatch, TimestampType, TopicPart
 from bus.ports import Committed, ProducerProgress
 from bus.storage_delta.root import open_storage
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.verification import Report, verify_partition, verify_root
+from bus.storage_delta.verify.verification import Report, verify_partition, verify_root
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"

@@ -24,7 +24,7 @@ from bus.storage_delta.root import DeltaStorage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.store import ObjectStore, OutcomeUnknown
 from bus.storage_delta.table import DeltaPartitionTable
-from bus.storage_delta.verification import verify_partition
+from bus.storage_delta.verify.verification import verify_partition
 from tests.support.stores import ScriptedStore
 
 NAME = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)

@@ -9,7 +9,7 @@ from bus.ports import Committed, KeyedRow
 from bus.storage_delta.log.actions import version_name
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
-from bus.storage_delta.verification import verify_partition
+from bus.storage_delta.verify.verification import verify_partition
 from tests.support.stores import NOW_MS
 
 NAME = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)

@@ -16,7 +16,7 @@ import pytest
 from bus.ports import Committed, ProducerProgress
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
-from bus.storage_delta.verification import verify_partition
+from bus.storage_delta.verify.verification import verify_partition
 from tests.support.killed_jobs import FAR_MS, JOBS, NAME, NOW_MS, TOPIC_ID, QuickFileSystem, Run, job_runner, open_table
 from tests.support.stores import log_batch
 from tests.support.table_bench import Row, rows_of

@@ -15,7 +15,7 @@ from bus.ports import CommitOutcome, Committed, Conflicted, PreparedFiles, Unkno
 from bus.storage_delta.root import folder_of, open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import OutcomeUnknown
-from bus.storage_delta.verification import verify_partition
+from bus.storage_delta.verify.verification import verify_partition
 from tests.support.stores import NOW_MS, log_batch
 
 PARTITION = TopicPartition("orders", 0)

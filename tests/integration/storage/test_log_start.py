@@ -21,7 +21,7 @@ from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import OutcomeUnknown
 from bus.storage_delta.table import DeltaPartitionTable
-from bus.storage_delta.verification import verify_partition
+from bus.storage_delta.verify.verification import verify_partition
 from tests.support.stores import NOW_MS, ScriptedStore, log_batch
 
 NAME = TopicPartition("orders", 0)

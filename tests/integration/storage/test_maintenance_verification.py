@@ -16,7 +16,7 @@ from bus.storage_delta.log.actions import checkpoint_name, version_name
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
-from bus.storage_delta.verification import verify_partition
+from bus.storage_delta.verify.verification import verify_partition
 from tests.support.stores import NOW_MS, log_batch
 
 NAME = TopicPartition("orders", 0)

@@ -22,7 +22,7 @@ from bus.storage_delta.root import DeltaStorage, folder_of, open_storage, open_s
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
-from bus.storage_delta.verification import verify_partition
+from bus.storage_delta.verify.verification import verify_partition
 from tests.support.stores import NOW_MS, ScriptedStore
 
 PARTITION = TopicPartition("orders", 0)

@@ -12,7 +12,7 @@ from bus.storage_delta.repair import repair_partition
 from bus.storage_delta.repair_report import RepairReport
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
-from bus.storage_delta.verification import Report, verify_partition
+from bus.storage_delta.verify.verification import Report, verify_partition
 from tests.support.single_damages import LOG, SHAPES, Damage, files_of, healthy, single_damages, store_of
 from tests.support.table_bench import FOLDER, NAME, Row, TableBench
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from urllib.parse import unquote
 
-from bus.storage_delta.log_replay import LOG_START_APP, Action, AddedFile, ReplayedTable
+from bus.storage_delta.verify.replay import LOG_START_APP, Action, AddedFile, ReplayedTable
 
 Finding = tuple[str, str, str]  # promise, expected, found
 _APART = "changes of data and rewritings are apart"

@@ -18,7 +18,15 @@ from urllib.parse import unquote
 
 from bus.model import TopicPartition
 from bus.records.log_schema import INTERNAL_VALUE_TYPES, LOG_SCHEMA, delta_schema_string
-from bus.storage_delta.log_replay import (
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
+from bus.storage_delta.verify.maintenance_verification import (
+    check_apart,
+    check_kept,
+    check_log_start,
+    check_named,
+    removed_paths,
+)
+from bus.storage_delta.verify.replay import (
     COMPACTED_APP,
     HIGH_WATERMARK_APP,
     LAST_CHECKPOINT,
@@ -39,14 +47,6 @@ from bus.storage_delta.log_replay import (
     load_version,
     version_file,
 )
-from bus.storage_delta.maintenance_verification import (
-    check_apart,
-    check_kept,
-    check_log_start,
-    check_named,
-    removed_paths,
-)
-from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 _ADD_FIELDS: Mapping[str, type] = {
     "path": str,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bus.storage_delta.log_replay import PRODUCER_APPS, AddedFile, is_forgotten, producer_app
+from bus.storage_delta.verify.replay import PRODUCER_APPS, AddedFile, is_forgotten, producer_app
 
 PRODUCER_COLUMNS = ("producer_id", "producer_epoch", "sequence")
 _MODULUS = 2**31

@@ -15,9 +15,14 @@ from dataclasses import dataclass, replace
 from bus.cluster_metadata.cluster import ClusterState
 from bus.errors import StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
-from bus.storage_delta.data_file_verification import check_data_file
 from bus.storage_delta.files.inspection import load_cluster
-from bus.storage_delta.log_replay import (
+from bus.storage_delta.metadata_mending import find_contradictions
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
+from bus.storage_delta.verify.data_file_verification import check_data_file
+from bus.storage_delta.verify.log_verification import Breach, LogCheck, LogMoved
+from bus.storage_delta.verify.maintenance_verification import check_start
+from bus.storage_delta.verify.producer_verification import ProducerCheck
+from bus.storage_delta.verify.replay import (
     LOG_FOLDER,
     AddedFile,
     LogListing,
@@ -26,11 +31,6 @@ from bus.storage_delta.log_replay import (
     partition_folder,
     replay_table,
 )
-from bus.storage_delta.log_verification import Breach, LogCheck, LogMoved
-from bus.storage_delta.maintenance_verification import check_start
-from bus.storage_delta.metadata_mending import find_contradictions
-from bus.storage_delta.producer_verification import ProducerCheck
-from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 _REPLAYED = "metadata can be replayed"
 _ATTEMPTS = 5  # to read a log that a broker cleans up meanwhile

@@ -20,9 +20,9 @@ from bus.model import TimestampType
 from bus.records.log_schema import STATS_COLUMNS, TIMESTAMP_TYPE, delta_schema_string
 from bus.storage_delta.files.inspection import open_data_file
 from bus.storage_delta.files.proved_parquet import ProvedFile
-from bus.storage_delta.log_replay import AddedFile, Unreadable, bare_type, first_line
-from bus.storage_delta.producer_verification import PRODUCER_COLUMNS
 from bus.storage_delta.stores.store import ObjectStore
+from bus.storage_delta.verify.producer_verification import PRODUCER_COLUMNS
+from bus.storage_delta.verify.replay import AddedFile, Unreadable, bare_type, first_line
 
 _Finding = tuple[str, str, str]  # promise, expected, found
 _NEVER_NULL = ("offset", "timestamp", "timestamp_type", "leader_epoch")
