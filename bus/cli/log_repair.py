@@ -20,7 +20,7 @@ from bus.cli.options import count_of, listing_format_option, root_option
 from bus.cli.output import Column, write_listing
 
 if TYPE_CHECKING:
-    from bus.storage_delta.repair_report import RepairReport
+    from bus.storage_delta.repair.report import RepairReport
     from bus.storage_delta.stores.store import ObjectStore
 
 _COLUMNS = (
@@ -63,7 +63,7 @@ def repair(
     Every record that can still be read stays. Offsets of which nothing is left are given up by name: consumers pass
     over them. What cannot be read is moved to the folder `quarantine` of the root, never deleted. No broker may run.
     """
-    from bus.storage_delta.repair import repair_partition
+    from bus.storage_delta.repair.repair import repair_partition
     from bus.storage_delta.root import open_storage_on
 
     chosen, store = Target(target), open_store(root)
@@ -91,7 +91,7 @@ def repair(
 
 
 def _write_report(store: ObjectStore, report: RepairReport) -> str:
-    from bus.storage_delta.quarantine import Quarantine
+    from bus.storage_delta.repair.quarantine import Quarantine
 
     key = Quarantine(store, report.partition).write(f"repair-{time.time_ns() // 1_000_000}.jsonl", report.to_lines())
     return f"{store.url}/{key}"

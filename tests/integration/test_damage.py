@@ -13,7 +13,7 @@ from bus.config.broker import BrokerConfig
 from bus.errors import StorageDamaged
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
-from bus.storage_delta.repair import repair_partition
+from bus.storage_delta.repair.repair import repair_partition
 from bus.storage_delta.stores.local import LocalStore
 from bus.tables.topics import TopicTables
 from tests.support.broker_thread import running_broker

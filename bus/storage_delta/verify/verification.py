@@ -16,7 +16,7 @@ from bus.cluster_metadata.cluster import ClusterState
 from bus.errors import StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.storage_delta.files.inspection import load_cluster
-from bus.storage_delta.metadata_mending import find_contradictions
+from bus.storage_delta.repair.metadata_mending import find_contradictions
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 from bus.storage_delta.verify.data_file_verification import check_data_file
 from bus.storage_delta.verify.log_verification import Breach, LogCheck, LogMoved

@@ -22,7 +22,7 @@ from bus.cli.main import cli
 from bus.errors import StorageDamaged, StorageFault
 from bus.ports import Committed, ProducerProgress
 from bus.records.arrow_batches import complete_columns
-from bus.storage_delta.repair import repair_partition
+from bus.storage_delta.repair.repair import repair_partition
 from bus.storage_delta.root import open_storage
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.store import ObjectStore

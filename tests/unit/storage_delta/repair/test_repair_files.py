@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bus.storage_delta.log.actions import LiveFile
-from bus.storage_delta.repair_files import FoundFile, choose_files, find_holes, without_overlaps
+from bus.storage_delta.repair.files import FoundFile, choose_files, find_holes, without_overlaps
 
 
 def found(base: int, end: int, name: str = "a") -> FoundFile:

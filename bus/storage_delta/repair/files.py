@@ -20,8 +20,8 @@ from bus.storage_delta.files.file_sums import encode_sums
 from bus.storage_delta.files.row_statistics import COLUMNS, RowStatistics
 from bus.storage_delta.files.trials import Unprovable
 from bus.storage_delta.log.actions import LiveFile
-from bus.storage_delta.repair_history import NamedFile
-from bus.storage_delta.repair_salvage import salvage
+from bus.storage_delta.repair.history import NamedFile
+from bus.storage_delta.repair.salvage import salvage
 from bus.storage_delta.stores.store import KeyNotFound
 from bus.storage_delta.verify.replay import first_line
 

@@ -23,8 +23,8 @@ from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
 from bus.storage_delta.files.inspection import load_cluster, read_cluster_rows
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log.schema_evolution import add_new_fields
-from bus.storage_delta.quarantine import Quarantine
-from bus.storage_delta.repair_report import Steps
+from bus.storage_delta.repair.quarantine import Quarantine
+from bus.storage_delta.repair.report import Steps
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.typed_log import DeltaTypedLog

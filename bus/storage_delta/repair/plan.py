@@ -36,8 +36,8 @@ from bus.storage_delta.log.actions import (
     is_same_schema,
     lost_app,
 )
-from bus.storage_delta.repair_commit import RepairedTable
-from bus.storage_delta.repair_files import (
+from bus.storage_delta.repair.commit import RepairedTable
+from bus.storage_delta.repair.files import (
     BadFile,
     FoundFile,
     as_told,
@@ -49,7 +49,7 @@ from bus.storage_delta.repair_files import (
     salvage_named,
     without_overlaps,
 )
-from bus.storage_delta.repair_history import BeyondRepair, History, HistoryReader, NamedFile, Trouble
+from bus.storage_delta.repair.history import BeyondRepair, History, HistoryReader, NamedFile, Trouble
 from bus.storage_delta.verify.replay import LogListing, producer_app
 
 _NEVER_BACK = (HIGH_WATERMARK_APP, LEADER_EPOCH_APP, COMPACTED_APP, LOG_START_APP)

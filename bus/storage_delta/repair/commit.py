@@ -20,7 +20,7 @@ import deltalake
 from bus.errors import StorageDamaged, StorageFault
 from bus.storage_delta.files.trials import TRIALS
 from bus.storage_delta.log.actions import ENGINE_INFO, LOG_FOLDER, Txn, checkpoint_name, encode_new_file, version_name
-from bus.storage_delta.repair_files import FoundFile
+from bus.storage_delta.repair.files import FoundFile
 
 Action = dict[str, Any]
 

@@ -1,7 +1,7 @@
 """Mending a partition's table that no broker would open, or that has lost a data file.
 
 Guards two promises. No record that can still be read is lost: what the table is to hold is put together from the log as
-far as it can be followed, what later versions say, and every data file in the folder (repair_plan.py). And no history
+far as it can be followed, what later versions say, and every data file in the folder (repair/plan.py). And no history
 is rewritten: what is wrong is undone by a new version, what cannot be read is moved to the quarantine, never deleted.
 Offsets of which nothing is left are given up by name (`bus/lost/...`), and every step is reported.
 
@@ -45,14 +45,14 @@ from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, summariz
 from bus.storage_delta.log.checkpoint_hint import encode_hint
 from bus.storage_delta.log.recovery import recover, remove_leftovers
 from bus.storage_delta.log.schema_evolution import earlier_type
-from bus.storage_delta.metadata_mending import METADATA, mend_metadata
 from bus.storage_delta.partition_reader import PartitionReader
-from bus.storage_delta.quarantine import Quarantine
-from bus.storage_delta.repair_commit import Action, encode_checkpoint, encode_repair
-from bus.storage_delta.repair_files import FoundFile
-from bus.storage_delta.repair_history import BeyondRepair, History, HistoryReader, Trouble
-from bus.storage_delta.repair_plan import Planner, RepairPlan
-from bus.storage_delta.repair_report import RepairReport, RepairStep, Steps
+from bus.storage_delta.repair.commit import Action, encode_checkpoint, encode_repair
+from bus.storage_delta.repair.files import FoundFile
+from bus.storage_delta.repair.history import BeyondRepair, History, HistoryReader, Trouble
+from bus.storage_delta.repair.metadata_mending import METADATA, mend_metadata
+from bus.storage_delta.repair.plan import Planner, RepairPlan
+from bus.storage_delta.repair.quarantine import Quarantine
+from bus.storage_delta.repair.report import RepairReport, RepairStep, Steps
 from bus.storage_delta.stores.rehearsal import RehearsalStore
 from bus.storage_delta.stores.store import KeyExists, KeyNotFound, ObjectStore
 from bus.storage_delta.verify.replay import (
