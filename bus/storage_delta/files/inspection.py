@@ -1,6 +1,6 @@
 """What lies in the storage of a bus root, opened for looking: records of data files, topics of the cluster.
 
-Guards one promise: looking changes nothing (see verify/replay.py, which reads the log).
+Guards one promise: looking changes nothing (see replay.py, which reads the log).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Checkpoint files (classic, version 1) as what they say about a table.
 
 Guards two promises: a checkpoint that was cut short or is not what the Delta protocol describes is never taken for a
-smaller table, and none is decoded that was not proved or tried (trials.py). `bus.storage_delta.log.checkpoints` has them
-written; here they only lose what they need not say. Opening does not ask which files were removed, for that may be many
-times what is live: the cleanup does.
+smaller table, and none is decoded that was not proved or tried (trials.py). checkpoints.py has them written; here they
+only lose what they need not say. Opening does not ask which files were removed, for that may be many times what is
+live: the cleanup does.
 """
 
 from __future__ import annotations
