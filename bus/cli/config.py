@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bus.client.values import ConfigDescription
 
 _COLUMNS = (
-    Column("name"),
+    Column("name", is_key=True),
     Column("value"),
     Column("default"),
     Column("source"),
@@ -24,7 +24,12 @@ _COLUMNS = (
     Column("valid_values"),
     Column("documentation"),
 )
-_BROKER_COLUMNS = (Column("broker", is_number=True), Column("host"), Column("port", is_number=True), Column("role"))
+_BROKER_COLUMNS = (
+    Column("broker", is_number=True, is_key=True),
+    Column("host"),
+    Column("port", is_number=True),
+    Column("role"),
+)
 
 
 @click.command(

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from bus.client.offset_targets import OffsetTarget
 
 _STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Empty", "Dead")
-_LIST_COLUMNS = (Column("group"), Column("protocol_type"), Column("state"))
-_DELETED_COLUMNS = (Column("topic"), Column("partition", is_number=True), Column("status"))
+_LIST_COLUMNS = (Column("group", is_key=True), Column("protocol_type"), Column("state"))
+_DELETED_COLUMNS = (Column("topic", is_key=True), Column("partition", is_number=True, is_key=True), Column("status"))
 _CREATED_COLUMNS = (
-    Column("group"),
-    Column("topic"),
-    Column("partition", is_number=True),
+    Column("group", is_key=True),
+    Column("topic", is_key=True),
+    Column("partition", is_number=True, is_key=True),
     Column("offset", is_number=True),
 )
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from bus.client.admin import Admin
 
 _COLUMNS = (
-    Column("topic"),
-    Column("partition", is_number=True),
+    Column("topic", is_key=True),
+    Column("partition", is_number=True, is_key=True),
     Column("log_start", is_number=True),
     Column("high_watermark", "HW", is_number=True),
     Column("low_watermark", is_number=True),

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from bus.client.offset_targets import OffsetTarget, PlannedOffset
 
 _COLUMNS = (
-    Column("group"),
-    Column("topic"),
-    Column("partition", is_number=True),
+    Column("group", is_key=True),
+    Column("topic", is_key=True),
+    Column("partition", is_number=True, is_key=True),
     Column("new_offset", is_number=True),
 )
 _MEMBERS_SHOWN_MAX = 5

@@ -13,9 +13,9 @@ from bus.client.group_values import CommittedOffset, GroupDescription, MemberDes
 from bus.model import TopicPartition
 
 OFFSET_COLUMNS = (
-    Column("group"),
-    Column("topic"),
-    Column("partition", is_number=True),
+    Column("group", is_key=True),
+    Column("topic", is_key=True),
+    Column("partition", is_number=True, is_key=True),
     Column("current_offset", is_number=True),
     Column("log_end_offset", is_number=True),
     Column("lag", is_number=True),
@@ -24,13 +24,13 @@ OFFSET_COLUMNS = (
     Column("client_id"),
 )
 STATE_COLUMNS = (
-    Column("group"),
+    Column("group", is_key=True),
     Column("coordinator", "COORDINATOR (ID)"),
     Column("assignment_strategy"),
     Column("state"),
     Column("members", "#MEMBERS", is_number=True),
 )
-_MEMBER = (Column("group"), Column("consumer_id"))
+_MEMBER = (Column("group", is_key=True), Column("consumer_id", is_key=True))
 _INSTANCE = (Column("group_instance_id"),)
 _CLIENT = (Column("host"), Column("client_id"), Column("partitions", "#PARTITIONS", is_number=True))
 _ASSIGNMENT = (Column("assignment"),)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from bus.storage_delta.verify.verification import Report
 
 _REPORT_COLUMNS = (
-    Column("topic"),
-    Column("partition", is_number=True),
+    Column("topic", is_key=True),
+    Column("partition", is_number=True, is_key=True),
     Column("version", is_number=True),
     Column("versions", is_number=True),
     Column("checkpoints", is_number=True),

@@ -15,7 +15,7 @@ import click
 from bus.cli.groups import BusCommand
 from bus.cli.log_targets import Target, open_store, partitions_of, target_argument
 from bus.cli.options import count_of, listing_format_option, root_option
-from bus.cli.output import Column, human_bytes, resolve_form, write_json, write_listing
+from bus.cli.output import Column, human_bytes, resolve_form, write_heading, write_json, write_listing
 
 if TYPE_CHECKING:
     from bus.storage_delta.log.history import VersionSummary
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from bus.storage_delta.verify.replay import AddedFile
 
 _PARTITION_COLUMNS = (
-    Column("topic"),
-    Column("partition", is_number=True),
+    Column("topic", is_key=True),
+    Column("partition", is_number=True, is_key=True),
     Column("version", is_number=True),
     Column("log_start", is_number=True),
     Column("high_watermark", "HW", is_number=True),
@@ -42,7 +42,7 @@ _PARTITION_COLUMNS = (
     Column("checkpoint_lag", "BEHIND", is_number=True),
 )
 _VERSION_COLUMNS = (
-    Column("version", is_number=True),
+    Column("version", is_number=True, is_key=True),
     Column("time", is_time_ms=True),
     Column("operation"),
     Column("epoch", is_number=True),
@@ -53,9 +53,9 @@ _VERSION_COLUMNS = (
     Column("size", is_bytes=True),
 )
 _FILE_COLUMNS = (
-    Column("version", is_number=True),
+    Column("version", is_number=True, is_key=True),
     Column("level", is_number=True),
-    Column("offsets"),
+    Column("offsets", is_key=True),
     Column("records", is_number=True),
     Column("size", is_bytes=True),
     Column("file"),
@@ -99,7 +99,7 @@ def describe(target: str, version_count: int, file_count: int, form: str | None,
 def _write_partitions(topic: str, summaries: Sequence[PartitionSummary], form: str | None) -> None:
     rows = [_partition_row(summary) for summary in summaries]
     if resolve_form(form) == "table":
-        click.echo(f"Topic: {topic}\tTopicId: {summaries[0].topic_id}")
+        write_heading([f"Topic: {topic}", f"TopicId: {summaries[0].topic_id}"])
         write_listing(_PARTITION_COLUMNS[1:], [row[1:] for row in rows], "table")
     else:
         write_listing(_PARTITION_COLUMNS, rows, form)

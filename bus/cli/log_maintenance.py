@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from bus.client.log_values import MaintainedLog
 
 _COLUMNS = (
-    Column("topic"),
-    Column("partition", is_number=True),
+    Column("topic", is_key=True),
+    Column("partition", is_number=True, is_key=True),
     Column("version", is_number=True),
     Column("files_before", is_number=True),
     Column("files_after", is_number=True),

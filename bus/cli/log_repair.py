@@ -111,7 +111,7 @@ def _tell(reports: Sequence[RepairReport], form: str | None, *, is_executed: boo
         for report in reports
         for step in report.steps
     ]
-    write_listing(_COLUMNS, rows, form, may_expand=True)
+    write_listing(_COLUMNS, rows, form)
     for report in reports:
         if report.error is not None:
             click.echo(f"error: {report.partition} cannot be mended: {report.error}", err=True)

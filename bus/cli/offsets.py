@@ -12,8 +12,8 @@ from bus.cli.positions import Place, Position, TimeType
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, TopicPartition
 
 _COLUMNS = (
-    Column("topic"),
-    Column("partition", is_number=True),
+    Column("topic", is_key=True),
+    Column("partition", is_number=True, is_key=True),
     Column("offset", is_number=True),
     Column("timestamp", is_time_ms=True),
     Column("leader_epoch", is_number=True),

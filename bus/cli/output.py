@@ -38,6 +38,7 @@ class Column:
     is_number: bool = False
     is_bytes: bool = False  # a table shows KiB and MiB
     is_time_ms: bool = False  # a table shows a date
+    is_key: bool = False  # says which row it is: a table that is too wide for the terminal repeats it
 
     @property
     def title(self) -> str:
@@ -48,13 +49,9 @@ def resolve_form(form: str | None) -> str:
     return form or ("table" if sys.stdout.isatty() else "json")
 
 
-def write_listing(
-    columns: Sequence[Column], rows: Iterable[Sequence[Any]], form: str | None, *, may_expand: bool = False
-) -> None:
+def write_listing(columns: Sequence[Column], rows: Iterable[Sequence[Any]], form: str | None) -> None:
     """Print `rows`, each as long as `columns`; None is an empty cell, or null. JSON and CSV are written as the rows
     come, however many; a table is laid out as a whole.
-
-    With `may_expand`, rows that are too long for the terminal are printed a cell a line.
     """
     match resolve_form(form):
         case "json":
@@ -62,7 +59,7 @@ def write_listing(
         case "csv":
             _write_csv([column.name for column in columns], rows)
         case _:
-            click.echo(table_text(columns, rows, may_expand=may_expand))
+            click.echo(table_text(columns, rows))
 
 
 def write_json(items: Iterable[Any]) -> None:
@@ -88,26 +85,64 @@ def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
         yield chunk
 
 
-def table_text(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, may_expand: bool = False) -> str:
-    """Columns side by side. A line that is too long for a terminal goes on in the next one: nothing is cut off."""
+def write_heading(facts: Sequence[str]) -> None:
+    """One line with tabs, as Kafka's tools begin a table; a line each where the terminal is too narrow for it."""
+    line = "\t".join(facts)
+    width = _terminal_width()
+    click.echo(line if width is None or len(line.expandtabs()) <= width else "\n".join(facts))
+
+
+def table_text(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> str:
+    """Columns side by side; nothing is cut off.
+
+    Where the terminal is too narrow, the columns follow in several tables that repeat the keys; without keys, or with
+    keys that take most of the line, each cell has a line.
+    """
     from rich.cells import cell_len
 
     texts = [[cell_text(column, cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
     titles = [column.title for column in columns]
     widths = [max(map(cell_len, cells)) for cells in zip(titles, *texts, strict=True)]
-    is_too_wide = sum(widths) + len(_GAP) * (len(widths) - 1) > shutil.get_terminal_size((100, 24)).columns
-    if may_expand and texts and is_too_wide and sys.stdout.isatty():
-        return _expanded_text(titles, texts)
-    is_right = [column.is_number or column.is_bytes for column in columns]
+    keys = [number for number, column in enumerate(columns) if column.is_key]
+    parts = [list(range(len(columns)))]
+    width_max = _terminal_width()
+    if width_max is not None and _line_width(widths) > width_max:
+        if texts and not 0 < _line_width([widths[number] for number in keys]) <= width_max // 2:
+            return _expanded_text(titles, texts)
+        parts = _fitting_parts(widths, keys, width_max)
 
-    def line(cells: Sequence[str]) -> str:
+    def line(cells: Sequence[str], shown: Iterable[int]) -> str:
         parts = []
-        for cell, width, right in zip(cells, widths, is_right, strict=True):
-            padding = " " * (width - cell_len(cell))
-            parts.append(padding + cell if right else cell + padding)
+        for number in shown:
+            padding = " " * (widths[number] - cell_len(cells[number]))
+            is_right = columns[number].is_number or columns[number].is_bytes
+            parts.append(padding + cells[number] if is_right else cells[number] + padding)
         return _GAP.join(parts).rstrip()
 
-    return "\n".join([_title(line(titles)), *map(line, texts)])
+    tables = ("\n".join([_title(line(titles, shown)), *(line(cells, shown) for cells in texts)]) for shown in parts)
+    return "\n\n".join(tables)
+
+
+def _fitting_parts(widths: Sequence[int], keys: Sequence[int], width_max: int) -> list[list[int]]:
+    """The columns by number, in parts that are at most `width_max` wide, or have one column beside the keys."""
+    parts: list[list[int]] = []
+    for number in range(len(widths)):
+        if number in keys:
+            continue
+        if parts and _line_width([widths[shown] for shown in (*parts[-1], number)]) <= width_max:
+            parts[-1].append(number)
+        else:
+            parts.append([*keys, number])
+    return parts
+
+
+def _line_width(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _terminal_width() -> int | None:
+    """In columns; None if the output is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _expanded_text(titles: Sequence[str], texts: Sequence[Sequence[str]]) -> str:

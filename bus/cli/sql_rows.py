@@ -89,7 +89,7 @@ def _write_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], limit: in
             shown.append([_fitting(cell) for cell in cells])
             cut += sum(a is not b for a, b in zip(cells, shown[-1], strict=True))
         count += batch.num_rows  # the rows behind the limit are counted, never converted
-    write_paged(table_text([_column(field) for field in schema], shown, may_expand=True))
+    write_paged(table_text([_column(field) for field in schema], shown))
     if count > len(shown):
         click.echo(f"{count_of(count, 'row')}, of which the first {len(shown):,} are shown: see --limit", err=True)
     if cut:

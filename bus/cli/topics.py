@@ -16,7 +16,7 @@ from bus.cli.delete_records import delete_records
 from bus.cli.failures import Failure
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, listing_format_option, parse_pairs, topic_argument
-from bus.cli.output import Column, resolve_form, write_json, write_listing
+from bus.cli.output import Column, resolve_form, write_heading, write_json, write_listing
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from bus.client.admin import Admin
     from bus.client.values import ConfigDescription, ListedOffset, TopicDescription
 
-_TOPIC_COLUMNS = (Column("topic"), Column("partitions", is_number=True), Column("topic_id"))
+_TOPIC_COLUMNS = (Column("topic", is_key=True), Column("partitions", is_number=True), Column("topic_id"))
 _PARTITION_COLUMNS = (
-    Column("topic", "Topic"),
+    Column("topic", "Topic", is_key=True),
     Column("topic_id", "TopicId"),
-    Column("partition", "Partition", is_number=True),
+    Column("partition", "Partition", is_number=True, is_key=True),
     Column("leader", "Leader", is_number=True),
     Column("leader_epoch", "LeaderEpoch", is_number=True),
     Column("earliest_offset", "EarliestOffset", is_number=True),
@@ -36,8 +36,8 @@ _PARTITION_COLUMNS = (
     Column("error", "Error"),
 )
 _CONFIG_COLUMNS = (
-    Column("topic"),
-    Column("name"),
+    Column("topic", is_key=True),
+    Column("name", is_key=True),
     Column("value"),
     Column("default"),
     Column("is_default"),
@@ -214,9 +214,8 @@ def _list(admin: Admin, partitions: Sequence[TopicPartition], at: int) -> list[t
 def _write_description(topic: _Topic) -> None:
     """The line that Kafka's tool begins with, then a table of the partitions."""
     configs = ",".join(f"{name}={value}" for name, value in topic.configs.items())
-    click.echo(
-        f"Topic: {topic.topic}\tTopicId: {topic.topic_id}\tPartitionCount: {topic.partition_count}\tConfigs: {configs}"
-    )
+    count = f"PartitionCount: {topic.partition_count}"
+    write_heading([f"Topic: {topic.topic}", f"TopicId: {topic.topic_id}", count, f"Configs: {configs}"])
     has_errors = any(one.error for one in topic.partitions)
     last = len(_PARTITION_COLUMNS) if has_errors else -1
     write_listing(_PARTITION_COLUMNS[2:last], [row[2:last] for row in topic.rows()], "table")

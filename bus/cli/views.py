@@ -19,8 +19,13 @@ if TYPE_CHECKING:
     from bus.client.admin import Admin
 
 _POLL_MS = 500
-_VIEW_COLUMNS = (Column("name"), Column("topic"), Column("columns"), Column("schema"))
-_FIELD_COLUMNS = (Column("view"), Column("topic"), Column("column"), Column("type"))
+_VIEW_COLUMNS = (Column("name", is_key=True), Column("topic", is_key=True), Column("columns"), Column("schema"))
+_FIELD_COLUMNS = (
+    Column("view", is_key=True),
+    Column("topic", is_key=True),
+    Column("column", is_key=True),
+    Column("type"),
+)
 _OF_THE_RECORD = "of the record"
 
 

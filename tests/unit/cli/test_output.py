@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import json
-from collections.abc import Iterator
+import pkgutil
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from bus.cli.output import Column, cell_text, human_bytes, human_time, write_listing
+import bus.cli
+from bus.cli.output import Column, cell_text, human_bytes, human_time, write_heading, write_listing
 
 COLUMNS = (Column("topic"), Column("latest_offset", is_number=True), Column("size", is_bytes=True))
 ROWS = [("orders", 5, 2048), ("pay,ments", None, 7)]
@@ -81,3 +86,84 @@ def test_listing_of_many_rows_is_one_document(capsys: pytest.CaptureFixture[str]
         out = capsys.readouterr().out
         found = [row["n"] for row in json.loads(out)] if form == "json" else [int(n) for n in out.split()[1:]]
         assert found == list(range(2_500))
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+OnTerminal = Callable[[Callable[[], None]], str]
+
+
+@pytest.fixture
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> OnTerminal:
+    """What is printed on a terminal of 80 columns without colours."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def printed(write: Callable[[], None]) -> str:
+        with contextlib.redirect_stdout(_Terminal()) as terminal:
+            write()
+        return terminal.getvalue()
+
+    return printed
+
+
+WIDE = (Column("topic", is_key=True), Column("a" * 30), Column("b" * 30, is_number=True), Column("c" * 30))
+
+
+def listings() -> Iterator[tuple[str, tuple[Column, ...]]]:
+    for module in pkgutil.iter_modules(bus.cli.__path__):
+        for name, value in vars(importlib.import_module(f"bus.cli.{module.name}")).items():
+            if isinstance(value, tuple) and len(value) > 1 and isinstance(value[0], Column):
+                yield f"{module.name}.{name}", value
+
+
+@pytest.mark.parametrize("columns", [pytest.param(columns, id=name) for name, columns in listings()])
+def test_every_listing_fits_80_columns(columns: tuple[Column, ...], on_terminal: OnTerminal) -> None:
+    row = [1795343811300 if c.is_time_ms else 123_456_789 if c.is_number or c.is_bytes else "orders" for c in columns]
+    printed = on_terminal(lambda: write_listing(columns, [row], "table"))
+    assert [line for line in printed.splitlines() if len(line) > 80] == []
+
+
+def test_columns_that_do_not_fit_follow_in_tables_that_repeat_the_keys(on_terminal: OnTerminal) -> None:
+    printed = on_terminal(lambda: write_listing(WIDE, [("orders", "x", 1, "y"), ("pay", "x", 2, "z")], "table"))
+    a, b, c = (letter * 30 for letter in "ABC")
+    assert printed == (
+        f"TOPIC   {a}  {b}\n"
+        f"orders  {'x':<30}  {1:>30}\n"
+        f"pay     {'x':<30}  {2:>30}\n"
+        "\n"
+        f"TOPIC   {c}\n"
+        "orders  y\n"
+        "pay     z\n"
+    )
+
+
+def test_rows_have_a_line_for_each_cell_if_keys_take_most_of_the_terminal(on_terminal: OnTerminal) -> None:
+    lines = on_terminal(lambda: write_listing(WIDE, [("t" * 60, "x", 1, "y")], "table")).splitlines()
+    assert [line.split() for line in lines[1:]] == [
+        ["TOPIC", "t" * 60],
+        ["A" * 30, "x"],
+        ["B" * 30, "1"],
+        ["C" * 30, "y"],
+    ]
+
+
+def test_table_in_a_pipe_is_as_wide_as_its_rows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    write_listing(WIDE, [("t" * 600, "x", 1, "y" * 600)], "table")
+    write_heading(["Topic: orders", "Configs: retention.ms=1"])
+    title, row, heading = capsys.readouterr().out.splitlines()
+    assert len(row) > 1_200
+    assert title.split() == ["TOPIC", "A" * 30, "B" * 30, "C" * 30]
+    assert heading == "Topic: orders\tConfigs: retention.ms=1"
+
+
+def test_heading_that_does_not_fit_has_a_line_for_each_fact(on_terminal: OnTerminal) -> None:
+    printed = on_terminal(lambda: write_heading(["Topic: orders", "Configs: " + "x" * 60]))
+    assert printed == f"Topic: orders\nConfigs: {'x' * 60}\n"
+    assert on_terminal(lambda: write_heading(["Topic: orders", "Configs: "])) == "Topic: orders\tConfigs: \n"
