@@ -1,4 +1,4 @@
-"""The state diagram of consumer groups in ARCHITECTURE.md, drawn from the table that the rules go by.
+"""The state diagram of consumer groups in docs/design/consumer-groups.md, drawn from the table that the rules go by.
 
 python tools/state_diagram.py           writes the block between its two marker comments
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bus.consumer_groups.group import TRANSITIONS, GroupState
 
-PAGE = Path(__file__).parent.parent / "ARCHITECTURE.md"
+PAGE = Path(__file__).parent.parent / "docs" / "design" / "consumer-groups.md"
 BEGIN, END = "<!-- group states: begin -->\n", "<!-- group states: end -->\n"
 
 

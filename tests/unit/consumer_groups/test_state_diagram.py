@@ -6,8 +6,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 
-def test_diagram_on_the_architecture_page_is_that_of_the_table() -> None:
+def test_diagram_of_the_document_is_that_of_the_table() -> None:
     """`python tools/state_diagram.py` writes it."""
     tool = runpy.run_path(str(ROOT / "tools" / "state_diagram.py"))
-    page = (ROOT / "ARCHITECTURE.md").read_text()
+    page = (ROOT / "docs" / "design" / "consumer-groups.md").read_text()
     assert tool["with_diagram"](page) == page
