@@ -2,7 +2,8 @@
 
 `run_broker` serves one root until it is told to stop. SIGTERM and SIGINT stop it in order: nothing new is accepted,
 commits in flight are finished and answered, the root is released. A second signal exits at once; that loses nothing
-that was acknowledged either, since an acknowledged record is on disk.
+that was acknowledged either, since an acknowledged record is on disk. A broker whose root was removed, or made again by
+another one, stops by itself.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import uuid
 from collections.abc import Callable
 
 from bus.config.broker import BrokerConfig
+from bus.errors import RootLost, StorageFault
 from bus.grpc_api.server.server import BusServer
 from bus.model import BrokerEndpoint
 from bus.ports import Clock, Storage
@@ -28,6 +30,8 @@ from bus.runtime.tasks import TaskScope
 from bus.storage_delta.root import open_storage
 
 _log = logging.getLogger(__name__)
+
+_ROOT_CHECK_INTERVAL_S = 1.0
 
 
 class SystemClock:
@@ -96,6 +100,19 @@ class Broker:
             time.monotonic() - started,
         )
 
+    async def wait_root_lost(self) -> RootLost:
+        """Between `start` and `stop`. Returns once the root was removed or made again; nothing is written to it since
+        then, so all that is left to do is to stop."""
+        assert self._storage is not None
+        while True:
+            await asyncio.sleep(_ROOT_CHECK_INTERVAL_S)
+            try:
+                await self._calls.control(self._storage.check_held)
+            except RootLost as lost:
+                return lost
+            except StorageFault as fault:
+                _log.warning("whether the root is still held cannot be told: %s", fault)
+
     async def stop(self) -> None:
         if self._coordinator is not None:
             self._coordinator.close()
@@ -113,7 +130,7 @@ class Broker:
 
 
 def run_broker(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. Raises what `Broker.start` raises."""
+    """Serve until SIGTERM or SIGINT. Raises what `Broker.start` raises, and `RootLost` once the root is lost."""
     tune_process()
     asyncio.run(_serve(config, on_ready))
 
@@ -139,6 +156,12 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
     try:
         if on_ready is not None:
             on_ready(broker)
-        await stopping.wait()
+        signalled, lost = loop.create_task(stopping.wait()), loop.create_task(broker.wait_root_lost())
+        await asyncio.wait([signalled, lost], return_when=asyncio.FIRST_COMPLETED)
+        signalled.cancel()
+        lost.cancel()
+        if lost.done():
+            _log.critical("%s; the broker stops", lost.result())
+            raise lost.result()
     finally:
         await broker.stop()

@@ -168,5 +168,9 @@ class RootInUse(StorageFault):
     """Another living broker holds this root."""
 
 
+class RootLost(StorageFault):
+    """The root is not this broker's any more: its folder was removed or made again. Nothing was written there."""
+
+
 class RootNotUsable(StorageFault):
     """The path is no bus root, is not writable, or was written by a newer version."""

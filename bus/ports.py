@@ -434,6 +434,10 @@ class Storage(Protocol):
         """Release the root, so that another broker may serve it. Safe to repeat."""
         ...
 
+    def check_held(self) -> None:
+        """Raises `RootLost` if the root was removed or made again since it was opened. Writing calls check it, too."""
+        ...
+
     def open_metadata(self) -> TypedLog:
         """`__cluster_metadata`, created with its first use."""
         ...

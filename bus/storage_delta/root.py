@@ -201,6 +201,10 @@ class DeltaStorage:
         if self._lock is not None:
             self._lock.release()
 
+    def check_held(self) -> None:
+        if self._lock is not None:
+            self._lock.check_held()
+
     def open_metadata(self) -> DeltaTypedLog:
         self._check_metadata_not_lost()
         table = self.create_partition(_METADATA, topic_id=self._cluster_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -29,6 +30,25 @@ def test_second_broker_on_a_root_is_refused_by_name_and_takes_over_from_a_dead_o
         first.kill()
         with BrokerProcess(first.root):
             pass
+
+
+def test_a_broker_whose_root_was_made_again_stops_and_leaves_the_new_one_alone(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "root") as old:
+        with Admin(old.address) as admin:
+            admin.create_topics([NewTopic("t", partitions=1)])
+        shutil.rmtree(old.root)
+        with BrokerProcess(old.root) as new:
+            with Admin(new.address) as admin:
+                admin.create_topics([NewTopic("t", partitions=1)])
+            assert old.wait() == 1
+            with Producer(new.address) as producer:
+                assert producer.send("t", b"new").result(10).offset == 0
+            new.kill()
+        assert "error: " in old.log_path.read_text()
+        assert "the folder was removed" in old.log_path.read_text()
+    assert not list(old.root.rglob("_replaced*"))
+    with BrokerProcess(old.root):
+        pass
 
 
 def test_taken_port_foreign_folder_and_bad_setting_are_one_line_each(tmp_path: Path) -> None:

@@ -90,11 +90,16 @@ class BrokerProcess:
         """Ask it to stop, in order; the exit code."""
         return self._end(signal.SIGTERM)
 
-    def _end(self, number: signal.Signals) -> int:
+    def wait(self) -> int:
+        """Until it ends by itself; the exit code."""
+        return self._end(None)
+
+    def _end(self, number: signal.Signals | None) -> int:
         process, self._process = self._process, None
         if process is None:
             return 0
-        process.send_signal(number)
+        if number is not None:
+            process.send_signal(number)
         code = process.wait(timeout=60)
         assert process.stdout is not None
         process.stdout.close()

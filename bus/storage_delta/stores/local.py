@@ -2,7 +2,8 @@
 
 Guards one promise: what a call reported as written is on the disk, its name included, and a name that can lose a race
 appears whole or not at all. A version file is therefore written and synced under a temporary name, then linked, which
-fails if the name is taken, then the folder is synced. It never reports success on the strength of the page cache.
+fails if the name is taken, then the folder is synced. It never reports success on the strength of the page cache. And
+it writes nothing into a folder that came in the place of the one that was locked.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow.fs
 
-from bus.errors import StorageFault, StorageFull
+from bus.errors import RootLost, StorageFault, StorageFull
 from bus.storage_delta.stores.store import (
     Data,
     Entry,
@@ -58,6 +59,7 @@ class LocalStore:
         self._fs = file_system or FileSystem()
         # Folders that are known to exist: their creation was synced, so a write asks no more.
         self._made: set[str] = set()
+        self._lock: FileLock | None = None
 
     @property
     def url(self) -> str:
@@ -72,6 +74,7 @@ class LocalStore:
         with _translated(key):
             try:
                 stamp = self._write_synced(temporary, (data,))
+                self._check_held()
                 if after is not None and not self._is_as_written(after):
                     raise KeyReplaced(f"{after.key} is not what was written there")
                 self._link(temporary, path, key)
@@ -121,8 +124,9 @@ class LocalStore:
         with _translated(key):
             try:
                 self._write_synced(temporary, (data,))
+                self._check_held()
                 os.rename(temporary, path)
-            except OSError:
+            except (OSError, RootLost):
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
                 raise
@@ -177,10 +181,12 @@ class LocalStore:
         return Listing(sorted(files, key=lambda entry: entry.name), sorted(folders), sorted(leftovers))
 
     def delete(self, key: str) -> None:
+        self._check_held()
         with _translated(key), contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(key))
 
     def delete_folder(self, folder: str) -> None:
+        self._check_held()
         path = self._path(folder)
         # A copy, since another thread may be adding to it.
         gone = {made for made in self._made.copy() if made == path or made.startswith(f"{path}/")}
@@ -197,8 +203,9 @@ class LocalStore:
 
     def lock(self, key: str, holder: str) -> FileLock:
         self._make_folder_of(key)
+        path = self._path(key)
         with _translated(key):
-            fd = os.open(self._path(key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -210,7 +217,18 @@ class LocalStore:
                 raise
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{holder}\n".encode(), 0)
-            return FileLock(fd)
+            lock = FileLock(fd, path)
+            try:
+                lock.check_held()  # between the opening and the lock it may have been removed with its folder
+            except RootLost:
+                lock.release()
+                raise
+            self._lock = lock
+            return lock
+
+    def _check_held(self) -> None:
+        if self._lock is not None:
+            self._lock.check_held()
 
     def _path(self, key: str) -> str:
         return f"{self._folder}/{key}" if key else self._folder
@@ -254,6 +272,7 @@ class LocalStore:
 
     def _make_folder_of(self, key: str) -> str:
         """The folder of `key`, created with its parents if need be, each name synced in the folder above it."""
+        self._check_held()
         folder = os.path.dirname(self._path(key))
         if folder not in self._made:
             with _translated(key):
@@ -273,13 +292,33 @@ class LocalStore:
 class FileLock:
     """An exclusive flock: the kernel releases it when the process ends, even by kill -9."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, path: str) -> None:
         self._fd: int | None = fd
+        self._path = path
+        self._file = _file_of(os.fstat(fd))
+
+    def check_held(self) -> None:
+        """The file stays open, so no other file has its inode. Once released, there is nothing to check."""
+        if self._fd is None:
+            return
+        found: tuple[int, int] | None = None
+        with _translated(self._path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found = _file_of(os.stat(self._path))
+        if found != self._file and self._fd is not None:
+            other, fate = ("no file", "removed") if found is None else ("another file", "removed and made again")
+            raise RootLost(
+                f"{self._path}: expected the lock that this process took, found {other}; the folder was {fate} while "
+                f"it was in use, so nothing more is written to it"
+            )
 
     def release(self) -> None:
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
+
+
+def _file_of(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def _stamp_of(found: os.stat_result) -> Stamp:

@@ -71,6 +71,10 @@ class Written:
 
 
 class Lock(Protocol):
+    def check_held(self) -> None:
+        """Raises `RootLost` if another file, or none, is where the lock was taken."""
+        ...
+
     def release(self) -> None:
         """Safe to repeat."""
         ...
@@ -152,5 +156,8 @@ class ObjectStore(Protocol):
         ...
 
     def lock(self, key: str, holder: str) -> Lock:
-        """Held until released or until the process ends, however it ends. Raises `KeyLocked`."""
+        """Held until released or until the process ends, however it ends. Raises `KeyLocked`.
+
+        While it is held, calls that write or delete raise `RootLost` instead if `check_held` would: other files under
+        the same names are not ours."""
         ...

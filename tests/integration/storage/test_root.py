@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bus.errors import RootInUse, RootNotUsable, StorageDamaged
+from bus.errors import RootInUse, RootLost, RootNotUsable, StorageDamaged, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
 from bus.storage_delta.root import memory_storage, open_partition_readonly, open_reader, open_storage
@@ -152,6 +154,38 @@ def test_a_root_is_free_when_its_holder_was_killed(tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     open_storage(str(tmp_path), holder="heir").close()
+
+
+@pytest.mark.parametrize("remove", ["the folder", "what is in it"])
+@pytest.mark.parametrize("is_made_again", [True, False])
+def test_nothing_is_written_to_a_root_that_is_not_the_one_that_was_locked(
+    tmp_path: Path, remove: str, is_made_again: bool
+) -> None:
+    root = tmp_path / "root"
+    storage = open_storage(str(root), holder="old")
+    table = storage.create_partition(ORDERS, topic_id="one")
+    table.append([log_batch(0, [b"a"])], leader_epoch=0, now_ms=NOW_MS)
+    storage.check_held()
+    shutil.rmtree(root)
+    if remove == "what is in it":
+        root.mkdir()
+    if is_made_again:
+        heir = open_storage(str(root), holder="new")
+        heir.create_partition(ORDERS, topic_id="two").append([log_batch(0, [b"b"])], leader_epoch=0, now_ms=NOW_MS)
+    before = sorted(root.rglob("*"))
+    writes: list[Callable[[], object]] = [
+        storage.check_held,
+        lambda: table.append([log_batch(1, [b"c"])], leader_epoch=0, now_ms=NOW_MS),
+        lambda: storage.create_partition(TopicPartition("t", 0), topic_id="id"),
+        lambda: storage.delete_topic("orders", topic_id="two"),
+    ]
+    for write in writes:
+        with pytest.raises(RootLost, match="made again" if is_made_again else "removed"):
+            write()
+    with pytest.raises(StorageFault):  # the versions that it begins with are not there either
+        table.write_checkpoint()
+    assert sorted(root.rglob("*")) == before
+    storage.close()
 
 
 def test_creating_a_partition_again_opens_it(tmp_path: Path) -> None:
