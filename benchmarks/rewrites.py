@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.loads import random_batch
-from bus.cluster_metadata.configs import TopicConfig
+from bus.config.topic import TopicConfig
 from bus.model import LogBatch, TimestampType, TopicPartition
 from bus.partition_log.rolling import RollingRules, plan_full_roll
 from bus.ports import Committed, PreparedFiles

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bus.cluster_metadata.configs import TopicConfig
+from bus.config.topic import TopicConfig
 from bus.partition_log.rolling import RollingRules, decide_roll
 
 _COMMIT_MS = 10

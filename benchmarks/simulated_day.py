@@ -25,8 +25,8 @@ import numpy as np
 import psutil
 
 from benchmarks.loads import SMALL_VALUE_BYTES, random_batch
-from bus.cluster_metadata.configs import TopicConfig
 from bus.config.broker import BrokerConfig
+from bus.config.topic import TopicConfig
 from bus.model import RecordBatch, TopicPartition
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock

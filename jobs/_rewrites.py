@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from bus.cluster_metadata.configs import TopicConfig, resolve_topic_config
+from bus.cluster_metadata.configs import resolve_topic_config
+from bus.config.topic import TopicConfig
 from bus.spark import jobs
 from bus.spark.file_writer import CODECS
 from bus.tables.topics import TopicTables

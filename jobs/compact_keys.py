@@ -24,7 +24,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import BinaryType
 
 from bus.client.admin import Admin
-from bus.cluster_metadata.configs import TopicConfig
+from bus.config.topic import TopicConfig
 from bus.ports import SwapKind
 from bus.spark import jobs
 from bus.spark.file_swaps import FileSwap, Leader, LeaderByAdmin, check_record_count, swap

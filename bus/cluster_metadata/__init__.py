@@ -31,10 +31,8 @@ from bus.cluster_metadata.cluster_records import (
     encode_record,
 )
 from bus.cluster_metadata.configs import (
-    TOPIC_CONFIGS,
     AlterOperation,
     ConfigOperation,
-    TopicConfig,
     alter_topic_configs,
     check_topic_configs,
     describe_topic_configs,
@@ -43,6 +41,7 @@ from bus.cluster_metadata.configs import (
 from bus.cluster_metadata.names import check_topic_name, is_internal_topic
 from bus.cluster_metadata.producer_decisions import InitProducer, decide_allocate_producer_ids, decide_init_producer
 from bus.cluster_metadata.producer_ids import ProducerIdentity, check_producer
+from bus.config.topic import TOPIC_CONFIGS, TopicConfig
 
 __all__ = [
     "EMPTY_CLUSTER",

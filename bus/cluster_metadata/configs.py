@@ -10,214 +10,28 @@ Overrides are what users have set: name -> canonical text. Decides only; never c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
-from types import MappingProxyType
 from typing import Any
 
 from bus.config.broker import (
-    CLEANUP_POLICIES,
-    COMPRESSION_TYPES,
-    DAY_MS,
-    SEGMENT_BYTES_MIN,
-    TIMESTAMP_TYPES,
+    TOPIC_DEFAULTS,
     BrokerConfig,
 )
 from bus.config.keys import (
-    LONG_MAX,
-    AnyOf,
-    Between,
     ConfigEntry,
     ConfigError,
     ConfigKey,
     ConfigType,
     ConfigValue,
-    OneOf,
-    Validator,
     describe_key,
     field_name,
     unknown_key_message,
 )
+from bus.config.topic import TOPIC_CONFIGS, TopicConfig
 from bus.errors import ErrorCode, Refused
-from bus.model import GROUP_PLACEMENT, TimestampType
+from bus.model import GROUP_PLACEMENT
 
-
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
-    """The configs of one topic with all defaults filled in. Kafka's defaults stand here and nowhere else."""
-
-    cleanup_policy: tuple[str, ...] = ("delete",)
-    retention_ms: int = 7 * DAY_MS  # -1: for ever
-    retention_bytes: int = -1  # -1: without bound
-    segment_bytes: int = 1_073_741_824
-    segment_ms: int = 7 * DAY_MS
-    max_message_bytes: int = 1_048_588
-    min_insync_replicas: int = 1
-    compression_type: str = "producer"
-    message_timestamp_type: str = "CreateTime"
-    message_timestamp_before_max_ms: int = LONG_MAX
-    message_timestamp_after_max_ms: int = 3_600_000
-    delete_retention_ms: int = DAY_MS
-    min_cleanable_dirty_ratio: float = 0.5
-    min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = LONG_MAX
-    file_delete_delay_ms: int = 60_000
-    delta_log_retention_ms: int = DAY_MS
-    delta_log_versions_max: int = 50_000
-    commit_interval_ms: int = 10
-    commit_burst: int = 10_000
-
-    @property
-    def timestamp_type(self) -> TimestampType:
-        is_create_time = self.message_timestamp_type == "CreateTime"
-        return TimestampType.CREATE_TIME if is_create_time else TimestampType.LOG_APPEND_TIME
-
-    @property
-    def file_compression(self) -> str:
-        """The codec of the data files: none, gzip, snappy, lz4 or zstd. A producer's own codec ends at the broker,
-        which decodes what it stores as columns, so `producer` has nothing to keep and means none."""
-        return "none" if self.compression_type in ("producer", "uncompressed") else self.compression_type
-
-
-_DEFAULTS: Mapping[str, ConfigValue] = {field.name: field.default for field in fields(TopicConfig)}  # type: ignore[misc]
-
-# Topic config -> the broker setting that its default comes from.
-_BROKER_DEFAULTS: Mapping[str, str] = {
-    "max.message.bytes": "message.max.bytes",
-    "compression.type": "compression.type",
-    "message.timestamp.type": "log.message.timestamp.type",
-    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
-    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
-    "commit.interval.ms": "commit.interval.ms",
-    "commit.burst": "commit.burst",
-    "cleanup.policy": "log.cleanup.policy",
-    "retention.ms": "log.retention.ms",
-    "retention.bytes": "log.retention.bytes",
-    "segment.bytes": "log.segment.bytes",
-    "segment.ms": "log.roll.ms",
-    "file.delete.delay.ms": "log.segment.delete.delay.ms",
-    "delete.retention.ms": "log.cleaner.delete.retention.ms",
-    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
-    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
-    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
-    "delta.log.retention.ms": "delta.log.retention.ms",
-    "delta.log.versions.max": "delta.log.versions.max",
-}
-
-
-def _key(name: str, config_type: ConfigType, validator: Validator, documentation: str) -> ConfigKey:
-    return ConfigKey(name, config_type, _DEFAULTS[field_name(name)], documentation, validator)
-
-
-def _idle_key(name: str, config_type: ConfigType, validator: Validator, documentation: str) -> ConfigKey:
-    return ConfigKey(name, config_type, _DEFAULTS[field_name(name)], documentation, validator, is_in_effect=False)
-
-
-_KEYS = (
-    _key(
-        "cleanup.policy",
-        ConfigType.LIST,
-        AnyOf(CLEANUP_POLICIES),
-        "What happens to old records: delete by age and size, compact to the last one of each key; empty: nothing.",
-    ),
-    _key("retention.ms", ConfigType.LONG, Between(-1), "Age in ms at which delete may remove a record; -1: never."),
-    _key(
-        "retention.bytes",
-        ConfigType.LONG,
-        Between(-1),
-        "Size of a partition above which delete removes its oldest records; -1: no bound.",
-    ),
-    _key("segment.bytes", ConfigType.INT, Between(SEGMENT_BYTES_MIN), "Size that small data files are rolled up to."),
-    _key("segment.ms", ConfigType.LONG, Between(1), "Age in ms at which small data files are rolled up, full or not."),
-    _key(
-        "max.message.bytes",
-        ConfigType.INT,
-        Between(0),
-        "Largest single record, key + value + headers, in bytes; unlike Kafka's it bounds no batch of records.",
-    ),
-    _idle_key(
-        "min.insync.replicas",
-        ConfigType.INT,
-        Between(1),
-        "Brokers that must have followed a commit before acks=all is answered.",
-    ),
-    _key(
-        "compression.type",
-        ConfigType.STRING,
-        OneOf(COMPRESSION_TYPES),
-        "Codec of the data files; producer and uncompressed: none, whatever codec the records were sent with.",
-    ),
-    _key(
-        "message.timestamp.type",
-        ConfigType.STRING,
-        OneOf(TIMESTAMP_TYPES),
-        "Whose clock stamps a record: the producer's (CreateTime) or the broker's (LogAppendTime).",
-    ),
-    _key(
-        "message.timestamp.before.max.ms",
-        ConfigType.LONG,
-        Between(0),
-        "With CreateTime: how many ms a timestamp may lie behind the broker's clock before its batch is refused.",
-    ),
-    _key(
-        "message.timestamp.after.max.ms",
-        ConfigType.LONG,
-        Between(0),
-        "With CreateTime: how many ms a timestamp may lie ahead of the broker's clock before its batch is refused.",
-    ),
-    _key(
-        "delete.retention.ms",
-        ConfigType.LONG,
-        Between(0),
-        "How many ms compaction keeps a tombstone for readers to see.",
-    ),
-    _key(
-        "min.cleanable.dirty.ratio",
-        ConfigType.DOUBLE,
-        Between(0, 1),
-        "Share of a partition that must be uncompacted before compaction takes it up.",
-    ),
-    _key(
-        "min.compaction.lag.ms", ConfigType.LONG, Between(0), "Age in ms that a record reaches before it is compacted."
-    ),
-    _key(
-        "max.compaction.lag.ms",
-        ConfigType.LONG,
-        Between(1),
-        "Age in ms at which a record must take part in compaction.",
-    ),
-    _key(
-        "file.delete.delay.ms",
-        ConfigType.LONG,
-        Between(0),
-        "How many ms a data file stays after the table has let go of it, for readers that still use it.",
-    ),
-    _key(
-        "delta.log.retention.ms",
-        ConfigType.LONG,
-        Between(0),
-        "Age in ms at which versions behind a checkpoint leave the Delta log; a native stream idle longer starts anew.",
-    ),
-    _key(
-        "delta.log.versions.max",
-        ConfigType.INT,
-        Between(1),
-        "Versions that the Delta log keeps at most; older ones behind a checkpoint go before their time.",
-    ),
-    _key(
-        "commit.interval.ms",
-        ConfigType.INT,
-        Between(0),
-        "Pace of a busy partition's Delta commits, in ms; longer makes fewer, larger files and later answers.",
-    ),
-    _key(
-        "commit.burst",
-        ConfigType.INT,
-        Between(1),
-        "Commits that a partition may make at once before the pace of commit.interval.ms sets in.",
-    ),
-)
-TOPIC_CONFIGS: Mapping[str, ConfigKey] = MappingProxyType({key.name: key for key in _KEYS})
 # What the bus itself keeps with an internal topic, beside the configs that users see and set.
 KEPT_CONFIGS = frozenset({GROUP_PLACEMENT})
 
@@ -353,7 +167,7 @@ def _broker_defaults(broker: BrokerConfig | None) -> Mapping[str, ConfigValue]:
     """Field of `TopicConfig` -> the broker's default for it."""
     if broker is None:
         return {}
-    return {field_name(name): getattr(broker, field_name(source)) for name, source in _BROKER_DEFAULTS.items()}
+    return {field_name(name): getattr(broker, source) for name, source in TOPIC_DEFAULTS.items()}
 
 
 def _default(key: ConfigKey, broker_defaults: Mapping[str, ConfigValue]) -> ConfigValue:

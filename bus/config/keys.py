@@ -1,18 +1,20 @@
 """Configuration keys: what one is, how its value is parsed, refused and described.
 
-A `ConfigKey` is the one truth about a key: name, type, default, range and meaning. Guards one promise: a value that got
-in is of its type and within its range, and whoever gave a wrong one is told the key, what was expected and what was
-found. Knows no key by name and reads no file.
+A `ConfigKey` has all there is to know of a key: name, type, default, range and meaning. A configuration is a dataclass
+whose fields are `config_field`s. Guards one promise: a value that was accepted is of its type and within its range, and
+the error for any other names the key, what was expected and what was found. Knows no key by name and reads no file.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Protocol
 
 INT_MAX = 2**31 - 1
@@ -144,6 +146,34 @@ class ConfigKey:
     def _refusal(self, found: object) -> ConfigError:
         limits = f" ({self.valid_values})" if self.valid_values else ""
         return ConfigError(f"{self.name}: expected {self.type.value}{limits}, found {found!r}")
+
+
+def config_field(
+    config_type: ConfigType,
+    default: ConfigValue,
+    documentation: str,
+    validator: Validator | None = None,
+    *,
+    is_in_effect: bool = True,
+    stands_for: str | None = None,
+) -> Any:
+    """A field of a configuration, for a dataclass. `stands_for`: the topic config whose default it is."""
+    key = ConfigKey("", config_type, default, documentation, validator, is_in_effect)
+    return field(default=default, metadata={"key": key, "stands_for": stands_for})
+
+
+boolean = functools.partial(config_field, ConfigType.BOOLEAN)
+string = functools.partial(config_field, ConfigType.STRING)
+integer = functools.partial(config_field, ConfigType.INT)
+long = functools.partial(config_field, ConfigType.LONG)
+double = functools.partial(config_field, ConfigType.DOUBLE)
+strings = functools.partial(config_field, ConfigType.LIST)
+
+
+def keys_of(configuration: type) -> Mapping[str, ConfigKey]:
+    """The keys of a dataclass made of `config_field`s, by name: the field's, with dots for underscores."""
+    keys = (replace(one.metadata["key"], name=one.name.replace("_", ".")) for one in fields(configuration))
+    return MappingProxyType({key.name: key for key in keys})
 
 
 def _parse_int(text: str) -> int | None:

@@ -12,7 +12,7 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
-from bus.cluster_metadata.configs import TopicConfig
+from bus.config.topic import TopicConfig
 from bus.errors import BusError, ErrorCode
 from bus.model import ProducerStamp, TopicPartition
 from bus.ports import SwapKind

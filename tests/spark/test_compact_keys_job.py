@@ -10,7 +10,7 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
-from bus.cluster_metadata.configs import TopicConfig
+from bus.config.topic import TopicConfig
 from bus.errors import BusError, ErrorCode
 from bus.ports import PreparedFiles
 from bus.spark.jobs import JobFailed

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bus.cluster_metadata.configs import TopicConfig, resolve_topic_config
+from bus.cluster_metadata.configs import resolve_topic_config
 from bus.cluster_metadata.names import is_internal_topic
 from bus.config.broker import BrokerConfig
+from bus.config.topic import TopicConfig
 from bus.partition_log.appends import AppendRules
 from bus.partition_log.cleaning import CompactionRules
 from bus.partition_log.maintenance import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, VersionRules

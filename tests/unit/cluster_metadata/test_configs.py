@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bus.cluster_metadata.configs import (
-    TOPIC_CONFIGS,
     AlterOperation,
     ConfigOperation,
-    TopicConfig,
     alter_topic_configs,
     check_topic_configs,
     describe_topic_configs,
@@ -18,6 +16,7 @@ from bus.cluster_metadata.configs import (
 )
 from bus.config.broker import BrokerConfig
 from bus.config.keys import NO_EFFECT_YET, ConfigError, field_name
+from bus.config.topic import TOPIC_CONFIGS, TopicConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import TimestampType
 

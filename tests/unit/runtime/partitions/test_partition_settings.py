@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bus.cluster_metadata.configs import TopicConfig
 from bus.config.broker import BrokerConfig
+from bus.config.topic import TopicConfig
 from bus.model import CONSUMER_OFFSETS_TOPIC
 from bus.partition_log.cleaning import CompactionRules
 from bus.partition_log.maintenance import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, VersionRules
