@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from bus.aio.consumer_thread import ConsumerThread
 from bus.client.arguments import check_integer, check_milliseconds, check_timeout, check_topic_partitions
-from bus.client.configs import MISSING
+from bus.client.config.parsing import MISSING
 from bus.client.consumer import CLOSE_TIMEOUT_S, ToCommit, offsets_to_commit
 from bus.client.consumer import Consumer as BlockingConsumer
 from bus.client.in_hand import InHand

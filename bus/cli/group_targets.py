@@ -95,7 +95,7 @@ def target_of(places: Mapping[str, Any]) -> OffsetTarget:
 
 
 def _duration(text: str) -> int:
-    from bus.client.config_values import duration_ms
+    from bus.client.config.values import duration_ms
 
     found = duration_ms(text)
     if found is None:

@@ -31,7 +31,7 @@ from bus.client.arguments import (
     wrong_type,
 )
 from bus.client.cluster import Cluster, error_of
-from bus.client.configs import MISSING, AdminConfig, parse_addresses, parse_config
+from bus.client.config.parsing import MISSING, AdminConfig, parse_addresses, parse_config
 from bus.client.connections import NotConnected
 from bus.client.failures import raise_failures
 from bus.client.group_calls import GroupCalls

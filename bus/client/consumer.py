@@ -33,7 +33,7 @@ from bus.client.arguments import (
 )
 from bus.client.assigned_partition import AssignedPartition
 from bus.client.cluster import Cluster
-from bus.client.configs import MISSING, ConsumerConfig, parse_addresses, parse_config
+from bus.client.config.parsing import MISSING, ConsumerConfig, parse_addresses, parse_config
 from bus.client.consumer_interceptors import ConsumerInterceptorChain
 from bus.client.deserialization import Deserializers, RecordDeserializationError
 from bus.client.fetched import PollTables

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from bus.client.assigned_partition import AssignedPartition
-from bus.client.consumer_config import ConsumerConfig
+from bus.client.config.consumer import ConsumerConfig
 from bus.client.metric_windows import Tally, Window, rates
 from bus.model import TopicPartition
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from bus.client.assigned_partition import AssignedPartition
 from bus.client.cluster import Cluster, error_of
-from bus.client.configs import ConsumerConfig
+from bus.client.config.parsing import ConsumerConfig
 from bus.client.consumer_metrics import ConsumerMetrics
 from bus.client.request_stream import RequestStream
 from bus.errors import BusError, ErrorCode

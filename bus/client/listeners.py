@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from bus.client.config_values import conflict
-from bus.client.configs import MISSING, ConsumerConfig, parse_config
+from bus.client.config.parsing import MISSING, ConsumerConfig, parse_config
+from bus.client.config.values import conflict
 from bus.client.consumer import Consumer
 from bus.client.processing import RunSummary, parse_settings
 from bus.client.processing.handlers import check_handler

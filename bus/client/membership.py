@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from bus.client.assignors import Assignment, Assignor, MemberSubscription, RebalanceProtocol, rebalance_protocol
 from bus.client.cluster import error_of
-from bus.client.consumer_config import ConsumerConfig
+from bus.client.config.consumer import ConsumerConfig
 from bus.client.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.group_protocol import (
     PROTOCOL_TYPE,

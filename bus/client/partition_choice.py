@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from bus.client.cluster import TopicInfo
-from bus.client.configs import ProducerConfig
+from bus.client.config.parsing import ProducerConfig
 from bus.client.partitioning import RoundRobinPartitioner, StickyPartitioner, split_by_key
 from bus.client.produce_queue import PartitionQueue
 

@@ -17,8 +17,8 @@ from typing import Protocol
 
 from bus.client.assigned_partition import AssignedPartition
 from bus.client.cluster import Cluster
-from bus.client.config_values import BY_DURATION, duration_ms
-from bus.client.configs import ConsumerConfig
+from bus.client.config.parsing import ConsumerConfig
+from bus.client.config.values import BY_DURATION, duration_ms
 from bus.client.fetcher import Fetcher
 from bus.client.list_offsets import list_offsets, list_offsets_once
 from bus.client.lookup import Lookup

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bus.client.configs import ProducerConfig
+from bus.client.config.parsing import ProducerConfig
 from bus.client.produce_batch import RowChunk
 from bus.client.produce_queue import Part
 from bus.client.sender import Request

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bus.client.cluster import Cluster, TopicInfo, error_of
-from bus.client.configs import ProducerConfig
+from bus.client.config.parsing import ProducerConfig
 from bus.client.produce_wire import PartEncoder
 from bus.client.request_stream import RequestStream
 from bus.client.sender import Errand, InitProducer, RefreshTopics, Request, Resume, Sender

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from bus.client.assigned_partition import AssignedPartition
-from bus.client.consumer_config import ConsumerConfig
+from bus.client.config.consumer import ConsumerConfig
 from bus.client.consumer_metrics import ConsumerMetrics
 from bus.client.fetcher import Fetcher
 from bus.client.group_client import GroupClient

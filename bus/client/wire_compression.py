@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from bus.client.configs import ProducerConfig
+from bus.client.config.parsing import ProducerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 
 NO_CODEC: int = pb.PAYLOAD_CODEC_NONE

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bus.client.assignors import assignors_of
-from bus.client.configs import ConsumerConfig, parse_config
+from bus.client.config.parsing import ConsumerConfig, parse_config
 from bus.client.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.group_protocol import topic_partitions
 from bus.client.membership import Assign, Generation, Lead, Lose, Membership, Phase, Revoke, Work

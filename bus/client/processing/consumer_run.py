@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bus.client.consumer_config import ConsumerConfig
+from bus.client.config.consumer import ConsumerConfig
 from bus.client.processing.consumer_port import GroupMember, ProcessedConsumer
 from bus.client.processing.dead_letters import DeadLetters
 from bus.client.processing.run import ProcessingRun

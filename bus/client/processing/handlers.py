@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from bus.client.config_values import conflict
+from bus.client.config.values import conflict
 from bus.client.processing.settings import ProcessingSettings
 from bus.client.processing.work import Work
 from bus.client.processing.work_board import WorkBoard

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from bus.client.config_values import (
+from bus.client.config.values import (
     ANY_MILLISECONDS,
     SOME_MILLISECONDS,
     Check,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from bus.client.cluster import Cluster
-from bus.client.configs import ProducerConfig
+from bus.client.config.parsing import ProducerConfig
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.spark.sink.options import SinkOptions

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
-from bus.client.configs import ProducerConfig, parse_addresses, parse_config
+from bus.client.config.parsing import ProducerConfig, parse_addresses, parse_config
 from bus.errors import BusError
 from bus.spark.source.options import OptionError
 

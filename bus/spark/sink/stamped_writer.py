@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from bus.client.cluster import Cluster, TopicInfo
-from bus.client.configs import ProducerConfig
+from bus.client.config.parsing import ProducerConfig
 from bus.client.request_stream import RequestStream
 from bus.client.wire_compression import WireCompression
 from bus.errors import BusError, ErrorCode

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 
 from bus.client.admin import Admin
-from bus.client.configs import AdminConfig
+from bus.client.config.parsing import AdminConfig
 from bus.client.list_offsets import AtVersion, OffsetQuestion
 from bus.errors import RootNotUsable
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from bus.client.configs import parse_addresses, parse_config
-from bus.client.consumer_config import ConsumerConfig
+from bus.client.config.consumer import ConsumerConfig
+from bus.client.config.parsing import parse_addresses, parse_config
 from bus.errors import BusError
 from bus.model import TopicPartition
 from bus.ports import OFFSET_MAX

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from bus import Admin, BusError, Consumer, ErrorCode, NewTopic, Producer, TopicPartition, aio
-from bus.client.configs import parse_addresses
+from bus.client.config.parsing import parse_addresses
 
 NOWHERE = "127.0.0.1:1"
 HOUR_MS = 3_600_000

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bus.client.assigned_partition import AssignedPartition
-from bus.client.configs import ConsumerConfig
+from bus.client.config.parsing import ConsumerConfig
 from bus.client.consumer_metrics import ConsumerMetrics
 from bus.model import TopicPartition
 

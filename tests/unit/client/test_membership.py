@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bus.client.assignors import assignors_of
-from bus.client.configs import ConsumerConfig, parse_config
+from bus.client.config.parsing import ConsumerConfig, parse_config
 from bus.client.coordinator import CoordinatorFinder, GroupRequest
 from bus.client.group_protocol import decode_subscription, encode_assignment, encode_subscription
 from bus.client.membership import Assign, Generation, Lead, Lose, Membership, Phase, Revoke

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bus.client.configs import ConsumerConfig, parse_config
+from bus.client.config.parsing import ConsumerConfig, parse_config
 from bus.client.coordinator import CoordinatorFinder, GroupRequest
 from bus.client.membership import Generation
 from bus.client.offset_commits import Commit, OffsetCommits

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from bus.client.cluster import PartitionLeader, TopicInfo
-from bus.client.configs import ProducerConfig, parse_config
+from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.partition_choice import PartitionChoice
 from bus.client.produce_queue import PartitionQueue
 from bus.errors import ErrorCode

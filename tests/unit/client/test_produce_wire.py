@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.client.configs import ProducerConfig, parse_config
+from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.produce_batch import RecordBatchBuilder, RowChunk
 from bus.client.produce_future import BatchFuture, RunChunk
 from bus.client.produce_queue import Part, PartitionQueue

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.configs import ProducerConfig
+from bus.client.config.parsing import ProducerConfig
 from bus.client.producer_metrics import ProducerMetrics
 
 DELIVERY_TIMEOUT_S = 120.0

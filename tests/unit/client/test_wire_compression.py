@@ -5,7 +5,7 @@ import threading
 import pyarrow as pa
 import pytest
 
-from bus.client.configs import ProducerConfig, parse_config
+from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.wire_compression import WireCompression
 from bus.grpc_api.v1 import bus_pb2 as pb
 

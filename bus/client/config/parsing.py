@@ -13,12 +13,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from bus.client import config_values as values
-from bus.client import consumer_config, producer_config
 from bus.client.arguments import WrongType
-from bus.client.config_values import ANY_MILLISECONDS, SOME_MILLISECONDS, Check, conflict, integer, setting
-from bus.client.consumer_config import ConsumerConfig
-from bus.client.producer_config import ProducerConfig
+from bus.client.config import consumer as consumer_config
+from bus.client.config import producer as producer_config
+from bus.client.config import values
+from bus.client.config.consumer import ConsumerConfig
+from bus.client.config.producer import ProducerConfig
+from bus.client.config.values import ANY_MILLISECONDS, SOME_MILLISECONDS, Check, conflict, integer, setting
 from bus.errors import BusError, ErrorCode
 
 __all__ = ["AdminConfig", "ConsumerConfig", "ProducerConfig", "parse_addresses", "parse_config"]

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bus.client import config_values as values
 from bus.client.assignors import assignors_of
-from bus.client.config_values import ANY_MILLISECONDS, SOME_MILLISECONDS, checked_by, choice, conflict, integer, setting
+from bus.client.config import values
+from bus.client.config.values import ANY_MILLISECONDS, SOME_MILLISECONDS, checked_by, choice, conflict, integer, setting
 
 _ISOLATION_LEVELS = {"read_uncommitted": "read_uncommitted", "read_committed": "read_committed"}
 

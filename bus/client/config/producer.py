@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bus.client import config_values as values
-from bus.client.config_values import ANY_MILLISECONDS, SOME_MILLISECONDS, checked_by, choice, conflict, integer, setting
+from bus.client.config import values
+from bus.client.config.values import ANY_MILLISECONDS, SOME_MILLISECONDS, checked_by, choice, conflict, integer, setting
 
 _ACKS = {"all": -1, "-1": -1, -1: -1, "1": 1, 1: 1, "0": 0, 0: 0}
 _COMPRESSIONS = {name: name for name in ("none", "gzip", "snappy", "lz4", "zstd")}

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from bus.client.config_values import duration_ms
-from bus.client.configs import AdminConfig, ConsumerConfig, ProducerConfig, parse_addresses, parse_config
+from bus.client.config.parsing import AdminConfig, ConsumerConfig, ProducerConfig, parse_addresses, parse_config
+from bus.client.config.values import duration_ms
 from bus.errors import BusError, ErrorCode
 
 
