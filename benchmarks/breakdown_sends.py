@@ -35,7 +35,8 @@ class ClientClocks:
     """Clocks in the producer of this process, from now on and for ever."""
 
     def __init__(self) -> None:
-        from bus.client import accumulator, produce_wire, producer_threads, request_stream
+        from bus.client import accumulator, produce_wire, producer_threads
+        from bus.client.connection import request_stream
 
         self.seams = Seams()
         self.seams.around(accumulator.RecordAccumulator, "close")

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from bus.cli.failures import Failure, debug_option, describe_failure, report_failure, translated_failures
-from bus.client.first_contact import broker_needed
+from bus.client.connection.first_contact import broker_needed
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 

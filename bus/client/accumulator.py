@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from bus.client.buffer_pool import BufferPool
-from bus.client.cluster import TopicInfo
 from bus.client.config.parsing import ProducerConfig
+from bus.client.connection.cluster import TopicInfo
 from bus.client.murmur2 import partitions_of_keys
 from bus.client.produce_batch import RecordBatchBuilder, RowChunk
 

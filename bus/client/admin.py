@@ -30,13 +30,13 @@ from bus.client.arguments import (
     offsets_by_partition,
     wrong_type,
 )
-from bus.client.cluster import Cluster, error_of
 from bus.client.config.parsing import MISSING, AdminConfig, parse_addresses, parse_config
-from bus.client.connections import NotConnected
+from bus.client.connection.cluster import Cluster, error_of
+from bus.client.connection.connections import NotConnected
+from bus.client.connection.list_offsets import AtVersion, OffsetQuestion, list_offsets
 from bus.client.failures import raise_failures
 from bus.client.group_calls import GroupCalls
 from bus.client.group_values import CommittedOffset, GroupDescription, GroupListing
-from bus.client.list_offsets import AtVersion, OffsetQuestion, list_offsets
 from bus.client.log_values import DeletedRecords, MaintainedLog
 from bus.client.values import (
     BrokerInfo,

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from bus.client.cluster import Cluster, error_of
+from bus.client.connection.cluster import Cluster, error_of
 from bus.client.failures import raise_failures
 from bus.client.group_calls import GROUPS_MAX, MEMBERS_MAX, PARTITIONS_MAX, GroupAnswer, GroupCalls
 from bus.client.group_protocol import PROTOCOL_TYPE, commit_partitions, flat, topic_partitions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bus.client.cluster import error_of
+from bus.client.connection.cluster import error_of
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.json_views import JsonView
 

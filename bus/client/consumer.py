@@ -32,14 +32,14 @@ from bus.client.arguments import (
     wrong_value,
 )
 from bus.client.assigned_partition import AssignedPartition
-from bus.client.cluster import Cluster
 from bus.client.config.parsing import MISSING, ConsumerConfig, parse_addresses, parse_config
+from bus.client.connection.cluster import Cluster
+from bus.client.connection.list_offsets import list_offsets
 from bus.client.consumer_interceptors import ConsumerInterceptorChain
 from bus.client.deserialization import Deserializers, RecordDeserializationError
 from bus.client.fetched import PollTables
 from bus.client.fetcher import Fetcher
 from bus.client.group_client import GroupClient
-from bus.client.list_offsets import list_offsets
 from bus.client.offset_commits import CommitCallback
 from bus.client.one_thread import OneThread, exclusive
 from bus.client.positions import Positions

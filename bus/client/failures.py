@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bus.client.cluster import error_of
+from bus.client.connection.cluster import error_of
 from bus.errors import BusError
 
 _NAMES_MAX = 4  # of those that failed for one reason

@@ -12,7 +12,7 @@ import warnings
 import weakref
 from typing import Any
 
-from bus.client.cluster import Cluster
+from bus.client.connection.cluster import Cluster
 from bus.client.fetcher import Fetcher
 from bus.client.group_client import GroupClient
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bus.client.cluster import Cluster, error_of
-from bus.client.connections import NotConnected
+from bus.client.connection.cluster import Cluster, error_of
+from bus.client.connection.connections import NotConnected
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bus.client.assignors import assignors_of
-from bus.client.cluster import Cluster, error_of
 from bus.client.config.consumer import ConsumerConfig
+from bus.client.connection.cluster import Cluster, error_of
 from bus.client.consumer_metrics import ConsumerMetrics
 from bus.client.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.fetcher import Fetcher

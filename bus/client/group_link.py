@@ -14,7 +14,7 @@ from collections import deque
 from functools import partial
 from typing import Any, Protocol
 
-from bus.client.cluster import Cluster
+from bus.client.connection.cluster import Cluster
 from bus.client.coordinator import GroupRequest
 from bus.client.group_session import GroupSession
 from bus.errors import BusError, ErrorCode

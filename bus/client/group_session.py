@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bus.client.cluster import Cluster
+from bus.client.connection.cluster import Cluster
+from bus.client.connection.request_stream import RequestStream
 from bus.client.coordinator import GroupRequest
-from bus.client.request_stream import RequestStream
 from bus.errors import BusError
 from bus.grpc_api.v1 import bus_pb2 as pb
 

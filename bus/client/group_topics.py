@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from bus.client.assignors import Assignment, RebalanceProtocol
-from bus.client.cluster import Cluster, error_of
-from bus.client.lookup import Lookup
+from bus.client.connection.cluster import Cluster, error_of
+from bus.client.connection.lookup import Lookup
 from bus.client.membership import Lead, Membership
 from bus.client.subscriptions import Subscription
 from bus.errors import BusError, ErrorCode

@@ -17,8 +17,8 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from bus.client.assignors import Assignment, Assignor, MemberSubscription, RebalanceProtocol, rebalance_protocol
-from bus.client.cluster import error_of
 from bus.client.config.consumer import ConsumerConfig
+from bus.client.connection.cluster import error_of
 from bus.client.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.group_protocol import (
     PROTOCOL_TYPE,

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from bus.client.cluster import error_of
 from bus.client.config.consumer import ConsumerConfig
+from bus.client.connection.cluster import error_of
 from bus.client.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.group_protocol import commit_partitions
 from bus.client.membership import Generation

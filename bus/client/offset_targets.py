@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from bus.client.connection.list_offsets import AtVersion, OffsetQuestion
 from bus.client.group_values import CommittedOffset
-from bus.client.list_offsets import AtVersion, OffsetQuestion
 from bus.client.values import ListedOffset
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition

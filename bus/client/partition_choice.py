@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from bus.client.cluster import TopicInfo
 from bus.client.config.parsing import ProducerConfig
+from bus.client.connection.cluster import TopicInfo
 from bus.client.partitioning import RoundRobinPartitioner, StickyPartitioner, split_by_key
 from bus.client.produce_queue import PartitionQueue
 

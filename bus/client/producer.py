@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from bus.client import exit_hooks
 from bus.client.arguments import check_integer, check_timeout, check_topic
-from bus.client.cluster import Cluster, TopicInfo
 from bus.client.config.parsing import MISSING, ProducerConfig, parse_addresses, parse_config
+from bus.client.connection.cluster import Cluster, TopicInfo
 from bus.client.interceptors import InterceptorChain, ProducerRecord
 from bus.client.partitioning import record_partitioner_of
 from bus.client.produce_batch import RECORD_OVERHEAD_BYTES, Headers, RecordFuture, headers_bytes

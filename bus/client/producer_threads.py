@@ -15,10 +15,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bus.client.cluster import Cluster, TopicInfo, error_of
 from bus.client.config.parsing import ProducerConfig
+from bus.client.connection.cluster import Cluster, TopicInfo, error_of
+from bus.client.connection.request_stream import RequestStream
 from bus.client.produce_wire import PartEncoder
-from bus.client.request_stream import RequestStream
 from bus.client.sender import Errand, InitProducer, RefreshTopics, Request, Resume, Sender
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb

@@ -23,8 +23,8 @@ from typing import Any, Protocol
 
 from bus.client.accumulator import RecordAccumulator
 from bus.client.buffer_pool import BufferPool
-from bus.client.cluster import TopicInfo, error_of
 from bus.client.config.parsing import ProducerConfig
+from bus.client.connection.cluster import TopicInfo, error_of
 from bus.client.interrupts import uninterrupted
 from bus.client.partition_choice import PartitionChoice
 from bus.client.produce_batch import RECORD_OVERHEAD_BYTES, Headers, RecordBatchBuilder, RecordFuture

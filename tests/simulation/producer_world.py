@@ -21,8 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bus.client.cluster import PartitionLeader, TopicInfo
 from bus.client.config.parsing import ProducerConfig, parse_config
+from bus.client.connection.cluster import PartitionLeader, TopicInfo
 from bus.client.murmur2 import partition_of_key
 from bus.client.produce_batch import RECORD_OVERHEAD_BYTES, RecordFuture
 from bus.client.sender import Errand, InitProducer, RefreshTopics, Request, Resume, Sender

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from bus.client.admin import Admin
-from bus.client.cluster import Backoff
+from bus.client.connection.cluster import Backoff
 from bus.client.consumer import Consumer
 from bus.client.processing.error_decisions import FailedAt
 from bus.client.processing.settings import ProcessingSettings

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 
-from bus.client.cluster import Cluster
 from bus.client.config.parsing import ProducerConfig
+from bus.client.connection.cluster import Cluster
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.spark.sink.options import SinkOptions

@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from bus.client.cluster import Cluster, TopicInfo
 from bus.client.config.parsing import ProducerConfig
-from bus.client.request_stream import RequestStream
+from bus.client.connection.cluster import Cluster, TopicInfo
+from bus.client.connection.request_stream import RequestStream
 from bus.client.wire_compression import WireCompression
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 from bus import Admin, BusError, ErrorCode, NewTopic, Producer, TopicPartition, aio
-from bus.client.cluster import Cluster
-from bus.client.first_contact import broker_needed
+from bus.client.connection.cluster import Cluster
+from bus.client.connection.first_contact import broker_needed
 from bus.config.broker import BrokerConfig
 from tests.support.broker_process import free_port
 from tests.support.broker_thread import running_broker

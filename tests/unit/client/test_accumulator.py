@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from bus.client.accumulator import RecordAccumulator
 from bus.client.buffer_pool import BufferPool
-from bus.client.cluster import PartitionLeader, TopicInfo
 from bus.client.config.parsing import ProducerConfig, parse_config
+from bus.client.connection.cluster import PartitionLeader, TopicInfo
 from bus.client.murmur2 import partition_of_key
 from bus.client.produce_batch import RECORD_OVERHEAD_BYTES
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
+from bus.client.connection.list_offsets import AtVersion, OffsetQuestion
 from bus.client.group_values import CommittedOffset
-from bus.client.list_offsets import AtVersion, OffsetQuestion
 from bus.client.offset_targets import (
     OffsetTarget,
     PlannedOffset,

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from bus.client.cluster import PartitionLeader, TopicInfo
 from bus.client.config.parsing import ProducerConfig, parse_config
+from bus.client.connection.cluster import PartitionLeader, TopicInfo
 from bus.client.partition_choice import PartitionChoice
 from bus.client.produce_queue import PartitionQueue
 from bus.errors import ErrorCode

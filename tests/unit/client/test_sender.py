@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bus.client.cluster import PartitionLeader, TopicInfo
 from bus.client.config.parsing import ProducerConfig, parse_config
+from bus.client.connection.cluster import PartitionLeader, TopicInfo
 from bus.client.produce_batch import RECORD_OVERHEAD_BYTES, RecordFuture
 from bus.client.produce_future import BatchFuture, RunChunk
 from bus.client.sender import EPOCH_MAX, Errand, InitProducer, RefreshTopics, Request, Resume, Sender

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bus.client.cluster import Cluster, error_of
+from bus.client.connection.cluster import Cluster, error_of
 from bus.client.values import ListedOffset
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb

@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from bus.client.cluster import Cluster
+from bus.client.connection.cluster import Cluster
 from bus.errors import BusError, ErrorCode
 
 logger = logging.getLogger(__name__)

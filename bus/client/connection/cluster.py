@@ -18,8 +18,8 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from bus.client.connections import SERVICE, Connection, Connections, NotConnected, closed_client
-from bus.client.first_contact import is_broker_needed
+from bus.client.connection.connections import SERVICE, Connection, Connections, NotConnected, closed_client
+from bus.client.connection.first_contact import is_broker_needed
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 

@@ -1,0 +1,1 @@
+"""What a client knows of the brokers, and how it calls them."""
