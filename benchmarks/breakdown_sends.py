@@ -35,8 +35,10 @@ class ClientClocks:
     """Clocks in the producer of this process, from now on and for ever."""
 
     def __init__(self) -> None:
-        from bus.client import accumulator, produce_wire, producer_threads
         from bus.client.connection import request_stream
+        from bus.client.producer import accumulator
+        from bus.client.producer import threads as producer_threads
+        from bus.client.producer import wire as produce_wire
 
         self.seams = Seams()
         self.seams.around(accumulator.RecordAccumulator, "close")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bus.client.interceptors import ProducerInterceptor, ProducerRecord
     from bus.client.listeners import listener, run_listeners
     from bus.client.processing import Acknowledgement, RecordFailed, RunSummary
-    from bus.client.producer import Producer
+    from bus.client.producer.producer import Producer
     from bus.client.values import (
         BatchMetadata,
         ConsumerRecord,
@@ -66,7 +66,7 @@ _HOMES = {
     "GroupMetadata": "bus.client.values",
     "NewTopic": "bus.client.values",
     "OffsetAndMetadata": "bus.client.values",
-    "Producer": "bus.client.producer",
+    "Producer": "bus.client.producer.producer",
     "ProducerInterceptor": "bus.client.interceptors",
     "ProducerRecord": "bus.client.interceptors",
     "RecordDeserializationError": "bus.client.deserialization",

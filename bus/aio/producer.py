@@ -21,7 +21,7 @@ from bus.aio.outcomes import Outcomes
 from bus.aio.waiting_lines import WaitingLines
 from bus.client.arguments import check_timeout, check_topic
 from bus.client.config.parsing import MISSING, ProducerConfig, parse_config
-from bus.client.producer import Producer as BlockingProducer
+from bus.client.producer.producer import Producer as BlockingProducer
 from bus.client.values import BatchMetadata, RecordMetadata
 from bus.errors import BusError, ErrorCode
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from bus.client.consumer import Consumer
-    from bus.client.producer import Producer
+    from bus.client.producer.producer import Producer
 
 _MIB = 1 << 20
 _REPORT_INTERVAL_S = 5.0
@@ -98,7 +98,7 @@ def produce(
 
     A line every 5 seconds, then one for the whole run. MB are 1,048,576 bytes of values.
     """
-    from bus.client.producer import Producer
+    from bus.client.producer.producer import Producer
 
     _ensure_topic(address, topic, partitions)
     settings = {
@@ -256,7 +256,7 @@ def latency(
 ) -> None:
     """Send records one at a time and print how long each took, to its acknowledgement or to a waiting consumer."""
     from bus.client.consumer import Consumer
-    from bus.client.producer import Producer
+    from bus.client.producer.producer import Producer
 
     _ensure_topic(address, topic, partitions)
     value = _random_values(1, record_size).column("value")[0].as_py()

@@ -35,7 +35,7 @@ from bus.cli.record_json import InputRecord, decode_record
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from bus.client.producer import Producer
+    from bus.client.producer.producer import Producer
     from bus.client.values import BatchMetadata
 
 _READ_BYTES = 1 << 20
@@ -89,7 +89,7 @@ def produce(
     With --json, a value that is no text is sent as its JSON text and null is a tombstone; bytes that are no UTF-8 come
     as value_base64 or key_base64; a timestamp is milliseconds or ISO 8601.
     """
-    from bus.client.producer import Producer
+    from bus.client.producer.producer import Producer
 
     topic, partition = _parse_topic(topic, partition)
     if is_json and key_separator is not None:

@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from bus.client.admin import Admin
 from bus.client.consumer import Consumer
-from bus.client.producer import Producer
+from bus.client.producer.producer import Producer
 from bus.client.values import NewTopic
 from bus.demo.broker_process import BrokerFailed, BrokerProcess, make_fresh_root
 from bus.demo.flight_data import DATASETS, FLIGHTS, DataMissing, batches_of, load_records

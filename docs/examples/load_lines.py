@@ -13,7 +13,7 @@ import sys
 from collections import deque
 
 from bus import Producer
-from bus.client.produce_batch import RecordFuture
+from bus.client.producer.batch import RecordFuture
 
 # So many futures are kept: an error is noticed soon, and memory stays small however long the file is.
 UNSETTLED_MAX = 10_000

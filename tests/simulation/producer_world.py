@@ -23,9 +23,9 @@ from typing import Any
 
 from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.connection.cluster import PartitionLeader, TopicInfo
-from bus.client.murmur2 import partition_of_key
-from bus.client.produce_batch import RECORD_OVERHEAD_BYTES, RecordFuture
-from bus.client.sender import Errand, InitProducer, RefreshTopics, Request, Resume, Sender
+from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
+from bus.client.producer.murmur2 import partition_of_key
+from bus.client.producer.sender import Errand, InitProducer, RefreshTopics, Request, Resume, Sender
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from tests.simulation.broker_model import Sent, SimulatedCluster, refusal

@@ -6,7 +6,7 @@ import threading
 from types import TracebackType
 
 from bus import Producer
-from bus.client.produce_future import BatchFuture
+from bus.client.producer.future import BatchFuture
 
 _PAUSE_S = 0.05
 

@@ -21,7 +21,7 @@ from bus.client.consumer import Consumer
 from bus.client.processing.error_decisions import FailedAt
 from bus.client.processing.settings import ProcessingSettings
 from bus.client.processing.work import Work
-from bus.client.producer import Producer
+from bus.client.producer.producer import Producer
 from bus.client.values import ConsumerRecord, Headers, NewTopic
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition

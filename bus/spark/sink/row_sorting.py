@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bus.client.partitioning import split_by_partition
+from bus.client.producer.partitioning import split_by_partition
 from bus.spark.sink.placement import Numbers
 
 Codes = npt.NDArray[np.uint64]

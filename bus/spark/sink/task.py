@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bus.client.partitioning import split_by_partition
+from bus.client.producer.partitioning import split_by_partition
 from bus.errors import BusError, ErrorCode
 from bus.spark.sink.columns import Rows, SinkColumns
 from bus.spark.sink.connections import forget_producer, open_writer

@@ -143,9 +143,11 @@ def test_child_of_a_fork_may_not_use_the_producer_and_harms_nothing(broker: Fake
 
 FORK_WITH_LOCKS_HELD = """
 import os, threading
-from bus.client import exit_hooks, produce_batch, produce_future
-from bus.client.produce_batch import RecordBatchBuilder
-from bus.client.produce_future import BatchFuture
+from bus.client.producer import exit_hooks
+from bus.client.producer import batch as produce_batch
+from bus.client.producer import future as produce_future
+from bus.client.producer.batch import RecordBatchBuilder
+from bus.client.producer.future import BatchFuture
 with produce_batch._lock, produce_future._lock:  # as another thread of the parent may
     child = os.fork()
     if child == 0:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.client.murmur2 import murmur2, murmur2_column, partition_of_key, partitions_of_keys
+from bus.client.producer.murmur2 import murmur2, murmur2_column, partition_of_key, partitions_of_keys
 
 # From Kafka's own UtilsTest.
 KAFKAS_VECTORS = {

@@ -15,9 +15,9 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from tests.unit.client.test_sender import OK, Bench
 
 from bus.errors import BusError, ErrorCode
-from tests.unit.client.test_sender import OK, Bench
 
 ENGINE = ("sender", "accumulator", "produce_batch", "produce_queue", "partition_choice", "partitioning", "buffer_pool")
 CLOSED = BusError(ErrorCode.REQUEST_TIMED_OUT, "closed")

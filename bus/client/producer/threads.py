@@ -18,8 +18,8 @@ from typing import Any
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.cluster import Cluster, TopicInfo, error_of
 from bus.client.connection.request_stream import RequestStream
-from bus.client.produce_wire import PartEncoder
-from bus.client.sender import Errand, InitProducer, RefreshTopics, Request, Resume, Sender
+from bus.client.producer.sender import Errand, InitProducer, RefreshTopics, Request, Resume, Sender
+from bus.client.producer.wire import PartEncoder
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 

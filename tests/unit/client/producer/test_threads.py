@@ -5,7 +5,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-from bus.client.producer_threads import ProducerThreads
+from bus.client.producer.threads import ProducerThreads
 
 
 def test_keeper_that_is_about_to_sleep_when_the_producer_is_closed_ends() -> None:

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.cluster import TopicInfo
-from bus.client.partitioning import RoundRobinPartitioner, StickyPartitioner, split_by_key
-from bus.client.produce_queue import PartitionQueue
+from bus.client.producer.partitioning import RoundRobinPartitioner, StickyPartitioner, split_by_key
+from bus.client.producer.queue import PartitionQueue
 
 
 class _Topic:

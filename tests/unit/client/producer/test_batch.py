@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.client.produce_batch import RECORD_OVERHEAD_BYTES, RecordBatchBuilder, RecordFuture, RowChunk, headers_bytes
+from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordBatchBuilder, RecordFuture, RowChunk, headers_bytes
 from bus.client.values import BatchMetadata, RecordMetadata
 from bus.errors import BusError, ErrorCode
 
@@ -259,7 +259,7 @@ class Waiters:
                 waiting.release()
                 return super().wait(timeout)
 
-        monkeypatch.setattr("bus.client.produce_batch.threading", SimpleNamespace(Event=ReportingEvent))
+        monkeypatch.setattr("bus.client.producer.batch.threading", SimpleNamespace(Event=ReportingEvent))
 
     def start(self, **waitables: Any) -> None:
         for name, waitable in waitables.items():

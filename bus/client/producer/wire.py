@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from bus.client.config.parsing import ProducerConfig
-from bus.client.produce_batch import RowChunk
-from bus.client.produce_queue import Part
-from bus.client.sender import Request
-from bus.client.wire_compression import WireCompression
+from bus.client.producer.batch import RowChunk
+from bus.client.producer.queue import Part
+from bus.client.producer.sender import Request
+from bus.client.producer.wire_compression import WireCompression
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import encode_field, tag_of
 from bus.records.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE

@@ -18,12 +18,13 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from bus.client import produce_batch, produce_future
-from bus.client.produce_future import wait_all
+from bus.client.producer import batch as produce_batch
+from bus.client.producer import future as produce_future
+from bus.client.producer.future import wait_all
 from bus.errors import BusError, ErrorCode
 
 if TYPE_CHECKING:
-    from bus.client.producer_threads import ProducerThreads
+    from bus.client.producer.threads import ProducerThreads
 
 logger = logging.getLogger(__name__)
 

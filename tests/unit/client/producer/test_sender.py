@@ -11,9 +11,9 @@ import pytest
 
 from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.connection.cluster import PartitionLeader, TopicInfo
-from bus.client.produce_batch import RECORD_OVERHEAD_BYTES, RecordFuture
-from bus.client.produce_future import BatchFuture, RunChunk
-from bus.client.sender import EPOCH_MAX, Errand, InitProducer, RefreshTopics, Request, Resume, Sender
+from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
+from bus.client.producer.future import BatchFuture, RunChunk
+from bus.client.producer.sender import EPOCH_MAX, Errand, InitProducer, RefreshTopics, Request, Resume, Sender
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 

@@ -7,8 +7,8 @@ import pytest
 
 from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.connection.cluster import PartitionLeader, TopicInfo
-from bus.client.partition_choice import PartitionChoice
-from bus.client.produce_queue import PartitionQueue
+from bus.client.producer.partition_choice import PartitionChoice
+from bus.client.producer.queue import PartitionQueue
 from bus.errors import ErrorCode
 
 KIB = 1024

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.buffer_pool import BufferPool
+from bus.client.producer.buffer_pool import BufferPool
 from bus.errors import BusError, ErrorCode
 
 CLOSED = BusError(ErrorCode.INVALID_REQUEST, "closed")
@@ -174,7 +174,7 @@ def test_interrupt_gives_everything_back_and_keeps_the_lock(monkeypatch: Any, is
     assert pool.take(100)
     before = (lambda: pool.give_back(100)) if is_granted else (lambda: None)
     events = SimpleNamespace(Event=lambda: InterruptedEvent(before))
-    monkeypatch.setattr("bus.client.buffer_pool.threading", events)
+    monkeypatch.setattr("bus.client.producer.buffer_pool.threading", events)
     with pytest.raises(Interrupt), pool.lock:
         pool.pool.wait(60, deadline=FOREVER, on_wait=pool.waits.append)
     assert not pool.lock.locked()
@@ -187,7 +187,7 @@ def test_interrupt_of_the_first_in_line_lets_the_next_one_forward(monkeypatch: A
     assert pool.take(50)
     with monkeypatch.context() as patch:
         events = SimpleNamespace(Event=lambda: InterruptedEvent(line_up_another))
-        patch.setattr("bus.client.buffer_pool.threading", events)
+        patch.setattr("bus.client.producer.buffer_pool.threading", events)
 
         def line_up_another() -> None:
             patch.undo()

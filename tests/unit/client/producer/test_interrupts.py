@@ -5,8 +5,8 @@ import sys
 from types import FrameType
 from typing import Any
 
-from bus.client import interrupts
-from bus.client.interrupts import uninterrupted
+from bus.client.producer import interrupts
+from bus.client.producer.interrupts import uninterrupted
 
 
 class _SignalAt:

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bus.client.murmur2 import partition_of_key
-from bus.client.partitioning import (
+from bus.client.producer.murmur2 import partition_of_key
+from bus.client.producer.partitioning import (
     RoundRobinPartitioner,
     StickyPartitioner,
     UserPartitioner,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.produce_future import BatchFuture, RunChunk, wait_all
+from bus.client.producer.future import BatchFuture, RunChunk, wait_all
 from bus.client.values import BatchMetadata
 from bus.errors import BusError, ErrorCode
 

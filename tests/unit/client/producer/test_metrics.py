@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bus.client.config.parsing import ProducerConfig
-from bus.client.producer_metrics import ProducerMetrics
+from bus.client.producer.metrics import ProducerMetrics
 
 DELIVERY_TIMEOUT_S = 120.0
 

@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.client.accumulator import RecordAccumulator
-from bus.client.buffer_pool import BufferPool
 from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.connection.cluster import PartitionLeader, TopicInfo
-from bus.client.murmur2 import partition_of_key
-from bus.client.produce_batch import RECORD_OVERHEAD_BYTES
+from bus.client.producer.accumulator import RecordAccumulator
+from bus.client.producer.batch import RECORD_OVERHEAD_BYTES
+from bus.client.producer.buffer_pool import BufferPool
+from bus.client.producer.murmur2 import partition_of_key
 
 MEMORY_BYTES = 1_000_000
 

@@ -21,15 +21,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bus.client.accumulator import RecordAccumulator
-from bus.client.buffer_pool import BufferPool
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.cluster import TopicInfo, error_of
-from bus.client.interrupts import uninterrupted
-from bus.client.partition_choice import PartitionChoice
-from bus.client.produce_batch import RECORD_OVERHEAD_BYTES, Headers, RecordBatchBuilder, RecordFuture
-from bus.client.produce_queue import FULL_BYTES, Chunk, Part, PartitionQueue
-from bus.client.producer_metrics import ProducerMetrics
+from bus.client.producer.accumulator import RecordAccumulator
+from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, Headers, RecordBatchBuilder, RecordFuture
+from bus.client.producer.buffer_pool import BufferPool
+from bus.client.producer.interrupts import uninterrupted
+from bus.client.producer.metrics import ProducerMetrics
+from bus.client.producer.partition_choice import PartitionChoice
+from bus.client.producer.queue import FULL_BYTES, Chunk, Part, PartitionQueue
 from bus.errors import BusError, ErrorCode
 from bus.model import ProducerStamp
 

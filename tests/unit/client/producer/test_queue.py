@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.produce_queue import FULL_BYTES, Part, PartitionQueue
+from bus.client.producer.queue import FULL_BYTES, Part, PartitionQueue
 from bus.client.values import BatchMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import SEQUENCE_MODULUS, ProducerStamp

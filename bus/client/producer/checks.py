@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from bus.client.arguments import no_record
-from bus.client.produce_batch import Headers
+from bus.client.producer.batch import Headers
 from bus.errors import BusError, ErrorCode
 from bus.model import TIMESTAMP_MS_MAX
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from bus.client.murmur2 import partitions_of_keys
+from bus.client.producer.murmur2 import partitions_of_keys
 from bus.client.user_code import asks_for
 from bus.errors import BusError, ErrorCode
 

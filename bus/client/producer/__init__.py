@@ -1,0 +1,1 @@
+"""The producer: batches, partition queues, the sender and what carries its requests."""
