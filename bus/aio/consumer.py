@@ -32,9 +32,9 @@ from bus.client.arguments import check_integer, check_milliseconds, check_timeou
 from bus.client.config.parsing import MISSING
 from bus.client.consumer import CLOSE_TIMEOUT_S, ToCommit, offsets_to_commit
 from bus.client.consumer import Consumer as BlockingConsumer
+from bus.client.group.offset_commits import CommitCallback
+from bus.client.group.subscriptions import RebalanceCallback
 from bus.client.in_hand import InHand
-from bus.client.offset_commits import CommitCallback
-from bus.client.subscriptions import RebalanceCallback
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from bus.model import TopicPartition
 

@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError
 
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.failures import raise_failures
+from bus.client.group.protocol import PROTOCOL_TYPE, commit_partitions, flat, topic_partitions
 from bus.client.group_calls import GROUPS_MAX, MEMBERS_MAX, PARTITIONS_MAX, GroupAnswer, GroupCalls
-from bus.client.group_protocol import PROTOCOL_TYPE, commit_partitions, flat, topic_partitions
 from bus.client.group_values import CommittedOffset, GroupDescription, GroupListing, MemberDescription
 from bus.client.values import BrokerInfo, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode

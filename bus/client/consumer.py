@@ -39,13 +39,13 @@ from bus.client.consumer_interceptors import ConsumerInterceptorChain
 from bus.client.deserialization import Deserializers, RecordDeserializationError
 from bus.client.fetched import PollTables
 from bus.client.fetcher import Fetcher
+from bus.client.group.offset_commits import CommitCallback
+from bus.client.group.subscriptions import RebalanceCallback, subscription_of
 from bus.client.group_client import GroupClient
-from bus.client.offset_commits import CommitCallback
 from bus.client.one_thread import OneThread, exclusive
 from bus.client.positions import Positions
 from bus.client.record_building import RecordBuilder
 from bus.client.record_reader import RecordReader, Runs
-from bus.client.subscriptions import RebalanceCallback, subscription_of
 from bus.client.user_code import close_all
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from bus.errors import BusError, ErrorCode

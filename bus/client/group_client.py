@@ -17,14 +17,14 @@ from bus.client.assignors import assignors_of
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.consumer_metrics import ConsumerMetrics
-from bus.client.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.fetcher import Fetcher
-from bus.client.group_link import GroupLink
-from bus.client.group_protocol import topic_partitions
-from bus.client.group_topics import GroupTopics
-from bus.client.membership import Assign, Generation, Lead, Lose, Membership, Revoke
-from bus.client.offset_commits import Commit, CommitCallback, OffsetCommits, Offsets
-from bus.client.subscriptions import RebalanceCallback, Subscription
+from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
+from bus.client.group.link import GroupLink
+from bus.client.group.membership import Assign, Generation, Lead, Lose, Membership, Revoke
+from bus.client.group.offset_commits import Commit, CommitCallback, OffsetCommits, Offsets
+from bus.client.group.protocol import topic_partitions
+from bus.client.group.subscriptions import RebalanceCallback, Subscription
+from bus.client.group.topics import GroupTopics
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.client.group_protocol import decode_assignment, decode_subscription
+from bus.client.group.protocol import decode_assignment, decode_subscription
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply
 from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated
 from bus.consumer_groups import requests as rq

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from bus.client.coordinator import GroupRequest
+from bus.client.group.coordinator import GroupRequest
 from bus.errors import BusError, ErrorCode, Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from bus.client.assignors import assignors_of
 from bus.client.config.parsing import ConsumerConfig, parse_config
-from bus.client.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
-from bus.client.group_protocol import topic_partitions
-from bus.client.membership import Assign, Generation, Lead, Lose, Membership, Phase, Revoke, Work
-from bus.client.offset_commits import Commit, OffsetCommits
+from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
+from bus.client.group.membership import Assign, Generation, Lead, Lose, Membership, Phase, Revoke, Work
+from bus.client.group.offset_commits import Commit, OffsetCommits
+from bus.client.group.protocol import topic_partitions
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from random import Random
 from typing import Any
 
-from bus.client.membership import Assign, Lead, Lose, Revoke
+from bus.client.group.membership import Assign, Lead, Lose, Revoke
 from bus.consumer_groups.group_rules import GroupRules
 from bus.consumer_groups.records import GroupRecord, GroupStored, GroupTombstone, OffsetCommitted, OffsetTombstone
 from bus.errors import BusError

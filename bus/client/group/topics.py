@@ -17,8 +17,8 @@ from functools import partial
 from bus.client.assignors import Assignment, RebalanceProtocol
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.lookup import Lookup
-from bus.client.membership import Lead, Membership
-from bus.client.subscriptions import Subscription
+from bus.client.group.membership import Lead, Membership
+from bus.client.group.subscriptions import Subscription
 from bus.errors import BusError, ErrorCode
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from bus.client.connection.cluster import Cluster
-from bus.client.coordinator import GroupRequest
-from bus.client.group_session import GroupSession
+from bus.client.group.coordinator import GroupRequest
+from bus.client.group.session import GroupSession
 from bus.errors import BusError, ErrorCode
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from typing import Any
 
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.request_stream import RequestStream
-from bus.client.coordinator import GroupRequest
+from bus.client.group.coordinator import GroupRequest
 from bus.errors import BusError
 from bus.grpc_api.v1 import bus_pb2 as pb
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 from bus.client.config.parsing import ConsumerConfig, parse_config
-from bus.client.coordinator import CoordinatorFinder, GroupRequest
-from bus.client.membership import Generation
-from bus.client.offset_commits import Commit, OffsetCommits
+from bus.client.group.coordinator import CoordinatorFinder, GroupRequest
+from bus.client.group.membership import Generation
+from bus.client.group.offset_commits import Commit, OffsetCommits
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from bus.client.assignors import Assignment, Assignor, MemberSubscription, RebalanceProtocol, rebalance_protocol
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.connection.cluster import error_of
-from bus.client.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
-from bus.client.group_protocol import (
+from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
+from bus.client.group.protocol import (
     PROTOCOL_TYPE,
     decode_assignment,
     decode_subscription,

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.connection.cluster import error_of
-from bus.client.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
-from bus.client.group_protocol import commit_partitions
-from bus.client.membership import Generation
+from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
+from bus.client.group.membership import Generation
+from bus.client.group.protocol import commit_partitions
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb

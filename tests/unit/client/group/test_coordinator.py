@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from bus.client.coordinator import CoordinatorFinder, GroupRequest
+from bus.client.group.coordinator import CoordinatorFinder, GroupRequest
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 

@@ -10,9 +10,9 @@ import pytest
 
 from bus.client.assignors import assignors_of
 from bus.client.config.parsing import ConsumerConfig, parse_config
-from bus.client.coordinator import CoordinatorFinder, GroupRequest
-from bus.client.group_protocol import decode_subscription, encode_assignment, encode_subscription
-from bus.client.membership import Assign, Generation, Lead, Lose, Membership, Phase, Revoke
+from bus.client.group.coordinator import CoordinatorFinder, GroupRequest
+from bus.client.group.membership import Assign, Generation, Lead, Lose, Membership, Phase, Revoke
+from bus.client.group.protocol import decode_subscription, encode_assignment, encode_subscription
 from bus.client.values import GroupMetadata
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
