@@ -8,9 +8,9 @@ from bus.lazy_names import load_name
 
 if TYPE_CHECKING:
     from bus.client.admin import Admin
-    from bus.client.consumer import Consumer
+    from bus.client.consumer.consumer import Consumer
+    from bus.client.consumer.deserialization import RecordDeserializationError
     from bus.client.consumer_interceptors import ConsumerInterceptor
-    from bus.client.deserialization import RecordDeserializationError
     from bus.client.interceptors import ProducerInterceptor, ProducerRecord
     from bus.client.listeners import listener, run_listeners
     from bus.client.processing import Acknowledgement, RecordFailed, RunSummary
@@ -59,7 +59,7 @@ _HOMES = {
     "Admin": "bus.client.admin",
     "BatchMetadata": "bus.client.values",
     "BusError": "bus.errors",
-    "Consumer": "bus.client.consumer",
+    "Consumer": "bus.client.consumer.consumer",
     "ConsumerInterceptor": "bus.client.consumer_interceptors",
     "ConsumerRecord": "bus.client.values",
     "ErrorCode": "bus.errors",
@@ -69,7 +69,7 @@ _HOMES = {
     "Producer": "bus.client.producer.producer",
     "ProducerInterceptor": "bus.client.interceptors",
     "ProducerRecord": "bus.client.interceptors",
-    "RecordDeserializationError": "bus.client.deserialization",
+    "RecordDeserializationError": "bus.client.consumer.deserialization",
     "RecordFailed": "bus.client.processing",
     "RecordMetadata": "bus.client.values",
     "RunSummary": "bus.client.processing",

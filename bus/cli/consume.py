@@ -26,7 +26,7 @@ from bus.cli.record_output import RecordOutput
 from bus.model import TopicPartition
 
 if TYPE_CHECKING:
-    from bus.client.consumer import Consumer
+    from bus.client.consumer.consumer import Consumer
 
 _RECORDS_PER_POLL = 20_000
 _POLL_MS = 500
@@ -152,7 +152,7 @@ def _read_alone(
     is_finite: bool,
     output: RecordOutput,
 ) -> Generator[int, None, None]:
-    from bus.client.consumer import Consumer
+    from bus.client.consumer.consumer import Consumer
 
     with Consumer(address, auto_offset_reset="earliest", max_poll_records=_RECORDS_PER_POLL) as consumer:
         chosen = []
@@ -217,7 +217,7 @@ def _read_as_member(
     tell: Callable[[str], None],
 ) -> Generator[int, None, None]:
     from bus.cli.consume_group import GroupPrinter
-    from bus.client.consumer import Consumer
+    from bus.client.consumer.consumer import Consumer
 
     with Consumer(
         address,

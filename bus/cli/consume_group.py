@@ -18,7 +18,7 @@ from bus.cli.record_output import RecordOutput
 from bus.model import TopicPartition
 
 if TYPE_CHECKING:
-    from bus.client.consumer import Consumer
+    from bus.client.consumer.consumer import Consumer
     from bus.client.values import ConsumerRecord
 
 _POLL_MS = 500

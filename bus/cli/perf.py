@@ -30,7 +30,7 @@ from bus.model import TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from bus.client.consumer import Consumer
+    from bus.client.consumer.consumer import Consumer
     from bus.client.producer.producer import Producer
 
 _MIB = 1 << 20
@@ -175,7 +175,7 @@ def _random_values(count: int, size: int) -> pa.RecordBatch:
 @address_option()
 def consume(topic: str, records: int | None, position: Position, timeout: int, hide_header: bool, address: str) -> None:
     """Read TOPIC as Arrow tables and print the throughput as CSV. MB are 1,048,576 bytes of keys and values."""
-    from bus.client.consumer import Consumer
+    from bus.client.consumer.consumer import Consumer
 
     with Consumer(address, auto_offset_reset="earliest", max_partition_fetch_bytes=4 * _MIB) as consumer:
         partitions = sorted(consumer.partitions_for(topic))
@@ -255,7 +255,7 @@ def latency(
     address: str,
 ) -> None:
     """Send records one at a time and print how long each took, to its acknowledgement or to a waiting consumer."""
-    from bus.client.consumer import Consumer
+    from bus.client.consumer.consumer import Consumer
     from bus.client.producer.producer import Producer
 
     _ensure_topic(address, topic, partitions)

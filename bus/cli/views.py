@@ -143,7 +143,7 @@ def _infer(admin: Admin, address: str, topic: str, count: int) -> str:
 
 def _last_values(address: str, partitions: list[TopicPartition], count: int) -> Iterator[bytes]:
     """Of the records that are there now, the last ones of each partition."""
-    from bus.client.consumer import Consumer
+    from bus.client.consumer.consumer import Consumer
 
     each = -(-count // len(partitions))
     with Consumer(address) as consumer:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from bus.client.config.parsing import MISSING, ConsumerConfig, parse_config
 from bus.client.config.values import conflict
-from bus.client.consumer import Consumer
+from bus.client.consumer.consumer import Consumer
 from bus.client.group.subscriptions import compiled
 from bus.client.processing import RunSummary, parse_settings
 from bus.client.processing.handlers import check_handler

@@ -23,7 +23,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from bus.client.admin import Admin
-from bus.client.consumer import Consumer
+from bus.client.consumer.consumer import Consumer
 from bus.client.producer.producer import Producer
 from bus.client.values import NewTopic
 from bus.demo.broker_process import BrokerFailed, BrokerProcess, make_fresh_root

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from bus.client.admin import Admin
 from bus.client.connection.cluster import Backoff
-from bus.client.consumer import Consumer
+from bus.client.consumer.consumer import Consumer
 from bus.client.processing.error_decisions import FailedAt
 from bus.client.processing.settings import ProcessingSettings
 from bus.client.processing.work import Work

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from bus.client.deserialization import RecordDeserializationError
+from bus.client.consumer.deserialization import RecordDeserializationError
 from bus.client.processing.consumer_port import GroupMember, ProcessedConsumer
 from bus.client.processing.handlers import calling, check_handler, is_coroutine_handler
 from bus.client.processing.record_flow import RecordFlow

@@ -29,7 +29,7 @@ from bus.storage_delta.files.trials import TRIALS
 
 if TYPE_CHECKING:
     from bus.client.admin import Admin
-    from bus.client.consumer import Consumer
+    from bus.client.consumer.consumer import Consumer
 
 _log = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ def _within(table: pa.Table, file: FileRange) -> pa.Table:
 
 
 def _fetch(wanted: InputRange, columns: Sequence[str], rules: ReadRules) -> Iterator[pa.Table]:
-    from bus.client.consumer import Consumer
+    from bus.client.consumer.consumer import Consumer
     from bus.spark.source.broker_access import open_admin
 
     address, partition = rules.location.address, wanted.offsets.partition

@@ -17,7 +17,7 @@ import pytest
 import bus
 from bus import Admin, BusError, Consumer, ConsumerRecord, NewTopic, Producer, RecordFailed, TopicPartition
 from bus.client import listeners
-from bus.client.deserialization import RecordDeserializationError
+from bus.client.consumer.deserialization import RecordDeserializationError
 from bus.config.broker import BrokerConfig
 from tests.support.broker_thread import running_broker
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from bus.client.fetched import FetchedBatch, open_batch, records_of
+from bus.client.consumer.fetched import FetchedBatch, open_batch, records_of
 from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, encode_batches, encode_records
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import LogBatch, TimestampType, TopicPartition

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bus.client.fetched import FetchedBatch, open_batch
+from bus.client.consumer.fetched import FetchedBatch, open_batch
 from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, encode_batches
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TopicPartition

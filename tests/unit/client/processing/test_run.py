@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.deserialization import RecordDeserializationError
+from bus.client.consumer.deserialization import RecordDeserializationError
 from bus.client.processing import Acknowledgement, ProcessingRun, RecordFailed, RunSummary, parse_settings
 from bus.client.processing.work import Work
 from bus.client.values import ConsumerRecord

@@ -15,14 +15,14 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from bus.client.assigned_partition import AssignedPartition
 from bus.client.config.consumer import ConsumerConfig
-from bus.client.consumer_metrics import ConsumerMetrics
-from bus.client.fetcher import Fetcher
-from bus.client.group_client import GroupClient
-from bus.client.in_hand import InHand
-from bus.client.positions import Positions
-from bus.client.record_building import RecordBuilder
+from bus.client.consumer.assigned_partition import AssignedPartition
+from bus.client.consumer.fetcher import Fetcher
+from bus.client.consumer.group_client import GroupClient
+from bus.client.consumer.in_hand import InHand
+from bus.client.consumer.metrics import ConsumerMetrics
+from bus.client.consumer.positions import Positions
+from bus.client.consumer.record_building import RecordBuilder
 from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition

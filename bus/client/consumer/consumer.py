@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from bus.client import forgotten_consumers
 from bus.client.arguments import (
     INT_64_MAX,
     check_integer,
@@ -31,21 +30,22 @@ from bus.client.arguments import (
     wrong_type,
     wrong_value,
 )
-from bus.client.assigned_partition import AssignedPartition
 from bus.client.config.parsing import MISSING, ConsumerConfig, parse_addresses, parse_config
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.list_offsets import list_offsets
+from bus.client.consumer import forgotten_consumers
+from bus.client.consumer.assigned_partition import AssignedPartition
+from bus.client.consumer.deserialization import Deserializers, RecordDeserializationError
+from bus.client.consumer.fetched import PollTables
+from bus.client.consumer.fetcher import Fetcher
+from bus.client.consumer.group_client import GroupClient
+from bus.client.consumer.one_thread import OneThread, exclusive
+from bus.client.consumer.positions import Positions
+from bus.client.consumer.record_building import RecordBuilder
+from bus.client.consumer.record_reader import RecordReader, Runs
 from bus.client.consumer_interceptors import ConsumerInterceptorChain
-from bus.client.deserialization import Deserializers, RecordDeserializationError
-from bus.client.fetched import PollTables
-from bus.client.fetcher import Fetcher
 from bus.client.group.offset_commits import CommitCallback
 from bus.client.group.subscriptions import RebalanceCallback, subscription_of
-from bus.client.group_client import GroupClient
-from bus.client.one_thread import OneThread, exclusive
-from bus.client.positions import Positions
-from bus.client.record_building import RecordBuilder
-from bus.client.record_reader import RecordReader, Runs
 from bus.client.user_code import close_all
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from bus.errors import BusError, ErrorCode

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from bus.client.deserialization import Deserializers, RecordDeserializationError, take_good
-from bus.client.fetched import headers_of, records_of
+from bus.client.consumer.deserialization import Deserializers, RecordDeserializationError, take_good
+from bus.client.consumer.fetched import headers_of, records_of
 from bus.client.values import NO_HEADERS, ConsumerRecord
 from bus.model import TimestampType, TopicPartition
 

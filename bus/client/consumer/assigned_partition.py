@@ -10,7 +10,7 @@ from collections import deque
 
 import pyarrow as pa
 
-from bus.client.fetched import FetchedBatch, open_batch
+from bus.client.consumer.fetched import FetchedBatch, open_batch
 from bus.errors import BusError
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition

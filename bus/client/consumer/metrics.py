@@ -12,8 +12,8 @@ import math
 import time
 from collections.abc import Callable, Mapping
 
-from bus.client.assigned_partition import AssignedPartition
 from bus.client.config.consumer import ConsumerConfig
+from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.metric_windows import Tally, Window, rates
 from bus.model import TopicPartition
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from bus.client.assigned_partition import AssignedPartition
 from bus.client.config.parsing import ConsumerConfig
-from bus.client.consumer_metrics import ConsumerMetrics
+from bus.client.consumer.assigned_partition import AssignedPartition
+from bus.client.consumer.metrics import ConsumerMetrics
 from bus.model import TopicPartition
 
 T0 = TopicPartition("t", 0)

@@ -13,8 +13,8 @@ import weakref
 from typing import Any
 
 from bus.client.connection.cluster import Cluster
-from bus.client.fetcher import Fetcher
-from bus.client.group_client import GroupClient
+from bus.client.consumer.fetcher import Fetcher
+from bus.client.consumer.group_client import GroupClient
 
 logger = logging.getLogger(__name__)
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from bus.client.assigned_partition import AssignedPartition
 from bus.client.config.parsing import ConsumerConfig
 from bus.client.config.values import BY_DURATION, duration_ms
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.list_offsets import list_offsets, list_offsets_once
 from bus.client.connection.lookup import Lookup
-from bus.client.fetcher import Fetcher
+from bus.client.consumer.assigned_partition import AssignedPartition
+from bus.client.consumer.fetcher import Fetcher
 from bus.client.values import ListedOffset, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition

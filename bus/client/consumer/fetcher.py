@@ -16,11 +16,11 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bus.client.assigned_partition import AssignedPartition
 from bus.client.config.parsing import ConsumerConfig
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.request_stream import RequestStream
-from bus.client.consumer_metrics import ConsumerMetrics
+from bus.client.consumer.assigned_partition import AssignedPartition
+from bus.client.consumer.metrics import ConsumerMetrics
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from bus.client.assigned_partition import AssignedPartition
-from bus.client.fetched import POLL_SCHEMA, PollTables, records_of
+from bus.client.consumer.assigned_partition import AssignedPartition
+from bus.client.consumer.fetched import POLL_SCHEMA, PollTables, records_of
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TimestampType, TopicPartition

@@ -16,8 +16,8 @@ from typing import Any
 from bus.client.assignors import assignors_of
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.connection.cluster import Cluster, error_of
-from bus.client.consumer_metrics import ConsumerMetrics
-from bus.client.fetcher import Fetcher
+from bus.client.consumer.fetcher import Fetcher
+from bus.client.consumer.metrics import ConsumerMetrics
 from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.group.link import GroupLink
 from bus.client.group.membership import Assign, Generation, Lead, Lose, Membership, Revoke
