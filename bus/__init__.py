@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from bus.lazy_names import load_name
 
 if TYPE_CHECKING:
-    from bus.client.admin import Admin
+    from bus.client.admin.admin import Admin
     from bus.client.consumer.consumer import Consumer
     from bus.client.consumer.deserialization import RecordDeserializationError
     from bus.client.consumer_interceptors import ConsumerInterceptor
@@ -56,7 +56,7 @@ __all__ = [
 
 _HOMES = {
     "Acknowledgement": "bus.client.processing",
-    "Admin": "bus.client.admin",
+    "Admin": "bus.client.admin.admin",
     "BatchMetadata": "bus.client.values",
     "BusError": "bus.errors",
     "Consumer": "bus.client.consumer.consumer",

@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 from pyspark import StorageLevel
 from pyspark.sql import functions as sql
 
-from bus.client.admin import Admin
+from bus.client.admin.admin import Admin
 from bus.spark import jobs
 from bus.spark.file_loads import FILE_COLUMN, BusFileSink, producer_name, records_in_log
 from bus.tables.topics import TopicTables

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bus.client.admin import Admin
+from bus.client.admin.admin import Admin
 from bus.spark import jobs
 from jobs._queries import TopicTarget, add_query_arguments, batch_to_topic, check_target, follow, stream_of
 from jobs._ranges import OffsetSpan, add_place_arguments, add_range_arguments, find_span

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sql
 
-from bus.client.admin import Admin
+from bus.client.admin.admin import Admin
 from bus.spark import jobs
 from jobs._queries import (
     TopicTarget,

@@ -20,9 +20,9 @@ from bus.errors import BusError
 from bus.model import LATEST_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
-    from bus.client.admin import Admin
+    from bus.client.admin.admin import Admin
+    from bus.client.admin.offset_targets import OffsetTarget
     from bus.client.group_values import GroupDescription
-    from bus.client.offset_targets import OffsetTarget
 
 _STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Empty", "Dead")
 _LIST_COLUMNS = (Column("group", is_key=True), Column("protocol_type"), Column("state"))
@@ -148,7 +148,7 @@ def create(group: str, topics: tuple[str, ...], form: str | None, address: str, 
 
 
 def _starting_point(target: OffsetTarget) -> dict[str, Any]:
-    from bus.client import offset_targets as targets
+    from bus.client.admin import offset_targets as targets
 
     match target:
         case targets.ToGroup(group_id):

@@ -26,7 +26,7 @@ from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
-    from bus.client.admin import Admin
+    from bus.client.admin.admin import Admin
 
 _COLUMNS = (
     Column("topic", is_key=True),

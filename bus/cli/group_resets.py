@@ -22,8 +22,8 @@ from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 
 if TYPE_CHECKING:
-    from bus.client.admin import Admin
-    from bus.client.offset_targets import OffsetTarget, PlannedOffset
+    from bus.client.admin.admin import Admin
+    from bus.client.admin.offset_targets import OffsetTarget, PlannedOffset
 
 _COLUMNS = (
     Column("group", is_key=True),
@@ -70,7 +70,7 @@ def reset_offsets(
 
     The group must have no members. An offset before the beginning or behind the end of a partition is brought there.
     """
-    from bus.client.offset_targets import plan_offsets
+    from bus.client.admin.offset_targets import plan_offsets
 
     if execute and dry_run:
         raise click.UsageError("expected --execute or --dry-run, found both")
@@ -114,7 +114,7 @@ def _check_inactive(admin: Admin, group: str) -> None:
 
 def _check_scope(scope: Scope, all_topics: bool, target: OffsetTarget) -> None:
     """Raises `click.UsageError` unless it is clear which partitions are meant."""
-    from bus.client.offset_targets import ToGiven, ToGroup
+    from bus.client.admin.offset_targets import ToGiven, ToGroup
 
     if isinstance(target, ToGiven):
         if scope or all_topics:
@@ -126,7 +126,7 @@ def _check_scope(scope: Scope, all_topics: bool, target: OffsetTarget) -> None:
 
 
 def _partitions(admin: Admin, group: str, scope: Scope, all_topics: bool, target: OffsetTarget) -> list[TopicPartition]:
-    from bus.client.offset_targets import ToGiven, ToGroup
+    from bus.client.admin.offset_targets import ToGiven, ToGroup
 
     if isinstance(target, ToGiven):
         scope = scope_of(target.offsets)

@@ -12,7 +12,7 @@ from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 
 if TYPE_CHECKING:
-    from bus.client.admin import Admin
+    from bus.client.admin.admin import Admin
 
 Scope = Mapping[str, tuple[int, ...]]  # topic -> its partitions; none: all of them
 

@@ -19,7 +19,7 @@ from bus.cli.positions import TimestampType
 from bus.model import TopicPartition
 
 if TYPE_CHECKING:
-    from bus.client.offset_targets import OffsetTarget
+    from bus.client.admin.offset_targets import OffsetTarget
 
 _STARTS = (
     click.option("--to-earliest", is_flag=True, help="The first record that is there."),
@@ -64,7 +64,7 @@ def _with(command: Callable[..., Any], options: tuple[Callable[..., Any], ...]) 
 
 def target_of(places: Mapping[str, Any]) -> OffsetTarget:
     """From the values of the options by their names. Raises `click.UsageError` unless it is exactly one."""
-    from bus.client import offset_targets as targets
+    from bus.client.admin import offset_targets as targets
 
     given = {name: value for name, value in places.items() if value is not None and value is not False and value != ()}
     if len(given) != 1:

@@ -59,7 +59,7 @@ def offsets(
 
     latest is the high watermark: one past the last committed record, at the Delta version that is shown with it.
     """
-    from bus.client.admin import Admin
+    from bus.client.admin.admin import Admin
 
     named = parse_topics(topics, partitions)
     with Admin(address) as admin:

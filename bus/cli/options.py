@@ -10,7 +10,7 @@ import click
 from bus.cli.output import LISTING_FORMATS
 
 if TYPE_CHECKING:
-    from bus.client.admin import Admin
+    from bus.client.admin.admin import Admin
 
 ADDRESS_DEFAULT = "127.0.0.1:9094"
 ROOT_DEFAULT = "./bus-data"
@@ -78,7 +78,7 @@ def complete_groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
 
 def _complete(ctx: click.Context, incomplete: str, names_of: Callable[[Admin], list[str]]) -> list[str]:
     """If the broker answers within a moment; nothing otherwise, and never an error."""
-    from bus.client.admin import Admin
+    from bus.client.admin.admin import Admin
 
     address = ctx.params.get("address") or ADDRESS_DEFAULT
     try:

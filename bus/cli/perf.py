@@ -51,7 +51,7 @@ def _ensure_topic(address: str, topic: str, partitions: int | None) -> None:
     """With `partitions` given, a topic that is not there is created."""
     if partitions is None:
         return
-    from bus.client.admin import Admin
+    from bus.client.admin.admin import Admin
     from bus.client.values import NewTopic
 
     with Admin(address) as admin:

@@ -21,7 +21,7 @@ from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
-    from bus.client.admin import Admin
+    from bus.client.admin.admin import Admin
     from bus.client.values import ConfigDescription, ListedOffset, TopicDescription
 
 _TOPIC_COLUMNS = (Column("topic", is_key=True), Column("partitions", is_number=True), Column("topic_id"))
@@ -56,7 +56,7 @@ topics.add_command(delete_records)
 
 
 def open_admin(address: str) -> Admin:
-    from bus.client.admin import Admin
+    from bus.client.admin.admin import Admin
 
     return Admin(address)
 

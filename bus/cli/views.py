@@ -16,7 +16,7 @@ from bus.json_views import ENVELOPE_COLUMNS, JsonView, SchemaError, format_ddl, 
 from bus.model import TopicPartition
 
 if TYPE_CHECKING:
-    from bus.client.admin import Admin
+    from bus.client.admin.admin import Admin
 
 _POLL_MS = 500
 _VIEW_COLUMNS = (Column("name", is_key=True), Column("topic", is_key=True), Column("columns"), Column("schema"))
@@ -161,6 +161,6 @@ def _last_values(address: str, partitions: list[TopicPartition], count: int) -> 
 
 
 def _open_admin(address: str) -> Admin:
-    from bus.client.admin import Admin
+    from bus.client.admin.admin import Admin
 
     return Admin(address)

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from bus.client.admin import Admin
+from bus.client.admin.admin import Admin
 from bus.client.consumer.consumer import Consumer
 from bus.client.producer.producer import Producer
 from bus.client.values import NewTopic

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bus.client.admin import Admin
+from bus.client.admin.admin import Admin
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.ports import SwapKind

@@ -89,7 +89,7 @@ def find_root(where: str) -> str:
     """`where` itself, or the root of the broker at that address. Raises `RootNotUsable`: nor is it here."""
     if _ADDRESSES.fullmatch(where) is None or Path(where).exists():
         return where
-    from bus.client.admin import Admin
+    from bus.client.admin.admin import Admin
     from bus.storage_delta.root import open_reader
 
     with Admin(where.split(",")) as admin:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from bus.client.admin import Admin
+from bus.client.admin.admin import Admin
 from bus.client.connection.cluster import Backoff
 from bus.client.consumer.consumer import Consumer
 from bus.client.processing.error_decisions import FailedAt

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 
-from bus.client.admin import Admin
+from bus.client.admin.admin import Admin
 from bus.client.config.parsing import AdminConfig
 from bus.client.connection.list_offsets import AtVersion, OffsetQuestion
 from bus.errors import RootNotUsable

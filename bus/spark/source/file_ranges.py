@@ -28,7 +28,7 @@ from bus.storage_delta.files.proved_parquet import ProvedFile, open_proved
 from bus.storage_delta.files.trials import TRIALS
 
 if TYPE_CHECKING:
-    from bus.client.admin import Admin
+    from bus.client.admin.admin import Admin
     from bus.client.consumer.consumer import Consumer
 
 _log = logging.getLogger(__name__)

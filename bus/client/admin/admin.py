@@ -12,10 +12,12 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
-from bus.client import offset_targets as targets
-from bus.client.admin_groups import GroupAdmin
-from bus.client.admin_logs import LogAdmin
-from bus.client.admin_views import ViewAdmin
+from bus.client.admin import offset_targets as targets
+from bus.client.admin.failures import raise_failures
+from bus.client.admin.group_calls import GroupCalls
+from bus.client.admin.groups import GroupAdmin
+from bus.client.admin.logs import LogAdmin
+from bus.client.admin.views import ViewAdmin
 from bus.client.arguments import (
     INT_64_MAX,
     check_configs,
@@ -34,8 +36,6 @@ from bus.client.config.parsing import MISSING, AdminConfig, parse_addresses, par
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.connections import NotConnected
 from bus.client.connection.list_offsets import AtVersion, OffsetQuestion, list_offsets
-from bus.client.failures import raise_failures
-from bus.client.group_calls import GroupCalls
 from bus.client.group_values import CommittedOffset, GroupDescription, GroupListing
 from bus.client.log_values import DeletedRecords, MaintainedLog
 from bus.client.values import (

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
+from bus.client.admin.failures import raise_failures
+from bus.client.admin.group_calls import GROUPS_MAX, MEMBERS_MAX, PARTITIONS_MAX, GroupAnswer, GroupCalls
 from bus.client.connection.cluster import Cluster, error_of
-from bus.client.failures import raise_failures
 from bus.client.group.protocol import PROTOCOL_TYPE, commit_partitions, flat, topic_partitions
-from bus.client.group_calls import GROUPS_MAX, MEMBERS_MAX, PARTITIONS_MAX, GroupAnswer, GroupCalls
 from bus.client.group_values import CommittedOffset, GroupDescription, GroupListing, MemberDescription
 from bus.client.values import BrokerInfo, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode

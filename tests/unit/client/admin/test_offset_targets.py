@@ -6,9 +6,7 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from bus.client.connection.list_offsets import AtVersion, OffsetQuestion
-from bus.client.group_values import CommittedOffset
-from bus.client.offset_targets import (
+from bus.client.admin.offset_targets import (
     OffsetTarget,
     PlannedOffset,
     ShiftBy,
@@ -22,6 +20,8 @@ from bus.client.offset_targets import (
     ToVersion,
     plan_offsets,
 )
+from bus.client.connection.list_offsets import AtVersion, OffsetQuestion
+from bus.client.group_values import CommittedOffset
 from bus.client.values import ListedOffset
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition

@@ -1,0 +1,1 @@
+"""The administrator: topics, configs, logs, views and consumer groups."""
