@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from bus.client.consumer.deserialization import RecordDeserializationError
     from bus.client.consumer_interceptors import ConsumerInterceptor
     from bus.client.interceptors import ProducerInterceptor, ProducerRecord
-    from bus.client.listeners import listener, run_listeners
-    from bus.client.processing import Acknowledgement, RecordFailed, RunSummary
     from bus.client.producer.producer import Producer
     from bus.client.values import (
         BatchMetadata,
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     )
     from bus.errors import BusError, ErrorCode
     from bus.model import TimestampType, TopicPartition
+    from bus.processing import Acknowledgement, RecordFailed, RunSummary
+    from bus.processing.listeners import listener, run_listeners
 
     __version__: str
 
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Acknowledgement": "bus.client.processing",
+    "Acknowledgement": "bus.processing",
     "Admin": "bus.client.admin.admin",
     "BatchMetadata": "bus.client.values",
     "BusError": "bus.errors",
@@ -70,13 +70,13 @@ _HOMES = {
     "ProducerInterceptor": "bus.client.interceptors",
     "ProducerRecord": "bus.client.interceptors",
     "RecordDeserializationError": "bus.client.consumer.deserialization",
-    "RecordFailed": "bus.client.processing",
+    "RecordFailed": "bus.processing",
     "RecordMetadata": "bus.client.values",
-    "RunSummary": "bus.client.processing",
+    "RunSummary": "bus.processing",
     "TimestampType": "bus.model",
     "TopicPartition": "bus.model",
-    "listener": "bus.client.listeners",
-    "run_listeners": "bus.client.listeners",
+    "listener": "bus.processing.listeners",
+    "run_listeners": "bus.processing.listeners",
 }
 
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bus.client.processing.stop_signals import StopSignals
 from bus.model import TopicPartition
+from bus.processing.stop_signals import StopSignals
 from bus.spark import jobs
 from bus.spark.source.positions import encode_partitions
 from jobs._ranges import OffsetSpan, place_options

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bus.client.processing.consumer_port import OnPartitions
 from bus.client.values import ConsumerRecord
 from bus.model import TimestampType, TopicPartition
+from bus.processing.consumer_port import OnPartitions
 
 
 def partition(number: int = 0, topic: str = "orders") -> TopicPartition:

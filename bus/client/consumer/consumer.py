@@ -52,7 +52,7 @@ from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
-    from bus.client.processing import RunSummary
+    from bus.processing import RunSummary
 
 ToCommit = Mapping[TopicPartition, int | OffsetAndMetadata] | ConsumerRecord
 
@@ -463,7 +463,7 @@ class Consumer(OneThread):
         `hurry`, set beside `stop`, waits for no worker. Auto-commit is off. Raises `RecordFailed`, and `BusError` as
         `poll` and `commit` do.
         """
-        from bus.client.processing.consumer_run import run_consumer  # it uses consumers itself
+        from bus.processing.consumer_run import run_consumer  # it uses consumers itself
 
         for name, event in (("stop", stop), ("hurry", hurry)):
             if event is not None and not callable(getattr(event, "is_set", None)):

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from bus import Admin, BusError, Consumer, ConsumerRecord, ErrorCode, NewTopic, Producer, RunSummary, TopicPartition
-from bus.client.processing import RecordFailed
-from bus.client.processing.dead_letters import DeadLetters
-from bus.client.processing.offset_tracker import OffsetTracker
-from bus.client.processing.settings import parse_settings
-from bus.client.processing.work import Work
 from bus.config.broker import BrokerConfig
 from bus.model import TimestampType
+from bus.processing import RecordFailed
+from bus.processing.dead_letters import DeadLetters
+from bus.processing.offset_tracker import OffsetTracker
+from bus.processing.settings import parse_settings
+from bus.processing.work import Work
 from tests.support.broker_thread import running_broker
 
 LIMIT = 100_000

@@ -16,9 +16,9 @@ import pytest
 
 import bus
 from bus import Admin, BusError, Consumer, ConsumerRecord, NewTopic, Producer, RecordFailed, TopicPartition
-from bus.client import listeners
 from bus.client.consumer.deserialization import RecordDeserializationError
 from bus.config.broker import BrokerConfig
+from bus.processing import listeners
 from tests.support.broker_thread import running_broker
 
 GROUP: dict[str, Any] = {"group_id": "billing", "auto_offset_reset": "earliest"}

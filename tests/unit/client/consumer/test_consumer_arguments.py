@@ -11,7 +11,7 @@ import pytest
 import bus
 from bus import BusError, Consumer, TopicPartition
 from bus.aio import Consumer as AsyncConsumer
-from bus.client import listeners
+from bus.processing import listeners
 
 ADDRESS = "127.0.0.1:1"
 T0 = TopicPartition("t", 0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bus.client.processing import parse_settings
-from bus.client.processing.record_flow import RecordFlow
-from bus.client.processing.work_board import WorkBoard
+from bus.processing import parse_settings
+from bus.processing.record_flow import RecordFlow
+from bus.processing.work_board import WorkBoard
 from tests.support.processing import record
 
 

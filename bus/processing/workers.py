@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from bus.client.processing.error_decisions import FailureDecision, Pass, Stop, TryAgain
-from bus.client.processing.work import Work
-from bus.client.processing.work_board import WorkBoard
+from bus.processing.error_decisions import FailureDecision, Pass, Stop, TryAgain
+from bus.processing.work import Work
+from bus.processing.work_board import WorkBoard
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from bus.client.config.values import conflict
-from bus.client.processing.settings import ProcessingSettings
-from bus.client.processing.work import Work
-from bus.client.processing.work_board import WorkBoard
+from bus.processing.settings import ProcessingSettings
+from bus.processing.work import Work
+from bus.processing.work_board import WorkBoard
 
 
 class Acknowledgement:

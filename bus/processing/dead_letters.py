@@ -18,13 +18,13 @@ from collections.abc import Iterator, Sequence
 from bus.client.admin.admin import Admin
 from bus.client.connection.cluster import Backoff
 from bus.client.consumer.consumer import Consumer
-from bus.client.processing.error_decisions import FailedAt
-from bus.client.processing.settings import ProcessingSettings
-from bus.client.processing.work import Work
 from bus.client.producer.producer import Producer
 from bus.client.values import ConsumerRecord, Headers, NewTopic
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
+from bus.processing.error_decisions import FailedAt
+from bus.processing.settings import ProcessingSettings
+from bus.processing.work import Work
 
 logger = logging.getLogger(__name__)
 

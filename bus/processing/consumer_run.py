@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bus.client.config.consumer import ConsumerConfig
-from bus.client.processing.consumer_port import GroupMember, ProcessedConsumer
-from bus.client.processing.dead_letters import DeadLetters
-from bus.client.processing.run import ProcessingRun
-from bus.client.processing.settings import parse_settings
-from bus.client.processing.summary import RunSummary
+from bus.processing.consumer_port import GroupMember, ProcessedConsumer
+from bus.processing.dead_letters import DeadLetters
+from bus.processing.run import ProcessingRun
+from bus.processing.settings import parse_settings
+from bus.processing.summary import RunSummary
 
 
 def run_consumer(

@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from bus.client.consumer.deserialization import RecordDeserializationError
-from bus.client.processing.consumer_port import GroupMember, ProcessedConsumer
-from bus.client.processing.handlers import calling, check_handler, is_coroutine_handler
-from bus.client.processing.record_flow import RecordFlow
-from bus.client.processing.settings import ProcessingSettings
-from bus.client.processing.stop_signals import StopSignals
-from bus.client.processing.summary import RecordFailed, RunSummary
-from bus.client.processing.work_board import WorkBoard, now_ms
-from bus.client.processing.workers import AsyncWorkers, DeadLetterSink, ThreadWorkers, Workers
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
+from bus.processing.consumer_port import GroupMember, ProcessedConsumer
+from bus.processing.handlers import calling, check_handler, is_coroutine_handler
+from bus.processing.record_flow import RecordFlow
+from bus.processing.settings import ProcessingSettings
+from bus.processing.stop_signals import StopSignals
+from bus.processing.summary import RecordFailed, RunSummary
+from bus.processing.work_board import WorkBoard, now_ms
+from bus.processing.workers import AsyncWorkers, DeadLetterSink, ThreadWorkers, Workers
 
 logger = logging.getLogger(__name__)
 

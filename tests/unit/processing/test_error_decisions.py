@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bus.client.processing import parse_settings
-from bus.client.processing.error_decisions import FailedAt, Pass, Stop, TryAgain, decide_failure
+from bus.processing import parse_settings
+from bus.processing.error_decisions import FailedAt, Pass, Stop, TryAgain, decide_failure
 from tests.support.processing import record
 
 ERROR = ValueError("no")

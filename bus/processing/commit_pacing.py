@@ -8,7 +8,7 @@ committed before all below it is done; that is the tracker's.
 
 from __future__ import annotations
 
-from bus.client.processing.settings import ProcessingSettings
+from bus.processing.settings import ProcessingSettings
 
 
 class CommitPacing:

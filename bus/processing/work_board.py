@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from bus.client.processing.error_decisions import FailureDecision, TryAgain
-from bus.client.processing.record_flow import RecordFlow
-from bus.client.processing.work import Work
 from bus.model import TopicPartition
+from bus.processing.error_decisions import FailureDecision, TryAgain
+from bus.processing.record_flow import RecordFlow
+from bus.processing.work import Work
 
 
 def now_ms() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from bus.client.processing.lanes import Lanes
+from bus.processing.lanes import Lanes
 
 
 def lanes_of(items: dict[Hashable, str]) -> Lanes[str]:

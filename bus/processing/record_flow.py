@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from bus.client.processing.commit_pacing import CommitPacing
-from bus.client.processing.error_decisions import (
+from bus.client.values import ConsumerRecord
+from bus.model import TopicPartition
+from bus.processing.commit_pacing import CommitPacing
+from bus.processing.error_decisions import (
     FailedAt,
     FailureDecision,
     Pass,
@@ -20,12 +22,10 @@ from bus.client.processing.error_decisions import (
     TryAgain,
     decide_failure,
 )
-from bus.client.processing.lanes import Lanes
-from bus.client.processing.offset_tracker import OffsetTracker
-from bus.client.processing.settings import ProcessingSettings
-from bus.client.processing.work import Counts, Work
-from bus.client.values import ConsumerRecord
-from bus.model import TopicPartition
+from bus.processing.lanes import Lanes
+from bus.processing.offset_tracker import OffsetTracker
+from bus.processing.settings import ProcessingSettings
+from bus.processing.work import Counts, Work
 
 
 class RecordFlow:

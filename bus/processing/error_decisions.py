@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from bus.client.processing.settings import ERROR_POLICIES, ErrorPolicy, ProcessingSettings
 from bus.client.values import ConsumerRecord
+from bus.processing.settings import ERROR_POLICIES, ErrorPolicy, ProcessingSettings
 
 
 class FailedAt(Enum):

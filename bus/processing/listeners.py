@@ -24,10 +24,10 @@ from bus.client.config.parsing import MISSING, ConsumerConfig, parse_config
 from bus.client.config.values import conflict
 from bus.client.consumer.consumer import Consumer
 from bus.client.group.subscriptions import compiled
-from bus.client.processing import RunSummary, parse_settings
-from bus.client.processing.handlers import check_handler
-from bus.client.processing.settings import SETTING_NAMES
-from bus.client.processing.stop_signals import StopSignals
+from bus.processing import RunSummary, parse_settings
+from bus.processing.handlers import check_handler
+from bus.processing.settings import SETTING_NAMES
+from bus.processing.stop_signals import StopSignals
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from bus.client.processing.offset_tracker import OffsetTracker
 from bus.client.values import ConsumerRecord
 from bus.model import TopicPartition
+from bus.processing.offset_tracker import OffsetTracker
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.client.processing import parse_settings
-from bus.client.processing.error_decisions import Pass, TryAgain
-from bus.client.processing.record_flow import RecordFlow
-from bus.client.processing.work import Work
 from bus.client.values import ConsumerRecord
+from bus.processing import parse_settings
+from bus.processing.error_decisions import Pass, TryAgain
+from bus.processing.record_flow import RecordFlow
+from bus.processing.work import Work
 from tests.support.processing import partition, record
 
 P0, P1 = partition(0), partition(1)

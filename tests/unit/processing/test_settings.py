@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bus.client.processing import parse_settings
 from bus.errors import BusError, ErrorCode
+from bus.processing import parse_settings
 
 
 @pytest.mark.parametrize(

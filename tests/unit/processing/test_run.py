@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from bus.client.consumer.deserialization import RecordDeserializationError
-from bus.client.processing import Acknowledgement, ProcessingRun, RecordFailed, RunSummary, parse_settings
-from bus.client.processing.work import Work
 from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode
+from bus.processing import Acknowledgement, ProcessingRun, RecordFailed, RunSummary, parse_settings
+from bus.processing.work import Work
 from tests.support.processing import FakeConsumer, partition, record
 
 P0, P1 = partition(0), partition(1)
