@@ -1,7 +1,7 @@
 """What makes a consumer a member of its group: `coordinator`, `membership` and `offset_commits` put to work.
 
 Joining, callbacks and the leader's assignment happen in the thread that polls, in `work`; heartbeats go on beside it,
-by `group_link`. Guards two promises: the lock, which is the fetcher's, is never held while a user's code runs or a call
+by `link`. Guards two promises: the lock, which is the fetcher's, is never held while a user's code runs or a call
 is waited for; and what a callback raises reaches the user, after the rebalance that it interrupted has gone its way.
 """
 

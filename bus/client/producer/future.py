@@ -1,7 +1,7 @@
 """The future of `send_batch`, and the chunks of its records.
 
 Guards one promise: a future is resolved exactly once, and what waits for it always learns of it. Never runs a callback
-while a lock is held. Single records have lighter futures: `produce_batch`.
+while a lock is held. Single records have lighter futures: `batch`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guards three promises: every chunk that is taken in is settled once, by an answer, by a final error, by its delivery
 time-out or by closing; bytes that are not settled never exceed buffer.memory; and one connection never has more than
-max.in.flight.requests.per.connection requests. Threads, streams and remote calls are its owner's (`producer_threads`),
+max.in.flight.requests.per.connection requests. Threads, streams and remote calls are its owner's (`threads`),
 so that all of it can run under virtual time.
 
 One lock guards all state. Requests leave on the thread that makes them possible: the caller's, if the window is open,

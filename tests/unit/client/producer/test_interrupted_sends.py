@@ -15,13 +15,13 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from tests.unit.client.test_sender import OK, Bench
 
 from bus.errors import BusError, ErrorCode
+from tests.unit.client.producer.test_sender import OK, Bench
 
-ENGINE = ("sender", "accumulator", "produce_batch", "produce_queue", "partition_choice", "partitioning", "buffer_pool")
+ENGINE = ("sender", "accumulator", "batch", "queue", "partition_choice", "partitioning", "buffer_pool")
 CLOSED = BusError(ErrorCode.REQUEST_TIMED_OUT, "closed")
-FILES = tuple(f"/bus/client/{name}.py" for name in ENGINE)
+FILES = tuple(f"/bus/client/producer/{name}.py" for name in ENGINE)
 
 
 class Interrupt:
