@@ -8,7 +8,6 @@ from bus.lazy_names import load_name
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
-    from bus.client.consumer.consumer import Consumer
     from bus.client.consumer.deserialization import RecordDeserializationError
     from bus.client.consumer_interceptors import ConsumerInterceptor
     from bus.client.interceptors import ProducerInterceptor, ProducerRecord
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from bus.errors import BusError, ErrorCode
     from bus.model import TimestampType, TopicPartition
     from bus.processing import Acknowledgement, RecordFailed, RunSummary
+    from bus.processing.consumer import Consumer
     from bus.processing.listeners import listener, run_listeners
 
     __version__: str
@@ -59,7 +59,7 @@ _HOMES = {
     "Admin": "bus.client.admin.admin",
     "BatchMetadata": "bus.client.values",
     "BusError": "bus.errors",
-    "Consumer": "bus.client.consumer.consumer",
+    "Consumer": "bus.processing.consumer",
     "ConsumerInterceptor": "bus.client.consumer_interceptors",
     "ConsumerRecord": "bus.client.values",
     "ErrorCode": "bus.errors",

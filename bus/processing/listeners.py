@@ -22,12 +22,12 @@ from typing import Any, TypeVar
 
 from bus.client.config.parsing import MISSING, ConsumerConfig, parse_config
 from bus.client.config.values import conflict
-from bus.client.consumer.consumer import Consumer
 from bus.client.group.subscriptions import compiled
 from bus.processing import RunSummary, parse_settings
-from bus.processing.handlers import check_handler
+from bus.processing.consumer import Consumer
 from bus.processing.settings import SETTING_NAMES
 from bus.processing.stop_signals import StopSignals
+from bus.processing.workers import check_handler
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from bus.client.values import ConsumerRecord
 from bus.model import TopicPartition
-from bus.processing.commit_pacing import CommitPacing
+from bus.processing.commits import CommitPacing, OffsetTracker
 from bus.processing.error_decisions import (
     FailedAt,
     FailureDecision,
@@ -23,7 +23,6 @@ from bus.processing.error_decisions import (
     decide_failure,
 )
 from bus.processing.lanes import Lanes
-from bus.processing.offset_tracker import OffsetTracker
 from bus.processing.settings import ProcessingSettings
 from bus.processing.work import Counts, Work
 

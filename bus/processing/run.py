@@ -2,7 +2,8 @@
 
 Guards the contract of `run()`: whatever ends it, no new record is begun, those with workers are waited for up to
 drain.timeout.ms, what is done is committed, the consumer goes on, should it be used, behind what was committed and not
-behind what was polled, and the group is left. All calls of the consumer are made on the thread that called `run()`.
+behind what was polled, and the group is left. All calls of the consumer are made on the thread that called `run()`;
+the loop knows it as a `ProcessedConsumer`, which a fake is as well.
 """
 
 from __future__ import annotations
@@ -10,19 +11,26 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from bus.client.consumer.deserialization import RecordDeserializationError
+from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-from bus.processing.consumer_port import GroupMember, ProcessedConsumer
-from bus.processing.handlers import calling, check_handler, is_coroutine_handler
 from bus.processing.record_flow import RecordFlow
 from bus.processing.settings import ProcessingSettings
 from bus.processing.stop_signals import StopSignals
-from bus.processing.summary import RecordFailed, RunSummary
+from bus.processing.work import RecordFailed, RunSummary
 from bus.processing.work_board import WorkBoard, now_ms
-from bus.processing.workers import AsyncWorkers, DeadLetterSink, ThreadWorkers, Workers
+from bus.processing.workers import (
+    AsyncWorkers,
+    DeadLetterSink,
+    ThreadWorkers,
+    Workers,
+    calling,
+    check_handler,
+    is_coroutine_handler,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +39,37 @@ _COMMIT_RETRY_MS = 500
 
 # The group goes on without this commit: it rebalances, or has forgotten this member, which the next poll finds out.
 _COMMITS_LATER = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID})
+
+OnPartitions = Callable[[list[TopicPartition]], None]
+
+
+class GroupMember(Protocol):
+    def start_processing(self, on_assigned: OnPartitions, on_revoked: OnPartitions, on_lost: OnPartitions) -> None:
+        """From now on these are called inside of `poll`, before the functions that were given to `subscribe`, and
+        nothing is committed but by `commit`."""
+        ...
+
+
+class ProcessedConsumer(Protocol):
+    """As `bus.Consumer`; for one thread, but for `wakeup`."""
+
+    def poll(self, timeout_ms: int = 500) -> list[ConsumerRecord]:
+        """Raises `RecordDeserializationError`; the position stays at its record."""
+        ...
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> Any: ...
+
+    def assignment(self) -> set[TopicPartition]: ...
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None: ...
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None: ...
+
+    def seek(self, partition: TopicPartition, offset: int) -> None: ...
+
+    def wakeup(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class ProcessingRun:

@@ -1,13 +1,13 @@
-"""A record on its way through the loop, and the counts of what became of records."""
+"""A record on its way through the loop, the counts of what became of records, and the summary of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from bus.client.values import ConsumerRecord
 from bus.model import TopicPartition
-from bus.processing.offset_tracker import OffsetTracker
+from bus.processing.commits import OffsetTracker
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +32,34 @@ class Counts:
     retried: int = 0
     abandoned: int = 0
     commits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """Counts are of records. `handled`: their handlers returned; `retried`: attempts that failed and were repeated;
+    `abandoned`: still with a worker when their partition was given up, or at the end: they come again.
+
+    `committed`: the last offset that was committed, of each partition that ever was."""
+
+    handled: int
+    skipped: int
+    dead_lettered: int
+    retried: int
+    abandoned: int
+    commits: int
+    committed: Mapping[TopicPartition, int]
+    duration_ms: int
+    ended_by: str  # "SIGTERM", "SIGINT", "stop" or "error"
+
+
+class RecordFailed(Exception):
+    """A record could not be processed, and `on_error` says to stop. `__cause__` is what the handler or deserializer
+    raised. The record is not committed: the next run begins with it. `summary` tells what was done until then."""
+
+    def __init__(self, record: ConsumerRecord, error: BaseException, summary: RunSummary) -> None:
+        super().__init__(
+            f"{record.topic}-{record.partition} offset {record.offset}: expected the record to be processed, "
+            f"found {type(error).__name__}: {error}"
+        )
+        self.record = record
+        self.summary = summary

@@ -8,7 +8,7 @@ from typing import Any
 
 from bus.client.values import ConsumerRecord
 from bus.model import TimestampType, TopicPartition
-from bus.processing.consumer_port import OnPartitions
+from bus.processing.run import OnPartitions
 
 
 def partition(number: int = 0, topic: str = "orders") -> TopicPartition:

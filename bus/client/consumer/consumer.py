@@ -10,11 +10,10 @@ from __future__ import annotations
 import logging
 import re
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -27,7 +26,6 @@ from bus.client.arguments import (
     check_topic,
     check_topic_partition,
     check_topic_partitions,
-    wrong_type,
     wrong_value,
 )
 from bus.client.config.parsing import MISSING, ConsumerConfig, parse_addresses, parse_config
@@ -51,15 +49,14 @@ from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, 
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
-if TYPE_CHECKING:
-    from bus.processing import RunSummary
-
 ToCommit = Mapping[TopicPartition, int | OffsetAndMetadata] | ConsumerRecord
 
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 30.0
 _FOREVER_S = 1e9  # more than the clocks of threads take
+
+ConsumerT = TypeVar("ConsumerT", bound="Consumer")
 
 
 class Consumer(OneThread):
@@ -444,33 +441,6 @@ class Consumer(OneThread):
             if assigned is not None and assigned.position == rejected.offset:
                 raise rejected
 
-    @exclusive
-    def run(
-        self,
-        /,
-        handler: Callable[..., Any],
-        *,
-        stop: threading.Event | None = None,
-        hurry: threading.Event | None = None,
-        **options: Any,
-    ) -> RunSummary:
-        """Call `handler` with each record, by `workers` threads, or tasks if it is a coroutine, in the order that
-        `order` asks for; commit as `ack` says, and never before everything below is done; `on_error` says what becomes
-        of a record that fails. The options are those of `ProcessingSettings`; docs/processing.md has the promises.
-
-        Ends with SIGTERM or SIGINT (in the main thread), when `stop` is set, or by an error: then workers are waited
-        for up to `drain_timeout_ms`, what is done is committed, and this consumer is closed. A second signal, or
-        `hurry`, set beside `stop`, waits for no worker. Auto-commit is off. Raises `RecordFailed`, and `BusError` as
-        `poll` and `commit` do.
-        """
-        from bus.processing.consumer_run import run_consumer  # it uses consumers itself
-
-        for name, event in (("stop", stop), ("hurry", hurry)):
-            if event is not None and not callable(getattr(event, "is_set", None)):
-                raise wrong_type(f"{name} as a threading.Event, or None", event)
-        member = self._needed_group("run")
-        return run_consumer(self, member, self._addresses, self._config, handler, stop, hurry, options)
-
     # ------------------------------------------------------------ questions
 
     def beginning_offsets(
@@ -572,7 +542,7 @@ class Consumer(OneThread):
         followed by `close`."""
         self._cluster.close()
 
-    def __enter__(self) -> Consumer:
+    def __enter__(self: ConsumerT) -> ConsumerT:
         return self
 
     def __exit__(

@@ -13,8 +13,8 @@ from bus import Admin, BusError, Consumer, ConsumerRecord, ErrorCode, NewTopic, 
 from bus.config.broker import BrokerConfig
 from bus.model import TimestampType
 from bus.processing import RecordFailed
+from bus.processing.commits import OffsetTracker
 from bus.processing.dead_letters import DeadLetters
-from bus.processing.offset_tracker import OffsetTracker
 from bus.processing.settings import parse_settings
 from bus.processing.work import Work
 from tests.support.broker_thread import running_broker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.processing.offset_tracker import OffsetTracker
+from bus.processing.commits import OffsetTracker
 
 
 def delivered(*offsets: int) -> OffsetTracker:

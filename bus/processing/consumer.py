@@ -1,0 +1,54 @@
+"""The consumer that users get as `bus.Consumer`: the client's, with the processing loop as its method `run`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from bus.client.arguments import wrong_type
+from bus.client.consumer.consumer import Consumer as ReadingConsumer
+from bus.client.consumer.one_thread import exclusive
+from bus.processing.dead_letters import DeadLetters
+from bus.processing.run import ProcessingRun
+from bus.processing.settings import parse_settings
+from bus.processing.work import RunSummary
+
+
+class Consumer(ReadingConsumer):
+    __doc__ = ReadingConsumer.__doc__
+
+    @exclusive
+    def run(
+        self,
+        /,
+        handler: Callable[..., Any],
+        *,
+        stop: threading.Event | None = None,
+        hurry: threading.Event | None = None,
+        **options: Any,
+    ) -> RunSummary:
+        """Call `handler` with each record, by `workers` threads, or tasks if it is a coroutine, in the order that
+        `order` asks for; commit as `ack` says, and never before everything below is done; `on_error` says what becomes
+        of a record that fails. The options are those of `ProcessingSettings`; docs/processing.md has the promises.
+
+        Ends with SIGTERM or SIGINT (in the main thread), when `stop` is set, or by an error: then workers are waited
+        for up to `drain_timeout_ms`, what is done is committed, and this consumer is closed. A second signal, or
+        `hurry`, set beside `stop`, waits for no worker. Auto-commit is off. Raises `RecordFailed`, and `BusError` as
+        `poll` and `commit` do.
+        """
+        for name, event in (("stop", stop), ("hurry", hurry)):
+            if event is not None and not callable(getattr(event, "is_set", None)):
+                raise wrong_type(f"{name} as a threading.Event, or None", event)
+        member = self._needed_group("run")
+        settings = parse_settings(options)
+        dead_letters = DeadLetters(
+            self._addresses,
+            settings,
+            group_id=member.group_id,
+            is_deserialized=self._config.key_deserializer is not None or self._config.value_deserializer is not None,
+        )
+        try:
+            return ProcessingRun(self, member, handler, settings, dead_letters.send, stop, hurry).run()
+        finally:
+            dead_letters.close()
