@@ -8,9 +8,8 @@ from bus.lazy_names import load_name
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin
-    from bus.client.consumer.deserialization import RecordDeserializationError
-    from bus.client.consumer_interceptors import ConsumerInterceptor
-    from bus.client.interceptors import ProducerInterceptor, ProducerRecord
+    from bus.client.consumer.records import RecordDeserializationError
+    from bus.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
     from bus.client.producer.producer import Producer
     from bus.client.values import (
         BatchMetadata,
@@ -60,7 +59,7 @@ _HOMES = {
     "BatchMetadata": "bus.client.values",
     "BusError": "bus.errors",
     "Consumer": "bus.processing.consumer",
-    "ConsumerInterceptor": "bus.client.consumer_interceptors",
+    "ConsumerInterceptor": "bus.client.interceptors",
     "ConsumerRecord": "bus.client.values",
     "ErrorCode": "bus.errors",
     "GroupMetadata": "bus.client.values",
@@ -69,7 +68,7 @@ _HOMES = {
     "Producer": "bus.client.producer.producer",
     "ProducerInterceptor": "bus.client.interceptors",
     "ProducerRecord": "bus.client.interceptors",
-    "RecordDeserializationError": "bus.client.consumer.deserialization",
+    "RecordDeserializationError": "bus.client.consumer.records",
     "RecordFailed": "bus.processing",
     "RecordMetadata": "bus.client.values",
     "RunSummary": "bus.processing",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bus.cli.output import Column
-from bus.client.group_values import CommittedOffset, GroupDescription, MemberDescription
+from bus.client.values import CommittedOffset, GroupDescription, MemberDescription
 from bus.model import TopicPartition
 
 OFFSET_COLUMNS = (

@@ -18,7 +18,7 @@ from bus.cli.output import Column, human_bytes, write_listing
 from bus.cli.topics import open_admin
 
 if TYPE_CHECKING:
-    from bus.client.log_values import MaintainedLog
+    from bus.client.values import MaintainedLog
 
 _COLUMNS = (
     Column("topic", is_key=True),

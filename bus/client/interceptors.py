@@ -1,7 +1,9 @@
-"""Interceptors: a user's code that sees, and may change, every record before it is sent, and learns of its outcome.
+"""Interceptors: a user's code that sees, and may change, records before they are sent or given out, and learns which
+of them are in the log and which offsets were committed.
 
-Guards one promise: an interceptor cannot make a record fail. What it raises is logged, a few times and not for each
-record, and the record goes on as the interceptor before it left it (Kafka's ProducerInterceptors).
+Guards one promise: an interceptor makes no record, poll or commit fail. What it raises is logged, a few times and not
+for each record, and records go on as the interceptor before it left them (Kafka's ProducerInterceptors and
+ConsumerInterceptors).
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from bus.client.user_code import asks_for
-from bus.client.values import RecordMetadata
+from bus.client.values import ConsumerRecord, OffsetAndMetadata, RecordMetadata
 from bus.errors import BusError
+from bus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -164,3 +167,33 @@ class _Complaint:
     def __init__(self) -> None:
         self.silent_until = float("-inf")
         self.unreported = 0
+
+
+class ConsumerInterceptor(Protocol):
+    """All of it is called in the thread that polls. `poll_arrow` passes it by."""
+
+    def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        """The records to give out; the next interceptor gets them. One that is left out counts as consumed."""
+        ...
+
+    def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """These were committed."""
+        ...
+
+    def close(self) -> None:
+        """The consumer is closed."""
+        ...
+
+
+class ConsumerInterceptorChain(Chain):
+    def __init__(
+        self, interceptors: Sequence[ConsumerInterceptor], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(interceptors, "the consumer", clock)
+
+    def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        """What the last of them made of `records`."""
+        return self.change("on_consume", records, list)
+
+    def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self.tell("on_commit", offsets)

@@ -1,6 +1,7 @@
 """What the SDK hands to its users: small immutable values, no behaviour, no connection to a broker.
 
-`ConsumerRecord` is a named tuple because a consumer builds hundreds of thousands of them a second.
+Times are milliseconds since the epoch. `ConsumerRecord` is a named tuple because a consumer builds hundreds of
+thousands of them a second.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from bus.client.arguments import check_configs, check_integer, check_topic, wrong_type
-from bus.model import TimestampType
+from bus.model import TimestampType, TopicPartition
 
 Headers = Sequence[tuple[str, bytes | None]]
 NO_HEADERS: Headers = ()
@@ -182,3 +183,79 @@ class ListedOffset:
     timestamp_ms: int
     leader_epoch: int
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """`protocol_type` is empty for a group of which only offsets are kept."""
+
+    group_id: str
+    protocol_type: str
+    state: str  # PreparingRebalance, CompletingRebalance, Stable or Empty
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """`topics` and `partitions` are known for members of the protocol type "consumer" alone."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    topics: tuple[str, ...]  # that it subscribes to
+    partitions: tuple[TopicPartition, ...]  # that it is given, sorted
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str  # the assignor; empty while there is no member
+    generation: int
+    leader_id: str
+    coordinator: BrokerInfo
+    members: tuple[MemberDescription, ...]
+
+    @property
+    def is_active(self) -> bool:
+        """It has members, or is waiting for some: only they may commit."""
+        return self.state not in ("Empty", "Dead")
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """Of the next record to read. `leader_epoch` of the last record read; -1: not known."""
+
+    offset: int
+    metadata: str
+    leader_epoch: int
+    commit_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRecords:
+    """`low_watermark` is the log start now: no reader of the bus sees a record below it. `version` is the Delta version
+    that says so."""
+
+    low_watermark: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainedLog:
+    """What maintenance by hand found in one partition, and what it left. Nothing to do is a result, too."""
+
+    partition: int
+    version: int  # of the table, after it
+    files_before: int  # live data files
+    files_after: int
+    bytes_before: int  # their size
+    bytes_after: int
+    rewritten_bytes: int  # that were written anew
+    log_start: int
+    dropped_versions: int
+    deleted_files: int  # data files that are gone from the storage
+    deleted_bytes: int

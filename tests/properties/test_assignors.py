@@ -19,8 +19,8 @@ from bus.client.assignors import (
     RoundRobinAssignor,
     StickyAssignor,
 )
-from bus.client.assignors.claims import Claim
-from bus.client.assignors.sticky_assignor import encode_claim
+from bus.client.assignors.sticky_assignment import Claim
+from bus.client.assignors.sticky_assignors import encode_claim
 from bus.model import TopicPartition
 
 Members = dict[str, MemberSubscription]

@@ -36,13 +36,16 @@ from bus.client.config.parsing import MISSING, AdminConfig, parse_addresses, par
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.connections import NotConnected
 from bus.client.connection.list_offsets import AtVersion, OffsetQuestion, list_offsets
-from bus.client.group_values import CommittedOffset, GroupDescription, GroupListing
-from bus.client.log_values import DeletedRecords, MaintainedLog
 from bus.client.values import (
     BrokerInfo,
     ClusterDescription,
+    CommittedOffset,
     ConfigDescription,
+    DeletedRecords,
+    GroupDescription,
+    GroupListing,
     ListedOffset,
+    MaintainedLog,
     NewTopic,
     OffsetAndMetadata,
     PartitionDescription,

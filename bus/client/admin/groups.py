@@ -16,8 +16,14 @@ from bus.client.admin.failures import raise_failures
 from bus.client.admin.group_calls import GROUPS_MAX, MEMBERS_MAX, PARTITIONS_MAX, GroupAnswer, GroupCalls
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.group.protocol import PROTOCOL_TYPE, commit_partitions, flat, topic_partitions
-from bus.client.group_values import CommittedOffset, GroupDescription, GroupListing, MemberDescription
-from bus.client.values import BrokerInfo, OffsetAndMetadata
+from bus.client.values import (
+    BrokerInfo,
+    CommittedOffset,
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+    OffsetAndMetadata,
+)
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from bus.client.admin.failures import raise_failures
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.list_offsets import leader_of
-from bus.client.log_values import DeletedRecords, MaintainedLog
+from bus.client.values import DeletedRecords, MaintainedLog
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bus.client.connection.list_offsets import AtVersion, OffsetQuestion
-from bus.client.group_values import CommittedOffset
-from bus.client.values import ListedOffset
+from bus.client.values import CommittedOffset, ListedOffset
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from bus.tables.point_in_time import Bound, bound_of

@@ -3,7 +3,7 @@
 The leader of a group calls `assign` with what every member subscribed to, and the group's coordinator hands the result
 out. Guards one promise that every assignor here keeps: each partition of a subscribed topic goes to exactly one member
 that subscribed to its topic. Assignors do no I/O and know no clock; the same arguments give the same assignment, so it
-does not matter which member leads.
+does not matter which member leads, nor when members joined.
 """
 
 from __future__ import annotations
@@ -69,3 +69,29 @@ class Assignor(Protocol):
     def on_assignment(self, assignment: Collection[TopicPartition], generation: int) -> None:
         """This member holds `assignment` from `generation` on."""
         ...
+
+
+def ordered_members(members: Mapping[str, MemberSubscription]) -> list[str]:
+    """Their ids. Static members come first, by instance id, so that a restarted one, which has a new member id, gets
+    the place that it had (KIP-345); the others follow by member id."""
+    return sorted(members, key=lambda member_id: _place(member_id, members[member_id].group_instance_id))
+
+
+def _place(member_id: str, group_instance_id: str | None) -> tuple[bool, str]:
+    return (group_instance_id is None, member_id if group_instance_id is None else group_instance_id)
+
+
+def subscribers_by_topic(
+    partitions: Mapping[str, int], members: Mapping[str, MemberSubscription]
+) -> dict[str, list[str]]:
+    """Topics that exist and that somebody subscribed to, sorted by name; their subscribers in the order of members."""
+    subscribers: dict[str, list[str]] = {}
+    for member_id in ordered_members(members):
+        for topic in dict.fromkeys(members[member_id].topics):
+            if partitions.get(topic, 0) > 0:
+                subscribers.setdefault(topic, []).append(member_id)
+    return dict(sorted(subscribers.items()))
+
+
+def partitions_of(topic: str, count: int) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in range(count)]

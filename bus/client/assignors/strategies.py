@@ -13,10 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bus.client.assignors.assignor import Assignor, RebalanceProtocol
-from bus.client.assignors.cooperative_sticky_assignor import CooperativeStickyAssignor
-from bus.client.assignors.range_assignor import RangeAssignor
-from bus.client.assignors.roundrobin_assignor import RoundRobinAssignor
-from bus.client.assignors.sticky_assignor import StickyAssignor
+from bus.client.assignors.even_assignors import RangeAssignor, RoundRobinAssignor
+from bus.client.assignors.sticky_assignors import CooperativeStickyAssignor, StickyAssignor
 
 _BY_NAME: dict[str, type[Assignor]] = {
     "range": RangeAssignor,

@@ -33,17 +33,16 @@ from bus.client.connection.cluster import Cluster
 from bus.client.connection.list_offsets import list_offsets
 from bus.client.consumer import forgotten_consumers
 from bus.client.consumer.assigned_partition import AssignedPartition
-from bus.client.consumer.deserialization import Deserializers, RecordDeserializationError
 from bus.client.consumer.fetched import PollTables
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.consumer.group_client import GroupClient
 from bus.client.consumer.one_thread import OneThread, exclusive
 from bus.client.consumer.positions import Positions
-from bus.client.consumer.record_building import RecordBuilder
 from bus.client.consumer.record_reader import RecordReader, Runs
-from bus.client.consumer_interceptors import ConsumerInterceptorChain
+from bus.client.consumer.records import Deserializers, RecordBuilder, RecordDeserializationError
 from bus.client.group.offset_commits import CommitCallback
 from bus.client.group.subscriptions import RebalanceCallback, subscription_of
+from bus.client.interceptors import ConsumerInterceptorChain
 from bus.client.user_code import close_all
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from bus.errors import BusError, ErrorCode

@@ -22,7 +22,7 @@ from bus.client.consumer.group_client import GroupClient
 from bus.client.consumer.in_hand import InHand
 from bus.client.consumer.metrics import ConsumerMetrics
 from bus.client.consumer.positions import Positions
-from bus.client.consumer.record_building import RecordBuilder
+from bus.client.consumer.records import RecordBuilder
 from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition

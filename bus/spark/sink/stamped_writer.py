@@ -18,7 +18,7 @@ import pyarrow as pa
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.cluster import Cluster, TopicInfo
 from bus.client.connection.request_stream import RequestStream
-from bus.client.producer.wire_compression import WireCompression
+from bus.client.producer.wire import WireCompression
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import encode_field, tag_of

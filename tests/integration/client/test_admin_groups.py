@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from bus import Admin, BusError, ErrorCode, TopicPartition
-from bus.client.group_values import CommittedOffset, GroupListing
-from bus.client.values import OffsetAndMetadata
+from bus.client.values import CommittedOffset, GroupListing, OffsetAndMetadata
 from tests.support.fake_groups import COMMIT_MS, FakeGroupBroker
 
 ORDERS_0, ORDERS_1, PAY_0 = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("pay", 0)

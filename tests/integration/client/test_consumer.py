@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from bus import BusError, Consumer, ConsumerRecord, ErrorCode, TopicPartition
-from bus.client.consumer.deserialization import RecordDeserializationError
+from bus.client.consumer.records import RecordDeserializationError
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.records.arrow_batches import encode_arrow
 from bus.records.log_schema import HEADERS_TYPE

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from bus import BusError, Consumer, ConsumerRecord, ErrorCode, OffsetAndMetadata, TopicPartition
-from bus.client.consumer.deserialization import RecordDeserializationError
+from bus.client.consumer.records import RecordDeserializationError
 from bus.records.arrow_batches import encode_arrow
 from tests.support.fake_broker import FakeBroker
 

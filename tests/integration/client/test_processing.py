@@ -16,7 +16,7 @@ import pytest
 
 import bus
 from bus import Admin, BusError, Consumer, ConsumerRecord, NewTopic, Producer, RecordFailed, TopicPartition
-from bus.client.consumer.deserialization import RecordDeserializationError
+from bus.client.consumer.records import RecordDeserializationError
 from bus.config.broker import BrokerConfig
 from bus.processing import listeners
 from tests.support.broker_thread import running_broker

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.consumer_interceptors import ConsumerInterceptorChain
+from bus.client.interceptors import ConsumerInterceptorChain
 from bus.client.values import ConsumerRecord, OffsetAndMetadata
 from bus.model import TimestampType, TopicPartition
 

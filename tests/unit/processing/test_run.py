@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.consumer.deserialization import RecordDeserializationError
+from bus.client.consumer.records import RecordDeserializationError
 from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode
 from bus.processing import Acknowledgement, ProcessingRun, RecordFailed, RunSummary, parse_settings

@@ -21,8 +21,7 @@ from bus.client.admin.offset_targets import (
     plan_offsets,
 )
 from bus.client.connection.list_offsets import AtVersion, OffsetQuestion
-from bus.client.group_values import CommittedOffset
-from bus.client.values import ListedOffset
+from bus.client.values import CommittedOffset, ListedOffset
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 

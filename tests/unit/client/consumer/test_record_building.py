@@ -3,8 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from bus.client.consumer.deserialization import Deserializers, RecordDeserializationError
-from bus.client.consumer.record_building import RecordBuilder
+from bus.client.consumer.records import Deserializers, RecordBuilder, RecordDeserializationError
 from bus.model import TopicPartition
 from bus.records.log_schema import HEADERS_TYPE, LOG_SCHEMA
 

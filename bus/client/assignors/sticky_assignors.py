@@ -1,7 +1,7 @@
-"""The sticky assignor: an assignment that lives on from one rebalance of the group to the next.
+"""The sticky assignors: an assignment that lives on from one rebalance of the group to the next.
 
-Guards what `sticky_assignment` promises, under the eager protocol: members give up everything before they join again,
-so each tells in its user data what it had.
+Guard what `sticky_assignment` promises. Under the eager protocol members give up everything before they join again, so
+each tells in its user data what it had; under the cooperative one they go on with what they keep.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from bus.client.assignors.assignor import NO_GENERATION, Assignment, MemberSubscription, RebalanceProtocol
-from bus.client.assignors.claims import Claim
-from bus.client.assignors.sticky_assignment import assign_sticky
+from bus.client.assignors.sticky_assignment import Claim, assign_sticky, strongest_claims
 from bus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -68,3 +67,28 @@ def _claim_of(member_id: str, user_data: bytes) -> Claim:
     except ValueError as error:
         logger.warning("member %s: its user data of the sticky assignor is not used: %s", member_id, error)
         return Claim()
+
+
+class CooperativeStickyAssignor:
+    """Kafka's CooperativeStickyAssignor. It supports both protocols, so that a group can change to it step by step.
+
+    Guards one promise: a partition is never given to a member while another one owns it. What moves is in no assignment
+    at first; its owner gives it up, which makes the group rebalance again, and then it finds its new member (KIP-429).
+    """
+
+    name = "cooperative-sticky"
+    protocols = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
+
+    def subscription_user_data(self, topics: Collection[str]) -> bytes:
+        return b""
+
+    def assign(self, partitions: Mapping[str, int], members: Mapping[str, MemberSubscription]) -> Assignment:
+        claims = {member_id: Claim(member.owned, member.generation) for member_id, member in members.items()}
+        holders = strongest_claims(claims)
+        return {
+            member_id: [partition for partition in assigned if holders.get(partition, member_id) == member_id]
+            for member_id, assigned in assign_sticky(partitions, members, claims).items()
+        }
+
+    def on_assignment(self, assignment: Collection[TopicPartition], generation: int) -> None:
+        pass

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.consumer.deserialization import Deserializers, RecordDeserializationError, take_good
+from bus.client.consumer.records import Deserializers, RecordDeserializationError, take_good
 from bus.client.values import ConsumerRecord
 from bus.errors import ErrorCode
 from bus.model import TimestampType, TopicPartition
