@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
-from bus.client.admin import Admin
+from bus.client.admin.admin import Admin
 from bus.config.topic import TopicConfig
 from bus.ports import SwapKind
 from bus.spark import jobs

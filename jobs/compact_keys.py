@@ -23,7 +23,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sql
 from pyspark.sql.types import BinaryType
 
-from bus.client.admin import Admin
+from bus.client.admin.admin import Admin
 from bus.config.topic import TopicConfig
 from bus.ports import SwapKind
 from bus.spark import jobs
