@@ -157,6 +157,12 @@ class VersionReplaced(StorageDamaged):
     """
 
 
+def show_way_out(topic: str, partition: int) -> str:
+    """For the message of a `StorageDamaged`: what the reader of it can do."""
+    name = f"{topic}/{partition}"
+    return f"`bus log verify {name}` tells all that is damaged, `bus log repair {name}` mends it"
+
+
 class RecordsDamaged(StorageDamaged):
     """A data file cannot be read, or a part of it; what else the table holds is as good as before.
 

@@ -46,7 +46,7 @@ from bus.cluster_metadata.producer_ids import ProducerIdentity, check_producer
 from bus.cluster_metadata.view_decisions import CreateView, decide_create_view, decide_delete_view
 from bus.config.broker import BrokerConfig, describe_broker_config
 from bus.config.keys import ConfigEntry
-from bus.errors import ErrorCode, Refused, StorageFault
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, show_way_out
 from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, ProducerStamp, Step, TopicPartition
 from bus.partition_log.appends import AppendRules
@@ -500,7 +500,8 @@ class Cluster:
                 functools.partial(self._storage.open_partition, name, topic_id=topic.topic_id)
             )
         except StorageFault as fault:
-            self._unusable[name] = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}: {fault}")
+            way_out = f"; {show_way_out(name.topic, name.partition)}" if isinstance(fault, StorageDamaged) else ""
+            self._unusable[name] = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}: {fault}{way_out}")
             _log.error("partition does not serve: %s", fault, extra={"topic": name.topic, "partition": name.partition})
             return
         if is_at_start:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import duckdb
 
+from bus.errors import show_way_out
 from bus.storage_delta.files.table_files import TableFiles
 from bus.tables.snapshots import TableSnapshot
 
@@ -34,8 +35,5 @@ def find_damage(shown: Iterable[TableSnapshot]) -> str | None:
         damage = TableFiles(snapshot.folder).find_damage(snapshot.files)
         if damage is not None:
             partition = f"{snapshot.partition.topic}/{snapshot.partition.partition}"
-            return (
-                f"{partition}: {damage}; `bus log verify {partition}` tells all that is damaged, `bus log repair "
-                f"{partition}` mends it"
-            )
+            return f"{partition}: {damage}; {show_way_out(snapshot.partition.topic, snapshot.partition.partition)}"
     return None

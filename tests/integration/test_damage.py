@@ -39,6 +39,7 @@ def test_damaged_partition_is_refused_by_file_and_the_others_serve(tmp_path: Pat
                 producer.send("t", b"w", partition=1).result(10)
         assert caught.value.name == "KAFKA_STORAGE_ERROR"
         assert data_file.name in caught.value.message
+        assert "`bus log verify t/1`" in caught.value.message
         with Consumer(address, auto_offset_reset="earliest") as consumer:
             consumer.assign([TopicPartition("t", 0)])
             assert [record.value for record in consumer.poll(timeout_ms=5_000)] == [b"v", b"w"]
@@ -112,6 +113,7 @@ def test_a_file_that_rots_while_the_broker_runs_is_told_to_consumers_and_the_res
                     consumer.poll(timeout_ms=5_000)
                 assert caught.value.name == "CORRUPT_MESSAGE"
                 assert name in caught.value.message
+                assert "`bus log verify t/0`" in caught.value.message
                 assert "record at offset 2 cannot be read; seek past it" in caught.value.message
             assert consumer.position(place) == 2
             consumer.seek(place, 3)

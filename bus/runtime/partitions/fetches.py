@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault
+from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault, show_way_out
 from bus.model import LogBatch, TopicPartition
 from bus.partition_log.reads import Readable
 from bus.runtime.loop_shares import LoopShare, LoopShares
@@ -159,7 +159,8 @@ async def _read(
         except RecordsDamaged as damage:
             # Kafka's word for it: a consumer does not wait for these records to come back, but tells its user.
             _log.error("records cannot be read: %s", damage, extra=_fields(position.partition))
-            result = Refused(ErrorCode.CORRUPT_MESSAGE, f"{position.partition}: {damage}")
+            way_out = show_way_out(position.partition.topic, position.partition.partition)
+            result = Refused(ErrorCode.CORRUPT_MESSAGE, f"{position.partition}: {damage}; {way_out}")
         except StorageDamaged as damage:
             partition.stop(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
             result = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{position.partition}: {damage}")

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, VersionReplaced
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, VersionReplaced, show_way_out
 from bus.model import LATEST_TIMESTAMP, LogBatch, RecordBatch, TopicPartition
 from bus.partition_log.appends import ACKS_LEADER, ACKS_NONE
 from bus.partition_log.pacing import Pacing, decide_delay_ms, refill, spend, start_pacing
@@ -498,7 +498,7 @@ class Partition:
             self._is_rebuild_due = False
             self.wake_readers()
         except StorageDamaged as damage:
-            self.stop(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
+            self.stop(ErrorCode.KAFKA_STORAGE_ERROR, f"{damage}; {show_way_out(self.name.topic, self.name.partition)}")
         except StorageFault as fault:
             _log.error("the log cannot be read again for now: %s", fault, extra=self._fields())
         except AssertionError as broken:

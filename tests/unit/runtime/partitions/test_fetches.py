@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault
+from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault, show_way_out
 from bus.model import TopicPartition
 from bus.partition_log.reads import Readable
 from bus.runtime.partitions.fetches import FetchPosition, FetchResult, FetchWish, fetch
@@ -103,5 +103,6 @@ def test_a_fetch_that_may_not_wait_answers_with_nothing(wait_ms: int, bytes_min:
 )
 def test_only_a_damaged_log_stops_the_partition(fault: StorageFault, code: ErrorCode, is_stopped: bool) -> None:
     log = LogWithHoles(fault)
-    assert answer_of(log) == Refused(code, f"{PLACE}: {fault}")
+    way_out = f"; {show_way_out('t', 0)}" if code is ErrorCode.CORRUPT_MESSAGE else ""
+    assert answer_of(log) == Refused(code, f"{PLACE}: {fault}{way_out}")
     assert (log.stopped_with == str(fault)) is is_stopped
