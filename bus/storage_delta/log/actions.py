@@ -33,6 +33,7 @@ from bus.ports import ProducerProgress
 from bus.records.log_schema import STATS_COLUMNS, delta_schema_string
 from bus.storage_delta.files.producer_spans import NO_SPANS, check_spans, count_spans, spans_of_statistics
 from bus.storage_delta.files.tombstone_ages import check_ages
+from bus.storage_delta.log.version_sums import add_sum, check_sum
 
 LOG_FOLDER = "_delta_log"
 LAST_CHECKPOINT = "_last_checkpoint"
@@ -68,6 +69,10 @@ REMOVED_FILES_STAY = {"delta.deletedFileRetentionDuration": "interval 10000 days
 
 class MalformedCommit(ValueError):
     """These bytes are no complete version file; the message says what was expected and what was found."""
+
+
+class ChangedCommit(MalformedCommit):
+    """The version was complete when it was written, and has changed since: no interrupted write leaves that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +244,7 @@ def encode_create(
         {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
         {"metaData": metadata},
     )
-    return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
+    return add_sum("".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode())
 
 
 def encode_append(
@@ -272,7 +277,7 @@ def encode_append(
         done = progress.producer_epoch << 32 | progress.last_sequence
         lines.append(_encode_txn(f"bus/{progress.producer_id}", done, now_ms))
     lines.append(_encode_add(file, stats, now_ms, is_data_change=True))
-    return "".join(lines).encode()
+    return add_sum("".join(lines).encode())
 
 
 def encode_swap(
@@ -371,7 +376,7 @@ def _encode_maintenance(
         _encode_txn(HIGH_WATERMARK_APP, high_watermark, now_ms),
         _encode_txn(LEADER_EPOCH_APP, leader_epoch, now_ms),
     )
-    return "".join((*head, *lines)).encode()
+    return add_sum("".join((*head, *lines)).encode())
 
 
 def _encode_remove(path: str, now_ms: int, *, is_data_change: bool) -> str:
@@ -408,7 +413,7 @@ def _encode_txn(app_id: str, version: int, now_ms: int) -> str:
 
 
 def decode_commit(version: int, data: bytes) -> Commit:
-    """Raises `MalformedCommit` if the file is empty, torn or is no list of actions."""
+    """Raises `MalformedCommit` if the file is empty, torn or is no list of actions, or `ChangedCommit`."""
     try:
         actions = [json.loads(line) for line in data.decode().split("\n") if line.strip()]
         if not all(isinstance(action, dict) for action in actions):
@@ -422,6 +427,10 @@ def decode_commit(version: int, data: bytes) -> Commit:
     # A file may be cut exactly at the end of a line. Ours say how many actions follow `commitInfo` or are it.
     if commit.is_ours and expected != len(actions):
         raise MalformedCommit(f"expected {expected} actions, found {len(actions)}")
+    try:
+        check_sum(data)
+    except ValueError as error:
+        raise ChangedCommit(str(error)) from None
     return commit
 
 

@@ -38,6 +38,7 @@ from bus.storage_delta.log.actions import (
 from bus.storage_delta.log.commit import commit_version
 from bus.storage_delta.log.recovery import recover
 from bus.storage_delta.log.snapshot import Snapshot, load_snapshot, table_exists
+from bus.storage_delta.log.version_sums import add_sum
 from bus.storage_delta.stores.store import ObjectStore
 
 _log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ def add_new_fields(store: ObjectStore, folder: str, newest: pa.StructType, cache
         store,
         f"{folder}/{LOG_FOLDER}",
         version=snapshot.version + 1,
-        data=_encode([_commit_info(added, now_ms, txn_id, len(changes) + 1), *changes]),
+        data=add_sum(_encode([_commit_info(added, now_ms, txn_id, len(changes) + 1), *changes])),
         txn_id=txn_id,
         high_watermark=snapshot.high_watermark,
     )

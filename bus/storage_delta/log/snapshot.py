@@ -22,6 +22,7 @@ from bus.storage_delta.log.actions import (
     LOG_FOLDER,
     LOG_START_APP,
     Add,
+    ChangedCommit,
     Commit,
     LiveFile,
     MalformedCommit,
@@ -277,7 +278,8 @@ def _apply_tail(
         except KeyNotFound:
             raise StorageDamaged(f"{log_folder}/{name}: it was listed, but is gone") from None
         except MalformedCommit as malformed:
-            _check_torn_version(f"{log_folder}/{name}", version == tail[-1], store, replay, str(malformed))
+            may_be_torn = version == tail[-1] and not isinstance(malformed, ChangedCommit)
+            _check_torn_version(f"{log_folder}/{name}", may_be_torn, store, replay, str(malformed))
             return name
         _apply_commit(commit, replay, reader)
     for harm in replay.harms.values():
@@ -285,14 +287,14 @@ def _apply_tail(
     return None
 
 
-def _check_torn_version(key: str, is_last: bool, store: ObjectStore, replay: _Replay, malformed: str) -> None:
+def _check_torn_version(key: str, may_be_torn: bool, store: ObjectStore, replay: _Replay, malformed: str) -> None:
     """May the torn version be set aside? Only if no acknowledged record can have been in it.
 
     A version of ours appears whole or not at all, so a torn one was damaged later or was written by somebody else. Had
     it held records of ours, their data file would have been synced before it: with that file's first offset at or
     above the high watermark that the version found.
     """
-    if not is_last or replay.version < 0:
+    if not may_be_torn or replay.version < 0:
         raise StorageDamaged(f"{key}: {malformed}")
     for name in sorted(list_data_files(store, replay.folder) - replay.files.keys()):
         if base_offset_of(name) >= replay.high_watermark:

@@ -20,6 +20,7 @@ import deltalake
 from bus.errors import StorageDamaged, StorageFault
 from bus.storage_delta.files.trials import TRIALS
 from bus.storage_delta.log.actions import ENGINE_INFO, LOG_FOLDER, Txn, checkpoint_name, encode_new_file, version_name
+from bus.storage_delta.log.version_sums import add_sum
 from bus.storage_delta.repair.files import FoundFile
 
 Action = dict[str, Any]
@@ -68,7 +69,7 @@ def encode_repair(
         "leaderEpoch": leader_epoch,
         "actionCount": 1 + len(lines),
     }
-    return _encode([{"commitInfo": info}, *lines])
+    return add_sum(_encode([{"commitInfo": info}, *lines]))
 
 
 def encode_checkpoint(table: RepairedTable, *, removed: Iterable[str], now_ms: int) -> bytes:

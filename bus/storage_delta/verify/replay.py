@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from bus.errors import StorageDamaged
 from bus.model import TopicPartition
 from bus.storage_delta.files.trials import TRIALS
+from bus.storage_delta.log.version_sums import check_sum
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 LOG_FOLDER = "_delta_log"
@@ -125,6 +126,10 @@ def load_version(store: ObjectStore, folder: str, version: int) -> list[Action]:
             raise Unreadable(f"expected an action in line {number}, found {type(action).__name__}")
         _check_fields(action, f"line {number}")
         actions.append(action)
+    try:
+        check_sum(data)
+    except ValueError as error:
+        raise Unreadable(str(error)) from None
     return actions
 
 

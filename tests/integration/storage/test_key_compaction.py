@@ -23,6 +23,7 @@ from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import Data, OutcomeUnknown
 from tests.support.stores import ScriptedStore, log_batch
 from tests.support.table_bench import DAY_MS, FOLDER, NAME, Row, TableBench
+from tests.support.version_files import without_sum
 
 
 def test_the_last_record_of_each_key_stays_at_its_offset_and_records_without_a_key_stay() -> None:
@@ -246,7 +247,7 @@ def test_rows_of_a_compacted_file_out_of_order_are_found() -> None:
     (file,) = bench.table._reader.view.live_files
     _, data = rewritten(bench, file, is_reversed=True)
     version = f"{FOLDER}/_delta_log/{version_name(2)}"
-    told = bench.store.get(version).replace(b'"size":%d' % file.size_bytes, b'"size":%d' % len(data))
+    told = without_sum(bench.store.get(version)).replace(b'"size":%d' % file.size_bytes, b'"size":%d' % len(data))
     bench.store.put(f"{FOLDER}/{file.path}", data)
     bench.store.put(version, told)
     (breach,) = map(str, bench.breaches())

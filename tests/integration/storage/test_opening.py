@@ -30,6 +30,7 @@ from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.store import Listing
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.stores import NOW_MS, log_batch
+from tests.support.version_files import without_sum
 
 PARTITION = TopicPartition("orders", 0)
 FOREIGN = '{"commitInfo":{"operation":"%s","engineInfo":"Apache-Spark/4.2.0"}}\n'
@@ -371,7 +372,7 @@ def test_another_topic_id_is_damage(table: DeltaPartitionTable, storage: DeltaSt
 
 def rewrite(log: Path, version: int, old: str, new: str) -> None:
     path = log / version_name(version)
-    text = path.read_text()
+    text = without_sum(path.read_bytes()).decode()
     assert old in text
     path.write_text(text.replace(old, new))
 
@@ -384,6 +385,16 @@ def test_a_newer_protocol_is_damage(
 ) -> None:
     rewrite(log, 0, old, new)
     check_damaged(storage, "newer", "(1, 2)")
+
+
+def test_a_version_that_was_changed_is_damage_and_never_set_aside(
+    table: DeltaPartitionTable, storage: DeltaStorage, log: Path
+) -> None:
+    """The last one, which has no records, is no torn one: it was written whole."""
+    table.advance_log_start(2, leader_epoch=0, now_ms=NOW_MS)
+    path = log / version_name(table.state.version)
+    path.write_bytes(path.read_bytes().replace(b'"bus/log_start","version":2', b'"bus/log_start","version":1'))
+    check_damaged(storage, path.name, "has changed since it was written")
 
 
 def test_overlapping_offsets_are_damage(table: DeltaPartitionTable, storage: DeltaStorage, log: Path) -> None:

@@ -24,6 +24,7 @@ from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
 from tests.support.stores import NOW_MS, ScriptedStore
+from tests.support.version_files import without_sum
 
 PARTITION = TopicPartition("orders", 0)
 Row = tuple[int, int, int]  # producer id, epoch, sequence
@@ -401,7 +402,7 @@ def test_files_without_spans_are_told_apart_by_their_statistics(
     append(table, stamped(7, 0, 5))
     for version in (1, 2):
         path = Path(url, "_delta_log", f"{version:020d}.json")
-        lines = path.read_text().splitlines(keepends=True)
+        lines = without_sum(path.read_bytes()).decode().splitlines(keepends=True)
         tag = json.loads(lines[-1])["add"]["tags"]["bus.file"]
         path.write_text("".join(lines).replace(tag, " ".join(tag.split()[:6])))
     for opened in (reopen(table, storage, url), reopen_from_checkpoint(table, storage, url)):
