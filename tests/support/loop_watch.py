@@ -66,7 +66,7 @@ class LoopWatch:
         took = time.thread_time() - begun - self._collected_s
         if took > self._processor_s_max:
             with self._lock:
-                self._holds.append(Hold(repr(handle), took, self._stacks))
+                self._holds.append(Hold(_described(handle), took, self._stacks))
 
     def count_collection(self, phase: str, _: dict[str, int]) -> None:
         """For `gc.callbacks`."""
@@ -85,6 +85,13 @@ class LoopWatch:
             frame = sys._current_frames().get(running[0])
             if frame is not None:
                 self._stacks.append("".join(traceback.format_stack(frame)[-6:]))
+
+
+def _described(handle: asyncio.Handle) -> str:
+    """Not its `repr`, which spells out results, of which some are answers of many megabytes."""
+    callback: Any = handle._callback  # type: ignore[attr-defined]
+    task = getattr(callback, "__self__", None)
+    return task.get_name() if isinstance(task, asyncio.Task) else getattr(callback, "__qualname__", type(callback).__name__)
 
 
 @contextmanager

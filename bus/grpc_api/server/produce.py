@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 import grpc
@@ -20,7 +20,7 @@ from bus.grpc_api.server.produce_decoding import Decoded, decode_call, decode_qu
 from bus.grpc_api.server.produce_window import Window
 from bus.grpc_api.server.produce_wire import ProduceCall, UnparsedCall, parse_call
 from bus.grpc_api.server.producers import decode_stamp
-from bus.grpc_api.server.record_faults import find_faults
+from bus.grpc_api.server.record_faults import BLAMES_RECORDS, find_faults
 from bus.grpc_api.server.request_limits import RequestReader, Unreadable, UnreadableRequest
 from bus.grpc_api.server.request_memory import Held, RequestMemory
 from bus.grpc_api.server.requests import StreamRegistry, TakesLong, new_request_id
@@ -33,7 +33,10 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.partition import Appended, AppendResult, Partition
+from bus.runtime.tasks import TaskScope
 
+# Of a refused batch of more, the records at fault are looked for in a thread.
+_QUICK_FAULTS_RECORDS = 10_000
 _MAY_BE_COMMITTED = "no commit within {} ms; the records may still be committed"
 _NO_MEMORY = (
     "the broker has queued.max.request.bytes of requests waiting for a commit, or this client its share; retry later"
@@ -50,6 +53,7 @@ class _Submitted:
     batch: RecordBatch | None = None
     size_bytes: int = 0
     faults: Sequence[pb.RecordError] = ()
+    search: asyncio.Task[None] | None = None  # for `faults`, in a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ class ProduceHandler:
         self._request_timeout_ms = request_timeout_ms
         self._request_bytes_max = request_bytes_max
         self._drain_rates = DrainRates()
+        self._searches = TaskScope("produce")
 
     async def once(self, received: ProduceCall | UnparsedCall, client: Hashable) -> pb.ProduceResponse:
         has_room = self._memory.has_room(client)
@@ -257,12 +262,24 @@ class ProduceHandler:
     def _settle(self, submitted: _Submitted, held: Held, received_ms: int, result: AppendResult) -> None:
         """Its records are committed or dropped; from here on only the answer is kept, for as long as it is not read."""
         batch, submitted.batch = submitted.batch, None
-        held.drop()
         rules = self._cluster.append_rules(submitted.partition.topic)
-        if isinstance(result, Refused) and batch is not None and rules is not None:
-            submitted.faults = find_faults(
-                batch, result, rules, received_ms=received_ms, answered_ms=self._clock.now_ms()
-            )
+        if batch is None or rules is None or not isinstance(result, Refused) or result.code not in BLAMES_RECORDS:
+            held.drop()
+            return
+        find = functools.partial(
+            find_faults, batch, result, rules, received_ms=received_ms, answered_ms=self._clock.now_ms()
+        )
+        if batch.record_count <= _QUICK_FAULTS_RECORDS:
+            held.drop()
+            submitted.faults = find()
+        else:
+            submitted.search = self._searches.start(self._search(submitted, find, held), "faults")
+
+    async def _search(self, submitted: _Submitted, find: Callable[[], list[pb.RecordError]], held: Held) -> None:
+        try:
+            submitted.faults = await self._calls.compute(find, held.client)
+        finally:
+            held.drop()
 
     # ------------------------------------------------------------------ out
 
@@ -279,6 +296,9 @@ class ProduceHandler:
                     await asyncio.wait([item.answer], timeout=timeout_s)
                     share.renew()
                 result = item.answer.result() if item.answer.done() else late
+            if item.search is not None:
+                await asyncio.wait([item.search])
+                share.renew()
             assert result is not None, f"the batch for {item.partition} was neither queued nor refused"
             self._encode_answer(item, result, response, loop.time())
         return response

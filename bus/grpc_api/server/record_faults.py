@@ -20,7 +20,8 @@ from bus.partition_log.appends import AppendRules
 
 # A batch may hold millions of records; who sends the others again is told about the next ones.
 FAULTS_MAX = 1_000
-_BLAMES_RECORDS = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_TIMESTAMP, ErrorCode.INVALID_RECORD})
+# Refusals that are about some of the records of a batch.
+BLAMES_RECORDS = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_TIMESTAMP, ErrorCode.INVALID_RECORD})
 
 
 def find_faults(
@@ -30,7 +31,7 @@ def find_faults(
     of it would be taken: then the refusal says it all. It was refused at some time from `received_ms` to `answered_ms`;
     no record that was at fault then is left out.
     """
-    if refusal.code not in _BLAMES_RECORDS:
+    if refusal.code not in BLAMES_RECORDS:
         return []
     sizes = record_sizes(batch.columns)
     is_too_large = sizes > rules.record_bytes_max

@@ -71,17 +71,17 @@ class RequestMemory:
 class Held:
     """What one request takes, until each of its users has dropped it: the call, and each batch that waits."""
 
-    __slots__ = ("_client", "_memory", "_size_bytes", "_users")
+    __slots__ = ("_memory", "_size_bytes", "_users", "client")
 
     def __init__(self, memory: RequestMemory, client: Hashable) -> None:
         self._memory = memory
-        self._client = client
+        self.client = client
         self._size_bytes = 0
         self._users = 1
 
     def grow_to(self, size_bytes: int) -> None:
         if size_bytes > self._size_bytes:
-            self._memory.add(self._client, size_bytes - self._size_bytes)
+            self._memory.add(self.client, size_bytes - self._size_bytes)
             self._size_bytes = size_bytes
 
     def use(self) -> None:
@@ -90,5 +90,5 @@ class Held:
     def drop(self) -> None:
         self._users -= 1
         if not self._users:
-            self._memory.add(self._client, -self._size_bytes)
+            self._memory.add(self.client, -self._size_bytes)
             self._size_bytes = 0

@@ -41,6 +41,7 @@ def stub(broker: Broker) -> Iterator[bus_pb2_grpc.BusStub]:
     with grpc.insecure_channel(f"127.0.0.1:{broker.port}", options=options) as channel:
         stub = bus_pb2_grpc.BusStub(channel)
         topics = [pb.NewTopic(name="t", partitions=PARTITIONS), pb.NewTopic(name="one", partitions=1)]
+        topics.append(pb.NewTopic(name="strict", partitions=1, configs={"cleanup.policy": "compact"}))
         stub.CreateTopics(pb.CreateTopicsRequest(topics=topics))
         one = encode_arrow(pa.record_batch({"value": pa.array([b"v" * 20])}))
         data = [pb.PartitionProduceData(topic="t", partition=number, arrow=one) for number in range(PARTITIONS)]
@@ -49,9 +50,9 @@ def stub(broker: Broker) -> Iterator[bus_pb2_grpc.BusStub]:
         yield stub
 
 
-def arrow(array: pa.Array, codec: str = "none") -> pb.ProduceRequest:
+def arrow(array: pa.Array, codec: str = "none", topic: str = "one") -> pb.ProduceRequest:
     payload = encode_arrow(pa.RecordBatch.from_arrays([array], names=["value"]), codec)
-    return pb.ProduceRequest(partitions=[pb.PartitionProduceData(topic="one", arrow=payload)])
+    return pb.ProduceRequest(partitions=[pb.PartitionProduceData(topic=topic, arrow=payload)])
 
 
 def shared_views(count: int) -> pa.Array:
@@ -67,6 +68,7 @@ def names(count: int) -> list[str]:
 
 
 PLAIN = pb.RecordList(records=[pb.Record(value=b"v", headers=[pb.Header(key="k")])] * 40_000)
+MANY_HEADERS = pb.RecordList(records=[pb.Record(value=b"v", headers=[pb.Header(key="k", value=b"v")] * 99_000)])
 TP = [pb.TopicPartitions(topic="t", partitions=range(ITEMS_MAX - 100))]
 REQUESTS: dict[str, tuple[str, Callable[[], object]]] = {
     "one partition ten thousand times": (
@@ -109,6 +111,11 @@ REQUESTS: dict[str, tuple[str, Callable[[], object]]] = {
         "ProduceOnce",
         lambda: pb.ProduceRequest(partitions=[pb.PartitionProduceData(topic="one", records=PLAIN)]),
     ),
+    "one record of many headers": (
+        "ProduceOnce",
+        lambda: pb.ProduceRequest(partitions=[pb.PartitionProduceData(topic="one", records=MANY_HEADERS)]),
+    ),
+    "large batch that is refused": ("ProduceOnce", lambda: arrow(pa.array([b"v"] * 2_000_000), topic="strict")),
     "names of topics": ("Metadata", lambda: pb.MetadataRequest(topics=names(ITEMS_MAX))),
     "one topic many times": ("Metadata", lambda: pb.MetadataRequest(topics=["t"] * ITEMS_MAX)),
     "configs": (
