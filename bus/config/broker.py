@@ -141,11 +141,9 @@ class BrokerConfig:
         "Most bytes that maintenance of all partitions together reads and writes in a second.",
         Between(1),
     )
-    socket_request_max_bytes: int = integer(
-        104_857_600, "Largest request of records that the broker takes.", Between(1)
-    )
+    socket_request_max_bytes: int = integer(16_777_216, "Largest request of records that the broker takes.", Between(1))
     fetch_max_bytes: int = integer(
-        57_671_680,
+        33_554_432,
         "Most bytes of one fetch response, whatever the client asks for; one batch is always given.",
         Between(1024),
     )

@@ -62,7 +62,7 @@ class Allowance:
         self._spend(size)
         if size > self.bytes_left:
             raise PayloadTooLarge(
-                f"expected records of at most {self._bytes_max} bytes unpacked (socket.request.max.bytes), "
+                f"expected records of at most {self._bytes_max} bytes unpacked, "
                 f"of which {self.bytes_left} are left in this request, found {size}"
             )
         self.bytes_left -= size
@@ -81,8 +81,8 @@ class Allowance:
         self._spend(size)
         if size > self._row_bytes_left:
             raise PayloadTooLarge(
-                f"expected records that take at most {self._bytes_max} bytes beside their own "
-                f"(socket.request.max.bytes), {_RECORD_BYTES} each and {_ENTRY_BYTES} for each entry of a column; "
+                f"expected records that take at most {self._bytes_max} bytes beside their own, "
+                f"{_RECORD_BYTES} each and {_ENTRY_BYTES} for each entry of a column; "
                 f"{self._row_bytes_left} are left in this request, found {records} records with {entries} entries"
             )
         self._row_bytes_left -= size

@@ -75,7 +75,7 @@ class _InFlight:
 
 
 class ProduceHandler:
-    """`request_bytes_max` bounds what one request may be unpacked to."""
+    """`unpacked_bytes_max` bounds what one request may be unpacked to, and what its records take beside their bytes."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class ProduceHandler:
         shares: LoopShares,
         *,
         request_timeout_ms: int,
-        request_bytes_max: int,
+        unpacked_bytes_max: int,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
@@ -96,7 +96,7 @@ class ProduceHandler:
         self._memory = memory
         self._shares = shares
         self._request_timeout_ms = request_timeout_ms
-        self._request_bytes_max = request_bytes_max
+        self._unpacked_bytes_max = unpacked_bytes_max
         self._drain_rates = DrainRates()
         self._searches = TaskScope("produce")
 
@@ -151,7 +151,7 @@ class ProduceHandler:
         """Raises `UnreadableRequest`."""
         if isinstance(received, ProduceCall):
             return received
-        read = RequestReader(pb.ProduceRequest.DESCRIPTOR.name, parse_call, self._request_bytes_max)
+        read = RequestReader(pb.ProduceRequest.DESCRIPTOR.name, parse_call, self._unpacked_bytes_max)
         call = await self._calls.compute(functools.partial(read, received.raw), client)
         if isinstance(call, Unreadable):
             raise UnreadableRequest(call)
@@ -174,10 +174,10 @@ class ProduceHandler:
             targets.append(self._find(data, acks))
         refused = [target if isinstance(target, Refused) else None for target in targets]
         try:
-            decoded = decode_quickly(call, refused, self._request_bytes_max, now_ms)
+            decoded = decode_quickly(call, refused, self._unpacked_bytes_max, now_ms)
             is_stale = share.wait_count > 0
         except TakesLong:
-            decode = functools.partial(decode_call, call, refused, self._request_bytes_max, now_ms)
+            decode = functools.partial(decode_call, call, refused, self._unpacked_bytes_max, now_ms)
             decoded = await self._calls.compute(decode, client)
             is_stale = True
             share.renew()

@@ -33,6 +33,7 @@ from bus.runtime.loop_shares import LoopShares
 
 _PENDING_CALLS_MAX = 20_000
 _CONCURRENT_CALLS_MAX = 4_096
+_UNPACKED_BYTES_MAX = 100 * 1024 * 1024
 SERVICE_NAME: str = bus_pb2.DESCRIPTOR.services_by_name["Bus"].full_name
 
 
@@ -62,7 +63,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
             memory,
             shares,
             request_timeout_ms=config.request_timeout_ms,
-            request_bytes_max=config.socket_request_max_bytes,
+            unpacked_bytes_max=max(_UNPACKED_BYTES_MAX, config.socket_request_max_bytes),
         )
         answers = RequestMemory(config.queued_max_request_bytes)
         self._fetch = FetchHandler(cluster, streams, calls, answers, shares, config.fetch_max_bytes)

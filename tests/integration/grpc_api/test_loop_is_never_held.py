@@ -107,6 +107,15 @@ REQUESTS: dict[str, tuple[str, Callable[[], object]]] = {
     "shared views": ("ProduceOnce", lambda: arrow(shared_views(100_000))),
     "empty records from zstd": ("ProduceOnce", lambda: arrow(pa.array([b""] * 3_000_000), "zstd")),
     "large batch in good order": ("ProduceOnce", lambda: arrow(pa.array([b"v" * 10] * 1_000_000))),
+    "largest request": ("ProduceOnce", lambda: arrow(pa.array([b"v" * 1_000] * 16_500))),
+    "largest request for an unknown topic": (
+        "ProduceOnce",
+        lambda: arrow(pa.array([b"v" * 1_000] * 16_500), topic="unknown"),
+    ),
+    "largest answer": (
+        "FetchOnce",
+        lambda: pb.FetchRequest(partitions=[pb.FetchPartition(topic="one", partition_max_bytes=64_000_000)]),
+    ),
     "plain records": (
         "ProduceOnce",
         lambda: pb.ProduceRequest(partitions=[pb.PartitionProduceData(topic="one", records=PLAIN)]),
