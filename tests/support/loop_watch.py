@@ -91,7 +91,11 @@ def _described(handle: asyncio.Handle) -> str:
     """Not its `repr`, which spells out results, of which some are answers of many megabytes."""
     callback: Any = handle._callback  # type: ignore[attr-defined]
     task = getattr(callback, "__self__", None)
-    return task.get_name() if isinstance(task, asyncio.Task) else getattr(callback, "__qualname__", type(callback).__name__)
+    return (
+        task.get_name()
+        if isinstance(task, asyncio.Task)
+        else getattr(callback, "__qualname__", type(callback).__name__)
+    )
 
 
 @contextmanager

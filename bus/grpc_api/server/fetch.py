@@ -17,6 +17,7 @@ import grpc
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.fetch_answers import Answer, FetchedPartition, encode_answer
 from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, check_columns, fit_batches
+from bus.grpc_api.server.guards import hold_requests
 from bus.grpc_api.server.request_memory import Held, RequestMemory
 from bus.grpc_api.server.requests import StreamRegistry, new_request_id
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -34,45 +35,52 @@ _ANSWER_BYTES_MIN = 64 * 1024
 
 
 class FetchHandler:
-    """`memory` is that of answers."""
+    """`requests` is the memory of requests that came on streams, `answers` that of what they are answered."""
 
     def __init__(
         self,
         cluster: Cluster,
         streams: StreamRegistry,
         calls: BlockingCalls,
-        memory: RequestMemory,
+        requests: RequestMemory,
+        answers: RequestMemory,
         shares: LoopShares,
         fetch_bytes_max: int,
     ) -> None:
         self._cluster = cluster
         self._streams = streams
         self._calls = calls
-        self._memory = memory
+        self._requests = requests
+        self._answers = answers
         self._shares = shares
         self._fetch_bytes_max = fetch_bytes_max
 
     async def once(self, request: pb.FetchRequest, context: grpc.aio.ServicerContext) -> bytes:
-        room = _Room(self._memory, context.peer())
+        room = _Room(self._answers, context.peer())
         context.add_done_callback(lambda _: room.release())
         return await self._fetch(request, room)
 
     async def stream(self, requests: AsyncIterator[pb.FetchRequest], context: grpc.aio.ServicerContext) -> None:
         stream_id = new_request_id()
         queue: _Queue = asyncio.Queue(STREAM_REQUESTS_MAX)
-        reader = self._streams.start(_read(requests, queue), f"fetch/{stream_id}")
+        held_requests = hold_requests(self._requests, requests, context.peer())
+        reader = self._streams.start(_read(held_requests, queue), f"fetch/{stream_id}")
         reader.add_done_callback(lambda _: _end(queue))
-        room = _Room(self._memory, context.peer())
+        room = _Room(self._answers, context.peer())
         try:
-            while (request := await queue.get()) is not None:
-                if isinstance(request, Exception):
-                    raise request
-                request_id.set(f"{stream_id}/{request.correlation_id}")
-                await context.write(await self._fetch(request, room))
-                room.release()
+            while (asked := await queue.get()) is not None:
+                if isinstance(asked, Exception):
+                    raise asked
+                request, held = asked
+                try:
+                    request_id.set(f"{stream_id}/{request.correlation_id}")
+                    await context.write(await self._fetch(request, room))
+                finally:
+                    room.release()
+                    held.drop()
         finally:
-            room.release()
             reader.cancel()
+            reader.add_done_callback(lambda _: _drop_all(queue))
 
     async def _fetch(self, request: pb.FetchRequest, room: _Room) -> bytes:
         """A serialized `pb.FetchResponse`: the generated code would copy the records half a dozen times."""
@@ -186,14 +194,19 @@ def _position(name: TopicPartition, asked: pb.FetchPartition) -> FetchPosition:
     )
 
 
-_Queue = asyncio.Queue[pb.FetchRequest | Exception | None]
+_Asked = tuple[pb.FetchRequest, Held] | Exception | None
+_Queue = asyncio.Queue[_Asked]
 
 
-async def _read(requests: AsyncIterator[pb.FetchRequest], queue: _Queue) -> None:
+async def _read(requests: AsyncIterator[tuple[pb.FetchRequest, Held]], queue: _Queue) -> None:
     """A request that cannot be read is raised where its answer would be."""
     try:
-        async for request in requests:
-            await queue.put(request)
+        async for request, held in requests:
+            try:
+                await queue.put((request, held))
+            except asyncio.CancelledError:
+                held.drop()
+                raise
     except Exception as error:
         await queue.put(error)
 
@@ -201,5 +214,15 @@ async def _read(requests: AsyncIterator[pb.FetchRequest], queue: _Queue) -> None
 def _end(queue: _Queue) -> None:
     """If the queue is full, its oldest request is dropped: a fetch that is not answered loses nothing."""
     if queue.full():
-        queue.get_nowait()
+        _drop(queue.get_nowait())
     queue.put_nowait(None)
+
+
+def _drop_all(queue: _Queue) -> None:
+    while not queue.empty():
+        _drop(queue.get_nowait())
+
+
+def _drop(asked: _Asked) -> None:
+    if isinstance(asked, tuple):
+        asked[1].drop()

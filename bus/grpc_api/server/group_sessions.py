@@ -3,7 +3,8 @@
 Theory of operation. A reader takes requests off the stream: a heartbeat is answered at once, an offset commit when it
 is committed, whatever came behind it meanwhile. Answers and notices wait in one list for the one who writes. A notice
 goes to the stream on which the member's last heartbeat came. Bounded: a stream whose answers are not read, or with too
-many commits under way, is not read either.
+many commits under way, is not read either, nor is one whose client has its share of the memory of requests: a
+request counts until its answer is written.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import grpc
 from bus.consumer_groups.steps import GroupAnswer
 from bus.errors import Refused
 from bus.grpc_api.server import group_calls as calls
+from bus.grpc_api.server.guards import hold_requests
+from bus.grpc_api.server.request_memory import Held, RequestMemory
 from bus.grpc_api.server.requests import InvalidArgument, StreamRegistry, new_request_id
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.cluster import Cluster
@@ -28,18 +31,26 @@ STREAM_REQUESTS_MAX = 256
 
 
 class GroupSessionHandler:
-    def __init__(self, cluster: Cluster, coordinator: GroupCoordinator, streams: StreamRegistry) -> None:
+    def __init__(
+        self, cluster: Cluster, coordinator: GroupCoordinator, streams: StreamRegistry, memory: RequestMemory
+    ) -> None:
         self._cluster = cluster
         self._coordinator = coordinator
         self._streams = streams
+        self._memory = memory
 
     async def stream(self, requests: AsyncIterator[pb.GroupSessionRequest], context: grpc.aio.ServicerContext) -> None:
         session = _Session(self._cluster, self._coordinator)
-        reader = self._streams.start(session.read(requests), f"group/{new_request_id()}")
+        held_requests = hold_requests(self._memory, requests, context.peer())
+        reader = self._streams.start(session.read(held_requests), f"group/{new_request_id()}")
         reader.add_done_callback(session.end)
         try:
-            while (response := await session.next_response()) is not None:
-                await context.write(response)
+            while (found := await session.next_response()) is not None:
+                response, held = found
+                try:
+                    await context.write(response)
+                finally:
+                    _drop(held)
             if session.failure is not None:
                 raise session.failure
         finally:
@@ -47,41 +58,51 @@ class GroupSessionHandler:
             session.close()
 
 
+_Response = tuple[pb.GroupSessionResponse, Held | None]  # and the request that it answers, if it answers one
+
+
 class _Session:
     def __init__(self, cluster: Cluster, coordinator: GroupCoordinator) -> None:
         self._cluster = cluster
         self._coordinator = coordinator
-        self._responses: deque[pb.GroupSessionResponse] = deque()
+        self._responses: deque[_Response] = deque()
         self._has_news = asyncio.Event()
         self._has_room = asyncio.Event()
         self._unanswered = 0  # requests that were read and have no answer among the responses, nor had one
-        self._is_ended = False
+        self._is_ended = self._is_closed = False
         self._member: tuple[str, str] | None = None  # whose notices come here
         self._tell = self._on_notice  # one and the same object, by which the coordinator knows this session
         self.failure: Exception | None = None  # why the rest of the stream is not read
 
     # ------------------------------------------------------------------ in
 
-    async def read(self, requests: AsyncIterator[pb.GroupSessionRequest]) -> None:
+    async def read(self, requests: AsyncIterator[tuple[pb.GroupSessionRequest, Held]]) -> None:
         try:
             await self._read(requests)
         except Exception as error:
             self.failure = error
 
-    async def _read(self, requests: AsyncIterator[pb.GroupSessionRequest]) -> None:
-        async for request in requests:
-            match request.WhichOneof("call"):
-                case "heartbeat":
-                    self._heartbeat(request)
-                case "offset_commit":
-                    await self._commit(request)
-                case _:
-                    raise InvalidArgument("expected a heartbeat or an offset commit, found neither")
+    async def _read(self, requests: AsyncIterator[tuple[pb.GroupSessionRequest, Held]]) -> None:
+        async for request, held in requests:
+            held.use()  # by its answer
+            try:
+                match request.WhichOneof("call"):
+                    case "heartbeat":
+                        self._heartbeat(request, held)
+                    case "offset_commit":
+                        await self._commit(request, held)
+                    case _:
+                        raise InvalidArgument("expected a heartbeat or an offset commit, found neither")
+            except BaseException:
+                held.drop()
+                raise
+            finally:
+                held.drop()
             while self._unanswered + len(self._responses) >= STREAM_REQUESTS_MAX:
                 self._has_room.clear()
                 await self._has_room.wait()
 
-    def _heartbeat(self, request: pb.GroupSessionRequest) -> None:
+    def _heartbeat(self, request: pb.GroupSessionRequest, held: Held) -> None:
         command = calls.decode_heartbeat(request.heartbeat)
         answer = self._coordinator.heartbeat(command)
         member = (command.group_id, command.member_id)
@@ -90,21 +111,22 @@ class _Session:
             self._member = member
         self._coordinator.listen(*member, self._tell)
         self._respond(
-            pb.GroupSessionResponse(correlation_id=request.correlation_id, heartbeat=calls.encode_heartbeat(answer))
+            pb.GroupSessionResponse(correlation_id=request.correlation_id, heartbeat=calls.encode_heartbeat(answer)),
+            held,
         )
 
-    async def _commit(self, request: pb.GroupSessionRequest) -> None:
+    async def _commit(self, request: pb.GroupSessionRequest, held: Held) -> None:
         decoded = await calls.decode_commit_in_portions(request.offset_commit, self._cluster.state)
         if not decoded.command.offsets:
-            self._respond(_commit_response(request, decoded, None))
+            self._respond(_commit_response(request, decoded, None), held)
             return
         refused = await self._coordinator.prepare()
         if refused is not None:
-            self._respond(_commit_response(request, decoded, refused))
+            self._respond(_commit_response(request, decoded, refused), held)
             return
         self._unanswered += 1
         answer = self._coordinator.submit(decoded.command)
-        answer.add_done_callback(functools.partial(self._on_committed, request, decoded))
+        answer.add_done_callback(functools.partial(self._on_committed, request, decoded, held))
 
     # ------------------------------------------------------------------ out
 
@@ -112,18 +134,22 @@ class _Session:
         self,
         request: pb.GroupSessionRequest,
         decoded: calls.DecodedCommit,
+        held: Held,
         answer: asyncio.Future[GroupAnswer],
     ) -> None:
         self._unanswered -= 1
         self._has_news.set()
-        if not answer.cancelled():
-            self._respond(_commit_response(request, decoded, answer.result()))
+        if answer.cancelled() or self._is_closed:
+            held.drop()
+        else:
+            self._respond(_commit_response(request, decoded, answer.result()), held)
 
     def _on_notice(self, refused: Refused) -> None:
         self._respond(pb.GroupSessionResponse(heartbeat=calls.encode_heartbeat(refused)))
 
-    def _respond(self, response: pb.GroupSessionResponse) -> None:
-        self._responses.append(response)
+    def _respond(self, response: pb.GroupSessionResponse, held: Held | None = None) -> None:
+        """`held`: the request that it answers."""
+        self._responses.append((response, held))
         self._has_news.set()
 
     def end(self, _: asyncio.Task[None]) -> None:
@@ -131,7 +157,7 @@ class _Session:
         self._is_ended = True
         self._has_news.set()
 
-    async def next_response(self) -> pb.GroupSessionResponse | None:
+    async def next_response(self) -> _Response | None:
         """None: all that was read is answered."""
         while not self._responses:
             if self._is_ended and not self._unanswered:
@@ -142,11 +168,19 @@ class _Session:
         return self._responses.popleft()
 
     def close(self) -> None:
+        self._is_closed = True
         self._stop_listening()
+        while self._responses:
+            _drop(self._responses.popleft()[1])
 
     def _stop_listening(self) -> None:
         if self._member is not None:
             self._coordinator.unlisten(*self._member, self._tell)
+
+
+def _drop(held: Held | None) -> None:
+    if held is not None:
+        held.drop()
 
 
 def _commit_response(

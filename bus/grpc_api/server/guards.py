@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
-from bus.grpc_api.server.request_memory import RequestMemory
+from bus.grpc_api.server.request_memory import Held, RequestMemory
 from bus.grpc_api.server.requests import BrokerStopping, InvalidArgument, new_request_id
 from bus.runtime.logs import request_id
 
@@ -67,6 +67,24 @@ async def guard_stream(
         await _abort(error, context)
 
 
+async def hold_requests(
+    memory: RequestMemory, requests: AsyncIterator[RequestT], client: Hashable
+) -> AsyncIterator[tuple[RequestT, Held]]:
+    """Each counts until the caller drops it, and no other is read until the client has room. Raises `UnreadableRequest`
+    if others of the client's streams have taken much more than its share meanwhile."""
+    async for request in requests:
+        if memory.is_overdrawn(client):
+            raise UnreadableRequest(_NO_ROOM)
+        yield request, memory.hold(client, request.ByteSize())  # type: ignore[attr-defined]
+        await memory.wait_for_room(client)
+
+
+_NO_ROOM = Unreadable(
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "expected fewer requests of one client that wait for their answers (queued.max.request.bytes); retry later",
+)
+
+
 @contextlib.contextmanager
 def hold_request(memory: RequestMemory, request: Any, client: Hashable) -> Iterator[Any]:
     """The request, or what stands for it if the client has as many waiting as it may."""
@@ -74,10 +92,7 @@ def hold_request(memory: RequestMemory, request: Any, client: Hashable) -> Itera
         yield request
         return
     if not memory.has_room(client):
-        yield Unreadable(
-            grpc.StatusCode.RESOURCE_EXHAUSTED,
-            "expected fewer requests of one client that wait for their answers (queued.max.request.bytes); retry later",
-        )
+        yield _NO_ROOM
         return
     held = memory.hold(client, request.ByteSize())
     try:

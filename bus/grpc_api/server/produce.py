@@ -101,18 +101,8 @@ class ProduceHandler:
         self._searches = TaskScope("produce")
 
     async def once(self, received: ProduceCall | UnparsedCall, client: Hashable) -> pb.ProduceResponse:
-        has_room = self._memory.has_room(client)
-        held = self._memory.hold(client, received.size_bytes)
-        try:
-            call = await self._parse(received, client)
-            if has_room:
-                in_flight = await self._submit(call, held, client, new_request_id())
-            else:
-                refusal = Refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _NO_MEMORY)
-                in_flight = await self._refuse(call, [refusal] * len(call.message.partitions))
-        finally:
-            held.drop()
-        return await self._answer(in_flight)
+        is_refused = not self._memory.has_room(client)
+        return await self._answer(await self._take(received, client, new_request_id(), is_refused=is_refused))
 
     async def stream(self, calls: AsyncIterator[ProduceCall | UnparsedCall], context: grpc.aio.ServicerContext) -> None:
         client = context.peer()
@@ -132,20 +122,28 @@ class ProduceHandler:
         failure: Exception | None = None
         try:
             async for received in calls:
-                held = self._memory.hold(client, received.size_bytes)
-                try:
-                    call = await self._parse(received, client)
-                    request_id = f"{stream_id}/{call.message.correlation_id}"
-                    in_flight = await self._submit(call, held, client, request_id)
-                finally:
-                    held.drop()
-                await window.admit(in_flight)
+                is_refused = self._memory.is_overdrawn(client)
+                await window.admit(await self._take(received, client, stream_id, is_refused=is_refused))
         except Exception as error:
             failure = error
         finally:
             window.end(failure)
 
     # ------------------------------------------------------------------ in
+
+    async def _take(
+        self, received: ProduceCall | UnparsedCall, client: Hashable, request_id: str, *, is_refused: bool
+    ) -> _InFlight:
+        """`is_refused`: for want of memory."""
+        held = self._memory.hold(client, received.size_bytes)
+        try:
+            call = await self._parse(received, client)
+            if is_refused:
+                refusal = Refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _NO_MEMORY)
+                return await self._refuse(call, [refusal] * len(call.message.partitions))
+            return await self._submit(call, held, client, f"{request_id}/{call.message.correlation_id}")
+        finally:
+            held.drop()
 
     async def _parse(self, received: ProduceCall | UnparsedCall, client: Hashable) -> ProduceCall:
         """Raises `UnreadableRequest`."""

@@ -17,10 +17,12 @@ _SHARE_MIN = 1 / 1024
 
 
 class RequestMemory:
-    """For one event loop. Clients are told apart by any value."""
+    """For one event loop. Clients are told apart by any value. `overdraft_bytes`: what a client may have beyond its
+    share, of requests that had been read when the share was used up."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, overdraft_bytes: int = 0) -> None:
         self._bytes_max = bytes_max
+        self._overdraft_bytes = overdraft_bytes
         self._bytes = 0
         self._bytes_of: dict[Hashable, int] = {}
         self._waiting: deque[tuple[Hashable, asyncio.Future[None]]] = deque()
@@ -33,6 +35,11 @@ class RequestMemory:
     def has_room(self, client: Hashable) -> bool:
         """It may take one more request, of any size."""
         return self.bytes_left(client) > 0
+
+    def is_overdrawn(self, client: Hashable) -> bool:
+        """It has so much more than its share that the next request is refused, though it has been read. A client of a
+        few streams never has: each waits for room before it is read on."""
+        return self.bytes_left(client) < -self._overdraft_bytes
 
     def hold(self, client: Hashable, size_bytes: int) -> Held:
         held = Held(self, client)

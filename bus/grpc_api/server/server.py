@@ -19,8 +19,9 @@ from bus.grpc_api.server.groups import GroupHandler
 from bus.grpc_api.server.guards import guard, guard_answers, guard_stream, hold_request
 from bus.grpc_api.server.maintenance import MaintenanceHandler
 from bus.grpc_api.server.produce import ProduceHandler
+from bus.grpc_api.server.produce_window import STREAM_BYTES_MAX
 from bus.grpc_api.server.producers import ProducerHandler
-from bus.grpc_api.server.request_limits import control_reader, produce_reader
+from bus.grpc_api.server.request_limits import CONTROL_BYTES_MAX, control_reader, produce_reader
 from bus.grpc_api.server.request_memory import RequestMemory
 from bus.grpc_api.server.requests import StreamRegistry
 from bus.grpc_api.server.views import ViewHandler
@@ -33,6 +34,9 @@ from bus.runtime.loop_shares import LoopShares
 
 _PENDING_CALLS_MAX = 20_000
 _CONCURRENT_CALLS_MAX = 4_096
+# What the streams of one client may take beyond its share of memory: two full windows, or four of the largest requests.
+_OVERDRAFT_BYTES = 2 * STREAM_BYTES_MAX
+_CONTROL_OVERDRAFT_BYTES = 4 * CONTROL_BYTES_MAX
 _UNPACKED_BYTES_MAX = 100 * 1024 * 1024
 SERVICE_NAME: str = bus_pb2.DESCRIPTOR.services_by_name["Bus"].full_name
 
@@ -51,8 +55,9 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         calls: BlockingCalls,
         config: BrokerConfig,
     ) -> None:
-        memory, shares = RequestMemory(config.queued_max_request_bytes), LoopShares()
-        self._memory = memory
+        memory, shares = RequestMemory(config.queued_max_request_bytes, _OVERDRAFT_BYTES), LoopShares()
+        # Of all calls but Produce: a client whose records wait for a slow disk still gets its heartbeats through.
+        self._control_memory = RequestMemory(config.queued_max_request_bytes // 4, _CONTROL_OVERDRAFT_BYTES)
         self._control = ControlHandler(cluster, shares)
         self._producers = ProducerHandler(cluster, shares, config.request_timeout_ms)
         self._produce = ProduceHandler(
@@ -66,9 +71,11 @@ class BusServicer(bus_pb2_grpc.BusServicer):
             unpacked_bytes_max=max(_UNPACKED_BYTES_MAX, config.socket_request_max_bytes),
         )
         answers = RequestMemory(config.queued_max_request_bytes)
-        self._fetch = FetchHandler(cluster, streams, calls, answers, shares, config.fetch_max_bytes)
+        self._fetch = FetchHandler(
+            cluster, streams, calls, self._control_memory, answers, shares, config.fetch_max_bytes
+        )
         self._groups = GroupHandler(cluster, coordinator, calls)
-        self._group_sessions = GroupSessionHandler(cluster, coordinator, streams)
+        self._group_sessions = GroupSessionHandler(cluster, coordinator, streams, self._control_memory)
         self._views = ViewHandler(cluster)
         self._maintenance = MaintenanceHandler(
             cluster, streams, shares, jobs_max=config.log_cleaner_threads, request_timeout_ms=config.request_timeout_ms
@@ -76,7 +83,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
 
     async def _unary(self, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
         """While it waits for its answer, a request counts against its client's share of memory."""
-        with hold_request(self._memory, request, context.peer()) as held:
+        with hold_request(self._control_memory, request, context.peer()) as held:
             return await guard(handle, held, context)
 
     async def Produce(self, request_iterator, context):  # type: ignore[no-untyped-def]
