@@ -9,8 +9,10 @@ import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bus.cluster_metadata.cluster import ClusterState, replay_cluster
@@ -20,7 +22,9 @@ from bus.grpc_api.server.produce_wire import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.records.arrow_batches import encode_arrow
+from bus.records.log_schema import LOG_SCHEMA
 from bus.runtime.blocking import BlockingCalls
+from bus.runtime.partitions.partition import Partition
 from bus.storage_delta.root import DeltaStorage
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
@@ -29,12 +33,28 @@ from tests.support.cancelled_calls import QuietBroker, cancel_at, run_on_broker
 Call = Callable[[QuietBroker, int], Coroutine[Any, Any, Any]]
 
 CALLS: dict[str, Call] = {}
+METHODS: dict[str, frozenset[str]] = {}  # of bus.proto, by the call that is to make them
 UNIQUE = itertools.count()
+IDENTITIES: WeakKeyDictionary[QuietBroker, dict[int, pb.InitProducerIdResponse]] = WeakKeyDictionary()
+
+# They change nothing that a restart would have to find again.
+READING = frozenset(
+    (
+        *("DescribeConfigs", "DescribeGroups", "Fetch", "FetchOnce", "Heartbeat"),
+        *("ListGroups", "ListOffsets", "ListViews", "OffsetFetch"),
+    )
+)
 
 
-def call(make: Call) -> Call:
-    CALLS[make.__name__] = make
-    return make
+def call(*methods: str) -> Callable[[Call], Call]:
+    """Of a client: it makes calls of `methods`, among others."""
+
+    def add(make: Call) -> Call:
+        CALLS[make.__name__] = make
+        METHODS[make.__name__] = frozenset(methods)
+        return make
+
+    return add
 
 
 async def make_topic(broker: QuietBroker, name: str, partitions: int = 2) -> None:
@@ -62,7 +82,7 @@ async def join(broker: QuietBroker, group: str) -> pb.JoinGroupResponse:
     return await broker.call("JoinGroup", request)
 
 
-@call
+@call("CreateTopics")
 async def create_topics(broker: QuietBroker, n: int) -> None:
     topics = [
         pb.NewTopic(name=f"new{n}{letter}", partitions=2, configs={"retention.ms": "77"})  # both at once
@@ -71,26 +91,26 @@ async def create_topics(broker: QuietBroker, n: int) -> None:
     await broker.call("CreateTopics", pb.CreateTopicsRequest(topics=topics))
 
 
-@call
+@call("Metadata")
 async def ask_for_a_topic_that_is_created(broker: QuietBroker, n: int) -> None:
     await broker.call("Metadata", pb.MetadataRequest(topics=[f"asked{n}"], allow_auto_topic_creation=True))
 
 
-@call
+@call("DeleteTopics")
 async def delete_topics(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, f"gone{n}")
     await broker.call("DeleteTopics", pb.DeleteTopicsRequest(topics=[f"gone{n}"]))
     await make_topic(broker, f"gone{n}")
 
 
-@call
+@call("CreatePartitions")
 async def create_partitions(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, f"more{n}")
     request = pb.CreatePartitionsRequest(topics=[pb.NewPartitions(name=f"more{n}", partitions=4)])
     await broker.call("CreatePartitions", request)
 
 
-@call
+@call("AlterConfigs")
 async def alter_configs(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, f"set{n}")
     await broker.call(
@@ -106,22 +126,22 @@ async def alter_configs(broker: QuietBroker, n: int) -> None:
     )
 
 
-@call
+@call("InitProducerId")
 async def init_unnamed_producer(broker: QuietBroker, n: int) -> None:
     await broker.call("InitProducerId", pb.InitProducerIdRequest())
 
 
-@call
+@call("InitProducerId")
 async def init_named_producer(broker: QuietBroker, n: int) -> None:
     await broker.call("InitProducerId", pb.InitProducerIdRequest(name=f"named{n}"))
 
 
-@call
+@call("InitProducerId")
 async def init_known_producer(broker: QuietBroker, n: int) -> None:
     await broker.call("InitProducerId", pb.InitProducerIdRequest(name="known"))
 
 
-@call
+@call("CreateView", "DeleteView")
 async def create_and_delete_view(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, "viewed")
     view = pb.View(name=f"view{n}", topic="viewed", schema="a INT")
@@ -130,7 +150,7 @@ async def create_and_delete_view(broker: QuietBroker, n: int) -> None:
     await broker.call("CreateView", pb.CreateViewRequest(view=view, has_usual_columns=True, replace=True))
 
 
-@call
+@call("ProduceOnce", "DeleteRecords")
 async def produce_and_delete_records(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, f"log{n}")
     await produce(broker, f"log{n}")
@@ -139,7 +159,7 @@ async def produce_and_delete_records(broker: QuietBroker, n: int) -> None:
     await broker.call("DeleteRecords", pb.DeleteRecordsRequest(partitions=[asked]))
 
 
-@call
+@call("ResumeProducer")
 async def resume_producer(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, f"resumed{n}")
     identity = await broker.call("InitProducerId", pb.InitProducerIdRequest())
@@ -151,7 +171,7 @@ async def resume_producer(broker: QuietBroker, n: int) -> None:
     )
 
 
-@call
+@call("MaintainLog")
 async def maintain_log(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, f"kept{n}")
     for _ in range(2):
@@ -160,7 +180,7 @@ async def maintain_log(broker: QuietBroker, n: int) -> None:
     await broker.call("MaintainLog", request)
 
 
-@call
+@call("JoinGroup", "SyncGroup", "OffsetCommit", "LeaveGroup")
 async def live_in_a_group(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, "offsets")
     group_id = f"g{n}-{next(UNIQUE)}"  # of its own each time: a member that went away is waited for
@@ -175,12 +195,80 @@ async def live_in_a_group(broker: QuietBroker, n: int) -> None:
     )
 
 
-@call
+@call("DeleteGroups")
 async def delete_groups(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, "offsets")
     offsets = [pb.OffsetCommitPartition(topic="offsets", partition=0, offset=7)]
     await broker.call("OffsetCommit", pb.OffsetCommitRequest(group_id=f"d{n}", generation=-1, partitions=offsets))
     await broker.call("DeleteGroups", pb.DeleteGroupsRequest(group_ids=[f"d{n}"]))
+
+
+@call("Produce")
+async def produce_on_a_stream(broker: QuietBroker, n: int) -> None:
+    await make_topic(broker, f"stream{n}", 1)
+    identities = IDENTITIES.setdefault(broker, {})
+    if n not in identities:  # the same when the client comes again, so that nothing is appended twice
+        identities[n] = await broker.call("InitProducerId", pb.InitProducerIdRequest())
+    identity = identities[n]
+    arrow = encode_arrow(pa.RecordBatch.from_arrays([pa.array([b"v"] * 3)], names=["value"]))
+    who = {"producer_id": identity.producer_id, "producer_epoch": identity.producer_epoch}
+    batches = [
+        pb.PartitionProduceData(topic=f"stream{n}", arrow=arrow, base_sequence=sequence, **who) for sequence in (0, 3)
+    ]
+    requests = [parse_call(pb.ProduceRequest(partitions=[data]).SerializeToString()) for data in batches]
+    answers = await broker.stream("Produce", requests)
+    assert [answer.partitions[0].base_offset for answer in answers] == [0, 3]
+
+
+@call("SwapFiles")
+async def swap_files(broker: QuietBroker, n: int) -> None:
+    name = TopicPartition(f"swapped{n}", 0)
+    await make_topic(broker, name.topic, 1)
+    for _ in range(2):
+        await produce(broker, name.topic)
+    partition = broker.cluster.find_partition(name)
+    assert not isinstance(partition, Refused)
+    folder, files = f"topics/{name.topic}/0", partition._table.files  # type: ignore[attr-defined]
+    rows = pa.concat_tables([pq.read_table(pa.BufferReader(broker.store.get(f"{folder}/{f.path}"))) for f in files])
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows.cast(LOG_SCHEMA), sink)
+    new = f"{0:020d}-job{next(UNIQUE)}.parquet"
+    broker.store.put(f"{folder}/{new}", sink.getvalue().to_pybytes())
+    removes = [file.path for file in files]
+    request = pb.SwapFilesRequest(topic=name.topic, kind=pb.SWAP_KIND_SAME_ROWS, removes=removes, adds=[new])
+    answer = await broker.call("SwapFiles", request)
+    assert not answer.error_code, answer.error_message
+
+
+@call("GroupSession")
+async def commit_on_a_group_session(broker: QuietBroker, n: int) -> None:
+    await make_topic(broker, "offsets")
+    group_id = f"s{n}-{next(UNIQUE)}"
+    member = await join(broker, group_id)
+    who = {"group_id": group_id, "generation": member.generation, "member_id": member.member_id}
+    assigned = pb.MemberAssignment(member_id=member.member_id, assignment=b"all")
+    await broker.call("SyncGroup", pb.SyncGroupRequest(**who, assignments=[assigned]))
+    commits = [
+        pb.OffsetCommitRequest(
+            **who, partitions=[pb.OffsetCommitPartition(topic="offsets", partition=0, offset=offset)]
+        )
+        for offset in (7, 8)
+    ]
+    requests = [
+        pb.GroupSessionRequest(heartbeat=pb.HeartbeatRequest(**who)),
+        *(pb.GroupSessionRequest(offset_commit=commit) for commit in commits),
+    ]
+    answers = await broker.stream("GroupSession", requests)
+    assert len(answers) == 3
+
+
+@call("OffsetDelete")
+async def delete_offsets(broker: QuietBroker, n: int) -> None:
+    await make_topic(broker, "offsets")
+    offsets = [pb.OffsetCommitPartition(topic="offsets", partition=p, offset=7) for p in (0, 1)]
+    await broker.call("OffsetCommit", pb.OffsetCommitRequest(group_id=f"f{n}", generation=-1, partitions=offsets))
+    topics = [pb.TopicPartitions(topic="offsets", partitions=[0])]
+    await broker.call("OffsetDelete", pb.OffsetDeleteRequest(group_id=f"f{n}", topics=topics))
 
 
 # ---------------------------------------------------------------------- what must hold
@@ -210,6 +298,16 @@ def groups_of(broker: QuietBroker) -> dict[str, Any]:
     }
 
 
+def partitions_of(broker: QuietBroker) -> dict[TopicPartition, Partition]:
+    names = broker.cluster.state.partitions_led_by(0)
+    found = {name: broker.cluster.find_partition(name) for name in names if not broker.cluster.is_internal(name.topic)}
+    return {name: partition for name, partition in found.items() if not isinstance(partition, Refused)}
+
+
+def ends_of(partitions: dict[TopicPartition, Partition]) -> dict[TopicPartition, tuple[int, int]]:
+    return {name: (found._state.log_start, found._state.high_watermark) for name, found in partitions.items()}
+
+
 async def check(broker: QuietBroker) -> None:
     """Memory is what the log replays to, and every partition that it knows is served."""
     await broker.cluster.end_changes()
@@ -218,11 +316,14 @@ async def check(broker: QuietBroker) -> None:
         assert broker.cluster.partition_error(name) is None
 
 
-async def check_after_restart(store: Any, before: dict[str, Any], groups: dict[str, Any]) -> None:
+async def check_after_restart(
+    store: Any, before: dict[str, Any], groups: dict[str, Any], ends: dict[TopicPartition, tuple[int, int]]
+) -> None:
     again = QuietBroker(store)
     await again.start()
     try:
         assert facts(again.cluster.state) == before
+        assert ends_of(partitions_of(again)) == ends
         loading = [shard._loading for shard in again.coordinator._serving() if shard._loading is not None]
         if loading:
             await asyncio.wait(loading)
@@ -247,13 +348,41 @@ def test_caller_that_goes_away_at_any_await_leaves_memory_as_the_log_says(name: 
             if not was_cancelled:
                 break
         assert number > 0 or name == "init_unnamed_producer"  # which has its ids at hand
-        before, groups = facts(broker.cluster.state), groups_of(broker)
+        assert METHODS[name] <= broker.called
+        await check(broker)
+        before, partitions = facts(broker.cluster.state), partitions_of(broker)
+        await broker.stop()
+        await check_after_restart(store, before, groups_of(broker), ends_of(partitions))
+
+    asyncio.run(live())
+
+
+def test_every_call_that_changes_something_is_cancelled() -> None:
+    methods = {method.name for method in pb.DESCRIPTOR.services_by_name["Bus"].methods}
+    cancelled = frozenset().union(*METHODS.values()) | {"FindCoordinator"}  # which has a test of its own, below
+    assert cancelled | READING == methods
+    assert not cancelled & READING
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["while it waits", "when the answer is there"])
+def test_caller_that_goes_away_while_the_topic_of_groups_is_created_leaves_it_whole(is_late: bool) -> None:
+    async def live(number: int) -> bool:
+        store = MemoryStore()
+        broker = QuietBroker(store)
+        await broker.start()
+        asked = pb.FindCoordinatorRequest(group_id="g")
+        was_cancelled = await cancel_at(broker.call("FindCoordinator", asked), number, is_late=is_late)
+        assert not (await broker.call("FindCoordinator", asked)).error_code
         await check(broker)
         before = facts(broker.cluster.state)
         await broker.stop()
-        await check_after_restart(store, before, groups)
+        await check_after_restart(store, before, {}, {})
+        return was_cancelled
 
-    asyncio.run(live())
+    number = 0
+    while asyncio.run(live(number)):
+        number += 1
+    assert number > 0
 
 
 def test_thread_of_a_cancelled_creation_does_not_run_beside_that_of_its_retry(tmp_path: Path) -> None:

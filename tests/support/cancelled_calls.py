@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -72,6 +72,23 @@ class QuietContext:
         raise AssertionError(f"{code}: {details}")
 
 
+class ReadContext(QuietContext):
+    """Of a client that reads the answers of its stream."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+
+    async def write(self, answer: Any) -> None:
+        self.answers.append(answer)
+        await asyncio.sleep(0)
+
+
+async def _each(requests: Iterable[Any]) -> AsyncIterator[Any]:
+    for request in requests:
+        yield request
+        await asyncio.sleep(0)
+
+
 class QuietBroker:
     """All of a broker but its server. `start` and `stop`, as often as wanted, on one store."""
 
@@ -84,6 +101,7 @@ class QuietBroker:
             group_initial_rebalance_delay_ms=0,
         )
         self._clock = clock or SystemClock()
+        self.called: set[str] = set()  # of the calls in bus.proto
 
     async def start(self) -> None:
         self.storage = open_storage_on(self.store)
@@ -117,8 +135,16 @@ class QuietBroker:
 
     async def call(self, method: str, request: Any) -> Any:
         """As gRPC calls it; the answer, or those of a stream of answers."""
+        self.called.add(method)
         handled = getattr(self.calls_of, method)(request, QuietContext())
         return [answer async for answer in handled] if hasattr(handled, "__aiter__") else await handled
+
+    async def stream(self, method: str, requests: Iterable[Any]) -> list[Any]:
+        """The answers to the requests of a stream."""
+        self.called.add(method)
+        context = ReadContext()
+        await getattr(self.calls_of, method)(_each(requests), context)
+        return context.answers
 
     async def stop(self) -> None:
         self.coordinator.close()
