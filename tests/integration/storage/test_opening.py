@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bus.errors import StorageDamaged
+from bus.errors import StorageDamaged, StorageFault
 from bus.model import TopicPartition
 from bus.ports import ProducerProgress
 from bus.records.arrow_batches import complete_columns
@@ -395,6 +395,27 @@ def test_a_version_that_was_changed_is_damage_and_never_set_aside(
     path = log / version_name(table.state.version)
     path.write_bytes(path.read_bytes().replace(b'"bus/log_start","version":2', b'"bus/log_start","version":1'))
     check_damaged(storage, path.name, "has changed since it was written")
+
+
+def test_a_version_that_changes_while_it_is_served_goes_into_no_checkpoint(
+    table: DeltaPartitionTable, log: Path
+) -> None:
+    table.append(
+        [log_batch(table.state.high_watermark, [b"x"], producer=(7, 0, 5))],
+        leader_epoch=0,
+        now_ms=NOW_MS,
+        producers=[ProducerProgress(7, 0, 5)],
+    )
+    path = log / version_name(table.state.version)
+    fill(table, 1)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'"bus/7","version":5', b'"bus/7","version":4'))
+    with pytest.raises(StorageFault, match="has changed since it was written"):
+        table.write_checkpoint()
+    assert not list(log.glob("*.checkpoint.parquet"))
+    fill(table, 1)  # the partition serves on
+    path.write_bytes(data)
+    table.write_checkpoint()
 
 
 def test_overlapping_offsets_are_damage(table: DeltaPartitionTable, storage: DeltaStorage, log: Path) -> None:
