@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTO := bus/grpc_api/v1/bus.proto
 PROCESSES ?= 2
+export PYTHONDONTWRITEBYTECODE :=  # else each of the hundreds of programs that the tests start compiles the bus
 
 .PHONY: help setup demo check test bench bench-peers proto clean
 help:  ## what there is
