@@ -58,7 +58,7 @@ class BrokerProcess:
         return self._process.pid
 
     def start(self) -> None:
-        """Returns when the broker has said that it is ready."""
+        """Returns when the broker has said that it is ready; one that does not say so is killed."""
         started = time.monotonic()
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -78,9 +78,13 @@ class BrokerProcess:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], READY_TIMEOUT_S)
-        line = self._process.stdout.readline() if ready else b""
-        assert self.address.encode() in line, f"the broker is not ready: {line!r}\n{self.log_path.read_text()}"
+        try:
+            ready, _, _ = select.select([self._process.stdout], [], [], READY_TIMEOUT_S)
+            line = self._process.stdout.readline() if ready else b""
+            assert self.address.encode() in line, f"the broker is not ready: {line!r}\n{self.log_path.read_text()}"
+        except BaseException:
+            self.kill()
+            raise
         self.ready_after_s = time.monotonic() - started
 
     def kill(self) -> None:
