@@ -67,9 +67,10 @@ def check_fields(fields: tuple[Field, ...]) -> tuple[Field, ...]:
                 f"expected a name of 1 to {NAME_LENGTH_MAX} printable characters without quotes and backslashes, "
                 f"found {field.name!r}"
             )
-        other = seen.setdefault(field.name.casefold(), field.name)
-        if other is not field.name:
+        other = seen.get(field.name.casefold())
+        if other is not None:
             raise SchemaError(f"expected names that differ in more than case, found {other!r} and {field.name!r}")
+        seen[field.name.casefold()] = field.name
     return fields
 
 

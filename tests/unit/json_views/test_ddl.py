@@ -51,6 +51,8 @@ def test_other_spellings_have_one_text() -> None:
         ("a DECIMAL(5,6)", r"found DECIMAL\(5,6\)"),
         ("a DECIMAL(x)", "a number of digits, found 'x'"),
         ("a INT, A STRING", "differ in more than case, found 'a' and 'A'"),
+        ("a INT, a INT", "differ in more than case, found 'a' and 'a'"),
+        ("a STRUCT<b: INT, b: INT>", "differ in more than case, found 'b' and 'b'"),
         ("a STRUCT<b: INT, B: INT>", "differ in more than case, found 'b' and 'B'"),
         ("`` INT", "the name of a column, found '``'"),
         ('`a"b` INT', "without quotes"),
