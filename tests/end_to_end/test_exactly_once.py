@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,6 +87,29 @@ def test_broker_killed_under_load_costs_nothing_but_time(tmp_path: Path) -> None
     assert all(found[metadata.partition, metadata.offset] == number for number, metadata in enumerate(placed))
 
 
+@contextlib.contextmanager
+def file_without_end(of: Path) -> Iterator[Path]:
+    """What is in `of`, and no end of file while the block runs, so that a reader is killed before it is done."""
+    pipe = of.with_suffix(".pipe")
+    os.mkfifo(pipe)
+    may_end = threading.Event()
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError), pipe.open("wb", buffering=0) as out:
+            out.write(of.read_bytes())
+            may_end.wait()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield pipe
+    finally:
+        may_end.set()
+        os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))  # lets a writer go on that no reader has come to
+        thread.join()
+        pipe.unlink()
+
+
 @pytest.mark.timeout(120)
 def test_loader_killed_half_way_resumes_exactly_where_the_log_ends(tmp_path: Path) -> None:
     chance = random.Random(3)
@@ -92,15 +118,16 @@ def test_loader_killed_half_way_resumes_exactly_where_the_log_ends(tmp_path: Pat
     lines.write_bytes(b"".join(b"line %d\n" % number for number in range(count)))
     with BrokerProcess(tmp_path / "root") as broker:
         create_topic(broker)
-        command = [sys.executable, str(LOADER), broker.address, TOPIC, str(lines)]
+        command = [sys.executable, str(LOADER), broker.address, TOPIC]
         for _ in range(3):
             kill_at = records_in(broker) + chance.randrange(1, count // 4)
-            loader = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-            while records_in(broker) < kill_at:
-                assert loader.poll() is None, "the loader ended before it was killed"
-            loader.kill()
-            loader.wait()
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+            with file_without_end(lines) as endless:
+                loader = subprocess.Popen([*command, str(endless)], stdout=subprocess.DEVNULL)
+                while records_in(broker) < kill_at:
+                    assert loader.poll() is None, "the loader ended before it was killed"
+                loader.kill()
+                loader.wait()
+        done = subprocess.run([*command, str(lines)], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.endswith("lines sent\n")
     right = f"value = 'line ' || (offset * {PARTITIONS} + partition)"
     assert query(tmp_path / "root", f"SELECT count(*), bool_and({right}) FROM {TOPIC}") == [(count, True)]
