@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 
 from bus.config.broker import BrokerConfig
-from bus.errors import RootLost, StorageFault
+from bus.errors import RootLost, StorageFault, count_of
 from bus.grpc_api.server.server import BusServer
 from bus.model import BrokerEndpoint
 from bus.ports import Clock, Storage
@@ -93,10 +93,10 @@ class Broker:
             self._close()
             raise
         _log.info(
-            "serving %s on %s: %d topics, ready in %.2f s",
+            "serving %s on %s: %s, ready in %.2f s",
             self._storage.root_url,
             address,
-            len(self.cluster.state.topics),
+            count_of(len(self.cluster.state.topics), "topic"),
             time.monotonic() - started,
         )
 

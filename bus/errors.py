@@ -180,3 +180,8 @@ class RootLost(StorageFault):
 
 class RootNotUsable(StorageFault):
     """The path is no bus root, is not writable, or was written by a newer version."""
+
+
+def count_of(count: int, noun: str, plural: str | None = None) -> str:
+    """`1 record`, `2 records`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"

@@ -18,11 +18,12 @@ import click
 from bus.cli.failures import Failure
 from bus.cli.groups import BusCommand
 from bus.cli.interrupts import sigterm_as_interrupt
-from bus.cli.options import address_option, choose_partitions, complete_groups, count_of, topic_argument
+from bus.cli.options import address_option, choose_partitions, complete_groups, topic_argument
 from bus.cli.partition_names import parse_topics
 from bus.cli.positions import Place, Position, PositionType
 from bus.cli.record_format import FORMAT_HELP, check_format, compile_format
 from bus.cli.record_output import RecordOutput
+from bus.errors import count_of
 from bus.model import TopicPartition
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from bus.cli.failures import Failure
 from bus.cli.group_scopes import partitions_in
 from bus.cli.groups import BusCommand
 from bus.cli.log_targets import Target
-from bus.cli.options import address_option, complete_topics, count_of, listing_format_option
+from bus.cli.options import address_option, complete_topics, listing_format_option
 from bus.cli.output import Column, resolve_form, write_listing
 from bus.cli.positions import TimestampType
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, count_of
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:

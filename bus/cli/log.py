@@ -18,8 +18,9 @@ from bus.cli.log_dump import dump
 from bus.cli.log_maintenance import clean, compact, roll
 from bus.cli.log_repair import repair
 from bus.cli.log_targets import Target, open_store, partitions_of, target_argument
-from bus.cli.options import count_of, listing_format_option, root_option
+from bus.cli.options import listing_format_option, root_option
 from bus.cli.output import Column, resolve_form, write_json, write_listing
+from bus.errors import count_of
 
 if TYPE_CHECKING:
     from bus.storage_delta.verify.verification import Report

@@ -14,8 +14,9 @@ import click
 
 from bus.cli.groups import BusCommand
 from bus.cli.log_targets import Target, open_store, partitions_of, target_argument
-from bus.cli.options import count_of, listing_format_option, root_option
+from bus.cli.options import listing_format_option, root_option
 from bus.cli.output import Column, human_bytes, resolve_form, write_heading, write_json, write_listing
+from bus.errors import count_of
 
 if TYPE_CHECKING:
     from bus.storage_delta.log.history import VersionSummary

@@ -127,11 +127,6 @@ def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     return pairs
 
 
-def count_of(count: int, noun: str, plural: str | None = None) -> str:
-    """`1 record`, `2 records`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
-
-
 def choose_partitions(topic: str, wanted: Sequence[int], known: Iterable[int]) -> list[int]:
     """The partitions to use: those that were asked for, or all. Raises `click.BadParameter`."""
     there = sorted(known)

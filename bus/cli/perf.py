@@ -17,14 +17,13 @@ from bus.cli.groups import BusGroup
 from bus.cli.options import (
     COMPRESSIONS,
     address_option,
-    count_of,
     parse_properties,
     property_option,
     topic_argument,
 )
 from bus.cli.perf_latencies import Latencies, ProduceFigures
 from bus.cli.positions import Place, Position, PositionType
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, count_of
 from bus.model import TopicPartition
 
 if TYPE_CHECKING:

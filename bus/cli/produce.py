@@ -24,13 +24,13 @@ from bus.cli.groups import BusCommand
 from bus.cli.options import (
     COMPRESSIONS,
     address_option,
-    count_of,
     parse_properties,
     property_option,
     topic_argument,
 )
 from bus.cli.partition_names import parse_partitions
 from bus.cli.record_json import InputRecord, decode_record
+from bus.errors import count_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

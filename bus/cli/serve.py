@@ -16,6 +16,7 @@ import click
 from bus.cli.failures import drop_output
 from bus.cli.groups import BusCommand
 from bus.config.keys import ConfigError
+from bus.errors import count_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -84,9 +85,8 @@ def _announce(broker: Broker) -> None:
     endpoint = cluster.endpoint
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
     count = len(cluster.state.topics)
-    topics = "1 topic" if count == 1 else f"{count} topics"
     try:
-        click.echo(f"ready: {host}:{endpoint.port} serves {cluster.storage.root_url} ({topics})")
+        click.echo(f"ready: {host}:{endpoint.port} serves {cluster.storage.root_url} ({count_of(count, 'topic')})")
     except OSError:  # that it cannot be told is no reason to stop
         drop_output()
 

@@ -12,9 +12,10 @@ from typing import Any
 import click
 
 from bus.cli.groups import BusCommand
-from bus.cli.options import count_of, listing_format_option, root_option
+from bus.cli.options import listing_format_option, root_option
 from bus.cli.output import resolve_form
 from bus.cli.sql_rows import TABLE_ROWS_DEFAULT, write_rows
+from bus.errors import count_of
 
 
 class RowLimit(click.ParamType[int]):

@@ -15,9 +15,8 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from bus.cli.options import count_of
 from bus.cli.sql_shell import WORDS, SqlShell
-from bus.errors import BusError, StorageFault
+from bus.errors import BusError, StorageFault, count_of
 from bus.sql.statement import quote_if_odd
 
 if TYPE_CHECKING:

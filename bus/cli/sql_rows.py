@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bus.cli.options import count_of
 from bus.cli.output import Column, table_text
 from bus.cli.pager import write_paged
 from bus.cli.sql_values import cell_text, json_text, unique_names
+from bus.errors import count_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

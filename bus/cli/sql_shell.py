@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import click
 
 from bus.cli.failures import describe_failure, write_error
-from bus.cli.options import count_of
 from bus.cli.output import LISTING_FORMATS
 from bus.cli.sql_rows import TABLE_ROWS_DEFAULT, write_rows
+from bus.errors import count_of
 from bus.sql.statement import quote_if_odd
 
 if TYPE_CHECKING:

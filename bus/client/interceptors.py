@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from bus.client.user_code import asks_for
 from bus.client.values import ConsumerRecord, OffsetAndMetadata, RecordMetadata
-from bus.errors import BusError
+from bus.errors import BusError, count_of
 from bus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ class _Complaints:
         if now < complaint.silent_until:
             complaint.unreported += 1
             return
-        more = f" ({complaint.unreported} more times since the last report)" if complaint.unreported else ""
+        more = f" ({count_of(complaint.unreported, 'more time')} since the last report)" if complaint.unreported else ""
         complaint.silent_until, complaint.unreported = now + _LOG_INTERVAL_S, 0
         name = type(self._interceptors[position]).__name__
         logger.warning("interceptor %s: %s failed%s; %s goes on", name, method, more, self._subject, exc_info=error)

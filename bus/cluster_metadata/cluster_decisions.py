@@ -28,7 +28,7 @@ from bus.cluster_metadata.cluster_records import (
 from bus.cluster_metadata.configs import KEPT_CONFIGS, ConfigOperation, alter_topic_configs, normalize_topic_configs
 from bus.cluster_metadata.names import check_not_internal, check_topic_name, collision_key
 from bus.config.broker import PARTITIONS_MAX, BrokerConfig
-from bus.errors import ErrorCode, Refused
+from bus.errors import ErrorCode, Refused, count_of
 from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, Step, TopicPartition
 
 NOTHING_KEPT: Mapping[str, str] = MappingProxyType({})
@@ -196,7 +196,7 @@ def decide_create_partitions(state: ClusterState, command: CreatePartitions, *, 
     count = len(topic.partitions)
     if command.partitions <= count:
         return _invalid_partitions(
-            f"topic {topic.name} has {count} partitions, expected more, found {command.partitions}"
+            f"topic {topic.name} has {count_of(count, 'partition')}, expected more, found {command.partitions}"
         )
     if command.partitions > PARTITIONS_MAX:
         return _invalid_partitions(

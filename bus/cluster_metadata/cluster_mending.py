@@ -33,6 +33,7 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.cluster_metadata.names import collision_key
 from bus.cluster_metadata.producer_ids import NO_PRODUCER_EPOCH, PRODUCER_EPOCH_MAX, PRODUCER_ID_BLOCK_SIZE
+from bus.errors import count_of
 
 _UNKNOWN_HOST = "unknown"
 
@@ -140,7 +141,7 @@ class _Mending:
                 if found is not None and found.topic_id == topic_id and count <= len(found.record_counts):
                     self._register(leader_id)
                     if self._try(PartitionsAdded(topic, topic_id, count, leader_id), record):
-                        return f"the topic has {count} partitions, as its tables say"
+                        return f"the topic has {count_of(count, 'partition')}, as its tables say"
                 return self._with_leader(leader_id, record)
             case ProducerNamed():
                 return self._reconcile_name(record)
@@ -201,7 +202,7 @@ class _Mending:
             leader_id = next(iter(self._draft.brokers))
             count = max(found.record_counts) + 1
             is_back = self._try(TopicCreated(name, found.topic_id, count, leader_id))
-            back = f"the topic is brought back with {count} partitions and no configs of its own"
+            back = f"the topic is brought back with {count_of(count, 'partition')} and no configs of its own"
             self._note(
                 -1,
                 f"topics/{name} has tables with records of topic id {found.topic_id}, which no record names",
@@ -219,7 +220,11 @@ class _Mending:
         if last >= len(leaders):
             added = PartitionsAdded(name, found.topic_id, last + 1, leaders[0].leader_id)
             if self._try(added):
-                self._note(-1, f"topic {name} has {len(leaders)} partitions, its tables {last + 1}", "they are added")
+                self._note(
+                    -1,
+                    f"topic {name} has {count_of(len(leaders), 'partition')}, its tables {last + 1}",
+                    "they are added",
+                )
                 leaders = self._draft.leaders(name)
         for number, epoch in found.leader_epochs.items():
             if number < len(leaders) and epoch > leaders[number].leader_epoch:

@@ -29,7 +29,7 @@ from bus.client.values import NewTopic
 from bus.demo.broker_process import BrokerFailed, BrokerProcess, make_fresh_root
 from bus.demo.flight_data import DATASETS, FLIGHTS, DataMissing, batches_of, load_records
 from bus.demo.questions import Answer, ask_embedded, ask_spark, count_embedded, count_spark, start_spark
-from bus.errors import BusError, StorageFault
+from bus.errors import BusError, StorageFault, count_of
 from bus.model import TopicPartition
 from bus.spark import JarsMissing, SparkUnavailable
 
@@ -105,7 +105,7 @@ class Demo:
             started = time.monotonic()
             others = [dataset.topic for dataset in DATASETS if dataset is not FLIGHTS]
             count = sum(self._produce_topic(producer, topic).record_count for topic in others)
-            self._say("produce", f"{count:,} records of {', '.join(others)}", started)
+            self._say("produce", f"{count_of(count, 'record')} of {', '.join(others)}", started)
         return flights
 
     def _produce_topic(self, producer: Producer, topic: str) -> Acknowledged:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from bus.client.consumer.records import RecordDeserializationError
 from bus.client.values import ConsumerRecord
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, count_of
 from bus.model import TopicPartition
 from bus.processing.record_flow import RecordFlow
 from bus.processing.settings import ProcessingSettings
@@ -110,7 +110,9 @@ class ProcessingRun:
         """Raises `RecordFailed`, and `BusError` where the consumer cannot go on; after the same orderly end."""
         self._member.start_processing(self._on_assigned, self._on_revoked, self._on_lost)
         settings = self._settings
-        logger.info("processing with %d workers, order %s, ack %s", settings.workers, settings.order, settings.ack)
+        logger.info(
+            "processing with %s, order %s, ack %s", count_of(settings.workers, "worker"), settings.order, settings.ack
+        )
         with StopSignals(self._on_signal):
             self._workers.start()
             try:
@@ -190,7 +192,7 @@ class ProcessingRun:
             if error.code not in _COMMITS_LATER and not error.retriable:
                 raise
             self._commit_again_ms = self._clock() + _COMMIT_RETRY_MS
-            logger.warning("a commit of %d partitions is put off: %s", len(offsets), error)
+            logger.warning("a commit of %s is put off: %s", count_of(len(offsets), "partition"), error)
             return
         self._committed.update(offsets)
         with self._board.locked() as flow:
@@ -214,7 +216,7 @@ class ProcessingRun:
             logger.warning("revoked partitions are given up without a last commit: %s", error)
         with self._board.locked() as flow:
             flow.forget(revoked)
-        logger.info("drained and given up, %d records still with workers: %s", left, _names(revoked))
+        logger.info("drained and given up, %s still with workers: %s", count_of(left, "record"), _names(revoked))
 
     def _on_lost(self, lost: list[TopicPartition]) -> None:
         with self._board.locked() as flow:
@@ -227,7 +229,7 @@ class ProcessingRun:
         if left:
             over = f"{self._settings.drain_timeout_ms} ms are over"
             reason = "nobody waits for them" if self._waits_for_nobody() else over
-            logger.warning("%d records are still with workers, %s; they will come again", left, reason)
+            logger.warning("%s still with workers, %s; what was not done comes again", count_of(left, "record"), reason)
         return left
 
     def _waits_for_nobody(self) -> bool:

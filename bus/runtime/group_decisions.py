@@ -19,7 +19,7 @@ from bus.consumer_groups.group_rules import GroupRules
 from bus.consumer_groups.records import GroupRecord, approximate_bytes
 from bus.consumer_groups.requests import JoinGroup, JoinRefused
 from bus.consumer_groups.steps import GroupCommand, GroupStep, GroupTimer, Reply
-from bus.errors import Refused
+from bus.errors import Refused, count_of
 
 _log = logging.getLogger(__name__)
 
@@ -144,4 +144,4 @@ def _name_of(waiting: Waiting) -> str:
         case WaitingTimeout(timer):
             return f"the end of the {timer.kind.value} time of group {timer.group_id!r}"
         case WaitingSweep(_, group_ids):
-            return f"a look at {len(group_ids)} groups"
+            return f"a look at {count_of(len(group_ids), 'group')}"

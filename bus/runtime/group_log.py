@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from bus.consumer_groups.decisions import LoadedGroups, read_groups
 from bus.consumer_groups.records import GroupRecord, OffsetCommitted, approximate_bytes, decode_record, encode_record
 from bus.consumer_groups.request_bounds import shown
-from bus.errors import ErrorCode, Refused
+from bus.errors import ErrorCode, Refused, count_of
 from bus.model import LogBatch, RecordBatch
 from bus.partition_log.appends import ACKS_ALL
 from bus.ports import Clock, KeyedRow, KeyedRows
@@ -110,7 +110,7 @@ class GroupLog:
         for fault in faults[:_LOGGED_FAULTS_MAX]:
             _log.error("%s: %s", self.name, shown(fault, _SHOWN_ERROR_LENGTH))
         if len(faults) > _LOGGED_FAULTS_MAX:
-            _log.error("%s: %d more records cannot be read", self.name, len(faults) - _LOGGED_FAULTS_MAX)
+            _log.error("%s: %s cannot be read", self.name, count_of(len(faults) - _LOGGED_FAULTS_MAX, "more record"))
 
     async def prepare(self, records: Sequence[GroupRecord]) -> PreparedRecords:
         """Encode what `append` takes, and decode it again as a load would."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bus.client.admin.admin import Admin
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, count_of
 from bus.model import TopicPartition
 from bus.ports import SwapKind
 from bus.spark.file_writer import WrittenFile
@@ -97,7 +97,8 @@ def _tell(change: FileSwap, version: int | None) -> None:
     before, after = change.removes, change.written
     where = f"version {version}" if version is not None else "the answer was lost, but the table has them"
     tell(
-        f"{change.partition}: offsets {before[0].base_offset} to {before[-1].next_offset - 1}: {len(before)} files of "
+        f"{change.partition}: offsets {before[0].base_offset} to {before[-1].next_offset - 1}: "
+        f"{count_of(len(before), 'file')} of "
         f"{sum(file.size_bytes for file in before)} bytes into {len(after)} of "
         f"{sum(file.size_bytes for file in after)} bytes ({where})"
     )
@@ -109,7 +110,8 @@ def check_record_count(change: FileSwap, expected: int) -> None:
     if found != expected:
         offsets = f"offsets {change.removes[0].base_offset} to {change.removes[-1].next_offset - 1}"
         raise JobFailed(
-            f"{change.partition}: expected {expected} records for {offsets}, found {found}: see bus log verify"
+            f"{change.partition}: expected {count_of(expected, 'record')} for {offsets}, found {found}: see bus "
+            "log verify"
         )
 
 

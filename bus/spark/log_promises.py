@@ -114,10 +114,15 @@ def row_breaches(summaries: DataFrame) -> DataFrame:
                 sql.col("half_stamped") > 0,
                 "producers have id, epoch and sequence",
                 sql.lit("nulls in the same rows of all three columns"),
-                sql.format_string("%d rows that have some of them", "half_stamped"),
+                _counted("half_stamped", "row that has", "rows that have", " some of them"),
             ),
         ],
     )
+
+
+def _counted(name: str, one: str, several: str, behind: str = "") -> Column:
+    """`1 record`, `2 records`."""
+    return sql.concat(name, sql.lit(" "), sql.when(sql.col(name) == 1, one).otherwise(several), sql.lit(behind))
 
 
 def statistics_breaches(files: DataFrame, summaries: DataFrame) -> DataFrame:
@@ -149,7 +154,7 @@ def statistics_breaches(files: DataFrame, summaries: DataFrame) -> DataFrame:
         *_LOG,
         sql.lit("statistics are true").alias("promise"),
         "file",
-        sql.format_string("%d records", "records").alias("expected"),
+        _counted("records", "record", "records").alias("expected"),
         sql.lit("none").alias("found"),
     )
     return _all_of(summaries, checks).unionAll(empty)

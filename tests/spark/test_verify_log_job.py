@@ -136,7 +136,7 @@ def test_nulls_types_and_half_stamps_are_told(spark: SparkSession) -> None:
             "producers have id, epoch and sequence",
             "f",
             "nulls in the same rows of all three columns",
-            "1 rows that have some of them",
+            "1 row that has some of them",
         ),
     )
 
@@ -166,7 +166,7 @@ def test_statistics_are_held_against_the_rows(spark: SparkSession) -> None:
         (promise, "g", "minValues.timestamp in ms " + str(second), str(second + 1)),
         (promise, "g", "nullCount.sequence 2", "0"),
         (promise, "g", f"the tag [0, 2, 2, {tag}", f"[0, 3, 2, {tag}"),
-        (promise, "empty", "1 records", "none"),
+        (promise, "empty", "1 record", "none"),
     )
 
 

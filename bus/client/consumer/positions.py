@@ -23,7 +23,7 @@ from bus.client.connection.lookup import Lookup
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.values import ListedOffset, OffsetAndMetadata
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, count_of
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class Positions:
         if key not in self._missed:
             self._missed.add(key)
             info = self._cluster.cached_topic(key.topic)
-            found = f"no topic {key.topic!r}" if info is None else f"{len(info.partitions)} partitions"
+            found = f"no topic {key.topic!r}" if info is None else count_of(len(info.partitions), "partition")
             logger.warning("%s is waited for: UNKNOWN_TOPIC_OR_PARTITION: found %s", key, found)
 
     def _refresh(self, topics: list[str]) -> set[str]:

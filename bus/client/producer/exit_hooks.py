@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from bus.client.producer import batch as produce_batch
 from bus.client.producer import future as produce_future
 from bus.client.producer.future import wait_all
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, count_of
 
 if TYPE_CHECKING:
     from bus.client.producer.threads import ProducerThreads
@@ -89,7 +89,7 @@ def _end_and_report(threads: ProducerThreads, timeout: float | None, failed_befo
     end(threads, timeout)
     failed = _failed_count(threads) - failed_before
     if failed:
-        logger.error("a producer that was never closed could not deliver %d records", failed)
+        logger.error("a producer that was never closed could not deliver %s", count_of(failed, "record"))
 
 
 @atexit.register

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from bus.client.values import BatchMetadata
-from bus.errors import BusError
+from bus.errors import BusError, count_of
 
 logger = logging.getLogger(__name__)
 
@@ -174,5 +174,6 @@ def wait_all(waitables: Iterable[Waitable], timeout: float | None) -> None:
         except TimeoutError:
             unanswered = sum(not later.done() for later in left[count:])
             raise TimeoutError(
-                f"expected all records to be answered within {timeout} s, found {unanswered} batches open"
+                f"expected all records to be answered within {timeout} s, found "
+                f"{count_of(unanswered, 'batch', 'batches')} open"
             ) from None

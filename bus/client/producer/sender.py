@@ -30,7 +30,7 @@ from bus.client.producer.interrupts import uninterrupted
 from bus.client.producer.metrics import ProducerMetrics
 from bus.client.producer.partition_choice import PartitionChoice
 from bus.client.producer.queue import FULL_BYTES, Chunk, Part, PartitionQueue
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError, ErrorCode, count_of
 from bus.model import ProducerStamp
 
 logger = logging.getLogger(__name__)
@@ -475,7 +475,7 @@ class Sender:
                 expected = "no answer" if request is None else f"answer {request.correlation_id}"
                 raise ValueError(f"expected {expected}, found answer {correlation_id}")
             if len(request.parts) != len(answers):
-                raise ValueError(f"expected {len(request.parts)} partitions, found {len(answers)}")
+                raise ValueError(f"expected {count_of(len(request.parts), 'partition')}, found {len(answers)}")
             had_window = self._has_window(now)
             connection.requests.popleft()
             self.metrics.record_response(now - request.sent_at, now)
@@ -779,7 +779,9 @@ class Sender:
     def _fail_missing_partitions(self, topic: str) -> None:
         info = self._metadata.cached_topic(topic)
         count = len(info.partitions) if info is not None else 0
-        error = BusError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} has {count} partitions now")
+        error = BusError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} has {count_of(count, 'partition')} now"
+        )
         self._fail_queues(topic, count, error)
 
     def _fail_queues(self, topic: str, first_partition: int, error: BusError) -> None:

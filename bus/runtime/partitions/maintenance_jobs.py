@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, VersionReplaced
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, VersionReplaced, count_of
 from bus.model import TopicPartition
 from bus.partition_log.maintenance import MaintenanceRules, VersionRules
 from bus.partition_log.retention import RetentionRules, decide_retention
@@ -159,8 +159,8 @@ class MaintenanceJobs:
         swapped = await self._writer.swap(checked, is_ours=False)
         if isinstance(swapped, FilesSwapped):
             _log.info(
-                "swap: %d files became %d that were prepared elsewhere, in %.0f ms",
-                len(removes),
+                "swap: %s became %d that were prepared elsewhere, in %.0f ms",
+                count_of(len(removes), "file"),
                 len(adds),
                 (time.monotonic() - started) * 1000,
                 extra=self._fields(),
@@ -179,9 +179,9 @@ class MaintenanceJobs:
             _log.warning("retention could not be committed: %s", result.message, extra=self._fields())
             return result
         _log.info(
-            "retention: %d files go by %s, the log starts at offset %d now, in %.0f ms",
-            retained.file_count,
+            "retention by %s lets go of %s, the log starts at offset %d now, in %.0f ms",
             retained.reason,
+            count_of(retained.file_count, "file"),
             result.low_watermark,
             (time.monotonic() - started) * 1000,
             extra=self._fields(),
@@ -206,11 +206,11 @@ class MaintenanceJobs:
             return orphan_count
         if dropped != _NOTHING or orphan_count:
             _log.info(
-                "cleaning: %d versions, %d data files with %d bytes and %d orphans deleted in %.0f ms",
-                dropped.versions,
-                dropped.data_files,
+                "cleaning: %s, %s with %d bytes and %s deleted in %.0f ms",
+                count_of(dropped.versions, "version"),
+                count_of(dropped.data_files, "data file"),
                 dropped.data_bytes,
-                orphan_count,
+                count_of(orphan_count, "orphan"),
                 (time.monotonic() - started) * 1000,
                 extra=self._fields(),
             )
@@ -286,4 +286,7 @@ def _span(files: Sequence[LogFile]) -> str:
     if not files:
         return "0 files"
     size_bytes = sum(file.size_bytes for file in files)
-    return f"{len(files)} files of {size_bytes} bytes, offsets {files[0].base_offset} to {files[-1].next_offset - 1},"
+    return (
+        f"{count_of(len(files), 'file')} of {size_bytes} bytes, offsets {files[0].base_offset} to "
+        f"{files[-1].next_offset - 1},"
+    )

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, VersionReplaced, show_way_out
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, VersionReplaced, count_of, show_way_out
 from bus.model import LATEST_TIMESTAMP, LogBatch, RecordBatch, TopicPartition
 from bus.partition_log.appends import ACKS_LEADER, ACKS_NONE
 from bus.partition_log.pacing import Pacing, decide_delay_ms, refill, spend, start_pacing
@@ -428,8 +428,8 @@ class Partition:
         self.wake_readers()
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug(
-                "committed %d records up to offset %d",
-                sum(batch.record_count for batch in batches),
+                "committed %s up to offset %d",
+                count_of(sum(batch.record_count for batch in batches), "record"),
                 outcome.high_watermark,
                 extra=self._fields(requests=",".join(waiting.request_id for waiting in placement.waiting)),
             )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged, StorageFault
+from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged, StorageFault, count_of
 from bus.model import TopicPartition
 from bus.spark.source.access import FileRange, InputRange, ReadRules
 from bus.spark.source.planning import OffsetRange
@@ -166,7 +166,9 @@ def _read_file(file: FileRange, columns: Sequence[str]) -> Iterator[pa.Table]:
             ) from error
     expected = file.end - file.begin
     if count != expected and (file.is_dense or count > expected):
-        raise StorageDamaged(f"{file.path}: expected {expected} records from offset {file.begin} on, found {count}")
+        raise StorageDamaged(
+            f"{file.path}: expected {count_of(expected, 'record')} from offset {file.begin} on, found {count}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

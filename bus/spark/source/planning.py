@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bus.errors import count_of
 from bus.model import TopicPartition
 
 # An input partition costs Spark tens of milliseconds, as much as reading so many records: smaller ones are not cut.
@@ -88,7 +89,7 @@ def _pack_pieces(ranges: Sequence[OffsetRange], total: int, count: int) -> list[
                 packed.append(tuple(taken))
                 taken = []
                 room = total * (len(packed) + 1) // count - total * len(packed) // count
-    assert not taken, f"{len(packed)} of {count} inputs have not all of {total} records"
+    assert not taken, f"{len(packed)} of {count_of(count, 'input')} have not all of {count_of(total, 'record')}"
     return packed
 
 

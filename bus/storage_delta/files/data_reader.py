@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bus.errors import RecordsDamaged
+from bus.errors import RecordsDamaged, count_of
 from bus.model import LogBatch, ProducerStamp, TimestampType
 from bus.ports import FoundOffset
 from bus.records.arrow_batches import dense_sequences
@@ -208,7 +208,7 @@ class DataReader:
             raise ValueError(f"found {found} bytes")
         parquet = self._prove(file, self._source(file.path, file.size_bytes))
         if parquet.metadata.num_rows != file.record_count:
-            raise ValueError(f"expected {file.record_count} rows, found {parquet.metadata.num_rows}")
+            raise ValueError(f"expected {count_of(file.record_count, 'row')}, found {parquet.metadata.num_rows}")
         if not file.sums and file.is_ours:
             self._check_names(parquet.schema_arrow.names)
         return parquet

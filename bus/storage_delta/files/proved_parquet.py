@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bus.errors import count_of
 from bus.storage_delta.files.file_sums import FileSums, group_starts, sum_of
 
 _MAGIC = b"PAR1"
@@ -116,7 +117,9 @@ def open_proved(source: Source, sums: FileSums) -> ProvedFile:
     metadata = decode_footer(tail) if whole is None else whole.metadata
     starts = group_starts(metadata) if len(sums.groups) > 1 else (0,)
     if len(starts) != len(sums.groups) or starts[-1] >= start:
-        raise ValueError(f"expected {len(sums.groups)} row groups below byte {start}, found {metadata.num_row_groups}")
+        raise ValueError(
+            f"expected {count_of(len(sums.groups), 'row group')} below byte {start}, found {metadata.num_row_groups}"
+        )
     return ProvedFile(source, ProvedFooter(metadata, sums, starts), whole)
 
 

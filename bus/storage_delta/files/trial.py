@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bus.errors import count_of
 from bus.storage_delta.files.file_sums import first_byte, group_starts
 from bus.storage_delta.files.proved_parquet import decode_footer, open_piece
 
@@ -94,7 +95,7 @@ def _compare_statistics(group: Any, rows: pa.Table) -> None:
     """Readers skip columns and row groups by them, and take a minimum that is the maximum for the whole column. Raises
     `ValueError` unless they are true."""
     if group.num_rows != rows.num_rows:
-        raise ValueError(f"expected {group.num_rows} rows in a row group, found {rows.num_rows}")
+        raise ValueError(f"expected {count_of(group.num_rows, 'row')} in a row group, found {rows.num_rows}")
     for index in range(group.num_columns):
         column = group.column(index)
         name, told = column.path_in_schema, column.statistics if column.is_stats_set else None
@@ -102,7 +103,7 @@ def _compare_statistics(group: Any, rows: pa.Table) -> None:
             continue
         values = rows.column(name)
         if told.has_null_count and told.null_count != values.null_count:
-            raise ValueError(f"expected {told.null_count} nulls in {name}, found {values.null_count}")
+            raise ValueError(f"expected {count_of(told.null_count, 'null')} in {name}, found {values.null_count}")
         if told.has_min_max and (bounds := _bounds(values)) not in (None, (told.min_raw, told.max_raw)):
             raise ValueError(f"expected {name} from {told.min_raw} to {told.max_raw}, found {bounds}")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import deltalake
 
-from bus.errors import StorageFault, StorageFull, VersionReplaced
+from bus.errors import StorageFault, StorageFull, VersionReplaced, count_of
 from bus.storage_delta.files.trials import TRIALS
 from bus.storage_delta.log.actions import (
     LAST_CHECKPOINT,
@@ -186,9 +186,12 @@ def _encode_checkpoint(log_folder: str, tail: _Tail, version: int) -> bytes:
 def _check(found: CheckpointSummary, paths: frozenset[str], txns: Mapping[str, Txn]) -> None:
     """A checkpoint that does not say what the versions say must not stay. Raises `MalformedCheckpoint`."""
     if found.paths != paths:
-        raise MalformedCheckpoint(f"expected {len(paths)} live files, found {len(found.paths)} or other ones")
+        raise MalformedCheckpoint(
+            f"expected {count_of(len(paths), 'live file')}, found {len(found.paths)} or other ones"
+        )
     if found.txns != txns:
         wrong = next(name for name in {**txns, **found.txns} if txns.get(name) != found.txns.get(name))
         raise MalformedCheckpoint(
-            f"expected {len(txns)} txns, {wrong} at {txns.get(wrong)}, found {len(found.txns)}, {found.txns.get(wrong)}"
+            f"expected {count_of(len(txns), 'txn')}, {wrong} at {txns.get(wrong)}, found {len(found.txns)}, "
+            f"{found.txns.get(wrong)}"
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from bus.errors import StorageDamaged
+from bus.errors import StorageDamaged, count_of
 from bus.ports import Pace, PreparedFiles, SwapKind
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.tombstone_ages import ages_of, thin
@@ -65,7 +65,8 @@ class Rolling:
         if found != expected:
             self._rewriter.discard(written)
             raise StorageDamaged(
-                f"{self._folder}: expected {expected} rows in {len(files)} files from {files[0].path} on, found {found}"
+                f"{self._folder}: expected {count_of(expected, 'row')} in {count_of(len(files), 'file')} from "
+                f"{files[0].path} on, found {found}"
             )
         return prepared_swap(files, written, SwapKind.SAME_ROWS, txn_id=rewriting.txn_id)
 

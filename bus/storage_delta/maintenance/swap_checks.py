@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bus.errors import ErrorCode, Refused, StorageDamaged
+from bus.errors import ErrorCode, Refused, StorageDamaged, count_of
 from bus.ports import PreparedFiles, SwapKind
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.file_sums import encode_sums
@@ -154,7 +154,7 @@ def _rows_of(parquet: ProvedFile, name: str, schema: pa.Schema) -> Iterator[pa.T
             rows = parquet.read_row_group(group)
         for column in _NEVER_NULL:
             if nulls := rows.column(column).null_count:
-                raise _Unfit(f"{name}: expected a value in every {column}, found {nulls} nulls")
+                raise _Unfit(f"{name}: expected a value in every {column}, found {count_of(nulls, 'null')}")
         if rows.num_rows:
             yield rows.select(names).cast(wanted).combine_chunks()
 

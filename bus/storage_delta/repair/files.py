@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from bus.errors import StorageDamaged
+from bus.errors import StorageDamaged, count_of
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.file_sums import encode_sums
 from bus.storage_delta.files.row_statistics import COLUMNS, RowStatistics
@@ -60,7 +60,9 @@ def check_named(reader: DataReader, schema: pa.Schema, named: NamedFile, *, comp
         return BadFile(file.path, file.base_offset, file.next_offset, reason, is_there)
 
     if file.is_ours and not file.is_dense and file.base_offset >= compacted_to:
-        return bad(f"expected an entry of {file.next_offset - file.base_offset} records, found {file.record_count}")
+        return bad(
+            f"expected an entry of {count_of(file.next_offset - file.base_offset, 'record')}, found {file.record_count}"
+        )
     try:
         parquet, size_bytes = reader.open_unnamed(file.path)
         if size_bytes != file.size_bytes:
@@ -78,7 +80,7 @@ def check_named(reader: DataReader, schema: pa.Schema, named: NamedFile, *, comp
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         return bad(f"it cannot be read: {first_line(error)}")
     if row_count != file.record_count:
-        return bad(f"expected {file.record_count} records, found {row_count}")
+        return bad(f"expected {count_of(file.record_count, 'record')}, found {row_count}")
     if file.sums and encode_sums(parquet.footer.sums) != file.sums:
         described = describe_rows(reader, schema, file.path)
         if described is None:

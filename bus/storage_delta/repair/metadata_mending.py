@@ -16,7 +16,7 @@ from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_mending import Contradiction, FoundTopic, Mended, mend_cluster
 from bus.cluster_metadata.cluster_records import encode_record
 from bus.cluster_metadata.cluster_snapshot import snapshot_of
-from bus.errors import StorageDamaged
+from bus.errors import StorageDamaged, count_of
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import Committed
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
@@ -90,7 +90,10 @@ def _write_snapshot(table: DeltaPartitionTable, state: ClusterState, steps: Step
     if not isinstance(outcome, Committed):
         raise StorageDamaged(f"{partition_folder(METADATA)}: the snapshot could not be committed: {outcome}")
     topics = len(state.topics)
-    detail = f"a snapshot of {topics} topics, {len(state.producers.by_name)} producer names, {len(state.views)} views"
+    detail = (
+        f"a snapshot of {count_of(topics, 'topic')}, "
+        f"{count_of(len(state.producers.by_name), 'producer name')}, {count_of(len(state.views), 'view')}"
+    )
     steps.add("commit", f"version {outcome.version}", detail, (base_offset, base_offset + len(rows)))
 
 

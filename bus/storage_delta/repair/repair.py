@@ -24,7 +24,7 @@ from enum import Enum
 
 import pyarrow as pa
 
-from bus.errors import StorageDamaged, StorageFault
+from bus.errors import StorageDamaged, StorageFault, count_of
 from bus.model import TopicPartition
 from bus.records.log_schema import INTERNAL_VALUE_TYPES, log_schema
 from bus.storage_delta.files.data_reader import DataReader
@@ -275,7 +275,7 @@ class _Repair:
             self.steps.add("drop", path, "it is no file of the table any more")
         for found in [one for one in adds if not one.source]:
             offsets = (found.file.base_offset, found.file.next_offset)
-            self.steps.add("bring back", found.file.path, f"{found.file.record_count} records", offsets)
+            self.steps.add("bring back", found.file.path, f"{count_of(found.file.record_count, 'record')}", offsets)
 
     # ------------------------------------------------------------------ three ways
 
@@ -375,7 +375,9 @@ class _Repair:
         key = f"{self._log_folder}/{version_name(version)}"
         # Nobody else may write here; what has the version's name, if anything has, is torn and was copied.
         self._store.put(key, data)
-        detail = f"the table has {len(plan.table.files)} files, and its high watermark is {plan.high_watermark}"
+        detail = (
+            f"the table has {count_of(len(plan.table.files), 'file')}, and its high watermark is {plan.high_watermark}"
+        )
         self.steps.add("commit", f"{LOG_FOLDER}/{version_name(version)}", detail)
 
     def _put_checkpoint(self, version: int, plan: RepairPlan, *, removed: Sequence[str]) -> None:

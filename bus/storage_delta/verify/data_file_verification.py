@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bus.errors import count_of
 from bus.model import TimestampType
 from bus.records.log_schema import STATS_COLUMNS, TIMESTAMP_TYPE, delta_schema_string
 from bus.storage_delta.files.inspection import open_data_file
@@ -80,7 +81,7 @@ def check_data_file(
         check.breaches.append(("live files are readable", "a Parquet file that can be decoded", first_line(error)))
         return check
     if not check.row_count:
-        check.breaches.append(("statistics are true", f"{file.record_count} records", "none"))
+        check.breaches.append(("statistics are true", count_of(file.record_count, "record"), "none"))
     elif check.offsets:
         check.breaches += [
             *_check_offsets(check, file, may_have_holes),
@@ -96,7 +97,7 @@ def _check_entry(file: AddedFile, may_have_holes: bool) -> Iterator[_Finding]:
     """What the log says about a file must not contradict itself."""
     count = file.last_row - file.first_row + 1
     if file.record_count > count or (file.record_count < count and not may_have_holes):
-        records = f"{'at most ' if may_have_holes else ''}{count} records"
+        records = f"{'at most ' if may_have_holes else ''}{count_of(count, 'record')}"
         yield (
             "offsets are dense",
             f"{records} for offsets {file.first_row} to {file.last_row}",
@@ -161,7 +162,7 @@ def _read_group(check: DataFileCheck, parquet: ProvedFile, group: int) -> None:
     for name in _NEVER_NULL:
         if nulls := rows.column(name).null_count:
             check.breaches.append(
-                ("no offset, timestamp, type or epoch is null", f"a value in every {name}", f"{nulls} nulls")
+                ("no offset, timestamp, type or epoch is null", f"a value in every {name}", count_of(nulls, "null"))
             )
             return
     for name in (*STATS_COLUMNS, "leader_epoch"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from urllib.parse import unquote
 
+from bus.errors import count_of
 from bus.storage_delta.verify.replay import LOG_START_APP, Action, AddedFile, ReplayedTable
 
 Finding = tuple[str, str, str]  # promise, expected, found
@@ -41,7 +42,11 @@ def check_apart(actions: Sequence[Action]) -> Iterator[Finding]:
     if any(adds) and removes:
         yield _APART, "no removal beside new records", f"{len(removes)}"
     if any(removes) and (adds or not all(removes)):
-        yield _APART, "nothing beside the removal of records", f"{len(adds)} files added, {len(removes)} removed"
+        yield (
+            _APART,
+            "nothing beside the removal of records",
+            f"{count_of(len(adds), 'file')} added, {len(removes)} removed",
+        )
 
 
 def check_start(table: ReplayedTable) -> Iterator[tuple[str, Finding]]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bus.cluster_metadata.cluster import ClusterState
-from bus.errors import StorageDamaged
+from bus.errors import StorageDamaged, count_of
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.storage_delta.files.inspection import load_cluster
 from bus.storage_delta.repair.metadata_mending import find_contradictions
@@ -242,8 +242,10 @@ def _notes(listing: LogListing, table: ReplayedTable) -> list[str]:
     ]
     if unnamed:
         size = sum(listing.data_files[path] for path in unnamed)
-        files = "1 file" if len(unnamed) == 1 else f"{len(unnamed)} files"
-        notes.append(f"{files} ({size} bytes) that the current version does not name, such as {unnamed[0]}")
+        notes.append(
+            f"{count_of(len(unnamed), 'file')} ({size} bytes) that the current version does not name, such as "
+            f"{unnamed[0]}"
+        )
     if behind:
         notes.append(
             f"{behind[0]} lies behind the end of the log, {table.high_watermark}: an interrupted commit left it, or "

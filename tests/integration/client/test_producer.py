@@ -521,7 +521,7 @@ def test_partition_that_is_gone_fails_what_waits_for_it(broker: FakeBroker) -> N
         broker.cluster.create("t", 1)
         error = producer.send("t", b"b", partition=2).exception(WAIT_S)
     assert error is not None
-    assert "has 1 partitions now" in error.message
+    assert "has 1 partition now" in error.message
 
 
 def test_second_address_serves_when_the_first_is_down(broker: FakeBroker) -> None:
@@ -658,7 +658,7 @@ def test_flush_waits_for_everything_and_says_what_is_missing(broker: FakeBroker)
     broker.gate.clear()
     with Producer(broker.address) as producer:
         futures = [producer.send("t", b"%d" % number) for number in range(3)]
-        with pytest.raises(TimeoutError, match="1 batches open"):
+        with pytest.raises(TimeoutError, match="1 batch open"):
             producer.flush(0.01)
         broker.gate.set()
         producer.flush(WAIT_S)

@@ -562,7 +562,7 @@ def test_partitions_that_are_gone_fail_what_waits_for_them() -> None:
     del bench.leaders[1]
     refreshed(bench)
     assert code_of(future) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert "has 1 partitions now" in str(future.exception(0))
+    assert "has 1 partition now" in str(future.exception(0))
 
 
 def test_partition_that_was_given_up_is_resumed_before_its_numbers_are_used_again() -> None:
