@@ -36,6 +36,7 @@ from bus.client.config.parsing import MISSING, AdminConfig, parse_addresses, par
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.connections import NotConnected
 from bus.client.connection.list_offsets import AtVersion, OffsetQuestion, list_offsets
+from bus.client.connection.portions import CHANGES_MAX, portions
 from bus.client.values import (
     BrokerInfo,
     ClusterDescription,
@@ -87,34 +88,40 @@ class Admin:
 
     def create_topics(self, topics: Sequence[NewTopic], validate_only: bool = False) -> dict[str, str]:
         """Create them, or only check that they could be; the topic ids by name."""
-        request = pb.CreateTopicsRequest(
-            topics=[
-                pb.NewTopic(
-                    name=topic.name,
-                    partitions=-1 if topic.partitions is None else topic.partitions,
-                    configs=check_configs("configs", topic.configs),
-                )
-                for topic in check_items("topics", topics, _check_new_topic, "NewTopic")
+        wanted = [
+            pb.NewTopic(
+                name=topic.name,
+                partitions=-1 if topic.partitions is None else topic.partitions,
+                configs=check_configs("configs", topic.configs),
+            )
+            for topic in check_items("topics", topics, _check_new_topic, "NewTopic")
+        ]
+        results = self._change(
+            "CreateTopics",
+            [
+                pb.CreateTopicsRequest(topics=portion, validate_only=validate_only)
+                for portion in portions(wanted, CHANGES_MAX, lambda topic: 1 + len(topic.configs))
             ],
-            validate_only=validate_only,
         )
-        results = self._change("CreateTopics", request, lambda response: response.topics)
         return {result.name: result.topic_id for result in results}
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Delete them with all their records. The files go in the background."""
         wanted = check_texts("names", names)
-        self._change("DeleteTopics", pb.DeleteTopicsRequest(topics=wanted), lambda response: response.topics)
+        self._change("DeleteTopics", [pb.DeleteTopicsRequest(topics=some) for some in portions(wanted, CHANGES_MAX)])
         self._cluster.forget(wanted)
 
     def create_partitions(self, totals: Mapping[str, int], validate_only: bool = False) -> None:
         """Grow topics to new totals. Keys are spread anew: a key's later records may go to another partition."""
         totals = check_mapping("totals", totals, check_text, check_integer, "from topic to number of partitions")
-        request = pb.CreatePartitionsRequest(
-            topics=[pb.NewPartitions(name=name, partitions=total) for name, total in totals.items()],
-            validate_only=validate_only,
+        wanted = [pb.NewPartitions(name=name, partitions=total) for name, total in totals.items()]
+        self._change(
+            "CreatePartitions",
+            [
+                pb.CreatePartitionsRequest(topics=portion, validate_only=validate_only)
+                for portion in portions(wanted, CHANGES_MAX)
+            ],
         )
-        self._change("CreatePartitions", request, lambda response: response.topics)
         self._cluster.forget(totals)
 
     def list_topics(self, include_internal: bool = False) -> list[str]:
@@ -409,8 +416,8 @@ class Admin:
 
     # ------------------------------------------------------------ calls
 
-    def _change(self, method: str, request: Any, results_of: Callable[[Any], Any]) -> list[Any]:
-        results = list(results_of(self._on_controller(method, request)))
+    def _change(self, method: str, requests: Iterable[Any]) -> list[Any]:
+        results = [result for request in requests for result in self._on_controller(method, request).topics]
         raise_failures([(result.name, result.error_code, result.error_message) for result in results])
         return results
 

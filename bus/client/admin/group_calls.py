@@ -8,18 +8,18 @@ by then, until the time is over. Safe to use from several threads.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.connections import NotConnected
+from bus.client.connection.portions import portions
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 
 # A broker takes so many, or more, of them in one request.
 GROUPS_MAX = 500
-PARTITIONS_MAX = 10_000
 MEMBERS_MAX = 1_000
 # The coordinator says so before it has done anything.
 _NOTHING_DONE = frozenset(
@@ -102,8 +102,10 @@ class GroupCalls:
                 if not self._cluster.may_retry(failure):
                     raise
                 error = failure
-        portions = [(address, ids) for address, all_ids in by_address.items() for ids in _portions(all_ids, call)]
-        for address, ids in portions:
+        asked = [
+            (address, ids) for address, all_ids in by_address.items() for ids in portions(all_ids, call.groups_max)
+        ]
+        for address, ids in asked:
             try:
                 response = self._cluster.call(
                     call.method, call.request_of(ids), address=address, deadline=call.deadline
@@ -137,7 +139,3 @@ class GroupCalls:
     def _forget(self, group_ids: Iterable[str]) -> None:
         for group_id in group_ids:
             self._addresses.pop(group_id, None)
-
-
-def _portions(group_ids: Sequence[str], call: _Call) -> Iterator[Sequence[str]]:
-    return (group_ids[start : start + call.groups_max] for start in range(0, len(group_ids), call.groups_max))

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError
 
 from bus.client.admin.failures import raise_failures
-from bus.client.admin.group_calls import GROUPS_MAX, MEMBERS_MAX, PARTITIONS_MAX, GroupAnswer, GroupCalls
+from bus.client.admin.group_calls import GROUPS_MAX, MEMBERS_MAX, GroupAnswer, GroupCalls
 from bus.client.connection.cluster import Cluster, error_of
-from bus.client.group.protocol import PROTOCOL_TYPE, commit_partitions, flat, topic_partitions
+from bus.client.connection.portions import ITEMS_MAX, portions
+from bus.client.group.protocol import PROTOCOL_TYPE, commit_partitions, commit_portions, flat, topic_partitions
 from bus.client.values import (
     BrokerInfo,
     CommittedOffset,
@@ -77,8 +78,8 @@ class GroupAdmin:
             return pb.OffsetFetchRequest(groups=groups)
 
         found: dict[str, dict[TopicPartition, CommittedOffset]] = {group_id: {} for group_id in group_ids}
-        for wanted in [None] if partitions is None else _portions(sorted(partitions), PARTITIONS_MAX):
-            groups_max = min(GROUPS_MAX, PARTITIONS_MAX // len(wanted)) if wanted else GROUPS_MAX
+        for wanted in [None] if partitions is None else portions(sorted(partitions)):
+            groups_max = min(GROUPS_MAX, ITEMS_MAX // len(wanted)) if wanted else GROUPS_MAX
             request = functools.partial(request_of, wanted)
             answers = self._calls.ask("OffsetFetch", found, request, _answers_of_groups, groups_max=groups_max)
             _raise_refusals(answers)
@@ -88,8 +89,8 @@ class GroupAdmin:
 
     def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """As a consumer that is no member, which the coordinator takes while the group is empty."""
-        for portion in _portions(sorted(offsets), PARTITIONS_MAX):
-            self._commit_portion(group_id, {partition: offsets[partition] for partition in portion})
+        for portion in commit_portions(offsets):
+            self._commit_portion(group_id, portion)
 
     def _commit_portion(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         request = pb.OffsetCommitRequest(
@@ -106,7 +107,7 @@ class GroupAdmin:
         _raise_partition_failures(answer.item)
 
     def delete_offsets(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
-        for portion in _portions(sorted(partitions), PARTITIONS_MAX):
+        for portion in portions(sorted(partitions)):
             request = pb.OffsetDeleteRequest(group_id=group_id, topics=topic_partitions(portion))
             answer = self._ask_one("OffsetDelete", group_id, request, is_repeatable=True)
             _raise_refusals({group_id: answer})
@@ -114,7 +115,7 @@ class GroupAdmin:
 
     def remove_members(self, group_id: str, members: Sequence[pb.LeavingMember]) -> None:
         failures: list[tuple[str, int, str]] = []
-        for portion in _portions(members, MEMBERS_MAX):
+        for portion in portions(members, MEMBERS_MAX):
             request = pb.LeaveGroupRequest(group_id=group_id, members=portion)
             answer = self._ask_one("LeaveGroup", group_id, request, is_repeatable=False)
             _raise_refusals({group_id: answer})
@@ -133,11 +134,6 @@ class GroupAdmin:
             is_repeatable=is_repeatable,
         )
         return answers[group_id]
-
-
-def _portions(items: Sequence[ItemT], count: int) -> Iterator[Sequence[ItemT]]:
-    """What a broker takes in one request; one empty portion of nothing."""
-    return (items[start : start + count] for start in range(0, len(items) or 1, count))
 
 
 def _answers_of_groups(response: Any) -> Iterator[GroupAnswer]:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from bus.client.admin.failures import raise_failures
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.list_offsets import leader_of
+from bus.client.connection.portions import portions
 from bus.client.values import DeletedRecords, MaintainedLog
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -89,7 +90,8 @@ class LogAdmin:
                 by_address.setdefault(self._leader(one, deadline), []).append(one)
             except BusError as error:
                 answers[one] = error
-        for address, partitions in by_address.items():
+        asked = [(address, portion) for address, some in by_address.items() for portion in portions(some)]
+        for address, partitions in asked:
             request = pb.DeleteRecordsRequest(
                 partitions=[
                     pb.DeleteRecordsPartition(topic=one.topic, partition=one.partition, offset=offsets[one])

@@ -20,6 +20,7 @@ import grpc
 
 from bus.client.connection.connections import SERVICE, Connection, Connections, NotConnected, closed_client
 from bus.client.connection.first_contact import is_broker_needed
+from bus.client.connection.portions import portions
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 
@@ -218,8 +219,7 @@ class Cluster:
     ) -> dict[str, TopicInfo]:
         """Ask a broker for these topics. Raises the error of the first one that has one; the others are cached."""
         wanted = list(names)
-        request = pb.MetadataRequest(topics=wanted, allow_auto_topic_creation=may_create)
-        response = self.call("Metadata", request, deadline=deadline)
+        response = self._ask_metadata(wanted, deadline=deadline, may_create=may_create)
         failure: BusError | None = None
         found: dict[str, TopicInfo] = {}
         with self._lock:
@@ -239,10 +239,19 @@ class Cluster:
 
     def describe(self, names: Iterable[str] = (), *, deadline: float | None = None, may_create: bool = False) -> Any:
         """The broker's whole `MetadataResponse`, unfiltered; no names: all topics."""
-        request = pb.MetadataRequest(topics=list(names), allow_auto_topic_creation=may_create)
-        response = self.call("Metadata", request, deadline=deadline)
+        response = self._ask_metadata(names, deadline=deadline, may_create=may_create)
         with self._lock:
             self._take_brokers(response)
+        return response
+
+    def _ask_metadata(self, names: Iterable[str], *, deadline: float | None, may_create: bool) -> Any:
+        """One response; with names for several requests, the last one with the topics of all."""
+        topics: list[Any] = []
+        for portion in portions(names):
+            request = pb.MetadataRequest(topics=portion, allow_auto_topic_creation=may_create)
+            response = self.call("Metadata", request, deadline=deadline)
+            response.topics.MergeFrom(topics)
+            topics = response.topics
         return response
 
     def _take_brokers(self, response: Any) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bus.client.connection.cluster import Cluster, error_of
+from bus.client.connection.portions import portions
 from bus.client.values import ListedOffset
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -74,7 +75,8 @@ def _ask_leaders(
             error = BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
         else:
             by_address.setdefault(address, []).append(partition)
-    for address, partitions in by_address.items():
+    asked = [(address, portion) for address, partitions in by_address.items() for portion in portions(partitions)]
+    for address, partitions in asked:
         request = pb.ListOffsetsRequest(partitions=[_question(p, missing[p]) for p in partitions])
         try:
             response = cluster.call("ListOffsets", request, address=address, deadline=deadline)

@@ -18,6 +18,7 @@ from typing import Any
 
 from bus.client.config.parsing import ConsumerConfig
 from bus.client.connection.cluster import Cluster, error_of
+from bus.client.connection.portions import ITEMS_MAX
 from bus.client.connection.request_stream import RequestStream
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.metrics import ConsumerMetrics
@@ -145,10 +146,11 @@ class Fetcher:
                 on_end=self._on_end,
             )
             connection = self._connections[address] = _Connection(stream)
-        # Each partition comes first in its turn: an answer that is full leaves out the last ones.
-        self._turn += 1
+        # Each partition comes first in its turn: an answer that is full leaves out the last ones. Those that a request
+        # has no room for come first in the next one.
+        self._turn += 1 if len(partitions) <= ITEMS_MAX else ITEMS_MAX
         first = self._turn % len(partitions)
-        partitions = partitions[first:] + partitions[:first]
+        partitions = (partitions[first:] + partitions[:first])[:ITEMS_MAX]
         connection.asked = {partition.partition: partition.fetch_offset for partition in partitions}
         connection.correlation_id += 1
         connection.asked_at = now

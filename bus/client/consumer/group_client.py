@@ -16,6 +16,7 @@ from typing import Any
 from bus.client.assignors import assignors_of
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.connection.cluster import Cluster, error_of
+from bus.client.connection.portions import portions
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.consumer.metrics import ConsumerMetrics
 from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
@@ -436,13 +437,13 @@ class GroupClient:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed, None where nothing is. Raises `BusError`."""
         wanted = list(dict.fromkeys(partitions))
-        group = pb.OffsetFetchGroup(group_id=self.group_id, topics=topic_partitions(wanted))
-        answer = self._ask_group(pb.OffsetFetchRequest(groups=[group]), deadline) if wanted else None
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
-        for offset in answer.offsets if answer is not None else ():
-            partition = TopicPartition(offset.topic, offset.partition)
-            if offset.offset >= 0 and partition in found:
-                found[partition] = OffsetAndMetadata(offset.offset, offset.metadata, offset.leader_epoch)
+        for portion in portions(wanted) if wanted else ():
+            group = pb.OffsetFetchGroup(group_id=self.group_id, topics=topic_partitions(portion))
+            for offset in self._ask_group(pb.OffsetFetchRequest(groups=[group]), deadline).offsets:
+                partition = TopicPartition(offset.topic, offset.partition)
+                if offset.offset >= 0 and partition in found:
+                    found[partition] = OffsetAndMetadata(offset.offset, offset.metadata, offset.leader_epoch)
         return found
 
     def _ask_group(self, request: pb.OffsetFetchRequest, deadline: float) -> Any:

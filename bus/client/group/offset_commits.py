@@ -12,13 +12,14 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.connection.cluster import error_of
 from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.group.membership import Generation
-from bus.client.group.protocol import commit_partitions
+from bus.client.group.protocol import commit_partitions, commit_portions
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -75,7 +76,7 @@ class OffsetCommits:
         self._backoff_s = backoff_s
         self._on_latency = on_latency
         self._waiting: deque[Commit] = deque()
-        self._sent: tuple[GroupRequest, Generation, list[Commit], float] | None = None
+        self._sent: _Sent | None = None
         self._retry_at = -math.inf
         self._failures = 0
         self._done: deque[Commit] = deque()
@@ -103,7 +104,7 @@ class OffsetCommits:
 
     def abandon(self, error: BusError) -> None:
         """Nothing more is sent; what waits or is under way has `error` for its outcome."""
-        left = [*(self._sent[2] if self._sent is not None else ()), *self._waiting]
+        left = [*(self._sent.commits if self._sent is not None else ()), *self._waiting]
         self._sent = None
         self._waiting.clear()
         for commit in left:
@@ -142,10 +143,9 @@ class OffsetCommits:
     def advance(self, now: float) -> None:
         """Give up what is late, send what may be sent."""
         if self._sent is not None:
-            if now >= self._sent[3]:
-                request, *_ = self._sent
+            if now >= self._sent.deadline:
                 error = BusError(ErrorCode.REQUEST_TIMED_OUT, "the offset commit was not answered in time")
-                self.on_answer(request, error, now)
+                self.on_answer(self._sent.request, error, now)
             return
         for commit in [commit for commit in self._waiting if now >= commit.deadline]:
             self._waiting.remove(commit)
@@ -156,7 +156,7 @@ class OffsetCommits:
     def next_event(self, now: float) -> float:
         """When `advance` may have more to do without any answer."""
         if self._sent is not None:
-            return self._sent[3]
+            return self._sent.deadline
         if not self._waiting:
             return math.inf
         finding = self._coordinator.next_event() if self._coordinator.address is None else now
@@ -176,21 +176,33 @@ class OffsetCommits:
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         while self._waiting:
             commit = self._waiting.popleft()
-            refusal = self._refusal(commit)
+            refusal = self._refusal(commit.offsets)
             if refusal is not None:
                 self._settle(commit, refusal)
             else:
                 commits.append(commit)
                 offsets.update(commit.offsets)
         if commits:
-            message = _request(stamp, offsets)
-            request = GroupRequest("OffsetCommit", message, self._coordinator.address, self._config.request_timeout_ms)
-            generation = Generation(stamp.generation, stamp.member_id)
-            self._sent = request, generation, commits, now + self._config.request_timeout_ms / 1000
-            self._send(request)
+            self._send_portions(self._coordinator.address, stamp, commits, deque(commit_portions(offsets)), {}, now)
 
-    def _refusal(self, commit: Commit) -> BusError | None:
-        for partition in commit.offsets:
+    def _send_portions(
+        self,
+        address: str | None,
+        stamp: GroupMetadata,
+        commits: list[Commit],
+        left: deque[Offsets],
+        errors: Mapping[TopicPartition, BusError],
+        now: float,
+    ) -> None:
+        """The first of `left`; the next one follows its answer."""
+        offsets = left.popleft()
+        request = GroupRequest("OffsetCommit", _request(stamp, offsets), address, self._config.request_timeout_ms)
+        deadline = now + self._config.request_timeout_ms / 1000
+        self._sent = _Sent(request, stamp, offsets, commits, left, errors, deadline)
+        self._send(request)
+
+    def _refusal(self, offsets: Offsets) -> BusError | None:
+        for partition in offsets:
             if not self._member.may_commit(partition):
                 return BusError(
                     ErrorCode.ILLEGAL_GENERATION,
@@ -200,11 +212,17 @@ class OffsetCommits:
 
     def on_answer(self, request: GroupRequest, answer: Any, now: float) -> None:
         """The response, or a `BusError`, to a request that this machine sent."""
-        if self._sent is None or request is not self._sent[0]:
+        if self._sent is None or request is not self._sent.request:
             return
-        _, generation, commits, _ = self._sent
-        self._sent = None
-        errors = _errors_in(answer, commits)
+        sent, self._sent = self._sent, None
+        errors = {**sent.errors, **_errors_in(answer, sent.offsets)}
+        if sent.left:
+            error = answer if isinstance(answer, BusError) else self._refusal(sent.left[0])
+            if error is None:
+                self._send_portions(request.address, sent.stamp, sent.commits, sent.left, errors, now)
+                return
+            errors.update(dict.fromkeys((partition for portion in sent.left for partition in portion), error))
+        generation, commits = Generation(sent.stamp.generation, sent.stamp.member_id), sent.commits
         for error in {error.code: error for error in errors.values()}.values():
             if error.code in LOST_COORDINATOR:
                 self._coordinator.mark_unknown(request.address, error, now)
@@ -233,6 +251,20 @@ class OffsetCommits:
         self._done.append(commit)
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """What is under way: `offsets` of `commits` in `request`, `left` for the requests after it, and `errors` of the
+    partitions in those before it."""
+
+    request: GroupRequest
+    stamp: GroupMetadata
+    offsets: Offsets
+    commits: list[Commit]
+    left: deque[Offsets]
+    errors: Mapping[TopicPartition, BusError]
+    deadline: float
+
+
 def _request(stamp: GroupMetadata, offsets: Offsets) -> pb.OffsetCommitRequest:
     return pb.OffsetCommitRequest(
         group_id=stamp.group_id,
@@ -243,9 +275,8 @@ def _request(stamp: GroupMetadata, offsets: Offsets) -> pb.OffsetCommitRequest:
     )
 
 
-def _errors_in(answer: Any, commits: list[Commit]) -> dict[TopicPartition, BusError]:
+def _errors_in(answer: Any, asked: Offsets) -> dict[TopicPartition, BusError]:
     """Of the partitions that were not committed. What the answer does not name was not."""
-    asked = {partition for commit in commits for partition in commit.offsets}
     if isinstance(answer, BusError):
         return dict.fromkeys(asked, answer)
     missing = BusError(ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator's answer does not name every partition")

@@ -5,17 +5,20 @@ Bytes come from other members, perhaps of another version: what cannot be read i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from google.protobuf.message import DecodeError
 
 from bus.client.assignors import MemberSubscription
+from bus.client.connection.portions import portions
 from bus.client.values import OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
+# A text committed with an offset counts as another item for each so many characters.
+_METADATA_LENGTH = 100
 
 
 def encode_subscription(
@@ -74,6 +77,14 @@ def topic_partitions(partitions: Iterable[TopicPartition]) -> list[pb.TopicParti
 
 def flat(topics: Iterable[pb.TopicPartitions]) -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition(topic.topic, number) for topic in topics for number in topic.partitions)
+
+
+def commit_portions(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+) -> Iterator[dict[TopicPartition, OffsetAndMetadata]]:
+    """As many as one request takes, metadata included; one empty portion of nothing."""
+    for portion in portions(offsets.items(), count_of=lambda item: 1 + len(item[1].metadata) // _METADATA_LENGTH):
+        yield dict(portion)
 
 
 def commit_partitions(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[pb.OffsetCommitPartition]:

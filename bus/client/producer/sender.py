@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.cluster import TopicInfo, error_of
+from bus.client.connection.portions import ITEMS_MAX
 from bus.client.producer.accumulator import RecordAccumulator
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, Headers, RecordBatchBuilder, RecordFuture
 from bus.client.producer.buffer_pool import BufferPool
@@ -439,7 +440,8 @@ class Sender:
         parts: list[Part] = []
         for queue in queues:
             # Many small parts cost the broker a commit each; a request that is worth one takes no more of them.
-            if parts and (queue.next_bytes > room or self._config.max_request_size - room >= FULL_BYTES):
+            is_full = len(parts) >= ITEMS_MAX or self._config.max_request_size - room >= FULL_BYTES
+            if parts and (queue.next_bytes > room or is_full):
                 continue
             if not queue.in_flight:
                 queue.answered_at = now

@@ -207,3 +207,75 @@ def test_automatic_commit_is_due_once_an_interval() -> None:
     assert not world.commits.take_auto_due(world.now + 9.9)
     world.commits.hurry_auto(world.now + 5.0)
     assert world.commits.take_auto_due(world.now + 5.0 + BACKOFF_S)
+
+
+MANY = {TopicPartition("t", number): number for number in range(12_000)}
+
+
+def many_world() -> World:
+    world = World()
+    world.owned = set(MANY)
+    return world
+
+
+def test_commit_of_many_partitions_is_one_outcome_of_several_requests() -> None:
+    world = many_world()
+    commit = world.ask(MANY)
+    later = world.ask({P0: 77})
+    found: dict[TopicPartition, int] = {}
+    for _ in range(3):
+        assert not commit.is_done
+        request, offsets = world.take()
+        assert 0 < len(offsets) <= 5_000
+        assert not found.keys() & offsets.keys()
+        found |= offsets
+        world.answer(request)
+    assert found == MANY
+    assert (commit.is_done, commit.error, world.commits.committed) == (True, None, MANY)
+    world.answer(world.take()[0])  # what was asked for meanwhile comes after it
+    assert later.is_done
+    assert world.commits.committed[P0] == 77
+
+
+def test_offsets_with_long_metadata_fit_requests_of_a_few_megabytes() -> None:
+    world = many_world()
+    offsets = {partition: OffsetAndMetadata(1, "x" * 4_096) for partition in MANY}
+    commit = Commit(offsets, asked_at=0, deadline=1e9, is_repeated=False, callback=None)
+    world.commits.add(commit, world.now)
+    while not commit.is_done:
+        request, _ = world.take()
+        assert request.message.ByteSize() < 3 * 1024 * 1024
+        world.answer(request)
+    assert commit.error is None
+
+
+def test_error_of_one_of_several_requests_is_the_outcome_and_the_others_are_committed() -> None:
+    world = many_world()
+    commit = world.ask(MANY)
+    first, refused = world.take()
+    world.answer(first, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    for _ in range(2):
+        world.answer(world.take()[0])
+    assert commit.error is not None
+    assert commit.error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert world.commits.committed == {one: offset for one, offset in MANY.items() if one not in refused}
+
+
+def test_partitions_that_are_lost_between_two_requests_are_not_committed() -> None:
+    world = many_world()
+    commit = world.ask(MANY)
+    first, offsets = world.take()
+    world.owned = set(offsets)
+    world.answer(first)
+    assert (world.sent, commit.is_done) == ([], True)
+    assert commit.error is not None
+    assert commit.error.code is ErrorCode.ILLEGAL_GENERATION
+    assert world.commits.committed == offsets
+
+
+def test_requests_behind_one_that_was_not_answered_are_not_sent() -> None:
+    world = many_world()
+    commit = world.ask(MANY)
+    first, _ = world.take()
+    world.commits.on_answer(first, BusError(ErrorCode.NETWORK_EXCEPTION, "gone"), world.now)
+    assert (world.sent, commit.is_done, world.commits.committed) == ([], True, {})

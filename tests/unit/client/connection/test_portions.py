@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from bus.client.admin.group_calls import GROUPS_MAX, MEMBERS_MAX
+from bus.client.connection.portions import CHANGES_MAX, ITEMS_MAX, portions
+from bus.consumer_groups import request_bounds
+from bus.grpc_api.server import request_limits
+
+
+def test_portions_keep_the_order_and_count_what_items_count() -> None:
+    assert list(portions("abcde", 2)) == [["a", "b"], ["c", "d"], ["e"]]
+    assert list(portions([1, 2, 9, 1, 1], 3, lambda item: item)) == [[1, 2], [9], [1, 1]]
+    assert list(portions([])) == [[]]
+
+
+def test_bounds_of_clients_are_below_those_of_brokers() -> None:
+    assert ITEMS_MAX <= request_bounds.PARTITIONS_MAX
+    assert 1 + 2 * ITEMS_MAX <= request_limits.ITEMS_MAX  # each partition may have a topic of its own
+    assert ITEMS_MAX * 400 < request_limits.CONTROL_BYTES_MAX  # a topic of 249 bytes, its id, and a few numbers
+    changes = ("CreateTopicsRequest", "DeleteTopicsRequest", "CreatePartitionsRequest")
+    assert all(request_limits._ITEMS_MAX_OF[name] >= CHANGES_MAX for name in changes)
+    assert min(request_bounds.GROUPS_MAX, request_limits._ITEMS_MAX_OF["DeleteGroupsRequest"]) >= GROUPS_MAX
+    assert request_bounds.LEAVING_MEMBERS_MAX >= MEMBERS_MAX
