@@ -12,7 +12,6 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bus.errors import count_of
 from bus.grpc_api.server.requests import TakesLong
 from bus.records.arrow_batches import MalformedRecords
 
@@ -84,8 +83,7 @@ class Allowance:
             raise PayloadTooLarge(
                 f"expected records that take at most {self._bytes_max} bytes beside their own, "
                 f"{_RECORD_BYTES} each and {_ENTRY_BYTES} for each entry of a column; "
-                f"{self._row_bytes_left} are left in this request, found {count_of(records, 'record')} "
-                f"with {count_of(entries, 'entry', 'entries')}"
+                f"{self._row_bytes_left} are left in this request, found {records} records with {entries} entries"
             )
         self._row_bytes_left -= size
 
