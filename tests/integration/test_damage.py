@@ -99,7 +99,7 @@ def test_a_file_that_rots_while_the_broker_runs_is_told_to_consumers_and_the_res
             admin.create_topics([NewTopic("t", partitions=1)])
         with Producer(address) as producer:
             for offset in range(4):
-                producer.send("t", b"record %d" % offset, partition=0).result(10)
+                producer.send("t", b"record %d" % offset, partition=0, timestamp_ms=1_000 + offset).result(10)
         name = rot(root, 2)
         with Consumer(address, auto_offset_reset="earliest") as consumer:
             place = TopicPartition("t", 0)
@@ -116,6 +116,11 @@ def test_a_file_that_rots_while_the_broker_runs_is_told_to_consumers_and_the_res
                 assert "`bus log verify t/0`" in caught.value.message
                 assert "record at offset 2 cannot be read; seek past it" in caught.value.message
             assert consumer.position(place) == 2
+            with pytest.raises(BusError, match="offsets 2 to 2") as caught:
+                consumer.offsets_for_times({place: 1_002})
+            assert caught.value.name == "CORRUPT_MESSAGE"
+            assert name in caught.value.message
+            assert "`bus log verify t/0`" in caught.value.message
             consumer.seek(place, 3)
             assert [record.value for record in consumer.poll(timeout_ms=5_000)] == [b"record 3"]
             with Producer(address) as producer:

@@ -83,6 +83,7 @@ class FakeTable:
         self.gate = threading.Event()
         self.gate.set()
         self.reload_fault: Exception | None = None
+        self.read_fault: Exception | None = None
         self.ask_fault: Exception | None = None
         self.asked: list[str] = []
         self.is_checkpoint_due = False
@@ -223,10 +224,12 @@ class FakeTable:
         return [batch for batch in batches if batch.next_offset <= end_offset][:1]
 
     def find_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
+        if self.read_fault is not None:
+            raise self.read_fault
         return None
 
     def find_max_timestamp(self) -> FoundOffset | None:
-        return None
+        return self.find_timestamp(0)
 
     def write_checkpoint(self) -> None:
         self.is_checkpoint_due = self.is_checkpoint_needed = False

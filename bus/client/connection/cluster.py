@@ -117,8 +117,9 @@ class Cluster:
     # ------------------------------------------------------------ trying again
 
     def may_retry(self, error: BusError) -> bool:
-        """Whether the same may succeed later. A broker's word that a topic does not exist is final here."""
-        is_final = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        """Whether the same may succeed later. A broker's word that a topic does not exist is final here, and so is that
+        it cannot read its records."""
+        is_final = error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.CORRUPT_MESSAGE)
         is_lost = not self.was_reached and not self.is_patient
         return error.retriable and not is_final and not is_lost and not self._closed.is_set()
 

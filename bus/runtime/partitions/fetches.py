@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault, show_way_out
+from bus.errors import Refused, StorageFault
 from bus.model import LogBatch, TopicPartition
 from bus.partition_log.reads import Readable
 from bus.runtime.loop_shares import LoopShare, LoopShares
-from bus.runtime.partitions.partition import Partition, ReadResult
-
-_log = logging.getLogger(__name__)
+from bus.runtime.partitions.partition import Partition, ReadResult, refuse_read
 
 DEFAULT_PARTITION_BYTES_MAX = 1024 * 1024
 
@@ -156,20 +153,7 @@ async def _read(
                     result = replace(result, batches=batches)
                 bytes_left -= size
                 is_first = is_first and not batches
-        except RecordsDamaged as damage:
-            # Kafka's word for it: a consumer does not wait for these records to come back, but tells its user.
-            _log.error("records cannot be read: %s", damage, extra=_fields(position.partition))
-            way_out = show_way_out(position.partition.topic, position.partition.partition)
-            result = Refused(ErrorCode.CORRUPT_MESSAGE, f"{position.partition}: {damage}; {way_out}")
-        except StorageDamaged as damage:
-            partition.stop(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
-            result = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{position.partition}: {damage}")
         except StorageFault as fault:
-            _log.error("read failed: %s", fault, extra=_fields(position.partition))
-            result = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{position.partition}: {fault}")
+            result = refuse_read(position.partition, fault, partition.stop)
         results.append((position.partition, result))
     return results
-
-
-def _fields(partition: TopicPartition) -> dict[str, object]:
-    return {"topic": partition.topic, "partition": partition.partition}

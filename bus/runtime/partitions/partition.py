@@ -25,7 +25,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, VersionReplaced, count_of, show_way_out
+from bus.errors import (
+    ErrorCode,
+    RecordsDamaged,
+    Refused,
+    StorageDamaged,
+    StorageFault,
+    VersionReplaced,
+    count_of,
+    show_way_out,
+)
 from bus.model import LATEST_TIMESTAMP, LogBatch, RecordBatch, TopicPartition
 from bus.partition_log.appends import ACKS_LEADER, ACKS_NONE
 from bus.partition_log.pacing import Pacing, decide_delay_ms, refill, spend, start_pacing
@@ -572,7 +581,7 @@ class Partition:
         try:
             found = await self._calls.read(search)
         except StorageFault as fault:
-            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {fault}")
+            return refuse_read(self.name, fault, self.stop)
         if found is None:
             return ListedOffset(-1, -1, self._state.leader_epoch)
         return ListedOffset(found.offset, found.timestamp_ms, found.leader_epoch)
@@ -582,7 +591,10 @@ class Partition:
         bound = await self.list_offset(LATEST_TIMESTAMP, current_leader_epoch)
         if isinstance(bound, Refused):
             return bound
-        found = await self._calls.read(functools.partial(self._table.high_watermark_at, version))
+        try:
+            found = await self._calls.read(functools.partial(self._table.high_watermark_at, version))
+        except RecordsDamaged as damage:
+            return refuse_read(self.name, damage, self.stop)
         return ListedOffset(-1 if found is None else found, -1, bound.leader_epoch)
 
     def add_reader(self, event: asyncio.Event) -> None:
@@ -610,6 +622,19 @@ class Partition:
 
     def _fields(self, **more: object) -> dict[str, object]:
         return {"topic": self.name.topic, "partition": self.name.partition, "version": self._state.version, **more}
+
+
+def refuse_read(name: TopicPartition, fault: StorageFault, stop: Callable[[ErrorCode, str], None]) -> Refused:
+    """The answer to a read that failed. Damaged records are CORRUPT_MESSAGE, as in Kafka: a client does not wait for
+    them to come back, but tells its user. A damaged log stops the partition; any other fault may pass."""
+    if isinstance(fault, RecordsDamaged):
+        _log.error("records cannot be read: %s", fault, extra={"topic": name.topic, "partition": name.partition})
+        return Refused(ErrorCode.CORRUPT_MESSAGE, f"{name}: {fault}; {show_way_out(name.topic, name.partition)}")
+    if isinstance(fault, StorageDamaged):
+        stop(ErrorCode.KAFKA_STORAGE_ERROR, str(fault))
+    else:
+        _log.error("read failed: %s", fault, extra={"topic": name.topic, "partition": name.partition})
+    return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}: {fault}")
 
 
 def _new_future() -> asyncio.Future[T]:

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, StorageFull
+from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault, StorageFull, show_way_out
+from bus.model import MAX_TIMESTAMP
 from bus.partition_log.reads import Readable
 from bus.ports import Conflicted, Unknown
 from bus.runtime.partitions.fetches import FetchPosition, FetchWish, fetch
@@ -254,5 +255,30 @@ def test_offset_at_a_version_is_the_high_watermark_that_it_left() -> None:
         assert [one.offset for one in listed if not isinstance(one, Refused)] == [0, 2, 5, -1, -1]
         fenced = await bench.partition.list_offset_at(1, bench.partition.state.leader_epoch + 1)
         assert isinstance(fenced, Refused)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("timestamp_ms", [1_000, MAX_TIMESTAMP])
+@pytest.mark.parametrize(
+    ("fault", "answer", "is_stopped"),
+    [
+        (
+            RecordsDamaged("file x, offsets 0 to 2"),
+            Refused(ErrorCode.CORRUPT_MESSAGE, f"{NAME}: file x, offsets 0 to 2; {show_way_out(NAME.topic, 0)}"),
+            False,
+        ),
+        (StorageDamaged("version x"), Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{NAME}: version x"), True),
+        (StorageFault("disk x"), Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{NAME}: disk x"), False),
+    ],
+)
+def test_a_time_is_looked_up_in_damaged_records_with_the_answer_of_a_fetch(
+    fault: StorageFault, answer: Refused, is_stopped: bool, timestamp_ms: int
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.append(3)
+        bench.table.read_fault = fault
+        assert await bench.partition.list_offset(timestamp_ms, None) == answer
+        assert (bench.partition.stopped is not None) is is_stopped
 
     run(scenario)
