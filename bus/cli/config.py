@@ -8,9 +8,9 @@ import click
 
 from bus.cli.failures import Failure
 from bus.cli.groups import BusCommand
-from bus.cli.options import address_option, complete_topics, listing_format_option
+from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
 from bus.cli.output import Column, resolve_form, write_listing
-from bus.cli.topics import open_admin, write_config
+from bus.cli.topics import write_config
 
 if TYPE_CHECKING:
     from bus.client.values import ConfigDescription

@@ -19,7 +19,7 @@ from bus.cli.failures import Failure
 from bus.cli.group_scopes import partitions_in
 from bus.cli.groups import BusCommand
 from bus.cli.log_targets import Target
-from bus.cli.options import address_option, complete_topics, listing_format_option
+from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
 from bus.cli.output import Column, resolve_form, write_listing
 from bus.cli.positions import TimestampType
 from bus.errors import BusError, ErrorCode, count_of
@@ -115,8 +115,6 @@ def delete_records(
     No reader of the bus sees them from then on; their files go when no Delta version that is kept needs them. Refused
     for a topic whose cleanup.policy is compact alone.
     """
-    from bus.cli.topics import open_admin
-
     if (offset is not None) + is_all + (before is not None) + (file is not None) != 1:
         raise click.UsageError("expected one of --offset, --all, --before and --offset-json-file")
     if (target is None) != (file is not None):

@@ -15,9 +15,8 @@ from bus.cli.failures import Failure
 from bus.cli.group_scopes import Scope, existing, parse_scope, partitions_in, scope_of
 from bus.cli.group_targets import all_targets, target_of
 from bus.cli.groups import BusCommand
-from bus.cli.options import address_option, complete_groups, listing_format_option
+from bus.cli.options import address_option, complete_groups, listing_format_option, open_admin
 from bus.cli.output import Column, write_listing
-from bus.cli.topics import open_admin
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 

@@ -13,9 +13,8 @@ import click
 from bus.cli.group_scopes import partitions_in
 from bus.cli.groups import BusCommand
 from bus.cli.log_targets import Target
-from bus.cli.options import address_option, complete_topics, listing_format_option
+from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
 from bus.cli.output import Column, human_bytes, write_listing
-from bus.cli.topics import open_admin
 from bus.errors import count_of
 
 if TYPE_CHECKING:

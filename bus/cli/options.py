@@ -22,6 +22,13 @@ _Decorator = Callable[[CommandT], CommandT]
 _COMPLETION_TIMEOUT_MS = 500
 
 
+def open_admin(address: str) -> Admin:
+    """The client library is loaded when a command needs it: `bus --help` answers without."""
+    from bus.client.admin.admin import Admin
+
+    return Admin(address)
+
+
 def address_option() -> _Decorator[Any]:
     return click.option(
         "--address",

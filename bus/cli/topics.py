@@ -15,7 +15,7 @@ from bus.cli.colors import styled
 from bus.cli.delete_records import delete_records
 from bus.cli.failures import Failure
 from bus.cli.groups import BusGroup
-from bus.cli.options import address_option, listing_format_option, parse_pairs, topic_argument
+from bus.cli.options import address_option, listing_format_option, open_admin, parse_pairs, topic_argument
 from bus.cli.output import Column, resolve_form, write_heading, write_json, write_listing
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
@@ -53,12 +53,6 @@ def topics() -> None:
 
 
 topics.add_command(delete_records)
-
-
-def open_admin(address: str) -> Admin:
-    from bus.client.admin.admin import Admin
-
-    return Admin(address)
 
 
 @topics.command(

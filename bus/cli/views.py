@@ -10,7 +10,7 @@ import click
 
 from bus.cli.failures import Failure
 from bus.cli.groups import BusGroup
-from bus.cli.options import address_option, complete_topics, listing_format_option
+from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
 from bus.cli.output import Column, resolve_form, write_json, write_listing
 from bus.json_views import ENVELOPE_COLUMNS, JsonView, SchemaError, format_ddl, format_type, infer_fields
 from bus.model import TopicPartition
@@ -72,7 +72,7 @@ def create(
     Without --schema the columns are those that the sample has: what is not of one type everywhere is text. A value that
     is no JSON object has nulls in them, and is in the column _corrupt.
     """
-    with _open_admin(address) as admin:
+    with open_admin(address) as admin:
         ddl = schema if schema is not None else _infer(admin, address, topic, sample)
         chosen = None if columns is None else [column.strip() for column in columns.split(",") if column.strip()]
         view = admin.create_view(name, topic, ddl, chosen, replace=replace, validate_only=validate_only)
@@ -84,7 +84,7 @@ def create(
 @address_option()
 def list_views(form: str | None, address: str) -> None:
     """List the views."""
-    with _open_admin(address) as admin:
+    with open_admin(address) as admin:
         found = admin.list_views()
     write_listing(_VIEW_COLUMNS, [(one.name, one.topic, ",".join(one.columns), one.schema) for one in found], form)
 
@@ -100,7 +100,7 @@ def list_views(form: str | None, address: str) -> None:
 @address_option()
 def describe(names: tuple[str, ...], form: str | None, address: str) -> None:
     """The columns of views, or of all of them, in their order."""
-    with _open_admin(address) as admin:
+    with open_admin(address) as admin:
         found = {view.name.casefold(): view for view in admin.list_views()}
     for name in names:
         if name.casefold() not in found:
@@ -118,7 +118,7 @@ def describe(names: tuple[str, ...], form: str | None, address: str) -> None:
 @address_option()
 def delete(names: tuple[str, ...], address: str) -> None:
     """Delete views; their topics stay as they are."""
-    with _open_admin(address) as admin:
+    with open_admin(address) as admin:
         for name in names:
             admin.delete_view(name)
             click.echo(f"deleted view {name}")
@@ -158,9 +158,3 @@ def _last_values(address: str, partitions: list[TopicPartition], count: int) -> 
                     yield record.value
             waiting = [one for one in waiting if consumer.position(one) < ends[one]]
             consumer.pause([one for one in consumer.assignment() if one not in waiting])
-
-
-def _open_admin(address: str) -> Admin:
-    from bus.client.admin.admin import Admin
-
-    return Admin(address)
