@@ -18,6 +18,7 @@ from tests.support.broker_thread import running_broker
 from tests.support.loop_watch import LoopWatch, watched_loops
 
 HELD_S_MAX = 0.05
+ATTEMPTS = 3  # code that holds the loop does so each time; what a busy machine adds to its time comes and goes
 PARTITIONS = 20
 COMMITS = 400  # of one record, in each partition
 
@@ -189,9 +190,12 @@ REQUESTS: dict[str, tuple[str, Callable[[], object]]] = {
 def test_no_request_holds_the_loop(stub: bus_pb2_grpc.BusStub, watch: LoopWatch, kind: str) -> None:
     method, make = REQUESTS[kind]
     request = make()
-    watch.clear()
-    call = getattr(stub, method).future(request, timeout=50)
     refused = (None, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
-    assert call.exception() is None or call.code() in refused, call.exception()
-    stub.ListViews(pb.ListViewsRequest(), timeout=50)
-    assert not watch.holds, "\n".join(map(str, watch.holds))
+    for _ in range(ATTEMPTS):
+        watch.clear()
+        call = getattr(stub, method).future(request, timeout=50)
+        assert call.exception() is None or call.code() in refused, call.exception()
+        stub.ListViews(pb.ListViewsRequest(), timeout=50)
+        if not watch.holds:
+            return
+    pytest.fail("\n".join(map(str, watch.holds)))
