@@ -68,12 +68,13 @@ class Broker:
             self.cluster = cluster = Cluster(
                 self._storage,
                 self._config,
+                BrokerEndpoint(self._config.broker_id, address.host, address.port),
                 clock=self._clock,
                 new_topic_id=lambda: str(uuid.uuid4()),
                 calls=self._calls,
                 tasks=self._tasks,
             )
-            await self.cluster.start(BrokerEndpoint(self._config.broker_id, address.host, address.port))
+            await self.cluster.start()
             self._coordinator = GroupCoordinator(
                 self.cluster,
                 self._config,

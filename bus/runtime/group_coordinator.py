@@ -102,7 +102,7 @@ class GroupCoordinator:
         topic = self._cluster.state.topics.get(CONSUMER_OFFSETS_TOPIC)
         if topic is not None:
             self._open_shards(len(topic.partitions))
-        self._cluster.on_topic_deleted(self._on_topic_deleted)
+        self._cluster.controller.on_topic_deleted(self._on_topic_deleted)
         self._upkeep = self._tasks.start(self._keep_up(), "groups/upkeep")
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class GroupCoordinator:
 
     async def _create(self) -> Refused | None:
         try:
-            created = await self._cluster.create_internal_topic(
+            created = await self._cluster.controller.create_internal_topic(
                 CONSUMER_OFFSETS_TOPIC,
                 partitions=self._config.offsets_topic_num_partitions,
                 configs=OFFSETS_TOPIC_CONFIGS,
@@ -217,7 +217,7 @@ class GroupCoordinator:
             return
         self._placement = placement
         for number in range(count):
-            partition = self._cluster.find_partition(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
+            partition = self._cluster.host.find(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
             if isinstance(partition, Refused):
                 self._shards.append(Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, partition.message))
                 continue

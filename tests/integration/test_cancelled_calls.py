@@ -17,6 +17,7 @@ import pytest
 
 from bus.cluster_metadata.cluster import ClusterState, replay_cluster
 from bus.cluster_metadata.cluster_decisions import CreatePartitions, CreateTopic, DeleteTopic
+from bus.cluster_metadata.names import is_internal_topic
 from bus.errors import Refused, StorageFault
 from bus.grpc_api.server.produce_wire import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -58,7 +59,7 @@ def call(*methods: str) -> Callable[[Call], Call]:
 
 
 async def make_topic(broker: QuietBroker, name: str, partitions: int = 2) -> None:
-    await broker.cluster.create_topics([CreateTopic(name, partitions)])
+    await broker.cluster.controller.create_topics([CreateTopic(name, partitions)])
 
 
 async def produce(broker: QuietBroker, topic: str, who: tuple[int, int] | None = None) -> pb.PartitionProduceResponse:
@@ -226,7 +227,7 @@ async def swap_files(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, name.topic, 1)
     for _ in range(2):
         await produce(broker, name.topic)
-    partition = broker.cluster.find_partition(name)
+    partition = broker.cluster.host.find(name)
     assert not isinstance(partition, Refused)
     folder, files = f"topics/{name.topic}/0", partition._table.files  # type: ignore[attr-defined]
     rows = pa.concat_tables([pq.read_table(pa.BufferReader(broker.store.get(f"{folder}/{f.path}"))) for f in files])
@@ -300,7 +301,7 @@ def groups_of(broker: QuietBroker) -> dict[str, Any]:
 
 def partitions_of(broker: QuietBroker) -> dict[TopicPartition, Partition]:
     names = broker.cluster.state.partitions_led_by(0)
-    found = {name: broker.cluster.find_partition(name) for name in names if not broker.cluster.is_internal(name.topic)}
+    found = {name: broker.cluster.host.find(name) for name in names if not is_internal_topic(name.topic)}
     return {name: partition for name, partition in found.items() if not isinstance(partition, Refused)}
 
 
@@ -313,7 +314,7 @@ async def check(broker: QuietBroker) -> None:
     await broker.cluster.end_changes()
     assert told_by_the_log(broker.storage) == broker.cluster.state
     for name in broker.cluster.state.partitions_led_by(0):
-        assert broker.cluster.partition_error(name) is None
+        assert broker.cluster.host.find_error(name) is None
 
 
 async def check_after_restart(
@@ -328,7 +329,7 @@ async def check_after_restart(
         if loading:
             await asyncio.wait(loading)
         assert groups_of(again) == groups
-        assert all(again.cluster.partition_error(name) is None for name in again.cluster.state.partitions_led_by(0))
+        assert all(again.cluster.host.find_error(name) is None for name in again.cluster.state.partitions_led_by(0))
     finally:
         await again.stop()
 
@@ -402,10 +403,10 @@ def test_thread_of_a_cancelled_creation_does_not_run_beside_that_of_its_retry(tm
                 running.remove(partition)
 
         broker.storage.create_partition = slow  # type: ignore[method-assign]
-        first = asyncio.create_task(broker.cluster.create_topics([CreateTopic("t", 3)]))
+        first = asyncio.create_task(broker.cluster.controller.create_topics([CreateTopic("t", 3)]))
         await begun.wait()
         first.cancel()
-        retry = asyncio.create_task(broker.cluster.create_topics([CreateTopic("t", 3)]))
+        retry = asyncio.create_task(broker.cluster.controller.create_topics([CreateTopic("t", 3)]))
         await asyncio.sleep(0)
         gate.set()
         (answer,) = await retry
@@ -429,7 +430,7 @@ def test_tables_whose_creation_goes_on_when_another_failed_are_waited_for() -> N
             return create(partition, topic_id=topic_id)
 
         broker.storage.create_partition = fail_first  # type: ignore[method-assign]
-        creation = asyncio.create_task(broker.cluster.create_topics([CreateTopic("t", 3)]))
+        creation = asyncio.create_task(broker.cluster.controller.create_topics([CreateTopic("t", 3)]))
         done, _ = await asyncio.wait([creation], timeout=0.05)
         assert not done, "answered while its threads were still creating tables"
         gate.set()
@@ -452,13 +453,13 @@ def test_other_changes_go_on_while_the_files_of_a_deleted_topic_are_removed() ->
             delete(topic, topic_id=topic_id)
 
         broker.storage.delete_topic = slow  # type: ignore[method-assign]
-        await broker.cluster.delete_topics([DeleteTopic("t")])
-        same_name = asyncio.create_task(broker.cluster.create_topics([CreateTopic("t", 1)]))
+        await broker.cluster.controller.delete_topics([DeleteTopic("t")])
+        same_name = asyncio.create_task(broker.cluster.controller.create_topics([CreateTopic("t", 1)]))
         await asyncio.sleep(0)
-        (other,) = await asyncio.wait_for(broker.cluster.create_topics([CreateTopic("u", 1)]), 10)
+        (other,) = await asyncio.wait_for(broker.cluster.controller.create_topics([CreateTopic("u", 1)]), 10)
         assert not isinstance(other, Refused)
-        assert not isinstance(await asyncio.wait_for(broker.cluster.init_producer("p"), 10), Refused)
-        (unknown,) = await asyncio.wait_for(broker.cluster.delete_topics([DeleteTopic("t")]), 10)
+        assert not isinstance(await asyncio.wait_for(broker.cluster.producers.init("p"), 10), Refused)
+        (unknown,) = await asyncio.wait_for(broker.cluster.controller.delete_topics([DeleteTopic("t")]), 10)
         assert isinstance(unknown, Refused)
         assert not same_name.done()
         gate.set()
@@ -475,7 +476,7 @@ def test_stop_waits_for_what_a_cancelled_call_has_begun() -> None:
     async def live() -> None:
         broker = QuietBroker(store)
         await broker.start()
-        creation = asyncio.create_task(broker.cluster.create_topics([CreateTopic("t", 3)]))
+        creation = asyncio.create_task(broker.cluster.controller.create_topics([CreateTopic("t", 3)]))
         await asyncio.sleep(0)
         creation.cancel()
         await broker.stop()
@@ -500,12 +501,12 @@ def test_failure_between_commit_and_memory_is_settled_by_the_log(monkeypatch: py
             return control(calls, done_and_lost)
 
         changes = [
-            functools.partial(broker.cluster.init_producer, "p"),
-            functools.partial(broker.cluster.create_topics, [CreateTopic("t", 2)]),
-            functools.partial(broker.cluster.create_partitions, [CreatePartitions("t", 3)]),
-            functools.partial(broker.cluster.delete_topics, [DeleteTopic("t")]),
+            functools.partial(broker.cluster.producers.init, "p"),
+            functools.partial(broker.cluster.controller.create_topics, [CreateTopic("t", 2)]),
+            functools.partial(broker.cluster.controller.create_partitions, [CreatePartitions("t", 3)]),
+            functools.partial(broker.cluster.controller.delete_topics, [DeleteTopic("t")]),
         ]
-        await broker.cluster.init_producer("another")  # so that the pool has ids
+        await broker.cluster.producers.init("another")  # so that the pool has ids
         for change in changes:
             monkeypatch.setattr(BlockingCalls, "control", fail_behind)
             with pytest.raises(RuntimeError, match="lost on the way back"):

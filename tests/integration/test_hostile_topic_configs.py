@@ -70,7 +70,7 @@ def test_partition_of_every_config_that_is_accepted_is_served_after_a_restart() 
         broker = QuietBroker(store)
         await broker.start()
         for topic, case in accepted.items():
-            assert broker.cluster.partition_error(TopicPartition(topic, 0)) is None, case
+            assert broker.cluster.host.find_error(TopicPartition(topic, 0)) is None, case
         await use(broker)
         await broker.stop()
 

@@ -25,7 +25,7 @@ def wait_for(is_so: Callable[[], bool]) -> None:
 
 
 def table_of(broker: Broker) -> PartitionTable:
-    partition = broker.cluster.find_partition(PARTITION)
+    partition = broker.cluster.host.find(PARTITION)
     return partition._table  # type: ignore[union-attr, no-any-return]
 
 

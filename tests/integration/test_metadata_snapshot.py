@@ -57,22 +57,22 @@ def live(store: ObjectStore, do: Callable[[QuietBroker], Awaitable[None]], clock
 
 async def change_often(broker: QuietBroker, times: int = 120) -> None:
     for _ in range(times):
-        assert isinstance(await broker.cluster.init_producer("p"), ProducerIdentity)
+        assert isinstance(await broker.cluster.producers.init("p"), ProducerIdentity)
 
 
 def test_log_of_many_changes_stays_as_small_as_what_it_says(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
 
     async def change(broker: QuietBroker) -> None:
-        await broker.cluster.create_topics([CreateTopic("t", 3), CreateTopic("gone", 1)])
-        await broker.cluster.delete_topics([DeleteTopic("gone")])
+        await broker.cluster.controller.create_topics([CreateTopic("t", 3), CreateTopic("gone", 1)])
+        await broker.cluster.controller.delete_topics([DeleteTopic("gone")])
         await change_often(broker, 450)
 
     live(store, change)
     seen = []
 
     async def look(broker: QuietBroker) -> None:
-        log = broker.cluster._metadata.state
+        log = broker.cluster.metadata.state
         assert log.high_watermark - log.log_start < 300
         assert log.file_count < 300
         assert log.log_start > 100
@@ -124,7 +124,7 @@ def test_snapshot_that_fails_in_any_of_its_steps_costs_nothing(fails: str, monke
     async def try_in_vain(broker: QuietBroker) -> None:
         monkeypatch.setattr(DeltaPartitionTable, fails, fail)
         await change_often(broker, 230)
-        assert broker.cluster._metadata.state.log_start == 0
+        assert broker.cluster.metadata.state.log_start == 0
         assert failures
         assert len(failures) < 5, "tried with every change"
         monkeypatch.undo()
@@ -139,7 +139,7 @@ def test_snapshot_that_fails_in_any_of_its_steps_costs_nothing(fails: str, monke
     live(store, succeed)
 
     async def look(broker: QuietBroker) -> None:
-        assert broker.cluster._metadata.state.log_start > 0
+        assert broker.cluster.metadata.state.log_start > 0
 
     live(store, look)
 
@@ -148,12 +148,12 @@ def test_start_writes_one_record_for_all_partitions() -> None:
     store = MemoryStore()
 
     async def create(broker: QuietBroker) -> None:
-        await broker.cluster.create_topics([CreateTopic("t", 50)])
+        await broker.cluster.controller.create_topics([CreateTopic("t", 50)])
 
     ends = []
 
     async def look(broker: QuietBroker) -> None:
-        ends.append(broker.cluster._metadata.state.high_watermark)
+        ends.append(broker.cluster.metadata.state.high_watermark)
         epochs = {led.leader_epoch for led in broker.cluster.state.topics["t"].partitions}
         assert epochs == {len(ends)}
 
@@ -167,20 +167,20 @@ def test_name_that_has_used_up_its_epochs_goes_on_with_a_new_id(tmp_path: Path) 
     store = LocalStore(str(tmp_path))
 
     async def use_up(broker: QuietBroker) -> None:
-        first = await broker.cluster.init_producer("p")
+        first = await broker.cluster.producers.init("p")
         assert isinstance(first, ProducerIdentity)
         row = encode_record(ProducerNamed("p", first.producer_id, PRODUCER_EPOCH_MAX, -1))
-        broker.cluster._metadata._log.append([row], leader_epoch=99, now_ms=1)
+        broker.cluster.metadata._log.append([row], leader_epoch=99, now_ms=1)
 
     async def go_on(broker: QuietBroker) -> None:
-        first = await broker.cluster.init_producer("p")
+        first = await broker.cluster.producers.init("p")
         assert isinstance(first, ProducerIdentity)
         assert first.producer_epoch == 0
         assert first.producer_id > 0
-        refused = broker.cluster.check_producer(ProducerStamp(0, PRODUCER_EPOCH_MAX, 0))
+        refused = broker.cluster.producers.check(ProducerStamp(0, PRODUCER_EPOCH_MAX, 0))
         assert refused is not None
         assert refused.code.name == "PRODUCER_FENCED"
-        assert broker.cluster.check_producer(ProducerStamp(first.producer_id, 0, 0)) is None
+        assert broker.cluster.producers.check(ProducerStamp(first.producer_id, 0, 0)) is None
 
     live(store, use_up)
     live(store, go_on)
@@ -190,31 +190,31 @@ def test_names_that_are_not_used_expire_and_their_ids_are_fenced_while_those_in_
     store, clock, day_ms = MemoryStore(), HandClock(), 24 * HOUR_MS
 
     async def name_and_use(broker: QuietBroker) -> None:
-        names = broker.cluster._producer_names
-        idle = [await broker.cluster.init_producer(f"idle{number}") for number in range(3)]
-        used = await broker.cluster.init_producer("used")
+        names = broker.cluster.producers
+        idle = [await broker.cluster.producers.init(f"idle{number}") for number in range(3)]
+        used = await broker.cluster.producers.init("used")
         assert isinstance(used, ProducerIdentity)
         expired = 0
         for _ in range(10):
             clock.ms += day_ms
-            assert broker.cluster.check_producer(ProducerStamp(used.producer_id, 0, 0)) is None
+            assert broker.cluster.producers.check(ProducerStamp(used.producer_id, 0, 0)) is None
             expired += await names.sweep()
         assert expired == 3
         assert [*broker.cluster.state.producers.by_name] == ["used"]
         assert broker.cluster.state.producers.retired.ranges == ((0, 3),)
         for identity in idle:
             assert isinstance(identity, ProducerIdentity)
-            refused = broker.cluster.check_producer(ProducerStamp(identity.producer_id, 9, 0))
+            refused = broker.cluster.producers.check(ProducerStamp(identity.producer_id, 9, 0))
             assert refused is not None
             assert refused.code.name == "PRODUCER_FENCED"
-        again = await broker.cluster.init_producer("idle0")
+        again = await broker.cluster.producers.init("idle0")
         assert isinstance(again, ProducerIdentity)
         assert again.producer_id > used.producer_id
 
     async def come_back(broker: QuietBroker) -> None:
-        assert await broker.cluster._producer_names.sweep() == 0
+        assert await broker.cluster.producers.sweep() == 0
         assert {*broker.cluster.state.producers.by_name} == {"used", "idle0"}
-        assert broker.cluster.check_producer(ProducerStamp(1, 0, 0)) is not None
+        assert broker.cluster.producers.check(ProducerStamp(1, 0, 0)) is not None
 
     live(store, name_and_use, clock)
     clock.ms += 6 * day_ms
@@ -227,11 +227,11 @@ def test_clock_that_jumps_ahead_expires_no_name() -> None:
     clock.now_ms = lambda: wall.ms  # type: ignore[method-assign]
 
     async def jump(broker: QuietBroker) -> None:
-        await broker.cluster.init_producer("p")
-        assert await broker.cluster._producer_names.sweep() == 0
+        await broker.cluster.producers.init("p")
+        assert await broker.cluster.producers.sweep() == 0
         wall.ms += 100 * 24 * HOUR_MS
         clock.ms += HOUR_MS
-        assert await broker.cluster._producer_names.sweep() == 0
+        assert await broker.cluster.producers.sweep() == 0
         assert [*broker.cluster.state.producers.by_name] == ["p"]
 
     live(MemoryStore(), jump, clock)

@@ -74,13 +74,13 @@ def error_of(answer: pb.PartitionProduceResponse | pb.InitProducerIdResponse) ->
 
 def test_ids_without_a_name_are_never_the_same_and_a_thousand_of_them_cost_one_commit(tmp_path: Path) -> None:
     with running_broker(tmp_path / "root") as broker, stub_of(broker.port) as stub:
-        before = broker.cluster._metadata.state.version
+        before = broker.cluster.metadata.state.version
         with ThreadPoolExecutor(4) as threads:
             answers = list(threads.map(lambda _: identity(init(stub)), range(2500)))
         assert {epoch for _, epoch in answers} == {0}
         ids = [producer_id for producer_id, _ in answers]
         assert sorted(ids) == list(range(2500))
-        assert broker.cluster._metadata.state.version == before + 3
+        assert broker.cluster.metadata.state.version == before + 3
 
 
 def test_ids_are_not_given_again_after_kill_9(tmp_path: Path) -> None:

@@ -111,13 +111,14 @@ class QuietBroker:
         self.cluster = Cluster(
             self.storage,
             self.config,
+            BrokerEndpoint(0, "127.0.0.1", 9094),
             clock=self._clock,
             new_topic_id=lambda: str(uuid4()),
             calls=self.calls,
             tasks=self.tasks,
         )
         try:
-            await self.cluster.start(BrokerEndpoint(0, "127.0.0.1", 9094))
+            await self.cluster.start()
         except BaseException:
             await self.tasks.cancel()
             self._close()

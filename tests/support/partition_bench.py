@@ -24,6 +24,7 @@ from tests.support.stores import log_batch
 T = TypeVar("T")
 
 NAME = TopicPartition("orders", 0)
+DELETED = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic orders was deleted")
 SETTINGS = PartitionSettings(
     append_rules=AppendRules(
         record_bytes_max=1_000_000,

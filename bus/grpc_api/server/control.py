@@ -6,15 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bus.cluster_metadata.cluster import Topic
 from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
-from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
+from bus.cluster_metadata.configs import AlterOperation, ConfigOperation, describe_topic_configs
+from bus.cluster_metadata.names import is_internal_topic
+from bus.config.broker import describe_broker_config
 from bus.config.keys import ConfigEntry
 from bus.errors import ErrorCode, Refused, StorageFault, show_names
 from bus.grpc_api.server.requests import InvalidArgument
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.partition_log.reads import ListedOffset
-from bus.runtime.cluster import Cluster, TopicAnswer
+from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShare, LoopShares
+from bus.runtime.metadata.controller import TopicAnswer
 
 # Of one request: each is a table of the storage, and the others are asked for again.
 _AUTO_CREATED_MAX = 100
@@ -40,7 +43,7 @@ class ControlHandler:
             topic=asked.topic, partition=asked.partition, offset=-1, timestamp_ms=-1, version=-1
         )
         epoch = asked.current_leader_epoch if asked.HasField("current_leader_epoch") else None
-        partition = self._cluster.find_partition(TopicPartition(asked.topic, asked.partition))
+        partition = self._cluster.host.find(TopicPartition(asked.topic, asked.partition))
         listed: ListedOffset | Refused
         if isinstance(partition, Refused):
             listed = partition
@@ -67,7 +70,7 @@ class ControlHandler:
         refused: Mapping[str, Refused] = {}
         if request.allow_auto_topic_creation:
             missing = [name for name in asked if name not in self._cluster.state.topics]
-            refused = await self._cluster.auto_create_topics(missing[:_AUTO_CREATED_MAX])
+            refused = await self._cluster.controller.auto_create_topics(missing[:_AUTO_CREATED_MAX])
         state = self._cluster.state
         names = asked or sorted(state.topics)
         response = pb.MetadataResponse(
@@ -95,7 +98,7 @@ class ControlHandler:
 
     async def _tell_topic(self, answer: pb.TopicMetadata, topic: Topic, share: LoopShare) -> None:
         answer.topic_id = topic.topic_id
-        answer.is_internal = self._cluster.is_internal(topic.name)
+        answer.is_internal = is_internal_topic(topic.name)
         for number in range(len(topic.partitions)):
             if share.is_used_up:
                 await share.wait()
@@ -106,7 +109,7 @@ class ControlHandler:
         answer = pb.PartitionMetadata(
             partition=number, leader_id=leadership.leader_id, leader_epoch=leadership.leader_epoch
         )
-        error = self._cluster.partition_error(TopicPartition(topic.name, number))
+        error = self._cluster.host.find_error(TopicPartition(topic.name, number))
         if error is not None:
             _set_error(answer, error)
         return answer
@@ -118,16 +121,16 @@ class ControlHandler:
             CreateTopic(topic.name, topic.partitions, dict(topic.configs), request.validate_only)
             for topic in request.topics
         ]
-        answers = await self._cluster.create_topics(commands)
+        answers = await self._cluster.controller.create_topics(commands)
         return pb.CreateTopicsResponse(topics=_topic_results((c.name for c in commands), answers))
 
     async def delete_topics(self, request: pb.DeleteTopicsRequest) -> pb.DeleteTopicsResponse:
-        answers = await self._cluster.delete_topics([DeleteTopic(name) for name in request.topics])
+        answers = await self._cluster.controller.delete_topics([DeleteTopic(name) for name in request.topics])
         return pb.DeleteTopicsResponse(topics=_topic_results(request.topics, answers))
 
     async def create_partitions(self, request: pb.CreatePartitionsRequest) -> pb.CreatePartitionsResponse:
         commands = [CreatePartitions(topic.name, topic.partitions, request.validate_only) for topic in request.topics]
-        answers = await self._cluster.create_partitions(commands)
+        answers = await self._cluster.controller.create_partitions(commands)
         return pb.CreatePartitionsResponse(topics=_topic_results((c.name for c in commands), answers))
 
     # ------------------------------------------------------------------ configs
@@ -154,9 +157,12 @@ class ControlHandler:
             known = ", ".join(pb.ResourceType.keys())
             entries = Refused(ErrorCode.INVALID_REQUEST, f"expected a type among {known}, found {resource.type}")
         elif resource.type == pb.RESOURCE_TYPE_BROKER:
-            entries = self._check_broker(resource) or self._cluster.describe_broker()
+            entries = self._check_broker(resource) or describe_broker_config(self._cluster.config)
+        elif (topic := self._cluster.state.topics.get(resource.name)) is not None:
+            entries = describe_topic_configs(topic.configs, self._cluster.config)
         else:
-            entries = self._cluster.describe_topic(resource.name)
+            message = f"expected an existing topic, found {resource.name!r}"
+            entries = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
         if isinstance(entries, Refused):
             _set_error(answer, entries)
             return answer
@@ -172,7 +178,7 @@ class ControlHandler:
     async def alter_configs(self, request: pb.AlterConfigsRequest) -> pb.AlterConfigsResponse:
         topics = [item for item in request.resources if item.resource.type == pb.RESOURCE_TYPE_TOPIC]
         answers = iter(
-            await self._cluster.alter_topic_configs(
+            await self._cluster.controller.alter_topic_configs(
                 [
                     AlterTopicConfigs(item.resource.name, _operations(item.operations), request.validate_only)
                     for item in topics

@@ -94,7 +94,7 @@ class FetchHandler:
             answer.results = [(name, 0, refusal) for name in names]
         else:
             wish, answer.results = await self._wish(request, asked, room)
-            results = await fetch(wish, self._cluster.find_partition, self._streams.draining, self._shares)
+            results = await fetch(wish, self._cluster.host.find, self._streams.draining, self._shares)
             answer.results += [
                 (position.partition, position.offset, result)
                 for position, (_, result) in zip(wish.positions, results, strict=True)

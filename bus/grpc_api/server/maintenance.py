@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from bus.cluster_metadata.names import is_internal_topic
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.partition_answers import answered, gather_answers
 from bus.grpc_api.server.requests import BrokerStopping as BrokerStopping
@@ -82,7 +83,7 @@ class MaintenanceHandler:
         partition = self._find(asked.topic, asked.partition)
         if isinstance(partition, Refused):
             return answered(partition)
-        if self._cluster.is_internal(asked.topic):
+        if is_internal_topic(asked.topic):
             message = f"expected a topic of a user, found {asked.topic}: its records are the bus's own"
             return answered(Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, message))
         return partition.delete_records(asked.offset)
@@ -131,7 +132,7 @@ class MaintenanceHandler:
         return _encode_swapped(await partition.swap_files(list(request.removes), list(request.adds), kind))
 
     def _find(self, topic: str, number: int) -> Partition | Refused:
-        return self._cluster.find_partition(TopicPartition(topic, number))
+        return self._cluster.host.find(TopicPartition(topic, number))
 
 
 def _encode_deleted(asked: pb.DeleteRecordsPartition, result: DeleteRecordsResult) -> pb.DeleteRecordsPartitionResponse:

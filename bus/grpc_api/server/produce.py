@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import grpc
 
+from bus.cluster_metadata.names import is_internal_topic
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.produce_decoding import Decoded, decode_call, decode_quickly
 from bus.grpc_api.server.produce_window import Window
@@ -215,16 +216,16 @@ class ProduceHandler:
     def _find(self, data: pb.PartitionProduceData, acks: int) -> _Target | Refused:
         """Where the batch goes, if it may, as far as is known without its records."""
         name = TopicPartition(data.topic, data.partition)
-        partition = self._cluster.find_partition(name, data.topic_id)
+        partition = self._cluster.host.find(name, data.topic_id)
         if isinstance(partition, Refused):
             return partition
-        if self._cluster.is_internal(data.topic):
+        if is_internal_topic(data.topic):
             message = f"{data.topic} is internal, only the bus writes to it"
             return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
         stamp = decode_stamp(data, acks)
         if stamp is None:
             return _Target(partition, None)
-        refusal = stamp if isinstance(stamp, Refused) else self._cluster.check_producer(stamp)
+        refusal = stamp if isinstance(stamp, Refused) else self._cluster.producers.check(stamp)
         if refusal is not None:
             return Refused(refusal.code, f"{name}: {refusal.message}")
         assert not isinstance(stamp, Refused)
@@ -260,7 +261,7 @@ class ProduceHandler:
     def _settle(self, submitted: _Submitted, held: Held, received_ms: int, result: AppendResult) -> None:
         """Its records are committed or dropped; from here on only the answer is kept, for as long as it is not read."""
         batch, submitted.batch = submitted.batch, None
-        rules = self._cluster.append_rules(submitted.partition.topic)
+        rules = self._cluster.host.append_rules(submitted.partition.topic)
         if batch is None or rules is None or not isinstance(result, Refused) or result.code not in BLAMES_RECORDS:
             held.drop()
             return

@@ -31,7 +31,7 @@ class ProducerHandler:
         if request.producer_epoch and not has_id:
             identity = _invalid(f"expected a producer id with producer epoch {request.producer_epoch}, found none")
         else:
-            identity = await self._cluster.init_producer(
+            identity = await self._cluster.producers.init(
                 request.name or None,
                 producer_id=request.producer_id if has_id else None,
                 producer_epoch=request.producer_epoch if has_id else None,
@@ -48,7 +48,7 @@ class ProducerHandler:
 
     async def resume(self, request: pb.ResumeProducerRequest) -> pb.ResumeProducerResponse:
         """All partitions at once, so that a busy one holds up no other; each has the broker's request.timeout.ms."""
-        refused = check_identity(request.producer_id, request.producer_epoch) or self._cluster.check_producer(
+        refused = check_identity(request.producer_id, request.producer_epoch) or self._cluster.producers.check(
             ProducerStamp(request.producer_id, request.producer_epoch, 0)
         )
         answers: list[asyncio.Future[ResumeResult]] = []
@@ -73,7 +73,7 @@ class ProducerHandler:
     def _resume(
         self, asked: pb.ResumeProducerPartition, request: pb.ResumeProducerRequest
     ) -> asyncio.Future[ResumeResult]:
-        partition = self._cluster.find_partition(TopicPartition(asked.topic, asked.partition), asked.topic_id)
+        partition = self._cluster.host.find(TopicPartition(asked.topic, asked.partition), asked.topic_id)
         if isinstance(partition, Refused):
             return answered(partition)
         return partition.resume_producer(request.producer_id, request.producer_epoch)

@@ -23,13 +23,13 @@ class ViewHandler:
             replaces=request.replace,
             validate_only=request.validate_only,
         )
-        answer = await self._cluster.create_view(command)
+        answer = await self._cluster.controller.create_view(command)
         if isinstance(answer, Refused):
             return pb.CreateViewResponse(error_code=int(answer.code), error_message=answer.message)  # type: ignore[arg-type]
         return pb.CreateViewResponse(view=_encode(answer))
 
     async def delete(self, request: pb.DeleteViewRequest) -> pb.DeleteViewResponse:
-        answer = await self._cluster.delete_view(request.name)
+        answer = await self._cluster.controller.delete_view(request.name)
         if isinstance(answer, Refused):
             return pb.DeleteViewResponse(error_code=int(answer.code), error_message=answer.message)  # type: ignore[arg-type]
         return pb.DeleteViewResponse()

@@ -1,10 +1,10 @@
 """The cluster's metadata on its controller: what the log says, and the one way in which it changes.
 
 Theory of operation. The state is `__cluster_metadata` replayed. `change` decides one command after another under one
-lock, appends all their records as one commit, applies them, lets the broker follow, and only then answers. Guards two
-promises. A change that has begun runs to its end in a task of the broker's, even if its caller is cancelled:
-a caller that goes away while the commit is in a thread would leave a record in the log that memory never learns of.
-And memory that may be wrong, after any failure, is read again before anything is decided on it.
+lock, appends all their records as one commit, applies them, tells the followers, and only then answers. Guards two
+promises. What has begun to change the metadata runs to its end in a task of the broker's (`tasks`), even if its caller
+is cancelled: a caller that goes away while the commit is in a thread would leave a record in the log that memory never
+learns of. And memory that may be wrong, after any failure, is read again before anything is decided on it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from bus.cluster_metadata.change_descriptions import describe_change
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
@@ -36,25 +36,15 @@ Decide = Callable[[ClusterState], Step[ClusterRecord, T | Refused]]
 _HOW_TO_MEND = "with the broker down, `bus log repair __cluster_metadata` says what can be mended"
 
 
-class Follower(Protocol):
-    """The broker, as what it serves follows from the metadata."""
-
-    async def follow_reload(self) -> None:
-        """Memory was not what the log says, and is now."""
-        ...
-
-    def follow_fencing(self, fenced: Refused) -> None:
-        """Another broker is the controller; this one changes nothing any more."""
-        ...
-
-
 class MetadataLog:
-    """`open` first. `end` before the threads are gone."""
+    """`open` first. `end` before the threads are gone.
+
+    `tasks` are what has begun to change the metadata, with all that belongs to it: they end before this log does.
+    """
 
     def __init__(
         self,
         storage: Storage,
-        follower: Follower,
         *,
         rules: MaintenanceRules,
         clock: Clock,
@@ -62,14 +52,15 @@ class MetadataLog:
         maintenance: Maintenance,
     ) -> None:
         self._storage = storage
-        self._follower = follower
+        self._followers: list[Callable[[ClusterState], None]] = []
+        self._on_fenced: list[Callable[[Refused], None]] = []
         self._rules = rules
         self._maintenance = maintenance
         self._clock = clock
         self._calls = calls
         self._cluster: ClusterState = EMPTY_CLUSTER
         self._changing = asyncio.Lock()
-        self._changes = TaskScope("metadata")
+        self.tasks = TaskScope("metadata")
         self._fenced: Refused | None = None
         self._ended: Refused | None = None
         self._is_open = False
@@ -85,7 +76,7 @@ class MetadataLog:
             rules=self._rules,
             clock=self._clock,
             calls=self._calls,
-            tasks=self._changes,
+            tasks=self.tasks,
             maintenance=self._maintenance,
         )
         self._is_open = True
@@ -109,42 +100,36 @@ class MetadataLog:
     def leader_epoch(self) -> int:
         return self._leader_epoch
 
-    async def change(
-        self,
-        decisions: Sequence[Decide[T]],
-        follow: Callable[[Sequence[T | Refused]], None] | None = None,
-    ) -> list[T | Refused]:
-        """Decide, append once, apply, answer; all or nothing for each decision that is not refused.
+    def add_follower(self, follow: Callable[[ClusterState], None]) -> None:
+        """`follow` is called with the state as it is, at once, and from then on with each newer one before anything is
+        decided on it: after a commit, and where the log says something else than memory did. It must not fail."""
+        self._followers.append(follow)
+        follow(self._cluster)
 
-        `follow` is called with the answers once memory has the change, before anything else is decided, and also if the
-        caller has gone by then. It must not fail.
-        """
-        return await self._changes.finish(self._change(decisions, follow), "change")
+    def on_fenced(self, step_down: Callable[[Refused], None]) -> None:
+        """`step_down` is called when another broker is the controller from now on; this one changes nothing then."""
+        self._on_fenced.append(step_down)
+
+    async def change(self, decisions: Sequence[Decide[T]]) -> list[T | Refused]:
+        """Decide, append once, apply, answer; all or nothing for each decision that is not refused."""
+        return await self.tasks.finish(self._change(decisions), "change")
 
     async def look_ahead(self, decisions: Sequence[Decide[T]]) -> list[Step[ClusterRecord, T | Refused]]:
         """What `change` would decide now, on memory that the log has confirmed; nothing is changed."""
-        return await self._changes.finish(self._look_ahead(decisions), "look-ahead")
+        return await self.tasks.finish(self._look_ahead(decisions), "look-ahead")
 
     async def _look_ahead(self, decisions: Sequence[Decide[T]]) -> list[Step[ClusterRecord, T | Refused]]:
         async with self._changing:
-            refused = await self._check_ready()
-            if refused is not None:
-                return [Step(refused) for _ in decisions]
-            state = self._cluster
-            steps = []
-            for decide in decisions:
-                step = decide(state)
-                state = apply_all(state, step.records)
-                steps.append(step)
+            steps, _ = await self._decide(decisions)
             _log_refusals([step.response for step in steps])
             return steps
 
     async def end(self) -> None:
-        """Refuse what comes from now on, and wait until what has begun is over."""
-        self._ended = Refused(ErrorCode.NOT_CONTROLLER, "the broker is shutting down")
+        """Wait until what has begun is over, and refuse what comes from then on."""
         if self._is_open:
             await self.upkeep.end()
-        await self._changes.join()
+        await self.tasks.join()
+        self._ended = Refused(ErrorCode.NOT_CONTROLLER, "the broker is shutting down")
 
     async def commit_between_changes(self, *commits: Callable[[], CommitOutcome]) -> Committed | Refused:
         """For the log's upkeep: what says nothing new of the cluster. One after the other, and no change in between."""
@@ -164,30 +149,31 @@ class MetadataLog:
         self._fenced = Refused(code, f"cluster metadata: {reason}")
         _log.error("the cluster metadata changes no more: %s", reason)
 
-    async def _change(
-        self, decisions: Sequence[Decide[T]], follow: Callable[[Sequence[T | Refused]], None] | None
-    ) -> list[T | Refused]:
+    async def _change(self, decisions: Sequence[Decide[T]]) -> list[T | Refused]:
         async with self._changing:
-            refused = await self._check_ready()
-            if refused is not None:
-                return [refused for _ in decisions]
-            state = self._cluster
-            records: list[ClusterRecord] = []
-            answers: list[T | Refused] = []
-            for decide in decisions:
-                step = decide(state)
-                state = apply_all(state, step.records)
-                records.extend(step.records)
-                answers.append(step.response)
+            steps, after = await self._decide(decisions)
+            answers = [step.response for step in steps]
+            records = [record for step in steps for record in step.records]
             if records:
-                failure = await self._append(records, state)
+                failure = await self._append(records, after)
                 if failure is not None:
                     return [answer if isinstance(answer, Refused) else failure for answer in answers]
-            _log_changes(records)
             _log_refusals(answers)
-            if follow is not None:
-                follow(answers)
             return answers
+
+    async def _decide(
+        self, decisions: Sequence[Decide[T]]
+    ) -> tuple[list[Step[ClusterRecord, T | Refused]], ClusterState]:
+        """One after another, each on what those before it change; and the state behind all of them."""
+        refused = await self._check_ready()
+        state = self._cluster
+        if refused is not None:
+            return [Step(refused) for _ in decisions], state
+        steps = []
+        for decide in decisions:
+            steps.append(decide(state))
+            state = apply_all(state, steps[-1].records)
+        return steps, state
 
     async def _check_ready(self) -> Refused | None:
         """Why nothing can be decided now; memory is what the log says if it returns None."""
@@ -208,9 +194,15 @@ class MetadataLog:
         committed = await self._commit(call)
         if isinstance(committed, Refused):
             return committed
-        self._cluster = after
+        _log_changes(records)
+        self._take(after)
         self.upkeep.look_after_commit()
         return None
+
+    def _take(self, state: ClusterState) -> None:
+        self._cluster = state
+        for follow in self._followers:
+            follow(state)
 
     async def _commit(self, call: Callable[[], CommitOutcome]) -> Committed | Refused:
         """After anything but a commit memory is what the log says, or the log is read before anything else is done."""
@@ -249,11 +241,11 @@ class MetadataLog:
                 f"this broker's epoch {self._leader_epoch} was fenced by a controller of epoch {log.leader_epoch}",
             )
             self._is_reload_due = False
-            self._follower.follow_fencing(self._fenced)
+            for step_down in self._on_fenced:
+                step_down(self._fenced)
             return self._fenced
-        self._cluster = state
         self._is_reload_due = False
-        await self._follower.follow_reload()
+        self._take(state)
         return Refused(ErrorCode.KAFKA_STORAGE_ERROR, reason)
 
     async def _replay(self) -> ClusterState:

@@ -530,12 +530,23 @@ class Partition:
 
     def stop(self, code: ErrorCode, reason: str) -> None:
         """Serve nobody from now on; every request gets `code` and the reason."""
-        self._stopped = Refused(code, f"{self.name}: {reason}")
-        self._upkeep.stop(self._stopped)
         _log.error("partition stopped: %s", reason, extra=self._fields())
+        self._refuse_from_now_on(Refused(code, f"{self.name}: {reason}"))
+
+    async def close(self, reason: Refused) -> None:
+        """Refuse all that comes and all that waits, and return when nothing touches the table."""
+        self._refuse_from_now_on(reason)
+        if self._writer is not None:
+            await asyncio.wait([self._writer])
+        await self._upkeep.join()
         self._cache.clear(self._tail)
+
+    def _refuse_from_now_on(self, reason: Refused) -> None:
+        self._stopped = reason
+        self._upkeep.stop(reason)
         if self._writer is None:
-            self._queue.refuse_all(self._stopped)
+            self._queue.refuse_all(reason)
+        self._cache.clear(self._tail)
         self.wake_readers()
 
     # ------------------------------------------------------------------ reading
@@ -607,18 +618,6 @@ class Partition:
     def wake_readers(self) -> None:
         for event in self._readers:
             event.set()
-
-    async def retire(self) -> None:
-        """The topic is deleted: refuse all that comes and all that waits, and return when nothing touches the table."""
-        self._stopped = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {self.name.topic} was deleted")
-        self._upkeep.stop(self._stopped)
-        if self._writer is None:
-            self._queue.refuse_all(self._stopped)
-        else:
-            await asyncio.wait([self._writer])
-        await self._upkeep.join()
-        self._cache.clear(self._tail)
-        self.wake_readers()
 
     def _fields(self, **more: object) -> dict[str, object]:
         return {"topic": self.name.topic, "partition": self.name.partition, "version": self._state.version, **more}

@@ -69,9 +69,9 @@ def root(tmp_path: Path) -> Path:
     async def fill(broker: QuietBroker) -> None:
         from bus.cluster_metadata.cluster_decisions import CreateTopic
 
-        await broker.cluster.create_topics([CreateTopic("t", 2, {"retention.ms": "77"})])
+        await broker.cluster.controller.create_topics([CreateTopic("t", 2, {"retention.ms": "77"})])
         await produce(broker, "t")
-        await broker.cluster.init_producer("p")
+        await broker.cluster.producers.init("p")
 
     live(root, fill)
     return root
@@ -141,9 +141,9 @@ def test_contradictions_are_found_told_rehearsed_and_mended(root: Path) -> None:
         (topic,) = broker.cluster.state.topics.values()
         assert (topic.topic_id, dict(topic.configs)) == (topic_id, {"retention.ms": "77"})
         assert (await produce(broker, "t")).base_offset == 3
-        refused = broker.cluster.check_producer(ProducerStamp(0, 0, 0))
+        refused = broker.cluster.producers.check(ProducerStamp(0, 0, 0))
         assert refused is not None
-        assert broker.cluster.check_producer(ProducerStamp(5, 0, 0)) is None
+        assert broker.cluster.producers.check(ProducerStamp(5, 0, 0)) is None
 
     live(root, look)
 

@@ -42,11 +42,9 @@ class FakeCluster:
         self.partitions = [FakePartition() for _ in range(count)]
         topic = SimpleNamespace(partitions=range(count))
         self.state = SimpleNamespace(topics={"orders": topic, "__internal": topic})
+        self.host = self
 
-    def is_internal(self, topic: str) -> bool:
-        return topic.startswith("__")
-
-    def find_partition(self, name: TopicPartition) -> Any:
+    def find(self, name: TopicPartition) -> Any:
         if name.topic in self.state.topics and 0 <= name.partition < len(self.partitions):
             return self.partitions[name.partition]
         return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no {name}")

@@ -33,9 +33,9 @@ class CoordinatorBench:
         cluster = SimpleNamespace(
             state=SimpleNamespace(topics={CONSUMER_OFFSETS_TOPIC: topic}, topic_names={"id": "t"}),
             storage=SimpleNamespace(keyed_rows=lambda _: FakeKeyedRows()),
-            find_partition=lambda _: self.below.partition,
+            host=SimpleNamespace(find=lambda _: self.below.partition),
+            controller=SimpleNamespace(on_topic_deleted=lambda _: None),
             endpoint=BrokerEndpoint(0, "h", 1),
-            on_topic_deleted=lambda _: None,
             retention_clock=self.retention_clock,
         )
         self.coordinator = GroupCoordinator(

@@ -11,7 +11,7 @@ from bus.ports import Conflicted, Unknown
 from bus.runtime.partitions.fetches import FetchPosition, FetchWish, fetch
 from bus.runtime.partitions.partition import Appended
 from tests.support.fake_table import wait_until
-from tests.support.partition_bench import NAME, Bench, base_offset, code, run
+from tests.support.partition_bench import DELETED, NAME, Bench, base_offset, code, run
 
 
 def test_batches_that_wait_for_a_commit_share_the_next_one() -> None:
@@ -168,13 +168,13 @@ def test_caller_that_went_away_disturbs_nobody() -> None:
     run(scenario)
 
 
-def test_retired_partition_finishes_its_commit_and_refuses_the_rest() -> None:
+def test_closed_partition_finishes_its_commit_and_refuses_the_rest() -> None:
     async def scenario(bench: Bench) -> None:
         bench.table.gate.clear()
         first = bench.append()
         await asyncio.sleep(0)
         second = bench.append()
-        retiring = asyncio.ensure_future(bench.partition.retire())
+        retiring = asyncio.ensure_future(bench.partition.close(DELETED))
         await asyncio.sleep(0)
         bench.table.gate.set()
         await retiring

@@ -7,7 +7,7 @@ from bus.model import ProducerStamp
 from bus.ports import Conflicted, Unknown
 from bus.runtime.partitions.partition import Appended, ProducerResumed
 from tests.support.fake_table import Scripted, wait_until
-from tests.support.partition_bench import Bench, base_offset, code, run
+from tests.support.partition_bench import DELETED, Bench, base_offset, code, run
 
 DAY_MS = 86_400_000
 OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -428,13 +428,13 @@ def test_resuming_while_the_log_cannot_be_read_is_refused_for_now() -> None:
     run(scenario)
 
 
-def test_retired_partition_refuses_those_who_resume() -> None:
+def test_closed_partition_refuses_those_who_resume() -> None:
     async def scenario(bench: Bench) -> None:
         bench.table.gate.clear()
         first = bench.send(7, 0)
         await asyncio.sleep(0)
         resumed = bench.resume(7, 1)
-        retiring = asyncio.ensure_future(bench.partition.retire())
+        retiring = asyncio.ensure_future(bench.partition.close(DELETED))
         await asyncio.sleep(0)
         bench.table.gate.set()
         await retiring

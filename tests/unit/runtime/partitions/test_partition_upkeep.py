@@ -27,7 +27,7 @@ from bus.runtime.partitions.partition import (
     RecordsDeleted,
 )
 from tests.support.fake_table import FakeTable, Scripted, log_batch, records, wait_until
-from tests.support.partition_bench import NAME, SETTINGS, Bench, InlineCalls, base_offset, code
+from tests.support.partition_bench import DELETED, NAME, SETTINGS, Bench, InlineCalls, base_offset, code
 from tests.support.virtual_time import run_virtually
 
 BACKOFF_S = 15.0
@@ -265,7 +265,7 @@ def test_stopping_waits_for_no_roll() -> None:
         bench.throttle._used_until_s = 10.0**12
         bench.partition.look_after()
         await wait_until(lambda: bench.partition._upkeep._running is not None)
-        await bench.partition.retire()
+        await bench.partition.close(DELETED)
         assert bench.table.swaps == []
 
     in_threads(scenario)
@@ -278,7 +278,7 @@ def test_a_deleted_topic_waits_until_nothing_touches_its_files() -> None:
         bench.table.prepare_gate.clear()
         bench.partition.look_after()
         await wait_until(lambda: bench.table.prepared == ["roll"])
-        retiring = asyncio.ensure_future(bench.partition.retire())
+        retiring = asyncio.ensure_future(bench.partition.close(DELETED))
         await settle()
         assert not retiring.done()
         bench.table.prepare_gate.set()
@@ -475,7 +475,7 @@ def test_whoever_waits_for_a_change_is_told_when_the_partition_stops() -> None:
         first = bench.append()
         await asyncio.sleep(0)
         deleting = bench.partition.delete_records(0)
-        retiring = asyncio.ensure_future(bench.partition.retire())
+        retiring = asyncio.ensure_future(bench.partition.close(DELETED))
         await asyncio.sleep(0)
         bench.table.gate.set()
         await retiring
@@ -639,7 +639,7 @@ def test_a_partition_that_stops_waits_until_nothing_is_deleted_any_more() -> Non
         bench.table.drop_gate.clear()
         bench.partition.look_after()
         await wait_until(lambda: len(bench.table.dropping) == 1)
-        retiring = asyncio.ensure_future(bench.partition.retire())
+        retiring = asyncio.ensure_future(bench.partition.close(DELETED))
         await settle()
         assert not retiring.done()
         bench.table.drop_gate.set()

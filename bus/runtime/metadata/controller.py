@@ -1,0 +1,290 @@
+"""The controller: what commands change in the cluster metadata, and the files of topics that come and go.
+
+Theory of operation. A command is decided by the rules (cluster_metadata/) and its records are appended by the metadata
+log; brokers follow that log, so nothing here tells a partition to open or close. Tables of a new topic are created
+before the record that makes it exist, so a topic never points at nothing; files of a deleted topic go after the record
+that ends it. Both take long, so other changes do not wait for them: a caller that creates or deletes a topic has its
+name for as long as that takes (topic_names_in_use.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.cluster_decisions import (
+    AlterTopicConfigs,
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+    TopicResult,
+    decide_alter_topic_configs,
+    decide_auto_create_topic,
+    decide_create_internal_topic,
+    decide_create_partitions,
+    decide_create_topic,
+    decide_delete_topic,
+    decide_raise_leader_epoch,
+    decide_start_broker,
+    decide_topic_files_deleted,
+)
+from bus.cluster_metadata.cluster_records import ClusterRecord
+from bus.cluster_metadata.configs import find_contradiction, resolve_topic_config
+from bus.cluster_metadata.view_decisions import CreateView, decide_create_view, decide_delete_view
+from bus.config.broker import BrokerConfig
+from bus.errors import ErrorCode, Refused, StorageFault
+from bus.json_views import JsonView
+from bus.model import BrokerEndpoint, Step, TopicPartition
+from bus.ports import PartitionTable, Storage
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.metadata.metadata_log import Decide, MetadataLog
+from bus.runtime.metadata.topic_names_in_use import TopicNamesInUse
+from bus.runtime.partitions.partition_host import PartitionHost
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+TopicAnswer = TopicResult | Refused
+OnTopicDeleted = Callable[[str, str], None]
+# So many races for the metadata lost in a row are enough.
+_STARTS_MAX = 5
+
+
+class Controller:
+    """`take_leadership` first. `host` has the partitions of this broker."""
+
+    def __init__(
+        self,
+        metadata: MetadataLog,
+        host: PartitionHost,
+        storage: Storage,
+        config: BrokerConfig,
+        endpoint: BrokerEndpoint,
+        *,
+        new_topic_id: Callable[[], str],
+        calls: BlockingCalls,
+    ) -> None:
+        self._metadata = metadata
+        self._host = host
+        self._storage = storage
+        self._config = config
+        self._endpoint = endpoint
+        self._new_topic_id = new_topic_id
+        self._calls = calls
+        self._names = TopicNamesInUse()
+        self._removals: dict[str, asyncio.Task[None]] = {}  # by topic id, of topics in `deleted_topics`
+        self._on_topic_deleted: list[OnTopicDeleted] = []
+
+    # ------------------------------------------------------------------ leaders
+
+    async def take_leadership(self) -> None:
+        """Lead the metadata log and every partition at a new epoch. Another broker that starts at the same time has
+        read the same metadata: the one that loses the race reads them again, and takes a higher epoch than the other.
+        """
+        reason = ""
+        for _ in range(_STARTS_MAX):
+            others = self._metadata.cluster.brokers.keys() - {self._endpoint.broker_id}
+            started = await self._change(decide_start_broker, endpoint=self._endpoint, gone_broker_ids=others)
+            if not isinstance(started, Refused):
+                return
+            reason = started.message
+            _log.warning("the leadership could not be taken, to be tried again: %s", reason)
+            await self._metadata.raise_epoch()
+        raise StorageFault(f"the leadership could not be taken in {_STARTS_MAX} attempts: {reason}")
+
+    async def raise_leader_epoch(self, name: TopicPartition, above: int) -> None:
+        """A log that has a higher epoch than its leader would fence it. The broker that may change the metadata has
+        the right to lead, so where they are older than the log, they follow it."""
+        raised = await self._change(
+            decide_raise_leader_epoch, name=name, leader_id=self._endpoint.broker_id, above=above
+        )
+        where = {"topic": name.topic, "partition": name.partition}
+        _log.warning("the log has leader epoch %d, above the metadata's; now: %s", above, raised, extra=where)
+
+    # ------------------------------------------------------------------ topics
+
+    async def create_topics(self, commands: Sequence[CreateTopic]) -> list[TopicAnswer]:
+        decisions = [self._of_new_topic(decide_create_topic, command=command) for command in commands]
+        answers = await self._create([command.name for command in commands], decisions)
+        self._warn_of_contradictions(answers)
+        return answers
+
+    async def auto_create_topics(self, names: Sequence[str]) -> dict[str, Refused]:
+        """Create those that do not exist, for a client that asked for them by name; the refusals, by name. Does
+        nothing if `auto.create.topics.enable` is false. Callers at once get one and the same topic."""
+        missing = [name for name in dict.fromkeys(names) if name not in self._metadata.cluster.topics]
+        if not missing or not self._config.auto_create_topics_enable:
+            return {}
+        decisions = [self._of_new_topic(decide_auto_create_topic, name=name) for name in missing]
+        answers = await self._create(missing, decisions)
+        refused = {}
+        for name, answer in zip(missing, answers, strict=True):
+            if isinstance(answer, Refused):
+                refused[name] = answer
+            else:
+                _log.info("topic %s was created for a client that asked for it", name, extra={"topic": name})
+        return refused
+
+    def _of_new_topic(self, decide: Callable[..., Step[ClusterRecord, T]], **command: object) -> Decide[T]:
+        return functools.partial(
+            decide,
+            **command,
+            topic_id=self._new_topic_id(),
+            leader_id=self._endpoint.broker_id,
+            partitions_default=self._config.num_partitions,
+            broker=self._config,
+        )
+
+    async def create_internal_topic(
+        self, name: str, *, partitions: int, configs: Mapping[str, str], kept: Mapping[str, str]
+    ) -> TopicAnswer:
+        """The topic as it is, created if it was not there. Callers at once get one and the same. `kept`: what the bus
+        itself has to know of the topic."""
+        decide = functools.partial(
+            decide_create_internal_topic,
+            name=name,
+            topic_id=self._new_topic_id(),
+            leader_id=self._endpoint.broker_id,
+            partitions=partitions,
+            configs=configs,
+            kept=kept,
+        )
+        (answer,) = await self._create([name], [decide])
+        return answer
+
+    async def create_partitions(self, commands: Sequence[CreatePartitions]) -> list[TopicAnswer]:
+        decisions = [
+            functools.partial(decide_create_partitions, command=command, leader_id=self._endpoint.broker_id)
+            for command in commands
+        ]
+        return await self._create([command.name for command in commands], decisions)
+
+    async def delete_topics(self, commands: Sequence[DeleteTopic]) -> list[TopicAnswer]:
+        return await self._metadata.tasks.finish(self._delete(commands), "delete")
+
+    async def _delete(self, commands: Sequence[DeleteTopic]) -> list[TopicAnswer]:
+        known = [command.name for command in commands if command.name in self._metadata.cluster.topics]
+        async with self._names.hold(known):
+            return await self._metadata.change(
+                [functools.partial(decide_delete_topic, command=command) for command in commands]
+            )
+
+    async def alter_topic_configs(self, commands: Sequence[AlterTopicConfigs]) -> list[TopicAnswer]:
+        answers = await self._metadata.change(
+            [
+                functools.partial(decide_alter_topic_configs, command=command, broker=self._config)
+                for command in commands
+            ]
+        )
+        self._warn_of_contradictions(answers)
+        return answers
+
+    def _warn_of_contradictions(self, answers: Sequence[TopicAnswer]) -> None:
+        for answer in answers:
+            if not isinstance(answer, Refused):
+                contradiction = find_contradiction(resolve_topic_config(answer.configs, self._config))
+                if contradiction is not None:
+                    _log.warning("%s", contradiction, extra={"topic": answer.name})
+
+    # ------------------------------------------------------------------ views
+
+    async def create_view(self, command: CreateView) -> JsonView | Refused:
+        return await self._change(decide_create_view, command=command)
+
+    async def delete_view(self, name: str) -> JsonView | Refused:
+        return await self._change(decide_delete_view, name=name)
+
+    async def _change(self, decide: Callable[..., Step[ClusterRecord, T]], **command: object) -> T | Refused:
+        (answer,) = await self._metadata.change([functools.partial(decide, **command)])
+        return answer
+
+    # ------------------------------------------------------------------ tables of new topics
+
+    async def _create(self, names: Sequence[str], decisions: Sequence[Decide[TopicResult]]) -> list[TopicAnswer]:
+        return await self._metadata.tasks.finish(self._create_with_tables(names, decisions), "create")
+
+    async def _create_with_tables(
+        self, names: Sequence[str], decisions: Sequence[Decide[TopicResult]]
+    ) -> list[TopicAnswer]:
+        """Tables first, then the records. Only this waits for files of deleted topics of these names."""
+        async with self._names.hold(names):
+            steps = await self._look_ahead_without_removals(names, decisions)
+            answers = [step.response for step in steps]
+            tables: dict[tuple[str, int], PartitionTable] = {}
+            prepared: list[int] = []
+            for place, step in enumerate(steps):
+                if step.records and not isinstance(step.response, Refused):
+                    created = await self._create_tables(step.response)
+                    if isinstance(created, Refused):
+                        answers[place] = created
+                    else:
+                        tables.update(created)
+                        prepared.append(place)
+            with self._host.handing_over(tables):
+                committed = await self._metadata.change([decisions[place] for place in prepared])
+            for place, answer in zip(prepared, committed, strict=True):
+                answers[place] = answer
+                await self._host.wait_until_settled(names[place])
+            return answers
+
+    async def _look_ahead_without_removals(
+        self, names: Sequence[str], decisions: Sequence[Decide[TopicResult]]
+    ) -> list[Step[ClusterRecord, TopicAnswer]]:
+        while True:
+            steps = await self._metadata.look_ahead(decisions)
+            deleted = self._metadata.cluster.deleted_topics.items()
+            removals = {self._removals[topic_id] for topic_id, name in deleted if name in names}
+            if all(removal.done() for removal in removals):  # also where files could not be removed
+                return steps
+            await asyncio.wait(removals)
+
+    async def _create_tables(self, topic: TopicResult) -> dict[tuple[str, int], PartitionTable] | Refused:
+        """Tables for those partitions of the topic that have none yet. If one cannot be created, the others are waited
+        for all the same: what a retry creates must not meet them."""
+        names = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+        new = [name for name in names if self._metadata.cluster.leadership(name) is None]
+        created = await asyncio.gather(
+            *(
+                self._calls.commit(functools.partial(self._storage.create_partition, name, topic_id=topic.topic_id))
+                for name in new
+            ),
+            return_exceptions=True,
+        )
+        tables: dict[tuple[str, int], PartitionTable] = {}
+        for name, table in zip(new, created, strict=True):
+            if isinstance(table, StorageFault):
+                return Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(table))
+            if isinstance(table, BaseException):
+                raise table
+            tables[topic.topic_id, name.partition] = table
+        return tables
+
+    # ------------------------------------------------------------------ files of deleted topics
+
+    def on_topic_deleted(self, tell: OnTopicDeleted) -> None:
+        """Have `tell` called with name and id of each topic that is deleted from now on."""
+        self._on_topic_deleted.append(tell)
+
+    def follow(self, cluster: ClusterState) -> None:
+        """Behind the host. What a state names as deleted is removed once; if that fails, at the next start."""
+        removals, self._removals = self._removals, {}
+        for topic_id, name in cluster.deleted_topics.items():
+            removal = removals.get(topic_id)
+            if removal is None:
+                removal = self._metadata.tasks.start(self._remove_files(name, topic_id), f"delete/{name}")
+                for tell in self._on_topic_deleted:
+                    tell(name, topic_id)
+            self._removals[topic_id] = removal
+
+    async def _remove_files(self, name: str, topic_id: str) -> None:
+        await self._host.wait_until_settled(name)
+        try:
+            await self._calls.housekeep(functools.partial(self._storage.delete_topic, name, topic_id=topic_id))
+        except StorageFault as fault:
+            _log.warning("files of the deleted topic %s stay until the next start: %s", name, fault)
+            return
+        await self._change(decide_topic_files_deleted, topic_id=topic_id)

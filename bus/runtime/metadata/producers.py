@@ -1,0 +1,185 @@
+"""Who producers are: the ids and names that they get, which of them are fenced, and when a name is forgotten.
+
+Guards two promises. An identity is given once, and only when the metadata log says so. And a name that is in use is
+known to be before the sweep decides which ones are forgotten (transactional.id.expiration.ms), however long ago it was
+given its identity: uses are gathered, not timed, so one counts as of the next sweep, which is later than it was. Time
+is that of retention: a wall clock that jumps ahead forgets no name at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+
+from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.cluster_records import ClusterRecord
+from bus.cluster_metadata.producer_decisions import (
+    InitProducer,
+    check_init_producer,
+    decide_allocate_producer_ids,
+    decide_init_producer,
+    needs_new_id,
+)
+from bus.cluster_metadata.producer_expiry import RECORDS_MAX, decide_expire_producers, names_of
+from bus.cluster_metadata.producer_ids import ProducerIdentity, check_producer
+from bus.errors import ErrorCode, Refused
+from bus.model import ProducerStamp, Step
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.metadata.metadata_log import MetadataLog
+from bus.runtime.metadata.producer_id_pool import ProducerIdPool
+from bus.runtime.tasks import TaskScope
+
+_log = logging.getLogger(__name__)
+
+# As Kafka's transaction.remove.expired.transaction.cleanup.interval.ms; more often where names expire soon.
+_INTERVAL_MS_MAX = 3_600_000
+_INTERVAL_SHARE = 8
+
+
+class Producers:
+    """`start`, then `stop`. `now_ms` is the time of retention."""
+
+    def __init__(
+        self,
+        metadata: MetadataLog,
+        *,
+        broker_id: int,
+        expiration_ms: int,
+        now_ms: Callable[[], int],
+        calls: BlockingCalls,
+        tasks: TaskScope,
+    ) -> None:
+        self._metadata = metadata
+        self._broker_id = broker_id
+        self._expiration_ms = expiration_ms
+        self._now_ms = now_ms
+        self._calls = calls
+        self._tasks = tasks
+        self._ids = ProducerIdPool(self._allocate, tasks)
+        self._seen: set[int] = set()  # ids of names that were used since the last sweep
+        self._seen_ms: dict[int, int] = {}
+        self._sweeping: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._sweeping = self._tasks.start(self._sweep_now_and_then(), "producer-names")
+
+    def stop(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+
+    # ------------------------------------------------------------------ identities
+
+    async def init(
+        self,
+        name: str | None,
+        *,
+        producer_id: int | None = None,
+        producer_epoch: int | None = None,
+        keeps_epoch: bool = False,
+    ) -> ProducerIdentity | Refused:
+        """Without a name: an id that no producer ever had, at epoch 0, and only one in a thousand costs a commit. With
+        it: that name's id and an epoch that it never had, committed before the answer; then every lower epoch is
+        fenced.
+
+        `producer_id` and `producer_epoch` are those of a caller that has the name's identity. One that `keeps_epoch`
+        gets the identity as it is, and no epoch is fenced. Refused as `decide_init_producer` says, or INVALID_REQUEST
+        (an identity, or an epoch to keep, without a name).
+        """
+        current = None if producer_id is None else ProducerIdentity(producer_id, producer_epoch or 0)
+        if name is None:
+            if current is not None:
+                return Refused(
+                    ErrorCode.INVALID_REQUEST, f"expected a producer id with a name only, found {producer_id} without"
+                )
+            if keeps_epoch:
+                return Refused(ErrorCode.INVALID_REQUEST, "expected a name whose epoch is to be kept, found none")
+            unnamed = await self._ids.take()
+            return unnamed if isinstance(unnamed, Refused) else ProducerIdentity(unnamed, 0)
+        command = InitProducer(name, current, keeps_epoch)
+        refused = check_init_producer(command)
+        if refused is not None:
+            return refused
+        new_id: int | None = None
+        while True:
+            if needs_new_id(self._metadata.cluster, command):
+                taken = await self._ids.take()
+                if isinstance(taken, Refused):
+                    return taken
+                new_id = taken
+            (answer,) = await self._metadata.change([functools.partial(_decide_init, command=command, new_id=new_id)])
+            if isinstance(answer, ProducerIdentity):
+                self._seen.add(answer.producer_id)
+            if answer is not None:  # else the name has come to need a new id meanwhile
+                return answer
+
+    def check(self, stamp: ProducerStamp) -> Refused | None:
+        """Why nothing of this identity may be appended anywhere; None if it may be. For every batch: one look-up."""
+        producers = self._metadata.cluster.producers
+        if producers.by_id.find(stamp.producer_id) is not None:
+            self._seen.add(stamp.producer_id)
+        return check_producer(producers, stamp)
+
+    async def _allocate(self) -> range | Refused:
+        decide = functools.partial(decide_allocate_producer_ids, broker_id=self._broker_id)
+        (block,) = await self._metadata.change([decide])
+        return block
+
+    # ------------------------------------------------------------------ names that are no longer used
+
+    async def _sweep_now_and_then(self) -> None:
+        interval_s = min(_INTERVAL_MS_MAX, self._expiration_ms // _INTERVAL_SHARE) / 1000
+        while True:
+            await asyncio.sleep(max(1.0, interval_s))
+            try:
+                await self.sweep()
+            except Exception:
+                _log.exception("names of producers could not be looked through; the next time will do it")
+
+    async def sweep(self) -> int:
+        """How many names were forgotten."""
+        expired_count = 0
+        while True:
+            self._note_seen()
+            look = functools.partial(self._decide_expiry, self._metadata.cluster, seen_ms=dict(self._seen_ms))
+            records = (await self._calls.compute(look)).records  # there may be many names
+            if not records:
+                return expired_count
+            (expired,) = await self._metadata.change([functools.partial(self._decide_again, names=names_of(records))])
+            if isinstance(expired, Refused):
+                return expired_count
+            if expired:
+                _log.info("%d names of producers have expired, as they were not used", expired)
+            expired_count += expired
+            if len(records) < RECORDS_MAX:
+                return expired_count
+
+    def _decide_again(self, state: ClusterState, names: list[str]) -> Step[ClusterRecord, int | Refused]:
+        """With what was seen up to this very moment."""
+        self._note_seen()
+        step = self._decide_expiry(state, seen_ms=self._seen_ms, names=names)
+        return Step(step.response, step.records)
+
+    def _decide_expiry(
+        self, state: ClusterState, *, seen_ms: dict[int, int], names: list[str] | None = None
+    ) -> Step[ClusterRecord, int]:
+        return decide_expire_producers(
+            state, seen_ms=seen_ms, now_ms=self._now_ms(), expiration_ms=self._expiration_ms, names=names
+        )
+
+    def _note_seen(self) -> None:
+        now_ms = self._now_ms()
+        self._seen_ms.update(dict.fromkeys(self._seen, now_ms))
+        self._seen.clear()
+        known = self._metadata.cluster.producers.by_id
+        if len(self._seen_ms) > 2 * len(known) + RECORDS_MAX:
+            self._seen_ms = {key: ms for key, ms in self._seen_ms.items() if known.find(key) is not None}
+
+
+def _decide_init(
+    state: ClusterState, command: InitProducer, new_id: int | None
+) -> Step[ClusterRecord, ProducerIdentity | Refused | None]:
+    if new_id is None and needs_new_id(state, command):
+        return Step(None)
+    return decide_init_producer(state, command, new_producer_id=new_id)

@@ -1,0 +1,233 @@
+"""The partitions that this broker leads: opened and closed as the cluster metadata say.
+
+Theory of operation. `follow` takes each state of the cluster and begins what cluster_metadata/hosting.py plans by the
+difference to the state before. It knows states only: which broker wrote a record does not matter here. Opening and
+closing a table take long, so they are tasks; those of one partition run one after another, and an opening that a newer
+state has overtaken opens nothing. A partition that cannot be opened is refused by name, and the others serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Topic
+from bus.cluster_metadata.configs import resolve_topic_config
+from bus.cluster_metadata.hosting import Lead, plan_hosting
+from bus.config.broker import BrokerConfig
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, show_way_out
+from bus.model import TopicPartition
+from bus.partition_log.appends import AppendRules
+from bus.ports import Clock, PartitionTable, Storage
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.partitions.maintenance import Maintenance
+from bus.runtime.partitions.partition import Partition
+from bus.runtime.partitions.partition_settings import PartitionSettings, settings_of
+from bus.runtime.partitions.tail_cache import TailCache
+from bus.runtime.tasks import TaskScope
+
+_log = logging.getLogger(__name__)
+
+RaiseLeaderEpoch = Callable[[TopicPartition, int], Awaitable[None]]
+NewTables = Mapping[tuple[str, int], PartitionTable]  # by topic id and partition number
+
+
+@dataclass(slots=True, eq=False)
+class _Hosted:
+    """`serving` is a refusal while the partition is being opened, and if it cannot be opened."""
+
+    lead: Lead
+    serving: Partition | Refused
+
+
+class PartitionHost:
+    """`raise_leader_epoch` has the metadata give a partition a leader epoch above the one that its log has."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        storage: Storage,
+        config: BrokerConfig,
+        raise_leader_epoch: RaiseLeaderEpoch,
+        *,
+        clock: Clock,
+        calls: BlockingCalls,
+        tasks: TaskScope,
+        maintenance: Maintenance,
+    ) -> None:
+        self._broker_id = broker_id
+        self._storage = storage
+        self._config = config
+        self._raise_leader_epoch = raise_leader_epoch
+        self._clock = clock
+        self._calls = calls
+        self._tasks = tasks
+        self._maintenance = maintenance
+        self._cache = TailCache(config.log_cache_bytes)
+        self._cluster = EMPTY_CLUSTER
+        self._hosted: dict[str, dict[int, _Hosted]] = {}  # by topic and number
+        self._under_way: dict[TopicPartition, asyncio.Task[None]] = {}  # the last task of each partition
+        self._new_tables: dict[tuple[str, int], PartitionTable] = {}
+        self._stepped_down: Refused | None = None
+
+    # ------------------------------------------------------------------ following the metadata
+
+    def follow(self, cluster: ClusterState) -> None:
+        """Begin what the new state asks for; `wait_until_settled` waits for it."""
+        plan = plan_hosting(self._cluster, cluster, self._hosted, broker_id=self._broker_id)
+        self._cluster = cluster
+        for name in plan.retires:
+            self._close(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name.topic} was deleted")
+        for name in plan.closes:
+            self._close(name, ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name}: its leader has changed")
+        for name, lead in plan.opens.items():
+            self._open(name, lead)
+        for topic in plan.configures:
+            settings = self._settings(topic)
+            for hosted in self._hosted[topic.name].values():
+                if isinstance(hosted.serving, Partition):
+                    hosted.serving.configure(settings)
+
+    def step_down(self, reason: Refused) -> None:
+        """Another broker leads all partitions: stop those that are open, and those that are still being opened."""
+        self._stepped_down = reason
+        for partition in self.partitions:
+            partition.stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason.message)
+
+    async def wait_until_settled(self, topic: str | None = None) -> None:
+        """Until all that was begun for that topic, or for all of them, has been opened and closed."""
+        while tasks := [task for name, task in self._under_way.items() if topic in (None, name.topic)]:
+            await asyncio.wait(tasks)
+
+    @contextlib.contextmanager
+    def handing_over(self, tables: NewTables) -> Iterator[None]:
+        """Tables that were just created: what is opened of them in this block is not read again."""
+        self._new_tables.update(tables)
+        try:
+            yield
+        finally:
+            for key in tables:
+                self._new_tables.pop(key, None)
+
+    def _open(self, name: TopicPartition, lead: Lead) -> None:
+        hosted = _Hosted(lead, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is being opened"))
+        self._hosted.setdefault(name.topic, {})[name.partition] = hosted
+        table = self._new_tables.pop((lead.topic_id, name.partition), None)
+        if table is None:
+            self._begin(name, functools.partial(self._open_table, hosted))
+        else:
+            self._serve(name, hosted, table)
+
+    async def _open_table(self, hosted: _Hosted, name: TopicPartition) -> None:
+        if not self._is_wanted(name, hosted):
+            return
+        call = functools.partial(self._storage.open_partition, name, topic_id=hosted.lead.topic_id)
+        try:
+            table = await self._calls.open(call)
+            if table.state.leader_epoch > hosted.lead.leader_epoch:
+                await self._raise_leader_epoch(name, table.state.leader_epoch)
+            if self._is_wanted(name, hosted):
+                self._serve(name, hosted, table)
+        except Exception as fault:  # what is wrong with one table is wrong with no other
+            way_out = f"; {show_way_out(name.topic, name.partition)}" if isinstance(fault, StorageDamaged) else ""
+            hosted.serving = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}: {fault}{way_out}")
+            where = {"topic": name.topic, "partition": name.partition}
+            is_foreseen = isinstance(fault, StorageFault)
+            _log.error("partition does not serve: %s", fault, extra=where, exc_info=not is_foreseen)
+
+    def _is_wanted(self, name: TopicPartition, hosted: _Hosted) -> bool:
+        return self._hosted.get(name.topic, {}).get(name.partition) is hosted
+
+    def _serve(self, name: TopicPartition, hosted: _Hosted, table: PartitionTable) -> None:
+        hosted.serving = partition = Partition(
+            name,
+            table,
+            leader_epoch=hosted.lead.leader_epoch,
+            settings=self._settings(self._cluster.topics[name.topic]),
+            queue_bytes_max=self._config.queued_max_bytes,
+            clock=self._clock,
+            calls=self._calls,
+            cache=self._cache,
+            tasks=self._tasks,
+            maintenance=self._maintenance,
+        )
+        if self._stepped_down is not None:
+            partition.stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, self._stepped_down.message)
+
+    def _close(self, name: TopicPartition, code: ErrorCode, reason: str) -> None:
+        of_topic = self._hosted[name.topic]
+        hosted = of_topic.pop(name.partition)
+        if not of_topic:
+            del self._hosted[name.topic]
+
+        async def close(_: TopicPartition) -> None:
+            if isinstance(hosted.serving, Partition):
+                await hosted.serving.close(Refused(code, reason))
+
+        self._begin(name, close)
+
+    def _begin(self, name: TopicPartition, step: Callable[[TopicPartition], Awaitable[None]]) -> None:
+        """Behind what is under way for that partition."""
+        before = self._under_way.get(name)
+
+        async def run() -> None:
+            if before is not None:
+                await asyncio.wait([before])
+            await step(name)
+
+        task = self._under_way[name] = self._tasks.start(run(), f"host/{name}")
+        task.add_done_callback(functools.partial(self._forget, name))
+
+    def _forget(self, name: TopicPartition, task: asyncio.Task[None]) -> None:
+        if self._under_way.get(name) is task:
+            del self._under_way[name]
+
+    # ------------------------------------------------------------------ look-ups
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """All that are open, stopped ones included."""
+        return [
+            hosted.serving
+            for of_topic in self._hosted.values()
+            for hosted in of_topic.values()
+            if isinstance(hosted.serving, Partition)
+        ]
+
+    def find(self, name: TopicPartition, topic_id: str = "") -> Partition | Refused:
+        """`topic_id`, if not empty, has to be the topic's: else it was deleted and created again."""
+        topic = self._cluster.topics.get(name.topic)
+        if topic is None:
+            return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found {name.topic!r}")
+        if topic_id and topic_id != topic.topic_id:
+            return Refused(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"topic {name.topic} has the id {topic.topic_id}, found {topic_id}: was it deleted and created again?",
+            )
+        hosted = self._hosted.get(name.topic, {}).get(name.partition)
+        if hosted is not None:
+            return hosted.serving
+        leadership = self._cluster.leadership(name)
+        if leadership is not None:
+            return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is led by broker {leadership.leader_id}")
+        return Refused(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"expected a partition of {name.topic} from 0 to {len(topic.partitions) - 1}, found {name.partition}",
+        )
+
+    def find_error(self, name: TopicPartition) -> Refused | None:
+        """Why a partition that exists does not serve; None if it does."""
+        found = self.find(name)
+        return found if isinstance(found, Refused) else found.stopped
+
+    def append_rules(self, topic: str) -> AppendRules | None:
+        """None if there is no such topic."""
+        found = self._cluster.topics.get(topic)
+        return None if found is None else self._settings(found).append_rules
+
+    def _settings(self, topic: Topic) -> PartitionSettings:
+        return settings_of(topic.name, resolve_topic_config(topic.configs, self._config), self._config)
