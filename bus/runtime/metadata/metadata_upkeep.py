@@ -45,7 +45,7 @@ _RETRY_RECORDS = 100
 NAME = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 
 
-class Controller(Protocol):
+class Changes(Protocol):
     """The metadata log, as its upkeep sees it."""
 
     @property
@@ -68,7 +68,7 @@ class MetadataUpkeep:
     def __init__(
         self,
         log: TypedLog,
-        controller: Controller,
+        changes: Changes,
         *,
         rules: MaintenanceRules,
         clock: Clock,
@@ -78,7 +78,7 @@ class MetadataUpkeep:
     ) -> None:
         self._log = log
         self._table: PartitionTable = log.table
-        self._controller = controller
+        self._changes = changes
         self._clock = clock
         self._tasks = tasks
         self._snapshot: asyncio.Task[None] | None = None
@@ -152,19 +152,19 @@ class MetadataUpkeep:
 
     async def _delete_orphans(self, orphans: frozenset[str]) -> int | Refused:
         deletion = OrphanDeletion(self._table, orphans)
-        committed = await self._controller.commit_between_changes(deletion)
+        committed = await self._changes.commit_between_changes(deletion)
         return committed if isinstance(committed, Refused) else deletion.count
 
     def stop(self, code: ErrorCode, reason: str) -> None:
         self._is_stopped = True
         self._upkeep.stop(Refused(code, reason))
-        self._controller.stop(code, reason)
+        self._changes.stop(code, reason)
 
     async def _commit(self, call: Callable[..., CommitOutcome]) -> Committed | Refused:
         def commit() -> CommitOutcome:
-            return call(leader_epoch=self._controller.leader_epoch, now_ms=self._clock.now_ms())
+            return call(leader_epoch=self._changes.leader_epoch, now_ms=self._clock.now_ms())
 
-        return await self._controller.commit_between_changes(commit)
+        return await self._changes.commit_between_changes(commit)
 
     # ------------------------------------------------------------------ snapshots
 
@@ -172,13 +172,13 @@ class MetadataUpkeep:
         state = self._table.state
         if self._snapshot is not None or self._is_stopped or state.high_watermark < self._no_snapshot_before:
             return
-        if is_snapshot_due(state.high_watermark - state.log_start, self._controller.cluster):
+        if is_snapshot_due(state.high_watermark - state.log_start, self._changes.cluster):
             self._snapshot = self._tasks.start(self._write_snapshot(), "snapshot")
 
     async def _write_snapshot(self) -> None:
         """As one with the new start of the log: else rolling might put rows before and behind it into one file."""
         try:
-            committed = await self._controller.commit_between_changes(self._append_snapshot, self._start_log_there)
+            committed = await self._changes.commit_between_changes(self._append_snapshot, self._start_log_there)
         finally:
             self._snapshot = None
         if isinstance(committed, Refused):
@@ -189,14 +189,14 @@ class MetadataUpkeep:
             _log.info("the cluster metadata begins with a snapshot, at offset %d", state.log_start)
 
     def _append_snapshot(self) -> CommitOutcome:
-        state = self._controller.cluster
+        state = self._changes.cluster
         rows = [encode_record(record) for record in snapshot_of(state)]
         if replay_cluster(rows) != state:
             raise StorageFault("expected a snapshot that replays to the cluster's state, found another")
         self._snapshot_offset = self._table.state.high_watermark
-        return self._log.append(rows, leader_epoch=self._controller.leader_epoch, now_ms=self._clock.now_ms())
+        return self._log.append(rows, leader_epoch=self._changes.leader_epoch, now_ms=self._clock.now_ms())
 
     def _start_log_there(self) -> CommitOutcome:
         return self._table.advance_log_start(
-            self._snapshot_offset, leader_epoch=self._controller.leader_epoch, now_ms=self._clock.now_ms()
+            self._snapshot_offset, leader_epoch=self._changes.leader_epoch, now_ms=self._clock.now_ms()
         )
