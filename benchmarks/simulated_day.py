@@ -30,7 +30,8 @@ from bus.config.topic import TopicConfig
 from bus.model import RecordBatch, TopicPartition
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock
-from bus.runtime.partitions.partition import Appended, Partition
+from bus.runtime.partitions.partition import Partition
+from bus.runtime.partitions.partition_queue import Appended
 from bus.runtime.partitions.partition_settings import settings_of
 from bus.runtime.partitions.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import SEQUENCE_MODULUS, ProducerStamp, sequence_after
 from bus.ports import Conflicted, Unknown
-from bus.runtime.partitions.partition import Appended, AppendResult, ProducerResumed
+from bus.runtime.partitions.partition_queue import Appended, AppendResult, ProducerResumed
 from tests.support.fake_table import FakeTable, Scripted
 from tests.support.partition_bench import Bench, InlineCalls
 

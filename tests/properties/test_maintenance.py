@@ -17,7 +17,8 @@ from bus.partition_log.cleaning import CompactionRules
 from bus.partition_log.retention import RetentionRules
 from bus.partition_log.rolling import RollingRules
 from bus.ports import CommitOutcome, Conflicted, Unknown
-from bus.runtime.partitions.partition import Appended, MaintenanceAction, RecordsDeleted
+from bus.runtime.partitions.maintenance import MaintenanceAction, RecordsDeleted
+from bus.runtime.partitions.partition_queue import Appended
 from tests.support.fake_table import Scripted
 from tests.support.partition_bench import SETTINGS, Bench, InlineCalls
 from tests.support.virtual_time import run_virtually

@@ -15,7 +15,9 @@ from bus.partition_log.maintenance import MaintenanceRules, VersionRules
 from bus.ports import PartitionTable
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock
-from bus.runtime.partitions.partition import Appended, AppendResult, Partition, PartitionSettings, ResumeResult
+from bus.runtime.partitions.partition import Partition
+from bus.runtime.partitions.partition_queue import Appended, AppendResult, ResumeResult
+from bus.runtime.partitions.partition_settings import PartitionSettings
 from bus.runtime.partitions.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope
 from tests.support.fake_table import FakeTable, ManualClock, records

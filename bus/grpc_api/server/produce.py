@@ -33,7 +33,8 @@ from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShares
-from bus.runtime.partitions.partition import Appended, AppendResult, Partition
+from bus.runtime.partitions.partition import Partition
+from bus.runtime.partitions.partition_queue import Appended, AppendResult
 from bus.runtime.tasks import TaskScope
 
 # Of a refused batch of more, the records at fault are looked for in a thread.

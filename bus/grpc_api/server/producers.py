@@ -16,7 +16,7 @@ from bus.model import SEQUENCE_MODULUS, ProducerStamp, TopicPartition
 from bus.partition_log.appends import ACKS_NONE
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShares
-from bus.runtime.partitions.partition import ProducerResumed, ResumeResult
+from bus.runtime.partitions.partition_queue import ProducerResumed, ResumeResult
 
 
 class ProducerHandler:

@@ -66,20 +66,20 @@ from bus.ports import (
     Unknown,
 )
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.partitions.maintenance import DeleteRecordsResult as DeleteRecordsResult
-from bus.runtime.partitions.maintenance import FilesSwapped as FilesSwapped
-from bus.runtime.partitions.maintenance import MaintainResult as MaintainResult
-from bus.runtime.partitions.maintenance import Maintenance
-from bus.runtime.partitions.maintenance import MaintenanceAction as MaintenanceAction
-from bus.runtime.partitions.maintenance import MaintenanceResult as MaintenanceResult
-from bus.runtime.partitions.maintenance import RecordsDeleted as RecordsDeleted
-from bus.runtime.partitions.maintenance import SwapResult as SwapResult
+from bus.runtime.partitions.maintenance import (
+    DeleteRecordsResult,
+    MaintainResult,
+    Maintenance,
+    MaintenanceAction,
+    SwapResult,
+)
 from bus.runtime.partitions.partition_changes import CONFLICTS_MAX, PartitionChanges
 from bus.runtime.partitions.partition_producers import PartitionProducers
-from bus.runtime.partitions.partition_queue import Appended as Appended
-from bus.runtime.partitions.partition_queue import AppendResult as AppendResult
 from bus.runtime.partitions.partition_queue import (
+    Appended,
+    AppendResult,
     PartitionQueue,
+    ResumeResult,
     WaitingBatch,
     WaitingChange,
     WaitingDelete,
@@ -88,9 +88,7 @@ from bus.runtime.partitions.partition_queue import (
     WaitingSwap,
     refuse,
 )
-from bus.runtime.partitions.partition_queue import ProducerResumed as ProducerResumed
-from bus.runtime.partitions.partition_queue import ResumeResult as ResumeResult
-from bus.runtime.partitions.partition_settings import PartitionSettings as PartitionSettings
+from bus.runtime.partitions.partition_settings import PartitionSettings
 from bus.runtime.partitions.partition_upkeep import PartitionUpkeep
 from bus.runtime.partitions.placing import PlacedBatch, Placement, Placing
 from bus.runtime.partitions.tail_cache import Tail, TailCache

@@ -10,7 +10,7 @@ import pytest
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.ports import CommitOutcome, Committed, Conflicted, FenceLost, Unknown
-from bus.runtime.partitions.partition import Appended
+from bus.runtime.partitions.partition_queue import Appended
 from bus.storage_delta.root import folder_of, open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable

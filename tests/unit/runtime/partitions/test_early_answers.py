@@ -9,8 +9,7 @@ from dataclasses import replace
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.ports import Conflicted
 from bus.runtime.partitions.maintenance import RecordsDeleted
-from bus.runtime.partitions.partition import Appended, AppendResult
-from bus.runtime.partitions.partition_queue import ProducerResumed
+from bus.runtime.partitions.partition_queue import Appended, AppendResult, ProducerResumed
 from tests.support.fake_table import records
 from tests.support.partition_bench import SETTINGS, Bench, InlineCalls, base_offset, code
 from tests.support.virtual_time import run_virtually

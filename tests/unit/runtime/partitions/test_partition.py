@@ -9,7 +9,7 @@ from bus.model import MAX_TIMESTAMP
 from bus.partition_log.reads import Readable
 from bus.ports import Conflicted, Unknown
 from bus.runtime.partitions.fetches import FetchPosition, FetchWish, fetch
-from bus.runtime.partitions.partition import Appended
+from bus.runtime.partitions.partition_queue import Appended
 from tests.support.fake_table import wait_until
 from tests.support.partition_bench import DELETED, NAME, Bench, base_offset, code, run
 

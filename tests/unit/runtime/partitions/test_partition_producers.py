@@ -5,7 +5,7 @@ import asyncio
 from bus.errors import ErrorCode, Refused, StorageFault, StorageFull
 from bus.model import ProducerStamp
 from bus.ports import Conflicted, Unknown
-from bus.runtime.partitions.partition import Appended, ProducerResumed
+from bus.runtime.partitions.partition_queue import Appended, ProducerResumed
 from tests.support.fake_table import Scripted, wait_until
 from tests.support.partition_bench import DELETED, Bench, base_offset, code, run
 

@@ -19,7 +19,7 @@ from bus.partition_log.retention import RetentionRules
 from bus.partition_log.rolling import RUN_FILES_MAX, RollingRules
 from bus.ports import CommitOutcome, Conflicted, Dropped, SwapKind, Unknown
 from bus.runtime.partitions.fetches import FetchPosition, FetchWish, fetch
-from bus.runtime.partitions.partition import (
+from bus.runtime.partitions.maintenance import (
     DeleteRecordsResult,
     FilesSwapped,
     MaintenanceAction,
