@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
@@ -56,10 +55,11 @@ class CommitTurns:
     async def measure(self, commit: Callable[[], asyncio.Future[T]], processor_s: Callable[[], float]) -> T:
         """Run `commit` within a turn; `processor_s` tells afterwards how much processor time it took. Only what was
         alone all the time is a measure: others would have held it up."""
-        count, started = self._taken_count, time.monotonic()
+        loop_time_s = asyncio.get_running_loop().time
+        count, started_s = self._taken_count, loop_time_s()
         result = await commit()
         if self._running == 1 and self._taken_count == count:
-            self._elapsed_s += _WEIGHT * (time.monotonic() - started - self._elapsed_s)
+            self._elapsed_s += _WEIGHT * (loop_time_s() - started_s - self._elapsed_s)
             self._processor_s += _WEIGHT * (processor_s() - self._processor_s)
         return result
 

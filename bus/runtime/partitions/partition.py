@@ -20,7 +20,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -161,7 +160,7 @@ class Partition:
     def configure(self, settings: PartitionSettings) -> None:
         """Take new topic configs; they count from the next batch on."""
         self._settings = settings
-        self._pacing: Pacing = start_pacing(settings.commit_interval_ms, settings.commit_burst, _monotonic_ms())
+        self._pacing: Pacing = start_pacing(settings.commit_interval_ms, settings.commit_burst, _loop_ms())
         self._upkeep.configure(settings.maintenance)
 
     @property
@@ -301,7 +300,7 @@ class Partition:
 
     async def _wait_for_pacing(self) -> bool:
         """False if a change came meanwhile: nobody's pace is its business."""
-        self._pacing = refill(self._pacing, _monotonic_ms())
+        self._pacing = refill(self._pacing, _loop_ms())
         loop = asyncio.get_running_loop()
         due_s = loop.time() + decide_delay_ms(self._pacing, self._queue.size_bytes) / 1000
         while due_s > loop.time() and decide_delay_ms(self._pacing, self._queue.size_bytes) > 0:
@@ -311,7 +310,7 @@ class Partition:
                 await asyncio.wait_for(self._wake.wait(), due_s - loop.time())
             if self._queue.has_changes or self._stopped is not None:
                 return False
-        self._pacing = spend(refill(self._pacing, _monotonic_ms()))
+        self._pacing = spend(refill(self._pacing, _loop_ms()))
         return True
 
     async def _place_early(self) -> None:
@@ -638,5 +637,5 @@ def _new_future() -> asyncio.Future[T]:
     return asyncio.get_running_loop().create_future()
 
 
-def _monotonic_ms() -> float:
-    return time.monotonic() * 1000
+def _loop_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000

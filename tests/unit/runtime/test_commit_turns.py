@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from bus.runtime import commit_turns
 from bus.runtime.commit_turns import CommitTurns
 
 PATIENT_S = 5.0
@@ -46,7 +45,7 @@ async def measured(
     async def commit() -> None: ...
 
     with monkeypatch.context() as patch:
-        patch.setattr(commit_turns.time, "monotonic", lambda: next(times))
+        patch.setattr(asyncio.get_running_loop(), "time", lambda: next(times))
         async with turns.turn():
             await turns.measure(commit, lambda: processor_s)
 
