@@ -105,7 +105,7 @@ class Planner:
         apart = without_overlaps([*apart, *back])
         others = [named_truly(one) for one in others if one.file.path not in {found.source for found in back}]
         log_start = _version_of(txns, LOG_START_APP, 0)
-        start = _first_offset(history, named, others, is_lossy=is_lossy, log_start=log_start, end=end)
+        start = _first_offset(history, named, others, is_lossy=is_lossy, log_start=log_start)
         cover = choose_files(apart, others, start=start, end=end, may_go_on=is_lossy, may_follow=True)
         if cover.holes:
             broken = [named[one.path] for one in bad if one.is_there]
@@ -240,14 +240,13 @@ def _first_offset(
     *,
     is_lossy: bool,
     log_start: int,
-    end: int,
 ) -> int:
-    """Where the table's files begin: where versions are lost that may have named the first of them, with what is
-    there."""
+    """Where the table has to begin: at the log start, or before it where a file reaches across it. Where versions are
+    lost that may have named the first file, that is any file that is there."""
     files = [one.file for one in named.values()]
     if is_lossy and history.base < 0:
         files += [found.file for found in others]
-    return min((file.base_offset for file in files if file.next_offset > log_start), default=max(end, log_start))
+    return min([log_start, *(file.base_offset for file in files if file.next_offset > log_start)])
 
 
 def _newly_lost(

@@ -127,6 +127,27 @@ def test_the_end_of_the_log_is_told_and_comes_back() -> None:
     assert mended.progress == {7: (0, 5), 8: (0, 2)}
 
 
+@pytest.mark.parametrize("lost_files", [[0], [0, 1]])
+def test_first_files_that_are_lost_with_the_version_of_the_first_are_given_up(lost_files: list[int]) -> None:
+    """No version tells any more that the log began before the files that are left."""
+    bench = healthy("plain")
+    files, paths = files_of(bench), [file.path for file in bench.table._reader.view.live_files]
+    files[f"{LOG}/{1:020d}.json"] = b""
+    for number in lost_files:
+        del files[f"{FOLDER}/{paths[number]}"]
+    store = store_of(bench, files)
+    report = repair(store, is_rehearsal=False)
+    assert report.error is None
+    given_up = [step for step in report.steps if step.action == "give up"]
+    lost = range(3 * len(lost_files))
+    assert [n for step in given_up for n in range(step.first_offset, step.last_offset + 1)] == list(lost)
+    mended = Reopened(store)
+    assert [row[0] for row in mended.rows()] == [offset for offset in range(9) if offset not in lost]
+    assert mended.table.state.high_watermark == 9
+    assert verify(store).breaches == []
+    assert repair(store, is_rehearsal=False).steps == []
+
+
 def test_a_producer_whose_versions_were_lost_appends_nothing_twice() -> None:
     bench = healthy("plain")
     files = files_of(bench)
