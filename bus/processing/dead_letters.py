@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from bus.client.admin.admin import Admin
-from bus.client.connection.cluster import Backoff
+from bus.client.connection.retrying import Backoff, retry
 from bus.client.consumer.consumer import Consumer
 from bus.client.producer.producer import Producer
 from bus.client.values import ConsumerRecord, Headers, NewTopic
@@ -59,19 +59,18 @@ class DeadLetters:
         above all, only when it has not passed for two minutes."""
         deadline = time.monotonic() + _SEND_TIMEOUT_S
         topic = self._settings.dead_letter_topic_of(work.record.topic)
-        attempt = 0
-        while True:
-            try:
-                return self._send_once(topic, work, error)
-            except BusError as failed:
-                delay_s = self._backoff.seconds(attempt)
-                if not failed.retriable or time.monotonic() + delay_s >= deadline:
-                    raise
-                logger.warning("%s offset %d: its dead letter is sent again: %s", *_place(work), failed)
-                attempt += 1
-                if self._closed.wait(delay_s):
-                    raise
+
+        def pause(attempt: int, failed: BusError) -> bool:
+            delay_s = self._backoff.seconds(attempt)
+            if time.monotonic() + delay_s >= deadline:
+                return False
+            logger.warning("%s offset %d: its dead letter is sent again: %s", *_place(work), failed)
             self._partition_counts.pop(topic, None)  # it may have been deleted
+            return not self._closed.wait(delay_s)
+
+        retry(
+            lambda: self._send_once(topic, work, error), may_retry=lambda attempt, failed: failed.retriable, pause=pause
+        )
 
     def _send_once(self, topic: str, work: Work, error: BaseException) -> None:
         count, producer = self._prepared(topic, work.record.topic)

@@ -45,6 +45,10 @@ RequestOf = Callable[[Sequence[str]], Any]
 AnswersOf = Callable[[Any], Iterable[GroupAnswer]]
 
 
+class _OutcomeUnknown(BusError):
+    """Of a call that changes something and must not be sent a second time."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Call:
     method: str
@@ -81,18 +85,18 @@ class GroupCalls:
         answers: dict[str, GroupAnswer] = {}
         deadline = time.monotonic() + self._timeout_s
         call = _Call(method, request_of, answers_of, is_repeatable, groups_max, deadline)
-        attempt = 0
-        while True:
-            waiting = [group_id for group_id in wanted if group_id not in answers]
-            error = self._ask_once(call, waiting, answers)
-            if error is None:
-                return answers
-            if attempt >= self._retries or not self._cluster.pause(attempt, error, call.deadline):
-                raise error
-            attempt += 1
 
-    def _ask_once(self, call: _Call, group_ids: Sequence[str], answers: dict[str, GroupAnswer]) -> BusError | None:
-        """Add to `answers`. The error after which another attempt may succeed; raises any other."""
+        def ask() -> dict[str, GroupAnswer]:
+            self._ask_once(call, [group_id for group_id in wanted if group_id not in answers], answers)
+            return answers
+
+        return self._cluster.retry(ask, deadline=deadline, retries=self._retries, may_retry=self._may_retry)
+
+    def _may_retry(self, error: BusError) -> bool:
+        return not isinstance(error, _OutcomeUnknown) and self._cluster.may_retry(error)
+
+    def _ask_once(self, call: _Call, group_ids: Sequence[str], answers: dict[str, GroupAnswer]) -> None:
+        """Add to `answers`. Raises an error that is final, else the last one of those that may pass."""
         by_address: dict[str, list[str]] = {}
         error: BusError | None = None
         for group_id in group_ids:
@@ -112,8 +116,9 @@ class GroupCalls:
                 )
             except BusError as failure:
                 self._forget(ids)
-                is_unknown = not call.is_repeatable and not isinstance(failure, NotConnected)
-                if is_unknown or not self._cluster.may_retry(failure):
+                if not call.is_repeatable and not isinstance(failure, NotConnected):
+                    raise _OutcomeUnknown(failure.code, failure.message) from failure
+                if not self._cluster.may_retry(failure):
                     raise
                 error = failure
                 continue
@@ -123,7 +128,8 @@ class GroupCalls:
                     self._forget([answer.group_id])
                 else:
                     answers[answer.group_id] = answer
-        return error
+        if error is not None:
+            raise error
 
     def _find(self, group_id: str, deadline: float) -> str:
         address = self._addresses.get(group_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from itertools import chain
 from typing import Any, Protocol
 
@@ -53,19 +53,17 @@ class LogAdmin:
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, DeletedRecords]:
         deadline = time.monotonic() + self._timeout_s
         answers: dict[TopicPartition, DeletedRecords | BusError] = {}
-        waiting = list(offsets)
-        attempt = 0
-        while waiting:
+
+        def ask() -> None:
+            waiting = [one for one in offsets if one not in answers or self._failure_that_may_pass(answers[one])]
             self._ask_to_delete({one: offsets[one] for one in waiting}, answers, deadline)
-            waiting = [one for one in waiting if self._may_ask_again(answers[one])]
-            if not waiting or attempt >= self._retries:
-                break
-            error = answers[waiting[0]]
-            assert isinstance(error, BusError), "only what failed is asked again"
-            if not self._cluster.pause(attempt, error, deadline):
-                break
-            attempt += 1
-            self._cluster.forget({one.topic for one in waiting})
+            failures = {one: error for one in waiting if (error := self._failure_that_may_pass(answers[one]))}
+            self._cluster.forget({one.topic for one in failures})
+            for error in failures.values():
+                raise error
+
+        with suppress(BusError):  # each is among the answers
+            self._cluster.retry(ask, deadline=deadline, retries=self._retries)
         raise_failures(
             [
                 (str(one), int(answer.code), answer.message) if isinstance(answer, BusError) else (str(one), 0, "")
@@ -74,8 +72,8 @@ class LogAdmin:
         )
         return {one: answer for one in offsets if isinstance(answer := answers[one], DeletedRecords)}
 
-    def _may_ask_again(self, answer: DeletedRecords | BusError) -> bool:
-        return isinstance(answer, BusError) and self._cluster.may_retry(answer)
+    def _failure_that_may_pass(self, answer: DeletedRecords | BusError) -> BusError | None:
+        return answer if isinstance(answer, BusError) and self._cluster.may_retry(answer) else None
 
     def _ask_to_delete(
         self,

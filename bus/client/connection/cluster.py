@@ -1,15 +1,14 @@
 """What a client knows of the cluster, its brokers and the leaders of its topics, and the calls that it makes there.
 
 Guards two promises: a leader once known is never replaced by an older one (leader epochs of a topic id only grow here),
-and a call that was given a deadline ends by it, however many attempts, pauses and addresses it takes. `retry` is the
-one loop that repeats what may succeed later; it waits for a broker that is not there yet as it does for one that went
+and a call that was given a deadline ends by it, however many attempts, pauses and addresses it takes. `retry` repeats
+what may succeed later; it waits for a broker that is not there yet as it does for one that went
 away. Safe to use from several threads; no lock is held during a call.
 """
 
 from __future__ import annotations
 
 import math
-import random
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -21,6 +20,7 @@ import grpc
 from bus.client.connection.connections import SERVICE, Connection, Connections, NotConnected, closed_client
 from bus.client.connection.first_contact import is_broker_needed
 from bus.client.connection.portions import portions
+from bus.client.connection.retrying import Backoff, retry
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 
@@ -67,19 +67,6 @@ class TopicInfo:
     topic_id: str
     partitions: tuple[PartitionLeader, ...]
     fetched_at: float  # time.monotonic()
-
-
-class Backoff:
-    """Exponential, with a fifth of jitter either way: clients that failed together do not come back together."""
-
-    def __init__(self, base_ms: int, max_ms: int) -> None:
-        self._base_ms = base_ms
-        self._max_ms = max(base_ms, max_ms)
-
-    def seconds(self, attempt: int) -> float:
-        """`attempt` 0 is the first repetition."""
-        bounded: float = min(self._max_ms, self._base_ms * 2 ** min(attempt, 30))
-        return bounded * random.uniform(0.8, 1.2) / 1000
 
 
 def error_of(code: int, message: str) -> BusError:
@@ -134,16 +121,13 @@ class Cluster:
         """What `ask` returns, asked again with growing pauses while its error may pass (`may_retry`, or this cluster's)
         and until `deadline`, on `time.monotonic`. Raises the last error. `ask` bounds its own calls."""
         may_retry = may_retry or self.may_retry
-        attempt = 0
-        while True:
-            try:
-                return ask()
-            except BusError as error:
-                if attempt >= retries or not may_retry(error) or not self.pause(attempt, error, deadline):
-                    raise
-            attempt += 1
+        return retry(
+            ask,
+            may_retry=lambda attempt, error: attempt < retries and may_retry(error),
+            pause=lambda attempt, error: self._pause(attempt, error, deadline),
+        )
 
-    def pause(self, attempt: int, error: BusError, deadline: float) -> bool:
+    def _pause(self, attempt: int, error: BusError, deadline: float) -> bool:
         """Wait before the next attempt; False if no time is left for one, or this client is closed."""
         is_apart = error.code is ErrorCode.NETWORK_EXCEPTION
         backoff_s = (self._reconnect_backoff if is_apart else self.backoff).seconds(attempt)

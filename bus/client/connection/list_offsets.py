@@ -37,16 +37,16 @@ def list_offsets(
     """
     deadline = time.monotonic() + timeout_s
     found: dict[TopicPartition, ListedOffset] = {}
-    attempt = 0
-    while True:
+
+    def ask() -> dict[TopicPartition, ListedOffset]:
         missing = {partition: at for partition, at in wanted.items() if partition not in found}
-        error = _ask_leaders(cluster, missing, found, deadline) if missing else None
-        if error is None:
-            return found
-        if not cluster.may_retry(error) or not cluster.pause(attempt, error, deadline):
+        error = _ask_leaders(cluster, missing, found, deadline)
+        if error is not None:
+            cluster.forget({partition.topic for partition in missing if partition not in found})
             raise error
-        attempt += 1
-        cluster.forget({partition.topic for partition in missing if partition not in found})
+        return found
+
+    return cluster.retry(ask, deadline=deadline)
 
 
 def list_offsets_once(

@@ -16,6 +16,7 @@ from typing import Any
 from bus.client.assignors import assignors_of
 from bus.client.config.consumer import ConsumerConfig
 from bus.client.connection.cluster import Cluster, error_of
+from bus.client.connection.connections import closed_client
 from bus.client.connection.portions import portions
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.consumer.metrics import ConsumerMetrics
@@ -447,28 +448,21 @@ class GroupClient:
         return found
 
     def _ask_group(self, request: pb.OffsetFetchRequest, deadline: float) -> Any:
-        failures = 0
-        while True:
+        def ask() -> Any:
             address = self._find_coordinator(deadline)
             try:
                 timeout_s = min(self._config.request_timeout_ms / 1000, max(0.0, deadline - time.monotonic()))
-                answer = self._cluster.call("OffsetFetch", request, address=address, timeout_s=timeout_s)
-            except BusError as failure:
-                error = failure
-            else:
-                group = answer.groups[0]
-                if not group.error_code:
-                    return group
-                error = error_of(group.error_code, group.error_message or self.group_id)
-            now = time.monotonic()
-            if error.code in LOST_COORDINATOR:
-                with self._lock:
-                    self.coordinator.mark_unknown(address, error, now)
-            delay = self._cluster.backoff.seconds(failures)
-            if not error.retriable or now + delay >= deadline:
-                raise error
-            failures += 1
-            time.sleep(delay)
+                group = self._cluster.call("OffsetFetch", request, address=address, timeout_s=timeout_s).groups[0]
+                if group.error_code:
+                    raise error_of(group.error_code, group.error_message or self.group_id)
+            except BusError as error:
+                if error.code in LOST_COORDINATOR:
+                    with self._lock:
+                        self.coordinator.mark_unknown(address, error, time.monotonic())
+                raise
+            return group
+
+        return self._cluster.retry(ask, deadline=deadline)
 
     def _find_coordinator(self, deadline: float) -> str:
         def is_settled() -> bool:
@@ -478,6 +472,8 @@ class GroupClient:
         self._wait(is_settled, deadline)
         with self._lock:
             self.coordinator.raise_error()
+            if self._link.is_closed:
+                raise closed_client()
             if self.coordinator.address is None:
                 raise BusError(
                     ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator of group {self.group_id!r} was not found"
@@ -485,12 +481,12 @@ class GroupClient:
             return self.coordinator.address
 
     def _wait(self, is_settled: Callable[[], bool], deadline: float) -> None:
-        """`is_settled` is called with the lock held."""
+        """Until `is_settled`, which is called with the lock held, until `deadline`, or until this client is closed."""
         while True:
             with self._lock:
                 now = time.monotonic()
                 self.commits.advance(now)
-                if is_settled() or now >= deadline:
+                if is_settled() or now >= deadline or self._link.is_closed:
                     return
                 if not self._link.has_outgoing:
                     due = min(deadline, self.commits.next_event(now), self.coordinator.next_event_after(now))

@@ -53,7 +53,7 @@ class GroupLink:
         self._keeper: threading.Thread | None = None
         self._keeper_due = threading.Condition(lock)
         self._has_news = False  # for the keeper
-        self._is_closed = False
+        self.is_closed = False
 
     # ------------------------------------------------------------ requests
 
@@ -119,7 +119,7 @@ class GroupLink:
     def _on_answers(self, answers: list[tuple[GroupRequest, Any]], is_notice: bool) -> None:
         now = time.monotonic()
         with self._lock:
-            if self._is_closed:
+            if self.is_closed:
                 return
             if is_notice:
                 self._machines.take_notice()
@@ -144,13 +144,13 @@ class GroupLink:
     def _keep(self) -> None:
         while True:
             with self._lock:
-                if self._is_closed:
+                if self.is_closed:
                     return
                 self._has_news = False
                 due = self._machines.tick(time.monotonic())
             self.deliver()
             with self._lock:
-                if not self._has_news and not self._is_closed:
+                if not self._has_news and not self.is_closed:
                     self._keeper_due.wait(max(0.0, min(60.0, due - time.monotonic())))
 
     # ------------------------------------------------------------ the end
@@ -158,10 +158,11 @@ class GroupLink:
     def close(self) -> None:
         """End the thread and the stream, without a word to the group. Safe to repeat."""
         with self._lock:
-            self._is_closed = True
+            self.is_closed = True
             session = self._session
             self.cut_session()
             self._wake_keeper()
+            self._changed.notify_all()
         if session is not None:
             session.join(_END_S)
         if self._keeper is not None and threading.current_thread() is not self._keeper:

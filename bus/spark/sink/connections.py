@@ -13,7 +13,7 @@ from bus.client.connection.cluster import Cluster
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.spark.sink.options import SinkOptions
-from bus.spark.sink.stamped_writer import StampedWriter, call_until
+from bus.spark.sink.stamped_writer import StampedWriter
 from bus.spark.source.options import OptionError
 
 _PRODUCER_IDS_MAX = 10_000
@@ -67,8 +67,8 @@ def _producer_id(options: SinkOptions, cluster: Cluster, name: str) -> int:
     known = _producer_ids.get((options.addresses, name))
     if known is not None:
         return known
-    deadline_s = time.monotonic() + options.config.delivery_timeout_ms / 1000
-    producer_id: int = call_until(lambda: _ask_producer_id(cluster, name), cluster, deadline_s)
+    deadline = time.monotonic() + options.config.delivery_timeout_ms / 1000
+    producer_id = cluster.retry(lambda: _ask_producer_id(cluster, name), deadline=deadline)
     if len(_producer_ids) >= _PRODUCER_IDS_MAX:
         _producer_ids.clear()
     _producer_ids[options.addresses, name] = producer_id

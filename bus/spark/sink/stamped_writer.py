@@ -235,8 +235,7 @@ class StampedWriter:
         if info is not None and not self._cluster.is_stale(info):
             return info
         deadline = time.monotonic() + self._config.delivery_timeout_ms / 1000
-        found: TopicInfo = call_until(lambda: self._cluster.refresh([name])[name], self._cluster, deadline)
-        return found
+        return self._cluster.retry(lambda: self._cluster.refresh([name])[name], deadline=deadline)
 
     def _leader(self, partition: TopicPartition) -> str:
         """One question at most: who waits for a broker waits with what was sent."""
@@ -248,21 +247,6 @@ class StampedWriter:
             self._cluster.forget([partition.topic])
             raise BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
         return address
-
-
-def call_until(call: Callable[[], Any], cluster: Cluster, deadline_s: float) -> Any:
-    """What `call` returns; again after a back-off while its `BusError` may pass and there is time."""
-    attempt = 0
-    while True:
-        try:
-            return call()
-        except BusError as error:
-            delay_s = cluster.backoff.seconds(attempt)
-            is_final = not error.retriable or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if is_final or time.monotonic() + delay_s >= deadline_s:
-                raise
-        attempt += 1
-        time.sleep(delay_s)
 
 
 def _requests(parts: Sequence[Part]) -> list[list[Part]]:

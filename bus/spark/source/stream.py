@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from bus.client.connection.retrying import retry
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.spark.source.access import LogAccess
@@ -204,19 +205,20 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _patiently(self, ask: Callable[[], T]) -> T:
         """Asks again while the broker is gone, for as long and as often as the options say."""
         deadline_s = self._clock() + self._options.patience_ms / 1000
-        delay_s = self._options.retry_interval_ms / 1000
-        attempts = 0
-        while True:
-            try:
-                return ask()
-            except BusError as error:
-                attempts += 1
-                is_over = attempts > self._options.retries and self._clock() >= deadline_s
-                if not error.retriable or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or is_over:
-                    raise
-                _log.warning("asking again in %.1f s: %s", delay_s, error)
+        interval_s = self._options.retry_interval_ms / 1000
+
+        def may_retry(attempt: int, error: BusError) -> bool:
+            is_over = attempt >= self._options.retries and self._clock() >= deadline_s
+            return error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not is_over
+
+        def pause(attempt: int, error: BusError) -> bool:
+            grown_s = min(max(interval_s, _RETRY_MIN_S) * 2 ** min(attempt, 30), _RETRY_MAX_S)
+            delay_s = grown_s if attempt else interval_s
+            _log.warning("asking again in %.1f s: %s", delay_s, error)
             self._sleep(delay_s)
-            delay_s = min(max(delay_s, _RETRY_MIN_S) * 2, _RETRY_MAX_S)
+            return True
+
+        return retry(ask, may_retry=may_retry, pause=pause)
 
     # ------------------------------------------------------------------ what changed
 

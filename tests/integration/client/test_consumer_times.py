@@ -18,6 +18,7 @@ import pytest
 
 from bus import BusError, Consumer, ErrorCode, TopicPartition
 from bus.aio import Consumer as AsyncConsumer
+from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.records.arrow_batches import encode_arrow
 from tests.support.broker_process import free_port
 from tests.support.fake_broker import Cluster, FakeBroker
@@ -37,6 +38,7 @@ class HangingBroker(FakeBroker):
 
     def __init__(self, *, address: str = "127.0.0.1:0") -> None:
         self.release = threading.Event()
+        self.is_hanging = threading.Event()
         super().__init__(Cluster(), address=address)
 
     def stop(self) -> None:
@@ -45,6 +47,7 @@ class HangingBroker(FakeBroker):
 
     def hang(self, method: str) -> None:
         if method in self.hung:
+            self.is_hanging.set()
             self.release.wait(WAIT_MS / 1000)
 
 
@@ -210,6 +213,34 @@ def test_time_that_is_given_to_closing_holds(hung: HangingBroker) -> None:
     coordinator = hung.cluster.coordinator
     coordinator.commit = lambda request: hung.release.wait(WAIT_MS / 1000)  # type: ignore[method-assign,assignment,return-value]
     consumer.close(timeout=0.05)
+
+
+@pytest.mark.parametrize("is_loading", [False, True], ids=["search-hangs", "pause-after-a-refusal"])
+def test_question_to_the_group_ends_when_the_consumer_is_closed(hung: HangingBroker, is_loading: bool) -> None:
+    """The look-up of positions asks on a thread of its own."""
+    is_asked = hung.is_hanging
+    if is_loading:
+        is_asked = threading.Event()
+        loading = pb.OffsetFetchGroupResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+        def refuse(request: pb.OffsetFetchRequest) -> pb.OffsetFetchResponse:
+            is_asked.set()
+            return pb.OffsetFetchResponse(groups=[loading])
+
+        hung.cluster.coordinator.fetch_offsets = refuse  # type: ignore[method-assign]
+    else:
+        hung.hung = frozenset({"FindCoordinator"})
+    before = set(threading.enumerate())
+    pause = {"retry_backoff_ms": HOUR_MS, "retry_backoff_max_ms": HOUR_MS} if is_loading else {}
+    consumer = Consumer(hung.address, **{**PATIENT, **pause})
+    consumer.assign([T0])
+    consumer.poll(1)
+    asking = [thread for thread in set(threading.enumerate()) - before if thread.name == "bus-positions"]
+    assert is_asked.wait(WAIT_MS / 1000)
+    consumer.close(timeout=0.05)
+    assert len(asking) == 1
+    asking[0].join(WAIT_MS / 1000)
+    assert not asking[0].is_alive()
 
 
 def test_asyncio_calls_keep_to_their_time(silent: str) -> None:
