@@ -17,16 +17,12 @@ import pyarrow as pa
 
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.cluster import Cluster, TopicInfo
+from bus.client.connection.produce_requests import WireCompression, encode_request, encode_share
 from bus.client.connection.request_stream import RequestStream
-from bus.client.producer.wire import WireCompression
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.grpc_api.wire_fields import encode_field, tag_of
-from bus.model import TopicPartition
+from bus.model import ProducerStamp, TopicPartition
 from bus.spark.sink.stamped_lanes import Part, StampedLanes
 
-_PARTITIONS = tag_of(pb.ProduceRequest, "partitions")
-_ARROW = tag_of(pb.PartitionProduceData, "arrow")
 _ACKS_ALL = -1
 # A request holds one part of each of several partitions, which commit side by side, up to about this size.
 _REQUEST_BYTES = 8 * 1024 * 1024
@@ -209,24 +205,15 @@ class StampedWriter:
 
     def _encode(self, parts: Sequence[Part]) -> bytes:
         self._correlation_id += 1
-        head = pb.ProduceRequest(
-            correlation_id=self._correlation_id, acks=_ACKS_ALL, timeout_ms=self._config.request_timeout_ms
+        timeout_ms = self._config.request_timeout_ms
+        return encode_request(
+            self._correlation_id, map(self._encode_part, parts), acks=_ACKS_ALL, timeout_ms=timeout_ms
         )
-        pieces: list[Any] = [head.SerializeToString()]
-        for part in parts:
-            payload, codec, uncompressed_bytes = part.payload
-            data = pb.PartitionProduceData(
-                topic=part.partition.topic,
-                partition=part.partition.partition,
-                topic_id=self._topic_ids[part.partition.topic],
-                producer_id=self._producer_id,
-                producer_epoch=self._producer_epoch,
-                base_sequence=part.base_sequence,
-            )
-            if codec:
-                data.codec, data.uncompressed_bytes = codec, uncompressed_bytes
-            pieces += encode_field(_PARTITIONS, [data.SerializeToString(), *encode_field(_ARROW, [payload])])
-        return b"".join(pieces)
+
+    def _encode_part(self, part: Part) -> list[Any]:
+        topic, number = part.partition.topic, part.partition.partition
+        stamp = ProducerStamp(self._producer_id, self._producer_epoch, part.base_sequence)
+        return encode_share(topic, number, self._topic_ids[topic], part.payload, stamp=stamp)
 
     # ------------------------------------------------------------ who leads
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from bus.client.config.parsing import ProducerConfig, parse_config
-from bus.client.producer.wire import WireCompression
+from bus.client.connection.produce_requests import WireCompression
 from bus.grpc_api.v1 import bus_pb2 as pb
 
 NAMES = {pb.PAYLOAD_CODEC_GZIP: "gzip", pb.PAYLOAD_CODEC_SNAPPY: "snappy"}
