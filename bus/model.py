@@ -84,8 +84,8 @@ class RecordBatch:
 class LogBatch:
     """Records that have their place: offsets `base_offset` up to, but not including, `next_offset`.
 
-    `timestamp_ms`, where it is given, counts for every record, whatever `columns` holds. Else `columns` follows the
-    rule of the log on the wire: a column of the log that is not there has, for every record, the value given here:
+    `timestamp_ms`, where it is given, counts for every record, also if `columns` has timestamps. Else `columns` follows
+    the rule of the log on the wire: a column of the log that is not there has, for every record, the value given here:
     offset = base_offset + position, `timestamp_type`, `leader_epoch`, those of `producer`; key and headers that are
     absent are null, and so are producer_id, producer_epoch and sequence if `producer` is None. The column `offset` is
     there if the offsets are not dense (compaction).

@@ -20,9 +20,9 @@ _SWITCH_INTERVAL_S = 0.0005
 # causes full ones, which hold the event loop for 60 to 200 ms; with these it causes none, and middle ones of 15 ms.
 _COLLECTION_THRESHOLDS = (10_000, 10, 20)
 
-# glibc's mallopt. By default every buffer of a megabyte is mapped and unmapped anew, and the kernel clears its pages:
-# half of the broker's processor time when it serves batches of that size. Now freed memory is used again. Two arenas:
-# more of them only keep more memory that is free.
+# glibc's mallopt. By default every buffer of a megabyte is mapped and unmapped each time, and the kernel clears its
+# pages: half of the broker's processor time when it serves batches of that size. Now freed memory is used again. Two
+# arenas: more of them only keep more memory that is free.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 _ALLOCATOR_SETTINGS = {
     _M_MMAP_THRESHOLD: 32 * 1024 * 1024,

@@ -2,7 +2,7 @@
 
 Guards two promises: calls run one after another, in the order in which they were made, so the consumer never sees two
 threads; and while the thread waits for a coroutine of the user's, a rebalance callback, it serves the calls that this
-very coroutine makes, and no others, so that the callback can commit and nobody waits for himself.
+very coroutine makes, and no others, so that the callback can commit and does not wait for itself.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Call:
             if not self.future.done():
                 settle(outcome)
 
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no coroutine waits
             self.future.get_loop().call_soon_threadsafe(tell)
 
 

@@ -54,14 +54,14 @@ class Outcomes:
         self._put(future, error)
 
     def _put(self, future: asyncio.Future[Any], outcome: Settled | BaseException) -> None:
-        # First the outcome, then the question: whoever finds `_is_called` set knows that the loop looks afterwards.
+        # First the outcome, then the question: if `_is_called` is found set, the loop looks afterwards.
         self._arrived.append((future, outcome))
         if self._is_called:
             return
         self._is_called = True
         try:
             self._loop.call_soon_threadsafe(self._resolve)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+        except RuntimeError:  # the loop is closed: no coroutine waits any more
             self._arrived.clear()
 
     def _resolve(self) -> None:

@@ -28,7 +28,7 @@ from bus.errors import BusError, ErrorCode
 Headers = Sequence[tuple[str, bytes | None]]
 ResultT = TypeVar("ResultT")
 
-# Calls in line. Whoever awaits what he sends, even thousands at a time, never gets there.
+# Calls in line. A caller that awaits what it sends, even thousands at a time, never gets there.
 _LINE_MAX = 100_000
 
 # After the end: for the threads to tell the loop. A call in line that cannot be interrupted may take longer.
@@ -146,7 +146,7 @@ class Producer:
     # ------------------------------------------------------------ on the line's thread
 
     def _let_in(self, future: asyncio.Future[Any], hand_over: Callable[[], PendingOutcome]) -> None:
-        assert self._outcomes is not None, "nobody lines up before the first call"
+        assert self._outcomes is not None, "expected a call before anything waits in line"
         try:
             pending = hand_over()
         except Exception as error:
@@ -166,7 +166,7 @@ class Producer:
         return pending
 
     def _turn_away(self, future: asyncio.Future[Any]) -> None:
-        assert self._outcomes is not None, "nobody lines up before the first call"
+        assert self._outcomes is not None, "expected a call before anything waits in line"
         closed = "the producer was closed before this record had memory or metadata: it was not sent"
         self._outcomes.fail(future, BusError(ErrorCode.REQUEST_TIMED_OUT, closed))
 

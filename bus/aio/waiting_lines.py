@@ -36,7 +36,7 @@ class WaitingLine:
     def join(self, call: Call, abandon: Call) -> None:
         """`call` is made on the line's thread, or `abandon` by `end`. Neither may raise."""
         self.joined += 1
-        # First join, then ask: whoever finds `_is_called` set knows that the thread looks afterwards.
+        # First join, then ask: a caller that finds `_is_called` set knows that the thread looks afterwards.
         self._waiting.append((call, abandon))
         if not self._is_called:
             self._is_called = True
@@ -66,7 +66,7 @@ class WaitingLine:
                 self.served += 1
 
     def end(self) -> None:
-        """Abandon who still waits; nobody may join any more. A call that is being made goes on. From any thread."""
+        """Abandon the callers that wait; none may join any more. A call that is being made goes on. From any thread."""
         while self._waiting:
             try:
                 _, abandon = self._waiting.popleft()

@@ -222,7 +222,7 @@ def _execute(admin: Admin, plan: Iterable[_Deletion]) -> Iterator[_Deletion]:
             done = admin.delete_records({one.partition: one.low_watermark})[one.partition]
         except BusError as error:
             if error.code is ErrorCode.NETWORK_EXCEPTION:
-                raise  # nobody would answer for the next one either
+                raise  # no broker would answer for the next one either
             yield replace(one, low_watermark=None, error=str(error))
         else:
             yield replace(one, low_watermark=done.low_watermark, version=done.version)

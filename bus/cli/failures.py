@@ -1,6 +1,6 @@
 """How a command ends that cannot do what it was asked: one line on standard error and an exit status, no traceback.
 
-Guards one promise: whatever is the user's to mend (a refusal of the broker, a broker that is not there, a root that is
+Guards one promise: what the user can mend (a refusal of the broker, a broker that is not there, a root that is
 in use, a file that cannot be read) is told in one line that says what to do; only a fault of the program itself shows
 a traceback, and `--debug` shows one for everything. Exit status 1 for failures, 2 for a command that is typed wrong.
 """

@@ -1,6 +1,6 @@
 """What `bus groups describe` prints of a group: Kafka's columns, and rows made of what a broker said.
 
-Decides nothing and asks nobody, so that what is shown for which group can be tested without one.
+Decides nothing and asks no broker, so that what is shown for which group can be tested without one.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def offset_rows(
     committed: Mapping[TopicPartition, CommittedOffset],
     ends: Mapping[TopicPartition, int],
 ) -> Iterator[tuple[Any, ...]]:
-    """Members with what they own, those with the most first; then what is committed and nobody owns. A member that owns
-    nothing has a row of its own."""
+    """Members with what they own, those with the most first; then what is committed without an owner. A member that
+    owns nothing has a row of its own."""
     owned: set[TopicPartition] = set()
     for member in sorted(group.members, key=lambda one: (-len(one.partitions), one.member_id)):
         owned.update(member.partitions)

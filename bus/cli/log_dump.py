@@ -125,7 +125,7 @@ def _dump_line(row: dict[str, Any], timestamp_ms: int, print_data: bool) -> str:
 
 
 def _size(data: Any) -> int:
-    """`data` is the size itself where nobody wants to see more."""
+    """`data` is the size itself where no more is to be shown."""
     if data is None:
         return -1
     return data if isinstance(data, int) else len(value_bytes(data))

@@ -93,7 +93,7 @@ def _complete(ctx: click.Context, incomplete: str, names_of: Callable[[Admin], l
             address, request_timeout_ms=_COMPLETION_TIMEOUT_MS, default_api_timeout_ms=_COMPLETION_TIMEOUT_MS, retries=0
         ) as admin:
             names = names_of(admin)
-    except Exception:  # whatever it is, a shell that completes is no place to tell it
+    except Exception:  # a completion in a shell is no place for a message
         return []
     return [name for name in names if name.startswith(incomplete)]
 

@@ -134,7 +134,7 @@ _Parser = Callable[[bytes], InputRecord | None]  # None: a line that holds no re
 
 
 def _record_parser(is_json: bool, key_separator: str | None, headers: list[tuple[str, bytes | None]]) -> _Parser | None:
-    """None if a line is a value and nothing else: then nobody looks at single lines."""
+    """None if a line is a value and nothing else: then no code looks at single lines."""
     if is_json:
         return lambda line: _with_headers(decode_record(line), headers) if line.strip() else None
     if key_separator is not None:
@@ -285,7 +285,7 @@ def _rows_table(rows: list[_Row]) -> pa.Table:
 
 @contextlib.contextmanager
 def _progress(files: Sequence[str], quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, over bytes; nothing where nobody looks, or where somebody types."""
+    """A bar on a terminal, over bytes; nothing without a terminal, or where the input is typed."""
     if quiet or not sys.stderr.isatty() or (not files and sys.stdin.isatty()):
         yield lambda size: None
         return

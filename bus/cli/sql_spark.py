@@ -51,7 +51,7 @@ def run_statement(
     # ANSI's double quotes around a name, as the embedded engine takes them, and not Spark's backticks alone.
     settings = {**SHORT_SESSION, "spark.sql.ansi.doubleQuotedIdentifiers": "true"}
     settings["spark.ui.showConsoleProgress"] = "true" if sys.stderr.isatty() else "false"
-    # It would log every statement that fails, with Java's stack; whoever typed it is told in a line.
+    # It would log every statement that fails, with Java's stack; the user gets one line.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     spark = session("bus sql", conf=settings)
     spark.sparkContext.setLogLevel("ERROR")

@@ -144,7 +144,7 @@ class BrokerConfig:
     socket_request_max_bytes: int = integer(16_777_216, "Largest request of records that the broker takes.", Between(1))
     fetch_max_bytes: int = integer(
         33_554_432,
-        "Most bytes of one fetch response, whatever the client asks for; one batch is always given.",
+        "Most bytes of one fetch response, even if the client asks for more; one batch is always given.",
         Between(1024),
     )
     request_timeout_ms: int = integer(

@@ -95,7 +95,7 @@ class NotEmpty:
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
     """One configuration key. `is_in_effect` is False while nothing acts on the key: it is accepted so that settings
-    written for Kafka can be used, and `description` says so to whoever looks."""
+    written for Kafka can be used, and `description` says so."""
 
     name: str
     type: ConfigType
@@ -216,7 +216,7 @@ class ConfigEntry:
     name: str
     value: str
     default: str
-    is_default: bool  # nobody has set it
+    is_default: bool  # it was not set
     type: str
     valid_values: str
     documentation: str

@@ -56,7 +56,7 @@ class TopicConfig:
     )
     compression_type: str = string(
         "producer",
-        "Codec of the data files; producer and uncompressed: none, whatever codec the records were sent with.",
+        "Codec of the data files; producer and uncompressed: none, with any codec of the producer.",
         OneOf(COMPRESSION_TYPES),
     )
     message_timestamp_type: str = string(
@@ -87,7 +87,7 @@ class TopicConfig:
     )
     delta_log_retention_ms: int = long(
         DAY_MS,
-        "Age in ms at which versions behind a checkpoint leave the Delta log; a native stream idle longer starts anew.",
+        "Age in ms at which versions behind a checkpoint leave the Delta log; native streams idle longer begin again.",
         Between(0),
     )
     delta_log_versions_max: int = integer(

@@ -1,6 +1,6 @@
 """A broker as a child process on a free loopback port, and the folder that it serves.
 
-Guards one promise: no folder is removed but a bus root that nobody serves.
+Guards one promise: no folder is removed but a bus root that no broker serves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class BrokerFailed(RuntimeError):
 
 def make_fresh_root(root: Path) -> None:
     """An empty bus root, in place of an older one that is there. Raises `RootNotUsable` or `RootInUse`."""
-    open_storage(str(root), holder="the demo, which is making the folder anew").close()
+    open_storage(str(root), holder="the demo, which is making the folder again").close()
     shutil.rmtree(root)
     open_storage(str(root)).close()
 

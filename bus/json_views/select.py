@@ -88,7 +88,7 @@ def _convert_scalar(dialect: Dialect, json_type: ScalarType, text: str) -> str:
         return text
     pattern = {"boolean": BOOLEAN, "date": DATE, "timestamp": TIMESTAMP, **dict.fromkeys(INTEGER_KINDS, WHOLE)}
     value = text
-    if kind == "timestamp":  # without a zone: UTC, whatever the session's is
+    if kind == "timestamp":  # without a zone: UTC, in any time zone of the session
         has_zone = dialect.matches(text, f".*({ZONE})")
         value = f"CASE WHEN {has_zone} THEN {text} ELSE concat({text}, 'Z') END"
     cast = dialect.cast(value, json_type)

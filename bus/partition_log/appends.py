@@ -65,7 +65,7 @@ def decide_append(
     """Give the batch the next offsets, or say why not. With LogAppendTime every record has the time `now_ms`.
 
     A batch of an idempotent producer may be in the log already, as a whole or in part. Then the offsets that it has
-    there are the answer, whatever the topic's limits have become since. After `AskTable` decide again, with the
+    there are the answer, also if the topic's limits have changed since. After `AskTable` decide again, with the
     table's answer.
     """
     refusal = check_leader_epoch(state, current_leader_epoch)
@@ -95,7 +95,7 @@ def _decide_producer(
     forgotten_max = producers.forgotten_max
     match answer:
         case ProducerMatch():
-            assert state is not None, f"the table was asked about producer {stamp.producer_id}, which nobody knows"
+            assert state is not None, f"the table was asked about producer {stamp.producer_id}, which is unknown"
             return decide_match(state, stamp, batch.record_count, answer, log_start=log.log_start)
         case NoTrace():
             forgotten_max = -1

@@ -17,7 +17,7 @@ from bus.ports import LogFile
 FILES_MIN = 20
 # So many bytes are worth it, however few the files.
 BYTES_MIN = 1024 * 1024
-# So many files are too many for readers, whatever they hold.
+# So many files are too many for readers, however small they are.
 FILES_MAX = 200
 
 
@@ -34,8 +34,8 @@ def decide_key_compaction(
     files: Sequence[LogFile], *, unseen_count: int, rules: CompactionRules, now_ms: int, is_asked: bool = False
 ) -> int | None:
     """The offset up to which to compact now; None: not now. The last `unseen_count` of the live `files` were not seen
-    by compaction. The newest file is left alone, and what is younger than the smallest lag. `is_asked`: somebody wants
-    it, however little there is to gain."""
+    by compaction. The newest file is left alone, and what is younger than the smallest lag. `is_asked`: an operator
+    wants it, however little there is to gain."""
     seen = files[: len(files) - unseen_count]
     dirty: list[LogFile] = []
     for file in files[len(seen) : -1]:

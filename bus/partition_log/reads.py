@@ -1,6 +1,6 @@
 """What a reader may see: fetch visibility and the special timestamps of ListOffsets.
 
-Guards the promise that nobody reads an uncommitted record: every answer ends at the high watermark.
+Guards the promise that no reader sees an uncommitted record: every answer ends at the high watermark.
 """
 
 from __future__ import annotations

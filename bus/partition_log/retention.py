@@ -3,7 +3,8 @@
 Guards two promises: only what lies at the start of the log goes, and nothing goes before it is due. A file's time is
 its largest timestamp, but never later than its commit: one record from the future keeps nothing for ever, and since
 files go as a whole one from the past takes nothing with it. The time that retention goes by runs at most twice as fast
-as time passes, so a clock that jumps ahead by a day deletes nothing at once, and whoever sees to it has half a day.
+as time passes, so a clock that jumps ahead by a day deletes nothing at once, and the operator has half a day to correct
+it.
 """
 
 from __future__ import annotations

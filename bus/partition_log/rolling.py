@@ -1,11 +1,11 @@
 """Which small data files become one larger one.
 
-Guards two bounds: few files are live whatever the sizes of commits, and each row is rewritten a small number of times.
+Guards two bounds: few files are live for any sizes of commits, and each row is rewritten a small number of times.
 Theory of operation. An append writes a file of level 0, and a roll of files gives one of the next level, so a file's
 level says how often its rows were rewritten. Files of one level that follow each other are a run; it is rolled when
 there are many of them, when no more of them fit into one file, or when the oldest is old. A file of half a
 `segment.bytes` is full: it is never rolled again, and what small files lie before it can never grow. These are rolled
-together, whatever their levels. No file is rolled across the end of what key compaction has seen. As a segment of
+together, of any level. No file is rolled across the end of what key compaction has seen. As a segment of
 Kafka's does, a rolled file spans about `segment.ms` at most, so that retention can let go of it in time; only where
 that would leave too many files, it may span more.
 """
@@ -21,7 +21,7 @@ from bus.ports import LogFile
 
 # A run of so many files is rolled. Each row is then rewritten once for every factor of as much.
 RUN_FILES_MAX = 400
-# So many small files are too many, whatever their levels: the longest run is rolled.
+# So many small files are too many, of any level: the longest run is rolled.
 SMALL_FILES_MAX = 800
 
 
@@ -106,7 +106,7 @@ def _split(
 
 
 def _runs(fragment: _Fragment) -> list[Run]:
-    """A closed fragment is one run, whatever the levels in it."""
+    """A closed fragment is one run, with any levels in it."""
     if fragment.is_closed:
         return [fragment.files]
     return [list(run) for _, run in groupby(fragment.files, key=lambda file: file.level)]

@@ -24,7 +24,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlaced:
-    """Offsets from `base_offset` up to `next_offset` are taken; nobody sees them yet."""
+    """Offsets from `base_offset` up to `next_offset` are taken; no reader sees them yet."""
 
     base_offset: int
     next_offset: int

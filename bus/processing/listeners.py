@@ -170,7 +170,7 @@ class _Listening:
             logger.info("%s: all listeners end", name)
             self._stop.set()
         else:
-            logger.warning("%s: all listeners end at once, nobody waits for records with workers", name)
+            logger.warning("%s: all listeners end at once, without waiting for records with workers", name)
             self._hurry.set()
 
     def _close_all(self) -> None:

@@ -172,8 +172,8 @@ class RecordFlow:
     # ------------------------------------------------------------ partitions that come and go
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> None:
-        """What waits of these partitions is forgotten and will be read again by whoever gets them; what workers have
-        goes on, and counts until `forget`."""
+        """What waits of these partitions is forgotten and will be read again by the member that gets them; what workers
+        have goes on, and counts until `forget`."""
         gone = frozenset(partitions)
         self._leaving |= gone
         self._lanes.drop(lambda work: self._keep(work, gone))

@@ -1,9 +1,9 @@
 """The loop itself: polls, gives records to workers, commits what is done, gives partitions up in order, ends in order.
 
-Guards the contract of `run()`: whatever ends it, no new record is begun, those with workers are waited for up to
-drain.timeout.ms, what is done is committed, the consumer goes on, should it be used, behind what was committed and not
-behind what was polled, and the group is left. All calls of the consumer are made on the thread that called `run()`;
-the loop knows it as a `ProcessedConsumer`, which a fake is as well.
+Guards the contract of `run()`: when it ends, for any reason, no new record is begun, those with workers are waited for
+up to drain.timeout.ms, what is done is committed, the consumer goes on, should it be used, behind what was committed
+and not behind what was polled, and the group is left. All calls of the consumer are made on the thread that called
+`run()`; the loop knows it as a `ProcessedConsumer`, which a fake is as well.
 """
 
 from __future__ import annotations
@@ -225,14 +225,14 @@ class ProcessingRun:
         logger.warning("lost, nothing is committed any more: %s", _names(lost))
 
     def _drain(self, partitions: Iterable[TopicPartition] | None) -> int:
-        left = self._board.wait_until_left(partitions, self._settings.drain_timeout_ms, self._waits_for_nobody)
+        left = self._board.wait_until_left(partitions, self._settings.drain_timeout_ms, self._is_ending_at_once)
         if left:
             over = f"{self._settings.drain_timeout_ms} ms are over"
-            reason = "nobody waits for them" if self._waits_for_nobody() else over
+            reason = "ended without waiting" if self._is_ending_at_once() else over
             logger.warning("%s still with workers, %s; what was not done comes again", count_of(left, "record"), reason)
         return left
 
-    def _waits_for_nobody(self) -> bool:
+    def _is_ending_at_once(self) -> bool:
         return self._is_hurried or self._hurry.is_set()
 
     # ------------------------------------------------------------ the end
@@ -243,7 +243,7 @@ class ProcessingRun:
             self._ended_by = name
             self._consumer.wakeup()
         else:
-            logger.warning("%s: ending at once, nobody waits for records with workers", name)
+            logger.warning("%s: ending at once, without waiting for records with workers", name)
             self._is_hurried = True
 
     def _end(self) -> RunSummary:

@@ -1,6 +1,6 @@
 """The one place where the thread that polls and the workers meet: a lock around the flow of records.
 
-Guards that nobody waits in vain: workers are told when records came or one has to wait for its next attempt, the
+Guards that no worker waits in vain: workers are told when records came or one has to wait for its next attempt, the
 polling thread when it has something to commit, to resume or to end. A worker that settles a record frees one lane at
 most, and looks for work itself, so no other one has to be told. The lock is never held while a handler runs or the
 consumer is called.

@@ -71,7 +71,7 @@ class Workers(Protocol):
     def start(self) -> None: ...
 
     def end(self) -> None:
-        """No new record is begun. Waits for nobody: who still handles one ends after it."""
+        """No new record is begun. Does not wait: a worker that handles a record ends after it."""
         ...
 
 

@@ -3,7 +3,7 @@
 Every file is a producer of its own, named after the load, the file's path and its size, and its rows have sequences in
 the order of the file. So (producer, epoch, sequence) is the key on which the log takes or passes over a row, as an
 insert-only MERGE on these columns would. Guards one promise: no state but the log's decides what is there already, so a
-load may be killed, run twice, or run anew from elsewhere.
+load may be killed, run twice, or run again from elsewhere.
 """
 
 from __future__ import annotations

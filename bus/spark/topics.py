@@ -2,7 +2,7 @@
 
 Which partitions there are comes from the cluster's metadata log, and which files a version of a partition has from its
 Delta log. Guards one promise: a frame is the records of one committed version of each partition. The bus reads the logs
-itself, in milliseconds, and hands the files to Spark's own Parquet reader. Delta would plan each partition anew in
+itself, in milliseconds, and hands the files to Spark's own Parquet reader. Delta would plan each partition again in
 every query, by jobs of its own: tenths of a second each, and ten seconds for the first query of a session. It still
 reads what follows the log (`live`), and tables in which a feature of Delta decides which rows count.
 """

@@ -1,7 +1,7 @@
 """What a statement says before it runs: which topics it names, and where `offset` is the column.
 
 Works on the engine's own tokens, so comments and strings never count. Names more topics rather than fewer: an alias
-that is spelled like a topic makes a view that nobody reads, which costs nothing else.
+that is spelled like a topic makes a view that is not read, which costs nothing else.
 """
 
 from __future__ import annotations

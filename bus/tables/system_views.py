@@ -26,7 +26,7 @@ _VIEWS: Mapping[str, Callable[[TopicTables], pa.Table]] = {
 }
 VIEW_NAMES = SYSTEM_VIEW_NAMES
 assert tuple(_VIEWS) == VIEW_NAMES, "a view of a topic's values may not have the name of any of these"
-VIEW_SCHEMA = "bus"  # of the database: where the views are whatever the topics are called
+VIEW_SCHEMA = "bus"  # of the database: the views are there even if topics have their names
 
 
 def read_view(name: str, tables: TopicTables) -> pa.Table:

@@ -3,7 +3,7 @@
     python docs/examples/stream_static_join.py ./bus-data ./carriers ./enriched
 
 Each batch sees the table as it is when the batch begins, so a carrier that is added later is there for later flights.
-Flights whose carrier nobody knows stay, without a name. Stopped and started again, it goes on where it was: the offsets
+Flights of an unknown carrier stay, without a name. Stopped and started again, it goes on where it was: the offsets
 are in the checkpoint.
 """
 

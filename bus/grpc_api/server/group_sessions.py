@@ -1,9 +1,9 @@
 """GroupSession: a member's heartbeats and offset commits on one stream, and the coordinator's word in between.
 
 Theory of operation. A reader takes requests off the stream: a heartbeat is answered at once, an offset commit when it
-is committed, whatever came behind it meanwhile. Answers and notices wait in one list for the one who writes. A notice
-goes to the stream on which the member's last heartbeat came. Bounded: a stream whose answers are not read, or with too
-many commits under way, is not read either, nor is one whose client has its share of the memory of requests: a
+is committed, also if other requests came behind it meanwhile. Answers and notices wait in one list for the writer. A
+notice goes to the stream on which the member's last heartbeat came. Bounded: a stream whose answers are not read, or
+with too many commits under way, is not read either, nor is one whose client has its share of the memory of requests: a
 request counts until its answer is written.
 """
 

@@ -1,6 +1,6 @@
 """Answers of partitions that were asked at once.
 
-Guards one promise: each partition that was asked has one answer, in the order of the questions, whatever the others do.
+Guards one promise: each partition that was asked has one answer, in the order of the questions.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def decode_stamp(data: pb.PartitionProduceData, acks: int) -> ProducerStamp | Re
         return _invalid(f"expected a base sequence from 0 to {SEQUENCE_MODULUS - 1}, found {data.base_sequence}")
     if acks == ACKS_NONE:
         return _invalid(
-            f"expected acks -1 or 1 of idempotent producer {data.producer_id}, found 0: nobody would tell it of a gap"
+            f"expected acks -1 or 1 of idempotent producer {data.producer_id}, found 0: it would learn of no gap"
         )
     return ProducerStamp(data.producer_id, data.producer_epoch, data.base_sequence)
 

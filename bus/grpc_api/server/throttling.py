@@ -1,7 +1,7 @@
 """How long a producer is asked to wait when a partition's queue is full.
 
-An estimate and no promise: what was refused lately, over how fast the queue has drained since, so that whoever comes
-back then finds room. A partition that refuses nobody is not watched, and costs nothing. Knows no clock.
+An estimate and no promise: what was refused lately, over how fast the queue has drained since, so that a client
+that retries then finds room. A partition without refusals is not watched, and costs nothing. Knows no clock.
 """
 
 from __future__ import annotations

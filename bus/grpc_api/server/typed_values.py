@@ -1,4 +1,4 @@
-"""Typed values, those of topics whose `value` is a struct, as bytes: for whoever takes records one by one.
+"""Typed values, those of topics whose `value` is a struct, as bytes: for readers of single records.
 
 Guards one promise: every value has a text, and no two values of a topic have the same one. It is JSON with the struct's
 fields in their order; bytes within are base64, times ISO 8601.

@@ -1,6 +1,6 @@
 """What the writers of one Python worker share: a connection to each cluster, and the ids of producers.
 
-A micro-batch has no time to connect anew. Guards one promise: what is kept is only what never changes, or is asked for
+A micro-batch has no time to connect again. Guards one promise: what is kept is only what never changes, or is asked for
 again when the broker does not know it.
 """
 
@@ -34,7 +34,7 @@ def open_writer(options: SinkOptions, producer_name: str, producer_epoch: int) -
 
 
 def check_topic(options: SinkOptions, *, must_answer: bool) -> None:
-    """That the topic of the options exists, asked once. Where nobody answers and nobody `must_answer`, tasks will wait.
+    """That the topic of the options exists, asked once. If no broker answers, and none `must_answer`, tasks will wait.
 
     Raises `OptionError`.
     """

@@ -1,6 +1,6 @@
 """What to send next of batches that carry their stamps already, and what to make of the answers.
 
-Guards one promise: of a partition the parts are appended in the order of their sequences, each once, whatever is
+Guards one promise: of a partition the parts are appended in the order of their sequences, each once, also if a part is
 refused, lost or answered late; else the failure is known. A part keeps its stamp for ever, so sending it again is
 always safe. Decides only: no clock, no thread, no wire.
 
@@ -114,7 +114,7 @@ class StampedLanes:
             self._refuse(lane, part, _error(code, f"{part.partition}: {message}"), now_s)
 
     def on_lost(self, part: Part, error: BusError, now_s: float) -> None:
-        """Nobody will answer: the records are in the log or not."""
+        """No answer will come: the records are in the log or not."""
         self._refuse(self._lanes[part.partition], part, error, now_s)
 
     def _settle(self, lane: _Lane, part: Part, now_s: float) -> None:

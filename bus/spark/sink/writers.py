@@ -1,7 +1,8 @@
 """`format("bus")` as a sink, as Spark sees it: one writer for a batch write, one for the batches of a streaming query.
 
-Guards one promise: a row is in its topic once, whatever is run again. Nothing is left to do when all tasks are done:
-their rows are committed, and a batch that failed half way is completed by the next attempt, not taken back.
+Guards one promise: a row is in its topic once, also if Spark repeats a task or a batch. Nothing is left to do when all
+tasks are done: their rows are committed, and a batch that failed half way is completed by the next attempt, not taken
+back.
 """
 
 from __future__ import annotations

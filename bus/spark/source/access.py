@@ -1,4 +1,4 @@
-"""How a query reaches the log: what it asks, whoever answers.
+"""How a query reaches the log: what it asks, with any kind of answerer.
 
 The driver asks a `LogAccess`; what a task reads is an `InputRange`, a plain value that travels to it. Two ways lead to
 the log: the storage alone (storage_access.py), which works with every broker down, and a broker (broker_access.py).
@@ -94,7 +94,7 @@ class LogAccess(Protocol):
         ...
 
     def tell_progress(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commits them for a group without members; no word where nobody can be told. Raises `BusError`."""
+        """Commits them for a group without members; silent where no broker can be told. Raises `BusError`."""
         ...
 
     def close(self) -> None: ...

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Somebody who drops versions faster than a task can open a file of the newest one leaves nothing to read.
+# If versions are dropped faster than a task can open a file of the newest one, nothing is left to read.
 _LOOKUPS_MAX = 5
 # A task reads one partition and nothing else: large answers.
 _FETCH_DEFAULTS = {"max_partition_fetch_bytes": 8 << 20}

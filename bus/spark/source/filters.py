@@ -48,7 +48,7 @@ class RowLimits:
         left = [found for found in left if found.size > 0]
         if self.from_ms is None or not left:
             return left
-        # Every record before the first one at or after the time is older, whatever comes behind it.
+        # Every record before the first one at or after the time is older, no matter what follows it.
         firsts = access.offsets_at_times({found.partition: self.from_ms for found in left})
         left = [replace(found, begin=max(found.begin, _or_end(firsts[found.partition], found))) for found in left]
         return [found for found in left if found.size > 0]

@@ -1,6 +1,6 @@
 """Which offsets a query reads next, and how its tasks share them.
 
-Guards two promises: ranges never overlap and leave nothing out, whatever they are cut into; and a limit is shared by
+Guards two promises: ranges never overlap and leave nothing out, however they are cut; and a limit is shared by
 the partitions in proportion to what waits in them, so that none of them starves. Decides only.
 """
 

@@ -169,7 +169,7 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self, begun: QueryOffsets, ended: QueryOffsets) -> list[BusInput]:
         if ended.begun is not None:
-            # Spark asks anew for the initial offset when it plans the first batch, and again if that did not finish.
+            # Spark asks again for the initial offset when it plans the first batch, and again if that did not finish.
             begun = replace(begun, offsets=ended.begun, topic_ids=ended.topic_ids)
         access = self._opened()
         topic_ids = {name: facts.topic_id for name, facts in access.topics().items()}

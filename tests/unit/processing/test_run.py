@@ -380,7 +380,7 @@ def test_a_second_signal_waits_for_nobody_and_says_so(caplog: pytest.LogCaptureF
     assert summary.duration_ms < 10_000
     assert consumer.committed == {}
     assert ": ending at once" in caplog.text
-    assert "1 record still with workers, nobody waits for them" in caplog.text
+    assert "1 record still with workers, ended without waiting" in caplog.text
 
 
 def test_hurry_beside_stop_waits_for_nobody() -> None:
