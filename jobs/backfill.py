@@ -22,12 +22,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from pyspark import StorageLevel
-from pyspark.sql import functions as sql
-
 from bus.client.admin.admin import Admin
 from bus.spark import jobs
-from bus.spark.file_loads import FILE_COLUMN, BusFileSink, producer_name, records_in_log
+from bus.spark.lazy_pyspark import StorageLevel, sql
 from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:
@@ -183,6 +180,8 @@ def _with_place(rows: DataFrame, change: object, position: Column) -> DataFrame:
 
 
 def find_loads(spark: SparkSession, rows: DataFrame, options: argparse.Namespace) -> list[FileLoad]:
+    from bus.spark.file_loads import producer_name, records_in_log
+
     counts = rows.groupBy(_FILE, _SIZE).count().collect()
     files = [
         (row[_FILE], producer_name(options.name, relative_path(row[_FILE], options.source), row[_SIZE]), row["count"])
@@ -197,6 +196,8 @@ def find_loads(spark: SparkSession, rows: DataFrame, options: argparse.Namespace
 
 
 def send_files(spark: SparkSession, rows: DataFrame, loads: Sequence[FileLoad], options: argparse.Namespace) -> None:
+    from bus.spark.file_loads import FILE_COLUMN, BusFileSink
+
     producers = spark.createDataFrame(
         [(load.file, load.producer) for load in loads], f"{_FILE} string, __producer string"
     )
@@ -305,6 +306,8 @@ def _backfill(options: argparse.Namespace, spark: SparkSession) -> int:
 
 
 def _send(spark: SparkSession, rows: DataFrame, wanted: Sequence[FileLoad], options: argparse.Namespace) -> None:
+    from bus.spark.file_loads import records_in_log
+
     started_s, done = time.monotonic(), 0
     total = sum(load.records for load in wanted)
     for group in batches_of(wanted, options.batch_records):

@@ -17,19 +17,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
-from pyspark.sql import functions as sql
-
 from bus.client.admin.admin import Admin
 from bus.config.topic import TopicConfig
+from bus.jobs.rewrites import add_file_arguments, topic_config
 from bus.ports import SwapKind
 from bus.spark import jobs
 from bus.spark.file_swaps import FileSwap, Leader, LeaderByAdmin, check_record_count, swap
 from bus.spark.file_writer import row_bytes, staging, write_runs
+from bus.spark.lazy_pyspark import Window, sql
 from bus.spark.log_files import PartitionFiles, files_frame, load_files, read_rows
 from bus.storage_delta.log.actions import LiveFile
 from bus.tables.topics import TopicTables
-from jobs._rewrites import add_file_arguments, topic_config
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,22 +18,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyspark import StorageLevel
-from pyspark.sql import Window
-from pyspark.sql import functions as sql
-from pyspark.sql.types import BinaryType
-
 from bus.client.admin.admin import Admin
 from bus.config.topic import TopicConfig
+from bus.jobs.rewrites import add_file_arguments, topic_config
 from bus.ports import SwapKind
 from bus.spark import jobs
 from bus.spark.file_swaps import FileSwap, Leader, LeaderByAdmin, check_record_count, swap
 from bus.spark.file_writer import row_bytes, staging, write_runs
+from bus.spark.lazy_pyspark import StorageLevel, Window, sql
 from bus.spark.log_files import PartitionFiles, load_files, read_rows
 from bus.storage_delta.files.tombstone_ages import ages_of, end_of_old
 from bus.storage_delta.log.actions import LiveFile
 from bus.tables.topics import TopicTables
-from jobs._rewrites import add_file_arguments, topic_config
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -57,6 +53,8 @@ def last_of_keys(rows: DataFrame, *, tombstones_below: int, last_offset: int) ->
 
 def _size(rows: DataFrame) -> Column:
     """About the bytes of key and value; a value that is a struct counts as JSON."""
+    from pyspark.sql.types import BinaryType
+
     is_binary = isinstance(rows.schema["value"].dataType, BinaryType)
     value = sql.octet_length("value" if is_binary else sql.to_json("value"))
     sizes = [sql.coalesce(size, sql.lit(0)) for size in (sql.octet_length("key"), value)]

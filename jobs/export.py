@@ -17,12 +17,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sql
-
+from bus.jobs.queries import add_pace_arguments, add_query_arguments, follow, stream_of, trigger_of
+from bus.jobs.ranges import add_place_arguments, add_range_arguments, find_span
+from bus.jobs.records import before_ends
 from bus.spark import jobs
-from jobs._queries import add_pace_arguments, add_query_arguments, follow, stream_of, trigger_of
-from jobs._ranges import add_place_arguments, add_range_arguments, find_span
-from jobs._records import before_ends
+from bus.spark.lazy_pyspark import sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

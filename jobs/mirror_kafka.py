@@ -21,12 +21,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sql
-
 from bus import Admin, NewTopic
-from bus.spark import jobs
-from bus.spark.jars import check_jars, delta_coordinate, jars_folder
-from jobs._queries import (
+from bus.jobs.queries import (
     TopicTarget,
     add_pace_arguments,
     add_query_arguments,
@@ -34,7 +30,10 @@ from jobs._queries import (
     follow,
     trigger_of,
 )
-from jobs._records import header_text, in_offset_order, topic_columns, with_origin
+from bus.jobs.records import header_text, in_offset_order, topic_columns, with_origin
+from bus.spark import jobs
+from bus.spark.jars import check_jars, delta_coordinate, jars_folder
+from bus.spark.lazy_pyspark import sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,10 +18,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bus.client.admin.admin import Admin
+from bus.jobs.queries import TopicTarget, add_query_arguments, batch_to_topic, check_target, follow, stream_of
+from bus.jobs.ranges import OffsetSpan, add_place_arguments, add_range_arguments, find_span
+from bus.jobs.records import Change, before_ends, change_named, in_offset_order, topic_columns, with_origin
 from bus.spark import jobs
-from jobs._queries import TopicTarget, add_query_arguments, batch_to_topic, check_target, follow, stream_of
-from jobs._ranges import OffsetSpan, add_place_arguments, add_range_arguments, find_span
-from jobs._records import Change, before_ends, change_named, in_offset_order, topic_columns, with_origin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,11 +21,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sql
-
 from bus.client.admin.admin import Admin
-from bus.spark import jobs
-from jobs._queries import (
+from bus.jobs.queries import (
     TopicTarget,
     add_pace_arguments,
     add_query_arguments,
@@ -35,7 +32,9 @@ from jobs._queries import (
     stream_of,
     trigger_of,
 )
-from jobs._ranges import add_place_arguments, add_range_arguments, find_span
+from bus.jobs.ranges import add_place_arguments, add_range_arguments, find_span
+from bus.spark import jobs
+from bus.spark.lazy_pyspark import sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

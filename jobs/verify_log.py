@@ -17,11 +17,10 @@ from contextlib import ExitStack
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sql
-
 from bus.model import TopicPartition
 from bus.spark import jobs
 from bus.spark import log_promises as promises
+from bus.spark.lazy_pyspark import sql
 from bus.spark.log_rows import (
     BREACH_SCHEMA,
     NOT_READ,

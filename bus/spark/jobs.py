@@ -20,7 +20,7 @@ from bus.errors import BusError, ErrorCode, StorageFault
 from bus.model import TopicPartition
 from bus.records.epoch import epoch_ms
 from bus.spark.jars import JarsMissing
-from bus.spark.sessions import SparkUnavailable, session
+from bus.spark.sessions import SparkUnavailable, no_pyspark, session
 from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:
@@ -36,9 +36,13 @@ class JobFailed(Exception):
 
 def run_job(name: str, body: Callable[[SparkSession], int], conf: Mapping[str, str] | None = None) -> int:
     """The exit code. A session that was active before goes on; one that was started for the job is stopped."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it comes with pyspark, without types
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
+    try:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it comes with pyspark, without types
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        tell(f"error: {no_pyspark(error)}")
+        return EXIT_FAILURE
 
     was_active = SparkSession.getActiveSession() is not None
     try:

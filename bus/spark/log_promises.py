@@ -14,11 +14,9 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
-from pyspark.sql import functions as sql
-
 from bus.model import SEQUENCE_MODULUS
 from bus.records.log_schema import STATS_COLUMNS
+from bus.spark.lazy_pyspark import Window, sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -53,10 +53,7 @@ def session(app_name: str = "bus", master: str = "local[*]", conf: Mapping[str, 
         try:
             from pyspark.sql import SparkSession
         except ImportError as error:
-            raise SparkUnavailable(
-                "expected PySpark 4.2 and delta-spark 4.4, which are the extra [spark] of this package; "
-                f"found none here: {error}"
-            ) from error
+            raise no_pyspark(error) from error
         active = SparkSession.getActiveSession()
         if active is not None:
             return _check_delta(active)
@@ -64,6 +61,13 @@ def session(app_name: str = "bus", master: str = "local[*]", conf: Mapping[str, 
         for name, value in {**settings, **(conf or {})}.items():
             builder = builder.config(name, value)
         return _check_delta(builder.getOrCreate())
+
+
+def no_pyspark(error: ImportError) -> SparkUnavailable:
+    return SparkUnavailable(
+        "expected PySpark 4.2 and delta-spark 4.4, which are the extra [spark] of this package; "
+        f"found none here: {error}"
+    )
 
 
 def read_defaults(file: Path = _DEFAULTS) -> dict[str, str]:

@@ -209,7 +209,7 @@ def test_rows_of_a_file_that_was_cut_off_are_not_appended_again(
         asked.append(producers)
         return dict.fromkeys(producers, 4) if len(asked) == 1 else records_in_log(tables, topic, producers)
 
-    monkeypatch.setattr("jobs.backfill.records_in_log", forgetful)
+    monkeypatch.setattr("bus.spark.file_loads.records_in_log", forgetful)
     assert main(arguments) == 0
     rows = place.rows(spark, "dumped")
     assert [(row.partition, int(row.value)) for row in rows] == [

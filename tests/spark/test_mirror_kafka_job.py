@@ -13,9 +13,9 @@ from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
 from bus import Producer
+from bus.jobs.records import with_origin
 from bus.spark import jobs
 from jobs import mirror_kafka
-from jobs._records import with_origin
 from jobs.mirror_kafka import last_mirrored, mirrored, parse_arguments, starting_offsets
 from tests.support.copied_records import Place, running_place
 from tests.support.spark_source import produce

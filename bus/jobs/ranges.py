@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from bus.model import TopicPartition
 from bus.spark import jobs
 from bus.spark.source.access import Bounds, LogAccess
-from bus.spark.source.inputs import open_access
 from bus.spark.source.options import Location, OptionError, Subscribed
 from bus.spark.source.positions import EARLIEST_OFFSET, LATEST_OFFSET, AtOffsets, AtTime, Edge, Position
 from bus.spark.source.starting import resolve, select
@@ -79,6 +78,8 @@ def place_options(options: argparse.Namespace) -> dict[str, str]:
 
 def find_span(topic: str, options: argparse.Namespace) -> OffsetSpan:
     """Asks the log. Raises `JobFailed`, or `BusError` for a topic that is not there."""
+    from bus.spark.source.inputs import open_access
+
     access = open_access(location_of(options))
     try:
         bounds = access.bounds(select(Subscribed((topic,)), access.topics()).partitions)

@@ -14,9 +14,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sql
-
 from bus.spark.jobs import JobFailed
+from bus.spark.lazy_pyspark import sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
