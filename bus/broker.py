@@ -25,7 +25,7 @@ from bus.ports import Clock, Storage
 from bus.process_tuning import tune_process
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
-from bus.runtime.group_coordinator import GroupCoordinator
+from bus.runtime.coordinators.groups import GroupCoordinator
 from bus.runtime.tasks import TaskScope
 from bus.storage_delta.root import open_storage
 

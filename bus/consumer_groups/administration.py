@@ -7,7 +7,7 @@ from bus.consumer_groups.membership import remove_pending
 from bus.consumer_groups.offsets import remove_offsets
 from bus.consumer_groups.records import GroupTombstone
 from bus.consumer_groups.requests import DescribedGroup, DescribedMember, GroupDeleted, ListedGroup
-from bus.consumer_groups.step_draft import StepDraft
+from bus.consumer_groups.steps import GroupStep
 from bus.errors import ErrorCode, Refused
 
 
@@ -42,24 +42,23 @@ def list_group(group: Group) -> ListedGroup:
     return ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
 
 
-def decide_delete_group(draft: StepDraft, *, request_id: int) -> None:
-    group = draft.group
+def decide_delete_group(step: GroupStep, *, request_id: int) -> None:
+    group = step.group
     if group.state is not GroupState.EMPTY:
         message = (
             f"group {group.group_id}: expected no members, found {len(group.members)} in state {group.state.value}"
         )
-        draft.reply(request_id, Refused(ErrorCode.NON_EMPTY_GROUP, message))
+        step.reply(request_id, Refused(ErrorCode.NON_EMPTY_GROUP, message))
         return
-    remove_offsets(draft, group.offsets)
-    end_group(draft)
-    draft.reply(request_id, GroupDeleted())
+    remove_offsets(step, group.offsets)
+    end_group(step)
+    step.reply(request_id, GroupDeleted())
 
 
-def end_group(draft: StepDraft) -> None:
+def end_group(step: GroupStep) -> None:
     """Of an empty group without offsets. Who was given a member id and comes with it now is told that it is unknown."""
-    assert not draft.group.offsets, f"group {draft.group.group_id} has offsets"
-    for member_id in draft.group.pending_members:
-        remove_pending(draft, member_id)
-    if draft.group.protocol_type is not None:
-        draft.record(GroupTombstone(draft.group.group_id))
-    draft.change_state(GroupState.DEAD)
+    assert not step.group.offsets, f"group {step.group.group_id} has offsets"
+    for member_id in step.group.pending_members:
+        remove_pending(step, member_id)
+    if step.group.protocol_type is not None:
+        step.record(GroupTombstone(step.group.group_id))

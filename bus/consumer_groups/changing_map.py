@@ -6,7 +6,7 @@ many versions share; a change copies the former, and both become one when the fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar
 
 KeyT = TypeVar("KeyT")
@@ -25,19 +25,13 @@ class ChangingMap(Mapping[KeyT, ValueT], Generic[KeyT, ValueT]):
         self._recent: Mapping[KeyT, ValueT | None] = {}  # None: taken out
         self._count = len(self._settled)
 
-    def put(self, entries: Mapping[KeyT, ValueT]) -> ChangingMap[KeyT, ValueT]:
-        """This mapping with all of `entries`."""
-        return self._with(entries, self._count + sum(key not in self for key in entries))
-
-    def remove(self, keys: Iterable[KeyT]) -> ChangingMap[KeyT, ValueT]:
-        """This mapping without `keys`; those it has not are of no matter."""
-        there = {key: None for key in keys if key in self}
-        return self._with(there, self._count - len(there)) if there else self
-
-    def _with(self, changes: Mapping[KeyT, ValueT | None], count: int) -> ChangingMap[KeyT, ValueT]:
+    def changed(self, changes: Mapping[KeyT, ValueT | None]) -> ChangingMap[KeyT, ValueT]:
+        """This mapping with `changes`: what each key has now, None: nothing (any more)."""
+        if not self._count and not self._recent:
+            return ChangingMap({key: value for key, value in changes.items() if value is not None})
         changed: ChangingMap[KeyT, ValueT] = ChangingMap(self._settled)
         changed._recent = {**self._recent, **changes}
-        changed._count = count
+        changed._count = self._count + sum((new is not None) - (key in self) for key, new in changes.items())
         return changed if len(changed._recent) <= _RECENT_MAX else ChangingMap(dict(changed.items()))
 
     def __getitem__(self, key: KeyT) -> ValueT:

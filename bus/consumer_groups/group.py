@@ -1,8 +1,8 @@
-"""A group as its coordinator knows it: a value, replaced with every decision.
+"""A group as its coordinator knows it: a value, replaced with every change.
 
 Guards the shape: a state follows only a state that `TRANSITIONS` names, and what is counted or indexed here (who awaits
-a join, who has not synced, which protocol all support, who has which instance id) agrees with the members. What a call
-or a timer does to a group is not decided here.
+a join, who has not synced, which protocol all support, who has which instance id) agrees with the members. What
+changes a group is in changes.py.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class InitialDelay:
 class Group:
     group_id: str
     state: GroupState
-    state_ms: int  # since when
+    state_ms: int  # since when; 0 while it has never had a member
     generation: int = 0
     protocol_type: str | None = None  # None: never had a member (offsets only)
     protocol: str | None = None  # None: no generation with members was begun
@@ -247,8 +247,8 @@ class Group:
         assert not awaiting_sync or self.state is GroupState.COMPLETING_REBALANCE
 
 
-def new_group(group_id: str, *, now_ms: int) -> Group:
-    return Group(group_id, GroupState.EMPTY, now_ms)
+def new_group(group_id: str) -> Group:
+    return Group(group_id, GroupState.EMPTY, 0)
 
 
 def _count_protocols(

@@ -1,4 +1,5 @@
-"""Heartbeats, the frequent call, and what the silence of a member leads to.
+"""Heartbeats, the frequent call; what the silence of a member leads to; and members that leave, by themselves or taken
+out by an administrator by their instance ids.
 
 Guards liveness: a member that gives no sign of life for its session timeout is out, unless the coordinator itself keeps
 it waiting for an answer.
@@ -10,16 +11,25 @@ from bus.consumer_groups.group import Group, GroupState
 from bus.consumer_groups.membership import (
     check_generation,
     check_member,
+    named,
     rebalancing,
     remove_member,
+    remove_members,
     remove_pending,
     unknown_member,
 )
-from bus.consumer_groups.rebalances import begin_rebalance, complete_rebalance
+from bus.consumer_groups.rebalances import begin_rebalance, complete_when_all_joined, rebalance_or_complete
 from bus.consumer_groups.request_bounds import check_request
-from bus.consumer_groups.requests import Heartbeat, HeartbeatTaken
-from bus.consumer_groups.step_draft import StepDraft
-from bus.consumer_groups.steps import GroupAnswer
+from bus.consumer_groups.requests import (
+    NO_MEMBER_ID,
+    GroupAnswer,
+    Heartbeat,
+    HeartbeatTaken,
+    LeaveGroup,
+    LeavingMember,
+    Left,
+)
+from bus.consumer_groups.steps import GroupStep
 from bus.errors import ErrorCode, Refused
 
 _TAKEN = HeartbeatTaken()
@@ -49,36 +59,59 @@ def is_sign_of_life(answer: GroupAnswer) -> bool:
     )
 
 
-def decide_heartbeat(draft: StepDraft, command: Heartbeat, *, request_id: int) -> None:
-    answer = check_heartbeat(draft.group, command)
+def decide_heartbeat(step: GroupStep, command: Heartbeat, *, request_id: int) -> None:
+    answer = check_heartbeat(step.group, command)
     if is_sign_of_life(answer):
-        draft.set_session(draft.group.members[command.member_id])
-    draft.reply(request_id, answer)
+        step.set_session(step.group.members[command.member_id])
+    step.reply(request_id, answer)
 
 
-def expire_session(draft: StepDraft, member_id: str) -> None:
+def expire_session(step: GroupStep, member_id: str) -> None:
     """A new member's join may not wait for ever; every other member that waits for an answer is spared: its session
     begins anew with the answer."""
-    member = draft.group.members.get(member_id)
+    member = step.group.members.get(member_id)
     if member is None:
         return
     is_waiting = member.awaiting_join is not None or member.awaiting_sync is not None
     if is_waiting and not member.is_new:
         return
-    remove_member(draft, member_id, f"no heartbeat for {member.session_timeout_ms} ms")
-    if draft.group.state is GroupState.PREPARING_REBALANCE:
-        complete_when_all_joined(draft)
+    remove_member(step, member_id, f"no heartbeat for {member.session_timeout_ms} ms")
+    if step.group.state is GroupState.PREPARING_REBALANCE:
+        complete_when_all_joined(step)
     else:
-        begin_rebalance(draft, f"member {member_id} is lost")
+        begin_rebalance(step, f"member {member_id} is lost")
 
 
-def expire_pending_member(draft: StepDraft, member_id: str) -> None:
-    if member_id in draft.group.pending_members:
-        remove_pending(draft, member_id)
-        complete_when_all_joined(draft)
+def expire_pending_member(step: GroupStep, member_id: str) -> None:
+    if member_id in step.group.pending_members:
+        remove_pending(step, member_id)
+        complete_when_all_joined(step)
 
 
-def complete_when_all_joined(draft: StepDraft) -> None:
-    """Of a first rebalance as well, as in Kafka: whoever it waited for is not coming."""
-    if draft.group.state is GroupState.PREPARING_REBALANCE and draft.group.has_all_joined:
-        complete_rebalance(draft)
+def decide_leave(step: GroupStep, command: LeaveGroup, *, request_id: int) -> None:
+    """All that can leave do, and one rebalance follows."""
+    reasons: dict[str, str] = {}  # of members that leave, by member id
+    members = tuple(_leave(step, leaving, reasons) for leaving in command.members)
+    remove_members(step, reasons)
+    step.reply(request_id, Left(members))
+    left = [leaving for leaving, refused in zip(command.members, members, strict=True) if refused is None]
+    if left and step.group.state is not GroupState.EMPTY:
+        names = named([leaving.member_id or leaving.group_instance_id or "" for leaving in left])
+        rebalance_or_complete(step, f"members {names} leave")
+
+
+def _leave(step: GroupStep, leaving: LeavingMember, reasons: dict[str, str]) -> Refused | None:
+    """Why it cannot; None: it was pending and is not any more, or it was added to `reasons`."""
+    group, member_id = step.group, leaving.member_id
+    if member_id in group.pending_members:
+        remove_pending(step, member_id)
+        return None
+    if member_id == NO_MEMBER_ID and leaving.group_instance_id is not None:
+        member_id = group.instance_ids.get(leaving.group_instance_id, NO_MEMBER_ID)
+    refused = check_member(group, member_id, leaving.group_instance_id)
+    if refused is not None:
+        return refused
+    if member_id in reasons:
+        return unknown_member(group.group_id, member_id)
+    reasons[member_id] = f"it left{f' ({leaving.reason})' if leaving.reason else ''}"
+    return None

@@ -1,136 +1,174 @@
 """What a new coordinator knows: the groups, out of the records of its partition.
 
-Guards two promises: it goes on where the one before was, all that was ever answered as done is there; and a record that
-cannot be read costs itself, never the other groups of the partition. What was under way and in no record (a rebalance,
-a first join) is begun again by the clients.
+Guards two promises. It goes on where the one before was: all that was ever answered as done is there, and what was
+under way and in no record (a rebalance, a first join) is begun again by the clients. And a record that cannot be read
+costs itself, and no more than is safe. An offset that is certain stays, also if what describes it is not. Of a group
+the generation stays, so that nothing of an older one is ever taken for new, and its members join again; its committed
+offsets are records of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from bus.consumer_groups.changing_map import ChangingMap
-from bus.consumer_groups.group import Group, GroupState, Member
+from bus.consumer_groups.changes import apply
+from bus.consumer_groups.group import Group
 from bus.consumer_groups.records import (
-    GroupRecord,
     GroupStored,
     GroupTombstone,
+    LoggedRecord,
     OffsetCommitted,
-    OffsetTombstone,
-    StoredMember,
+    approximate_bytes,
+    decode_key,
     decode_record,
+    encode_record,
 )
-from bus.consumer_groups.requests import GroupProtocol
-from bus.consumer_groups.salvage import salvage_group, salvage_record
-from bus.consumer_groups.steps import GroupTimer, SetTimer, TimerKind
+from bus.consumer_groups.request_bounds import shown
+from bus.consumer_groups.requests import GroupCommand, GroupTimer, TimerKind
+from bus.errors import ErrorCode, Refused
+from bus.machine import Loaded, SetTimer
 from bus.model import TopicPartition
 from bus.ports import KeyedRow
 
-
-@dataclass(slots=True)
-class _Loading:
-    group_id: str
-    stored: GroupStored | None = None
-    offsets: dict[TopicPartition, OffsetCommitted] = field(default_factory=dict)
+_SHOWN_LENGTH = 500  # of a fault
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedGroups:
-    """`faults` says of each record that could not be read what it was, what is lost, and what to do."""
-
-    groups: dict[str, Group]
-    faults: tuple[str, ...]
-
-
-def read_groups(rows: Iterable[KeyedRow], *, now_ms: int) -> LoadedGroups:
+def read_groups(rows: Iterable[KeyedRow], *, now_ms: int) -> Loaded[Group]:
     """The groups after all of `rows`, in the order of the log. What is certain of an unreadable row is kept."""
     faults: list[str] = []
-    groups = {
-        loading.group_id: _loaded_or_emptied(loading, faults, now_ms)
-        for loading in _gather(_read(rows, faults, now_ms))
-    }
-    return LoadedGroups(groups, tuple(faults))
+    groups: dict[str, Group] = {}
+    for group_id, records in _by_group(_read(rows, faults, now_ms)).items():
+        group = _loaded_or_emptied(records, faults, now_ms)
+        if group is not None:
+            groups[group_id] = group
+    return Loaded(groups, tuple(faults))
 
 
-def _read(rows: Iterable[KeyedRow], faults: list[str], now_ms: int) -> Iterator[GroupRecord]:
+class GroupCodec:
+    """The records of groups as rows of `__consumer_offsets` (`bus.machine.RecordCodec`)."""
+
+    encode = staticmethod(encode_record)
+    decode = staticmethod(decode_record)
+    approximate_bytes = staticmethod(approximate_bytes)
+
+    def load(self, rows: Iterable[KeyedRow], *, now_ms: int) -> Loaded[Group]:
+        loaded = read_groups(rows, now_ms=now_ms)
+        return Loaded(loaded.states, tuple(shown(fault, _SHOWN_LENGTH) for fault in loaded.faults))
+
+    def fault(self, record: LoggedRecord, reason: str, *, is_too_large: bool) -> Refused:
+        code = ErrorCode.INVALID_REQUEST
+        if is_too_large:
+            is_offset = isinstance(record, OffsetCommitted)
+            code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_offset else ErrorCode.MESSAGE_TOO_LARGE
+        return Refused(code, f"group {record.group_id}: {shown(reason, _SHOWN_LENGTH)}")
+
+    def log_line(self, record: LoggedRecord) -> str | None:
+        """For each generation that has its assignment, and for each group that ends. Offsets have none."""
+        match record:
+            case GroupStored(group_id, generation=generation, state=state, members=members):
+                return f"group {group_id}: {state}, generation {generation}, members: {len(members)}"
+            case GroupTombstone(group_id):
+                return f"group {group_id} has ended"
+            case _:
+                return None
+
+
+def _read(rows: Iterable[KeyedRow], faults: list[str], now_ms: int) -> Iterator[LoggedRecord]:
     for row in rows:
         try:
-            record: GroupRecord | None = decode_record(row)
+            record: LoggedRecord | None = decode_record(row)
         except ValueError as error:
-            record, fault = salvage_record(row, str(error), now_ms=now_ms)
+            record, fault = _salvage_record(row, str(error), now_ms=now_ms)
             faults.append(fault)
         if record is not None:
             yield record
 
 
-def _loaded_or_emptied(loading: _Loading, faults: list[str], now_ms: int) -> Group:
-    try:
-        return _loaded(loading)
-    except (ValueError, AssertionError) as error:
-        assert loading.stored is not None
-        empty, fault = salvage_group(loading.stored, str(error), now_ms=now_ms)
-        faults.append(fault)
-        return _loaded(replace(loading, stored=empty))
-
-
-def load_groups(records: Iterable[GroupRecord]) -> dict[str, Group]:
-    """The groups after all of `records`, in the order of the log. Takes one step a record."""
-    return {loading.group_id: _loaded(loading) for loading in _gather(records)}
-
-
-def _gather(records: Iterable[GroupRecord]) -> list[_Loading]:
-    loading: dict[str, _Loading] = {}
+def _by_group(records: Iterable[LoggedRecord]) -> dict[str, list[LoggedRecord]]:
+    found: dict[str, list[LoggedRecord]] = {}
     for record in records:
-        group = loading.get(record.group_id)
-        if group is None:
-            group = loading[record.group_id] = _Loading(record.group_id)
-        match record:
-            case OffsetCommitted():
-                group.offsets[record.partition] = record
-            case OffsetTombstone():
-                group.offsets.pop(record.partition, None)
-            case GroupStored():
-                group.stored = record
-            case GroupTombstone():
-                group.stored = None
-    return [group for group in loading.values() if group.stored is not None or group.offsets]
+        found.setdefault(record.group_id, []).append(record)
+    return found
 
 
-def _loaded(loading: _Loading) -> Group:
-    group_id, stored, offsets = loading.group_id, loading.stored, ChangingMap(loading.offsets)
-    if stored is None:
-        since_ms = min(offset.commit_ms for offset in loading.offsets.values())
-        return Group(group_id, GroupState.EMPTY, since_ms, offsets=offsets)
-    group = Group(
-        group_id,
-        GroupState(stored.state),
-        stored.state_ms,
-        stored.generation,
-        stored.protocol_type,
-        stored.protocol,
-        stored.leader_id,
-        offsets=offsets,
-    )
-    return group.put_members(_member(member, stored.protocol or "") for member in stored.members)
+def _loaded_or_emptied(records: list[LoggedRecord], faults: list[str], now_ms: int) -> Group | None:
+    try:
+        return apply(None, records)
+    except (ValueError, AssertionError) as error:
+        stored = next(record for record in reversed(records) if isinstance(record, GroupStored))
+        empty, fault = _salvage_group(stored, str(error), now_ms=now_ms)
+        faults.append(fault)
+        return apply(None, [empty if isinstance(record, GroupStored) else record for record in records])
 
 
-def _member(stored: StoredMember, protocol: str) -> Member:
-    return Member(
-        stored.member_id,
-        stored.group_instance_id,
-        stored.client_id,
-        stored.client_host,
-        stored.session_timeout_ms,
-        stored.rebalance_timeout_ms,
-        (GroupProtocol(protocol, stored.subscription, stored.topics),),
-        stored.assignment,
-    )
-
-
-def resume_timers(group: Group) -> tuple[SetTimer, ...]:
+def resume_timers(group: Group) -> tuple[SetTimer[GroupCommand], ...]:
     """For a group that was just loaded: every session begins anew."""
     return tuple(
         SetTimer(GroupTimer(TimerKind.SESSION, group.group_id, member.member_id), member.session_timeout_ms)
         for member in group.members.values()
     )
+
+
+def _salvage_record(row: KeyedRow, error: str, *, now_ms: int) -> tuple[LoggedRecord | None, str]:
+    """What counts in place of `row`, which `decode_record` refused with `error`; and the fault."""
+    try:
+        partition, group_id = decode_key(row.key)
+    except ValueError:
+        return None, f"a record is passed over: {error}"
+    if partition is None:
+        return _salvage_stored(row.value or {}, group_id, error, now_ms)
+    return _salvage_offset(row, group_id, partition, error, now_ms)
+
+
+def _salvage_group(stored: GroupStored, error: str, *, now_ms: int) -> tuple[GroupStored, str]:
+    """The same for a group whose fields are right one by one and not together."""
+    return _emptied(stored.group_id, stored.protocol_type, stored.generation, now_ms), _members_lost(
+        stored.group_id, error
+    )
+
+
+def _salvage_offset(
+    row: KeyedRow, group_id: str, partition: TopicPartition, error: str, now_ms: int
+) -> tuple[LoggedRecord | None, str]:
+    where = f"group {group_id!r}, committed offset of {partition}"
+    known = row.value or {}
+    value = {
+        **known,
+        "leader_epoch": -1,
+        "metadata": known.get("metadata") if isinstance(known.get("metadata"), str) else "",
+        "commit_ms": known.get("commit_ms") if _is_long(known.get("commit_ms")) else now_ms,
+        "expire_ms": None,
+    }
+    try:
+        record = decode_record(KeyedRow(row.key, value))
+    except ValueError:
+        return None, f"{where}: it cannot be read and counts as not committed: {error}; commit it again"
+    return record, f"{where}: the offset is kept without what could not be read: {error}; commit it again"
+
+
+def _salvage_stored(
+    value: Mapping[str, Any], group_id: str, error: str, now_ms: int
+) -> tuple[LoggedRecord | None, str]:
+    generation, protocol_type = value.get("generation"), value.get("protocol_type")
+    if not _is_long(generation) or not isinstance(protocol_type, str):
+        lost = f"group {group_id!r} cannot be read, its committed offsets stay: {error}; its members join again"
+        return None, lost
+    assert isinstance(generation, int)
+    return _emptied(group_id, protocol_type, generation, now_ms), _members_lost(group_id, error)
+
+
+def _emptied(group_id: str, protocol_type: str, generation: int, now_ms: int) -> GroupStored:
+    """Empty since now: its offsets do not expire for what the log could not tell."""
+    return GroupStored(group_id, protocol_type, None, generation, None, "Empty", now_ms, ())
+
+
+def _members_lost(group_id: str, error: str) -> str:
+    return (
+        f"the members of group {group_id!r} cannot be read and have to join again, its generation and its committed "
+        f"offsets stay: {error}"
+    )
+
+
+def _is_long(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63

@@ -7,7 +7,6 @@ members, from a consumer that is none; so a zombie never commits over whoever ha
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from bus.config.keys import INT_MAX, LONG_MAX
 from bus.consumer_groups.group import Group, GroupState
@@ -27,31 +26,28 @@ from bus.consumer_groups.requests import (
     OffsetsFetched,
     OffsetToCommit,
 )
-from bus.consumer_groups.step_draft import StepDraft
+from bus.consumer_groups.steps import GroupStep
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 
 
-def decide_commit(draft: StepDraft, command: OffsetCommit, *, request_id: int) -> None:
+def decide_commit(step: GroupStep, command: OffsetCommit, *, request_id: int) -> None:
     """Each offset is taken or refused by itself once the member may commit at all."""
-    refused = _check_committer(draft.group, command)
+    refused = _check_committer(step.group, command)
     if refused is not None:
-        draft.reply(request_id, refused)
+        step.reply(request_id, refused)
         return
-    member = draft.group.members.get(command.member_id)
+    member = step.group.members.get(command.member_id)
     if member is not None:
-        draft.set_session(member)
-    results = tuple(_check_offset(offset, draft.rules.offset_metadata_max_bytes) for offset in command.offsets)
+        step.set_session(member)
+    results = tuple(_check_offset(offset, step.rules.offset_metadata_max_bytes) for offset in command.offsets)
     taken = {
-        offset.partition: _committed(draft, offset)
+        offset.partition: _committed(step, offset)
         for offset, result in zip(command.offsets, results, strict=True)
         if result is None
     }
-    for record in taken.values():
-        draft.record(record)
-    if taken:
-        draft.group = replace(draft.group, offsets=draft.group.offsets.put(taken))
-    draft.reply(request_id, OffsetsCommitted(results))
+    step.record(*taken.values())
+    step.reply(request_id, OffsetsCommitted(results))
 
 
 def _check_committer(group: Group, command: OffsetCommit) -> Refused | None:
@@ -97,15 +93,15 @@ def _invalid(offset: OffsetToCommit, expected: str, found: int) -> Refused:
     return Refused(ErrorCode.INVALID_REQUEST, f"{offset.partition}: expected {expected}, found {found}")
 
 
-def _committed(draft: StepDraft, offset: OffsetToCommit) -> OffsetCommitted:
+def _committed(step: GroupStep, offset: OffsetToCommit) -> OffsetCommitted:
     return OffsetCommitted(
-        draft.group.group_id,
+        step.group.group_id,
         offset.partition,
         offset.topic_id,
         offset.offset,
         offset.leader_epoch,
         offset.metadata,
-        commit_ms=draft.now_ms,
+        commit_ms=step.now_ms,
     )
 
 
@@ -136,11 +132,11 @@ def _no_offset(partition: TopicPartition) -> CommittedOffset:
     return CommittedOffset(partition, "", NO_OFFSET)
 
 
-def decide_delete_offsets(draft: StepDraft, command: OffsetDelete, *, request_id: int) -> None:
+def decide_delete_offsets(step: GroupStep, command: OffsetDelete, *, request_id: int) -> None:
     """Not of topics that a member subscribes to (KIP-496). Of another protocol type nobody knows what is in use."""
-    group = draft.group
+    group = step.group
     if group.members and not group.is_of_consumers:
-        draft.reply(
+        step.reply(
             request_id,
             Refused(
                 ErrorCode.NON_EMPTY_GROUP,
@@ -158,21 +154,20 @@ def decide_delete_offsets(draft: StepDraft, command: OffsetDelete, *, request_id
         else None
         for partition in command.partitions
     )
-    remove_offsets(draft, (p for p, refused in zip(command.partitions, results, strict=True) if refused is None))
-    draft.reply(request_id, OffsetsDeleted(results))
+    remove_offsets(step, (p for p, refused in zip(command.partitions, results, strict=True) if refused is None))
+    step.reply(request_id, OffsetsDeleted(results))
 
 
-def remove_offsets(draft: StepDraft, partitions: Iterable[TopicPartition]) -> None:
-    gone = [partition for partition in dict.fromkeys(partitions) if partition in draft.group.offsets]
-    for partition in gone:
-        draft.record(OffsetTombstone(draft.group.group_id, partition))
-    draft.group = replace(draft.group, offsets=draft.group.offsets.remove(gone))
+def remove_offsets(step: GroupStep, partitions: Iterable[TopicPartition]) -> None:
+    group = step.group
+    gone = (partition for partition in dict.fromkeys(partitions) if partition in group.offsets)
+    step.record(*(OffsetTombstone(group.group_id, partition) for partition in gone))
 
 
-def remove_expired_offsets(draft: StepDraft) -> None:
+def remove_expired_offsets(step: GroupStep, now_ms: int) -> None:
     """Of an empty group after the retention since it became empty; of consumers in a stable group, what nobody
     subscribes to, after the retention since the commit; of a group that never had members, since the commit."""
-    group = draft.group
+    group = step.group
     if group.protocol_type is not None and group.state is not GroupState.EMPTY:
         if not group.is_of_consumers or group.state is not GroupState.STABLE:
             return
@@ -181,17 +176,17 @@ def remove_expired_offsets(draft: StepDraft) -> None:
         subscribed = frozenset()
     is_since_empty = group.protocol_type is not None and group.state is GroupState.EMPTY
     remove_offsets(
-        draft,
+        step,
         [
             partition
             for partition, stored in group.offsets.items()
             if partition.topic not in subscribed
-            and draft.now_ms >= _expires_ms(draft, stored, since_ms=group.state_ms if is_since_empty else None)
+            and now_ms >= _expires_ms(step, stored, since_ms=group.state_ms if is_since_empty else None)
         ],
     )
 
 
-def _expires_ms(draft: StepDraft, stored: OffsetCommitted, *, since_ms: int | None) -> int:
+def _expires_ms(step: GroupStep, stored: OffsetCommitted, *, since_ms: int | None) -> int:
     if stored.expire_ms is not None:
         return stored.expire_ms
-    return (stored.commit_ms if since_ms is None else since_ms) + draft.rules.offsets_retention_ms
+    return (stored.commit_ms if since_ms is None else since_ms) + step.rules.offsets_retention_ms

@@ -6,130 +6,104 @@ it (a static one excepted, while its session lasts), and the generation before i
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from bus.consumer_groups.group import NO_ASSIGNMENT, Group, GroupState, InitialDelay, Member
+from bus.consumer_groups.changes import DelayRoundBegun, GenerationBegun, RebalanceBegun
+from bus.consumer_groups.group import Group, GroupState, InitialDelay
 from bus.consumer_groups.membership import rebalancing, remove_members
-from bus.consumer_groups.records import GroupStored, StoredMember
-from bus.consumer_groups.requests import Joined, JoinedMember
-from bus.consumer_groups.step_draft import StepDraft
-from bus.consumer_groups.steps import TimerKind
+from bus.consumer_groups.records import GroupStored
+from bus.consumer_groups.requests import Joined, JoinedMember, TimerKind
+from bus.consumer_groups.steps import GroupStep
 
 _MAY_REBALANCE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
 
 
-def rebalance_or_complete(draft: StepDraft, reason: str) -> None:
+def rebalance_or_complete(step: GroupStep, reason: str) -> None:
     """After a member came, changed or went."""
-    if draft.group.state in _MAY_REBALANCE:
-        begin_rebalance(draft, reason)
+    if step.group.state in _MAY_REBALANCE:
+        begin_rebalance(step, reason)
     else:
-        complete_if_all_joined(draft)
+        complete_if_all_joined(step)
 
 
-def begin_rebalance(draft: StepDraft, reason: str) -> None:
-    is_initial = draft.group.state is GroupState.EMPTY
-    told = _refuse_syncs(draft, reason)
-    draft.cancel_timer(TimerKind.SYNC)
-    draft.change_state(GroupState.PREPARING_REBALANCE)
-    for member in draft.group.members.values():
-        if member.awaiting_join is None and member.member_id not in told:
-            draft.notify(member.member_id, rebalancing(draft.group, reason))
+def begin_rebalance(step: GroupStep, reason: str) -> None:
+    group, delay_ms = step.group, step.rules.initial_rebalance_delay_ms
+    is_initial = group.state is GroupState.EMPTY
+    delay = InitialDelay(max(group.rebalance_timeout_ms - delay_ms, 0)) if is_initial else None
+    told = rebalancing(group, reason)
+    for member in group.members.values():
+        if member.awaiting_sync is not None:
+            step.reply(member.awaiting_sync, told)
+            step.set_session(member)
+        elif member.awaiting_join is None:
+            step.notify(member.member_id, told)
+    step.cancel_timer(TimerKind.SYNC)
+    step.record(RebalanceBegun(group.group_id, step.now_ms, delay))
     if is_initial:
-        delay_ms = draft.rules.initial_rebalance_delay_ms
-        remaining_ms = max(draft.group.rebalance_timeout_ms - delay_ms, 0)
-        draft.group = replace(draft.group, initial_delay=InitialDelay(remaining_ms))
-        draft.set_timer(TimerKind.REBALANCE, delay_ms)
-    elif draft.group.has_all_joined:
-        complete_rebalance(draft)
+        step.set_timer(TimerKind.REBALANCE, delay_ms)
+    elif step.group.has_all_joined:
+        complete_rebalance(step)
     else:
-        draft.set_timer(TimerKind.REBALANCE, draft.group.rebalance_timeout_ms)
+        step.set_timer(TimerKind.REBALANCE, step.group.rebalance_timeout_ms)
 
 
-def _refuse_syncs(draft: StepDraft, reason: str) -> frozenset[str]:
-    """End what a generation waits for. The ids of the members that were answered."""
-    group = draft.group
-    waiting = {m.member_id: m.awaiting_sync for m in group.members.values() if m.awaiting_sync is not None}
-    for member_id, request_id in waiting.items():
-        draft.reply(request_id, rebalancing(group, reason))
-        draft.set_session(group.members[member_id])
-    is_unassigned = group.state is GroupState.COMPLETING_REBALANCE
-    if is_unassigned or group.unsynced_count:
-        draft.group = group.put_members(
-            replace(
-                member,
-                awaiting_sync=None,
-                has_to_sync=False,
-                assignment=NO_ASSIGNMENT if is_unassigned else member.assignment,
-            )
-            for member in group.members.values()
-        )
-    return frozenset(waiting)
-
-
-def complete_if_all_joined(draft: StepDraft) -> None:
+def complete_if_all_joined(step: GroupStep) -> None:
     """The first rebalance of an empty group is not cut short: others are expected."""
-    group = draft.group
+    group = step.group
     if group.state is GroupState.PREPARING_REBALANCE and group.initial_delay is None and group.has_all_joined:
-        complete_rebalance(draft)
+        complete_rebalance(step)
 
 
-def expire_rebalance(draft: StepDraft) -> None:
+def complete_when_all_joined(step: GroupStep) -> None:
+    """Of a first rebalance as well, as in Kafka: the one that it waited for is not coming."""
+    if step.group.state is GroupState.PREPARING_REBALANCE and step.group.has_all_joined:
+        complete_rebalance(step)
+
+
+def expire_rebalance(step: GroupStep) -> None:
     """The time is over for those who have not joined, or a round of the initial delay is."""
-    delay = draft.group.initial_delay
+    delay = step.group.initial_delay
     if delay is None or not delay.has_new_member or not delay.remaining_ms:
-        complete_rebalance(draft)
+        complete_rebalance(step)
         return
-    round_ms = min(draft.rules.initial_rebalance_delay_ms, delay.remaining_ms)
-    draft.group = replace(draft.group, initial_delay=InitialDelay(delay.remaining_ms - round_ms))
-    draft.set_timer(TimerKind.REBALANCE, round_ms)
+    round_ms = min(step.rules.initial_rebalance_delay_ms, delay.remaining_ms)
+    step.record(DelayRoundBegun(step.group.group_id, InitialDelay(delay.remaining_ms - round_ms)))
+    step.set_timer(TimerKind.REBALANCE, round_ms)
 
 
-def complete_rebalance(draft: StepDraft) -> None:
+def complete_rebalance(step: GroupStep) -> None:
     """Who has not joined is out, but for static members: their sessions decide. If only such ones are left, wait on."""
-    draft.cancel_timer(TimerKind.REBALANCE)
+    step.cancel_timer(TimerKind.REBALANCE)
     missing = [
         member.member_id
-        for member in draft.group.members.values()
+        for member in step.group.members.values()
         if member.awaiting_join is None and member.group_instance_id is None
     ]
-    remove_members(draft, dict.fromkeys(missing, "it did not join again in time"))
-    draft.group = replace(draft.group, initial_delay=None)
-    group = draft.group
+    remove_members(step, dict.fromkeys(missing, "it did not join again in time"))
+    group = step.group
     if not group.members:
-        _begin_empty_generation(draft)
+        step.record(_without_members(group, at_ms=step.now_ms))
     elif not group.joining_count:
-        draft.set_timer(TimerKind.REBALANCE, group.rebalance_timeout_ms)
+        step.set_timer(TimerKind.REBALANCE, group.rebalance_timeout_ms)
     else:
-        draft.group = _with_joined_leader(group)
-        _begin_generation(draft)
+        _begin_generation(step)
 
 
-def _with_joined_leader(group: Group) -> Group:
-    assert group.leader_id is not None
-    if group.members[group.leader_id].awaiting_join is not None:
-        return group
-    leader = next(member for member in group.members.values() if member.awaiting_join is not None)
-    return replace(group, leader_id=leader.member_id)
+def _without_members(group: Group, *, at_ms: int) -> GroupStored:
+    assert group.state is GroupState.PREPARING_REBALANCE, f"group {group.group_id} is {group.state.value}"
+    assert group.protocol_type is not None
+    generation = group.generation + 1
+    return GroupStored(group.group_id, group.protocol_type, None, generation, None, GroupState.EMPTY.value, at_ms, ())
 
 
-def _begin_empty_generation(draft: StepDraft) -> None:
-    draft.change_state(GroupState.EMPTY)
-    draft.group = replace(draft.group, generation=draft.group.generation + 1, protocol=None)
-    draft.record(stored_group(draft.group))
-
-
-def _begin_generation(draft: StepDraft) -> None:
-    protocol = draft.group.selected_protocol()
-    draft.change_state(GroupState.COMPLETING_REBALANCE)
-    group = replace(draft.group, generation=draft.group.generation + 1, protocol=protocol)
-    for member in group.members.values():
-        if member.awaiting_join is not None:
-            draft.reply(member.awaiting_join, joined(group, member.member_id))
-        draft.set_session(member)
-    draft.group = group.put_members(
-        replace(member, is_new=False, awaiting_join=None, has_to_sync=True) for member in group.members.values()
-    )
-    draft.set_timer(TimerKind.SYNC, group.rebalance_timeout_ms)
+def _begin_generation(step: GroupStep) -> None:
+    group = step.group
+    waiting = {m.member_id: m.awaiting_join for m in group.members.values() if m.awaiting_join is not None}
+    leader_id = group.leader_id if group.leader_id in waiting else next(iter(waiting))
+    step.record(GenerationBegun(group.group_id, step.now_ms, group.selected_protocol(), leader_id))
+    for member_id, request_id in waiting.items():
+        step.reply(request_id, joined(step.group, member_id))
+    for member in step.group.members.values():
+        step.set_session(member)
+    step.set_timer(TimerKind.SYNC, group.rebalance_timeout_ms)
 
 
 def joined(group: Group, member_id: str, *, skip_assignment: bool = False) -> Joined:
@@ -157,35 +131,4 @@ def _joined_members(group: Group, protocol: str, *, is_kept: bool) -> tuple[Join
             member.assignment.data if is_kept else b"",
         )
         for member in group.members.values()
-    )
-
-
-def stored_group(group: Group) -> GroupStored:
-    """The record of a group that is stable or empty."""
-    assert group.state in (GroupState.STABLE, GroupState.EMPTY), f"group {group.group_id} is {group.state.value}"
-    assert group.protocol_type is not None
-    return GroupStored(
-        group.group_id,
-        group.protocol_type,
-        group.protocol,
-        group.generation,
-        group.leader_id,
-        group.state.value,
-        group.state_ms,
-        tuple(_stored_member(member, group.protocol) for member in group.members.values() if group.protocol),
-    )
-
-
-def _stored_member(member: Member, protocol: str) -> StoredMember:
-    said = member.metadata(protocol)
-    return StoredMember(
-        member.member_id,
-        member.group_instance_id,
-        member.client_id,
-        member.client_host,
-        member.session_timeout_ms,
-        member.rebalance_timeout_ms,
-        said.metadata,
-        said.topics,
-        member.assignment,
     )

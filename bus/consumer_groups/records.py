@@ -72,10 +72,11 @@ class GroupTombstone:
     group_id: str
 
 
-GroupRecord = OffsetCommitted | OffsetTombstone | GroupStored | GroupTombstone
+LoggedRecord = OffsetCommitted | OffsetTombstone | GroupStored | GroupTombstone
+LOGGED = (OffsetCommitted, OffsetTombstone, GroupStored, GroupTombstone)  # for isinstance
 
 
-def encode_record(record: GroupRecord) -> KeyedRow:
+def encode_record(record: LoggedRecord) -> KeyedRow:
     match record:
         case OffsetCommitted():
             return KeyedRow(_offset_key(record.group_id, record.partition), _encode_offset(record))
@@ -87,7 +88,7 @@ def encode_record(record: GroupRecord) -> KeyedRow:
             return KeyedRow(_key("group", record.group_id), None)
 
 
-def decode_record(row: KeyedRow) -> GroupRecord:
+def decode_record(row: KeyedRow) -> LoggedRecord:
     """Raises `ValueError`, which says what was found, for a row that this version cannot read."""
     partition, group_id = decode_key(row.key)
     if partition is not None:
@@ -114,7 +115,7 @@ def decode_key(key: bytes) -> tuple[TopicPartition | None, str]:
             raise ValueError(f"expected the key of an offset or of a group, found {found!r}: of a newer version?")
 
 
-def approximate_bytes(record: GroupRecord) -> int:
+def approximate_bytes(record: LoggedRecord) -> int:
     """About what the record takes in memory and in a commit, without encoding it."""
     match record:
         case OffsetCommitted():

@@ -15,6 +15,7 @@ from bus.config.keys import INT_MAX
 from bus.consumer_groups.group import Group
 from bus.consumer_groups.requests import (
     Assignment,
+    GroupCommand,
     GroupProtocol,
     Heartbeat,
     JoinGroup,
@@ -24,7 +25,6 @@ from bus.consumer_groups.requests import (
     OffsetFetch,
     SyncGroup,
 )
-from bus.consumer_groups.steps import GroupCommand
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 

@@ -1,14 +1,16 @@
 """What is asked of a group's coordinator, and what it answers: values only.
 
 Commands carry what a client said and nothing that was looked up elsewhere, but for `client_host`, the topics and
-partitions that the adapter read out of the bytes of protocol type "consumer", and the topic id of a partition. Answers
-of a command that can be refused are the answer or a `Refused`.
+partitions that the adapter read out of the bytes of protocol type "consumer", the topic id of a partition, and a new
+member's id. Answers of a command that can be refused are the answer or a `Refused`. The last commands are those that
+the coordinator gives itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from bus.errors import Refused
 from bus.model import TopicPartition
@@ -51,6 +53,7 @@ class JoinGroup:
     protocol_type: str
     protocols: tuple[GroupProtocol, ...]  # in the order of preference
     reason: str = ""
+    new_member_id: str = ""  # that was never given, from the coordinator: for a member that has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,3 +248,74 @@ class DeleteGroup:
 @dataclass(frozen=True, slots=True)
 class GroupDeleted:
     pass
+
+
+# ---------------------------------------------------------------- of the coordinator
+
+
+class TimerKind(Enum):
+    SESSION = "session"  # of a member: no sign of life
+    PENDING_MEMBER = "pending member"  # got an id with MEMBER_ID_REQUIRED and did not come back
+    REBALANCE = "rebalance"  # of a group: who has not joined by then is out; the initial delay as well
+    SYNC = "sync"  # of a group: who has not synced by then is out
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTimer:
+    """It has run out. If what it was for is gone, nothing changes."""
+
+    kind: TimerKind
+    group_id: str
+    member_id: str = ""  # of SESSION and PENDING_MEMBER
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireOffsets:
+    """An empty group that has no offsets (any more) ends, but not while a member id that was given may come back."""
+
+    group_id: str
+    now_ms: int  # of the clock of retention
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetTopic:
+    """The offsets of a topic that is deleted go; those of a later topic of the same name stay."""
+
+    group_id: str
+    topic: str
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """The answer to `ExpireOffsets` and `ForgetTopic`."""
+
+
+GroupCommand = (
+    JoinGroup
+    | SyncGroup
+    | Heartbeat
+    | LeaveGroup
+    | OffsetCommit
+    | OffsetFetch
+    | OffsetDelete
+    | DescribeGroup
+    | DeleteGroup
+    | GroupTimer
+    | ExpireOffsets
+    | ForgetTopic
+)
+GroupAnswer = (
+    Joined
+    | JoinRefused
+    | Synced
+    | HeartbeatTaken
+    | Left
+    | OffsetsCommitted
+    | OffsetsFetched
+    | OffsetsDeleted
+    | DescribedGroup
+    | GroupDeleted
+    | Swept
+    | Refused
+)

@@ -294,7 +294,7 @@ def groups_of(broker: QuietBroker) -> dict[str, Any]:
     return {
         group_id: {partition: stored.offset for partition, stored in group.offsets.items()}
         for shard in broker.coordinator._serving()
-        for group_id, group in shard.groups.items()
+        for group_id, group in shard.states.items()
         if group.offsets
     }
 

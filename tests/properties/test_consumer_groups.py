@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bus.consumer_groups.group import GroupState
-from bus.consumer_groups.group_rules import GroupRules
 from bus.consumer_groups.requests import (
     Assignment,
     CommittedOffset,
     DeleteGroup,
+    GroupAnswer,
     GroupProtocol,
     Heartbeat,
     Joined,
@@ -37,7 +37,7 @@ from bus.consumer_groups.requests import (
     Synced,
     SyncGroup,
 )
-from bus.consumer_groups.steps import GroupAnswer
+from bus.consumer_groups.steps import GroupRules
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from tests.support.group_rules_bench import GROUP_ID, GroupBench
@@ -353,6 +353,7 @@ class GroupMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Every live member ends with an assignment, and every partition with one owner."""
         self.bench.check()
+        self.bench.check_the_history_makes_the_group()
         for client in self.clients:
             client.waiting = None if client.waiting not in self.bench.open else client.waiting
         for _ in range(ROUNDS):

@@ -12,16 +12,17 @@ from bus.client.group.protocol import decode_assignment, decode_subscription
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply
 from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated
 from bus.consumer_groups import requests as rq
-from bus.consumer_groups.decisions import decide, load_groups, read_groups
+from bus.consumer_groups.decisions import decide
 from bus.consumer_groups.group import GroupState
-from bus.consumer_groups.group_rules import GroupRules
+from bus.consumer_groups.loading import read_groups
+from bus.consumer_groups.steps import GroupRules
 from bus.errors import Refused
 from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import CONSUMER_OFFSETS_TOPIC
 from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
 from bus.storage_delta.keyed_rows import DeltaKeyedRows
-from tests.support.group_rules_bench import GROUP_ID, GroupBench
+from tests.support.group_rules_bench import GROUP_ID, GroupBench, load_groups
 from tests.support.hostile_group_requests import PARTITIONS, TOPIC, group_requests
 
 STATE = apply(apply(EMPTY_CLUSTER, BrokerRegistered(0, "h", 1)), TopicCreated(TOPIC, "id", PARTITIONS, 0))
@@ -40,7 +41,7 @@ class Door:
         if isinstance(command, Refused):
             self.check_refused(command)
         elif command.group_id != GROUP_ID:
-            step = decide(None, command, request_id=1, new_member_id="new", rules=self.bench.rules, now_ms=1)
+            step = decide(None, command, request_id=1, rules=self.bench.rules, now_ms=1)
             assert not step.records
             for reply in step.replies:
                 self.check_refused(reply.answer)
@@ -99,7 +100,7 @@ class Door:
             last = {row.key: row for row in ROWS.decode_again(ROWS.encode(self.bench.rows, now_ms=1))}
             loaded = read_groups((row for row in last.values() if row.value is not None), now_ms=1)
             assert loaded.faults == ()
-            assert loaded.groups == load_groups(self.bench.records)
+            assert loaded.states == load_groups(self.bench.records)
 
     def become_stable(self) -> None:
         """With two static members, each of which has a partition."""

@@ -9,22 +9,27 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from bus.consumer_groups import requests as rq
-from bus.consumer_groups.decisions import LoadedGroups, read_groups
-from bus.consumer_groups.group_rules import GroupRules
-from bus.consumer_groups.records import GroupRecord, encode_record
-from bus.consumer_groups.steps import GroupAnswer, GroupCommand, Notice
+from bus.consumer_groups.decisions import GroupMachine
+from bus.consumer_groups.group import Group
+from bus.consumer_groups.loading import read_groups
+from bus.consumer_groups.records import LoggedRecord, encode_record
+from bus.consumer_groups.requests import GroupAnswer, GroupCommand
+from bus.consumer_groups.steps import GroupRules, Notice
+from bus.consumer_groups.totals import GroupBounds, GroupTotals
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.machine import Loaded
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.ports import KeyedRow
-from bus.runtime.group_log import GroupLog, PreparedRecords
-from bus.runtime.group_shard import GroupShard
-from bus.runtime.group_totals import GroupBounds, GroupTotals
+from bus.runtime.coordinators.groups import GroupShard, heartbeat
+from bus.runtime.coordinators.log import PreparedRecords
+from bus.runtime.coordinators.shard import CoordinatorShard
 from bus.runtime.tasks import TaskScope
 
 if TYPE_CHECKING:
@@ -41,7 +46,7 @@ class Coordinator:
     def __init__(self, world: World, rules: GroupRules) -> None:
         self._world = world
         self.rules = rules
-        self.records: list[GroupRecord] = []
+        self.records: list[LoggedRecord] = []
         self.rows: list[KeyedRow] = []
         self.life = 0
         self.shard: GroupShard | None = None
@@ -59,13 +64,13 @@ class Coordinator:
 
     def start(self) -> None:
         self._tasks = TaskScope(f"coordinator-{self.life}")
-        self.shard = GroupShard(
-            cast(GroupLog, _Log(self, self._world, self.life)),
-            rules=self.rules,
+        self.shard = CoordinatorShard(
+            GroupMachine(self.rules),
+            cast(Any, _Log(self, self._world, self.life)),
+            GroupTotals(GroupBounds()),
             clock=self,
             tasks=self._tasks,
             commit_slots=asyncio.Semaphore(1),
-            totals=GroupTotals(GroupBounds()),
             on_notice=self._on_notice,
         )
 
@@ -143,7 +148,7 @@ class Coordinator:
         assert self.shard is not None
         command = calls.decode_heartbeat(message)
         self._listeners[command.group_id, command.member_id] = tell
-        return calls.encode_heartbeat(self.shard.heartbeat(command))
+        return calls.encode_heartbeat(heartbeat(self.shard, command))
 
     def _submit(
         self, method: str, command: GroupCommand | Refused, reply: Reply, encode: Callable[[GroupAnswer], Any]
@@ -163,7 +168,9 @@ class Coordinator:
                 self._check_rules_hold(method, command, future.result())
                 reply(encode(future.result()))
 
-        future = self.shard.submit(command, new_id)
+        if isinstance(command, rq.JoinGroup):
+            command = replace(command, new_member_id=new_id)
+        future = self.shard.submit(command)
         future.add_done_callback(self._world.guarded(answered))
         return future
 
@@ -173,8 +180,8 @@ class Coordinator:
             is_broken = refused.code is ErrorCode.UNKNOWN_SERVER_ERROR
             assert not is_broken, f"RulesNeverBreak: {method} {command}: {refused.message}"
 
-    def _on_notice(self, group_id: str, notice: Notice) -> None:
-        tell = self._listeners.get((group_id, notice.member_id))
+    def _on_notice(self, notice: Notice) -> None:
+        tell = self._listeners.get((notice.group_id, notice.member_id))
         if tell is not None:
             tell(notice.refused)
 
@@ -189,7 +196,7 @@ class Coordinator:
 
 
 class _Log:
-    """As `GroupLog`, of one life of the coordinator."""
+    """As `CoordinatorLog`, of one life of the coordinator."""
 
     name = "__consumer_offsets-0"
     stopped = None
@@ -206,7 +213,7 @@ class _Log:
     def stop(self, reason: str) -> None:
         self._world.fail(AssertionError(f"the log cannot be read: {reason}"))
 
-    async def load(self) -> LoadedGroups | Refused:
+    async def load(self) -> Loaded[Group] | Refused:
         world = self._world
         await asyncio.sleep(world.random.choice((0.0, 0.01, world.random.uniform(0, 2.0))))
         if world.chance(world.faults.load):
@@ -219,11 +226,16 @@ class _Log:
         assert not loaded.faults, loaded.faults
         return loaded
 
-    async def prepare(self, records: Sequence[GroupRecord]) -> PreparedRecords:
+    def approximate_bytes(self, records: Sequence[LoggedRecord]) -> int:
+        return len(records)
+
+    def log_lines(self, records: Sequence[LoggedRecord]) -> None: ...
+
+    async def prepare(self, records: Sequence[LoggedRecord]) -> PreparedRecords:
         return PreparedRecords(cast(Any, tuple(records)), {})
 
     async def append(self, batch: Any) -> Refused | None:
-        records: Sequence[GroupRecord] = batch
+        records: Sequence[LoggedRecord] = batch
         world, faults = self._world, self._world.faults
         await asyncio.sleep(world.random.choice((0.001, 0.002, world.random.uniform(0, 0.05))))
         if world.chance(faults.disk_before):
@@ -237,7 +249,7 @@ class _Log:
             return Refused(ErrorCode.KAFKA_STORAGE_ERROR, "simulated, after the commit")
         return None
 
-    def _write(self, records: Sequence[GroupRecord]) -> None:
+    def _write(self, records: Sequence[LoggedRecord]) -> None:
         assert self._life == self._coordinator.life, "a dead coordinator writes"
         for record in records:
             self._coordinator.rows.append(encode_record(record))

@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from bus.consumer_groups.decisions import decide
-from bus.consumer_groups.records import GroupRecord, GroupStored, OffsetCommitted
+from bus.consumer_groups.records import GroupStored, LoggedRecord, OffsetCommitted
 from bus.consumer_groups.requests import OffsetCommit, OffsetsCommitted
 from bus.model import TopicPartition
 
@@ -23,7 +23,7 @@ class Invariant:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def on_record(self, record: GroupRecord) -> None: ...
+    def on_record(self, record: LoggedRecord) -> None: ...
 
     def on_processed(self, partition: TopicPartition, begin: int, end: int) -> None: ...
 
@@ -47,7 +47,7 @@ class OneOwnerPerGeneration(Invariant):
 
     def _may_commit(self, process: Process) -> bool:
         shard, generation = self.world.coordinator.shard, process.membership.generation
-        group = None if shard is None else shard.groups.get(self.world.group_id)
+        group = None if shard is None else shard.states.get(self.world.group_id)
         if group is None or generation.id < 0:
             return False
         command = OffsetCommit(
@@ -57,7 +57,6 @@ class OneOwnerPerGeneration(Invariant):
             group,
             command,
             request_id=0,
-            new_member_id="",
             rules=self.world.coordinator.rules,
             now_ms=self.world.coordinator.now_ms(),
         ).replies
@@ -72,7 +71,7 @@ class NoStaleCommitVisible(Invariant):
         super().__init__(world)
         self._stored: GroupStored | None = None
 
-    def on_record(self, record: GroupRecord) -> None:
+    def on_record(self, record: LoggedRecord) -> None:
         if isinstance(record, GroupStored):
             self._stored = record
         elif isinstance(record, OffsetCommitted):
@@ -95,7 +94,7 @@ class OffsetsNeverGoBackByThemselves(Invariant):
         super().__init__(world)
         self._offsets: dict[TopicPartition, tuple[int, str]] = {}
 
-    def on_record(self, record: GroupRecord) -> None:
+    def on_record(self, record: LoggedRecord) -> None:
         if isinstance(record, OffsetCommitted):
             before, by = self._offsets.get(record.partition, (0, "nobody"))
             serial = int(record.metadata.rsplit("|", 1)[1])
@@ -109,7 +108,7 @@ class OffsetsNeverGoBackByThemselves(Invariant):
         shard = self.world.coordinator.shard
         if shard is None or shard.refusal is not None:
             return
-        group = shard.groups.get(self.world.group_id)
+        group = shard.states.get(self.world.group_id)
         for partition, stored in ({} if group is None else group.offsets).items():
             assert stored.metadata in self.world.committed_by[partition], f"{stored} is nowhere in the log"
 
@@ -117,7 +116,7 @@ class OffsetsNeverGoBackByThemselves(Invariant):
 class CooperativeRevokesFirst(Invariant):
     """When an assignment is in the log, no member that has joined for that generation owns what another one gets."""
 
-    def on_record(self, record: GroupRecord) -> None:
+    def on_record(self, record: LoggedRecord) -> None:
         if not isinstance(record, GroupStored):
             return
         given = {partition: member.member_id for member in record.members for partition in member.assignment.partitions}
@@ -148,7 +147,7 @@ class NoRecordSkipped(Invariant):
         )
         self.processed[partition] = max(self.processed[partition], end)
 
-    def on_record(self, record: GroupRecord) -> None:
+    def on_record(self, record: LoggedRecord) -> None:
         if isinstance(record, OffsetCommitted):
             done = self.processed[record.partition]
             assert record.offset <= done, f"{record.partition} is committed to {record.offset}, processed to {done}"
@@ -180,7 +179,7 @@ class EveryLiveMemberEndsAssigned(Invariant):
                 machine = process.membership
                 return f"{process.name} is {machine.phase.value}, rejoining: {machine.is_rejoining()}"
         shard = world.coordinator.shard
-        group = None if shard is None else shard.groups.get(world.group_id)
+        group = None if shard is None else shard.states.get(world.group_id)
         if group is None:
             return None if not live else "there is no group"
         expected = {process.membership.generation for process in live}

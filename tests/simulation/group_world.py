@@ -21,8 +21,8 @@ from random import Random
 from typing import Any
 
 from bus.client.group.membership import Assign, Lead, Lose, Revoke
-from bus.consumer_groups.group_rules import GroupRules
-from bus.consumer_groups.records import GroupRecord, GroupStored, GroupTombstone, OffsetCommitted, OffsetTombstone
+from bus.consumer_groups.records import GroupStored, GroupTombstone, LoggedRecord, OffsetCommitted, OffsetTombstone
+from bus.consumer_groups.steps import GroupRules
 from bus.errors import BusError
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
@@ -155,7 +155,7 @@ class World:
         for invariant in self.invariants:
             invariant.check()
 
-    def on_record(self, record: GroupRecord) -> None:
+    def on_record(self, record: LoggedRecord) -> None:
         self.note("log", "has", record)
         if isinstance(record, OffsetCommitted):
             self.committed_by[record.partition].add(record.metadata)

@@ -18,7 +18,7 @@ from bus.model import BrokerEndpoint
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
-from bus.runtime.group_coordinator import GroupCoordinator
+from bus.runtime.coordinators.groups import GroupCoordinator
 from bus.runtime.tasks import TaskScope
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.store import ObjectStore

@@ -8,12 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 from bus.consumer_groups import requests as rq
-from bus.consumer_groups.group_rules import GroupRules
-from bus.consumer_groups.steps import GroupAnswer, Notice
+from bus.consumer_groups.decisions import GroupMachine
+from bus.consumer_groups.loading import GroupCodec
+from bus.consumer_groups.requests import GroupAnswer
+from bus.consumer_groups.steps import GroupRules, Notice
+from bus.consumer_groups.totals import GroupBounds, GroupTotals
+from bus.errors import Refused
 from bus.model import TopicPartition
-from bus.runtime.group_log import GroupLog
-from bus.runtime.group_shard import GroupShard
-from bus.runtime.group_totals import GroupBounds, GroupTotals
+from bus.runtime.coordinators.groups import GroupShard, heartbeat
+from bus.runtime.coordinators.log import CoordinatorLog
+from bus.runtime.coordinators.shard import CoordinatorShard
 from tests.support.fake_table import FakeKeyedRows, FakeTable, wait_until
 from tests.support.partition_bench import Bench
 
@@ -29,17 +33,20 @@ class GroupBench:
         self.below = Bench(table=table)
         self.table = self.below.table
         self.partition = self.below.partition
-        self.log = GroupLog(self.partition, FakeKeyedRows(), clock=self.below.clock, calls=self.below.calls)
-        self.notices: list[tuple[str, Notice]] = []
+        self.codec = GroupCodec()
+        self.log = CoordinatorLog(
+            self.partition, FakeKeyedRows(), self.codec, clock=self.below.clock, calls=self.below.calls
+        )
+        self.notices: list[Notice] = []
         self.totals = GroupTotals(bounds or GroupBounds())
-        self.shard = GroupShard(
+        self.shard: GroupShard = CoordinatorShard(
+            GroupMachine(rules),
             self.log,
-            rules=rules,
+            self.totals,
             clock=self.below.clock,
             tasks=self.below.tasks,
             commit_slots=asyncio.Semaphore(1),
-            totals=self.totals,
-            on_notice=lambda group_id, notice: self.notices.append((group_id, notice)),
+            on_notice=self.notices.append,
         )
 
     def reopened(self) -> GroupBench:
@@ -51,7 +58,10 @@ class GroupBench:
         return self
 
     def submit(self, command: Any, new_member_id: str = "") -> asyncio.Future[GroupAnswer]:
-        return self.shard.submit(command, new_member_id)
+        return self.shard.submit(replace(command, new_member_id=new_member_id) if new_member_id else command)
+
+    def heartbeat(self, command: rq.Heartbeat) -> rq.HeartbeatTaken | Refused:
+        return heartbeat(self.shard, command)
 
     def commit(self, group: str, offset: int, **changed: Any) -> asyncio.Future[GroupAnswer]:
         return self.submit(commit_of(group, offset, **changed))

@@ -23,13 +23,14 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from bus.consumer_groups.group_rules import GroupRules
-from bus.consumer_groups.records import GroupRecord, GroupStored, GroupTombstone, OffsetCommitted, OffsetTombstone
+from bus.consumer_groups.records import GroupStored, GroupTombstone, LoggedRecord, OffsetCommitted, OffsetTombstone
 from bus.consumer_groups.requests import (
     Assignment,
     DeleteGroup,
     DescribedGroup,
     DescribeGroup,
+    GroupAnswer,
+    GroupCommand,
     GroupDeleted,
     GroupProtocol,
     Heartbeat,
@@ -50,7 +51,7 @@ from bus.consumer_groups.requests import (
     Synced,
     SyncGroup,
 )
-from bus.consumer_groups.steps import GroupAnswer, GroupCommand
+from bus.consumer_groups.steps import GroupRules
 from bus.errors import Refused
 from bus.model import TopicPartition
 from tests.support.group_rules_bench import GROUP_ID, GroupBench
@@ -192,12 +193,16 @@ class GroupDialogue:
     def _happened(self) -> Iterator[str]:
         steps, self.told = self.bench.steps[self.told :], len(self.bench.steps)
         for step in steps:
-            said = [f"{self.requests[r.request_id].name}: {self._heard(r.request_id, r.answer)}" for r in step.replies]
+            said = [
+                f"{self.requests[r.request_id].name}: {self._heard(r.request_id, r.answer)}"
+                for r in step.replies
+                if r.request_id
+            ]
             said += [f"{n.member_id} told {n.refused.code.name}" for n in step.notices]
             if said:
                 yield ", ".join(said)
-            if step.records:
-                yield "| " + ", ".join(map(_written, step.records))
+            if written := step.records:
+                yield "| " + ", ".join(map(_written, written))
 
     def _heard(self, request_id: int, answer: GroupAnswer) -> str:
         client = self.requests[request_id]
@@ -236,7 +241,7 @@ def _partition(text: str) -> TopicPartition:
     return TopicPartition(topic, int(number))
 
 
-def _written(record: GroupRecord) -> str:
+def _written(record: LoggedRecord) -> str:
     match record:
         case OffsetCommitted():
             return f"{record.partition}={record.offset}"

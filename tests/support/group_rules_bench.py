@@ -7,31 +7,30 @@ the group as far as it is committed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from bus.consumer_groups.decisions import (
-    decide,
-    decide_offset_expiry,
-    decide_timeout,
-    decide_topic_deleted,
-    load_groups,
-    resume_timers,
-)
+from bus.consumer_groups.changes import GroupRecord, apply, stored_group
+from bus.consumer_groups.decisions import decide
 from bus.consumer_groups.group import Group, GroupState
-from bus.consumer_groups.group_rules import GroupRules
-from bus.consumer_groups.rebalances import stored_group
-from bus.consumer_groups.records import GroupRecord, decode_record, encode_record
-from bus.consumer_groups.requests import Assignment, GroupProtocol, JoinGroup, SyncGroup
-from bus.consumer_groups.steps import (
+from bus.consumer_groups.loading import resume_timers
+from bus.consumer_groups.records import LoggedRecord, decode_record, encode_record
+from bus.consumer_groups.requests import (
+    Assignment,
+    ExpireOffsets,
+    ForgetTopic,
     GroupAnswer,
     GroupCommand,
-    GroupStep,
+    GroupProtocol,
     GroupTimer,
-    Notice,
-    SetTimer,
+    JoinGroup,
+    Swept,
+    SyncGroup,
     TimerKind,
 )
+from bus.consumer_groups.steps import GroupRules, GroupStep, Notice
+from bus.machine import SetTimer
 from bus.model import TopicPartition
 from bus.ports import KeyedRow
 
@@ -44,7 +43,9 @@ class GroupBench:
         self.rules = GroupRules() if rules is None else rules
         self.group: Group | None = None
         self.rows: list[KeyedRow] = []
-        self.records: list[GroupRecord] = []  # `rows`, read back
+        self.records: list[LoggedRecord] = []  # `rows`, read back
+        self.history: list[GroupRecord] = []  # of this life, those of memory alone too
+        self.born: Group | None = None  # as this life found it
         self.now_ms = BEGIN_MS
         self.deadlines: dict[GroupTimer, int] = {}
         self.open: dict[int, GroupCommand] = {}
@@ -59,11 +60,12 @@ class GroupBench:
         self.last_request_id += 1
         self._last_member_number += 1
         self.open[self.last_request_id] = command
+        if isinstance(command, JoinGroup):
+            command = replace(command, new_member_id=f"{name}-{self._last_member_number}")
         step = decide(
             self.group,
             command,
             request_id=self.last_request_id,
-            new_member_id=f"{name}-{self._last_member_number}",
             rules=self.rules,
             now_ms=self.now_ms,
         )
@@ -88,41 +90,50 @@ class GroupBench:
 
     def run_out(self, timer: GroupTimer) -> None:
         self.now_ms = max(self.now_ms, self.deadlines.pop(timer))
-        if self.group is not None:
-            self.take(decide_timeout(self.group, timer, rules=self.rules, now_ms=self.now_ms))
+        self._decide_unasked(timer)
 
     def expire_offsets(self) -> None:
-        if self.group is not None:
-            self.take(decide_offset_expiry(self.group, rules=self.rules, now_ms=self.now_ms))
+        self._decide_unasked(ExpireOffsets(GROUP_ID, self.now_ms))
 
     def delete_topic(self, topic: str, topic_id: str) -> None:
-        if self.group is not None:
-            self.take(decide_topic_deleted(self.group, topic, topic_id, rules=self.rules, now_ms=self.now_ms))
+        self._decide_unasked(ForgetTopic(GROUP_ID, topic, topic_id))
+
+    def _decide_unasked(self, command: GroupCommand) -> None:
+        step = decide(self.group, command, request_id=0, rules=self.rules, now_ms=self.now_ms)
+        self.take(step)
 
     def crash(self) -> None:
         """A new coordinator loads the log; whoever waited for the old one has to ask again."""
-        self.group = self.loaded()
+        self.check_the_history_makes_the_group()
+        self.group = self.born = self.loaded()
+        self.history.clear()
         self.open.clear()
         self.deadlines.clear()
-        for timer in () if self.group is None else resume_timers(self.group):
-            self.deadlines[timer.timer] = self.now_ms + timer.after_ms
+        for change in () if self.group is None else resume_timers(self.group):
+            assert isinstance(change.timer, GroupTimer)
+            self.deadlines[change.timer] = self.now_ms + change.after_ms
         self.check()
 
     def loaded(self) -> Group | None:
-        return load_groups(self.records).get(GROUP_ID)
+        return apply(None, self.records)
 
     def take(self, step: GroupStep) -> None:
         self.steps.append(step)
         written = [encode_record(record) for record in step.records]
         self.rows += written
         self.records += [decode_record(row) for row in written]
-        self.group = step.group
-        for timer in step.timers:
-            if isinstance(timer, SetTimer):
-                self.deadlines[timer.timer] = self.now_ms + timer.after_ms
+        self.history += step.changes
+        self.group = apply(self.group, step.changes)
+        assert self.group == step.state
+        for change in step.timers:
+            assert isinstance(change.timer, GroupTimer)
+            if isinstance(change, SetTimer):
+                self.deadlines[change.timer] = self.now_ms + change.after_ms
             else:
-                self.deadlines.pop(timer.timer, None)
+                self.deadlines.pop(change.timer, None)
         for reply in step.replies:
+            if reply.answer == Swept():
+                continue
             del self.open[reply.request_id]
             self.answers[reply.request_id] = reply.answer
         self.notices += step.notices
@@ -155,6 +166,20 @@ class GroupBench:
         known = self.group.members.keys() | self.group.pending_members | {""}
         assert {timer.member_id for timer in self.deadlines} <= known
 
+    def check_the_history_makes_the_group(self) -> None:
+        """Records make the same group all at once, one by one, and, those of the log, as the last of each key."""
+        assert apply(self.born, self.history) == self.group
+        one_by_one = self.born
+        for record in self.history:
+            one_by_one = apply(one_by_one, [record])
+        assert one_by_one == self.group
+        last: dict[bytes, LoggedRecord] = {}
+        for record in self.records:
+            key = encode_record(record).key
+            last.pop(key, None)
+            last[key] = record
+        assert apply(None, last.values()) == apply(None, self.records) == self.loaded()
+
     def check_the_log_tells_what_is_committed(self) -> None:
         """A group that is stable or empty is in the log as it is; in a rebalance, the log has the generation before."""
         loaded = self.loaded()
@@ -165,10 +190,18 @@ class GroupBench:
         offsets = {} if loaded is None else dict(loaded.offsets)
         assert dict(live.offsets) == offsets
         if live.state in (GroupState.STABLE, GroupState.EMPTY) and live.protocol_type is not None:
-            assert loaded is not None
-            assert stored_group(loaded) == stored_group(live)
+            as_stored = stored_group(live, live.state, at_ms=live.state_ms)
+            assert loaded == apply(None, [as_stored, *live.offsets.values()])
         elif loaded is not None:
             assert loaded.generation <= live.generation
+
+
+def load_groups(records: Iterable[LoggedRecord]) -> dict[str, Group]:
+    """The groups after all of `records`, in the order of the log."""
+    groups: dict[str, Group | None] = {}
+    for record in records:
+        groups[record.group_id] = apply(groups.get(record.group_id), [record])
+    return {group_id: group for group_id, group in groups.items() if group is not None}
 
 
 PROTOCOLS = (GroupProtocol("range", b"of orders", ("orders",)),)

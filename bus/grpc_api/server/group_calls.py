@@ -22,7 +22,7 @@ from bus.consumer_groups.request_bounds import (
     check_count,
     shown,
 )
-from bus.consumer_groups.steps import GroupAnswer
+from bus.consumer_groups.requests import GroupAnswer
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.consumer_protocol import decode_assignment, decode_protocol
 from bus.grpc_api.server.portions import portions

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from bus.consumer_groups.steps import GroupAnswer
+from bus.consumer_groups.requests import GroupAnswer
 from bus.errors import Refused
 from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.server.guards import hold_requests
@@ -24,7 +24,7 @@ from bus.grpc_api.server.request_memory import Held, RequestMemory
 from bus.grpc_api.server.requests import InvalidArgument, StreamRegistry, new_request_id
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.cluster import Cluster
-from bus.runtime.group_coordinator import GroupCoordinator
+from bus.runtime.coordinators.groups import GroupCoordinator
 
 # Requests of one stream whose answers have not been written.
 STREAM_REQUESTS_MAX = 256

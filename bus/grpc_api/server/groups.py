@@ -16,14 +16,14 @@ from typing import TypeVar
 
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.request_bounds import GROUPS_MAX, PARTITIONS_MAX, STATES_MAX, check_count, shown
-from bus.consumer_groups.steps import GroupAnswer, GroupCommand
+from bus.consumer_groups.requests import GroupAnswer, GroupCommand
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.server.portions import portions
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
-from bus.runtime.group_coordinator import GroupCoordinator
+from bus.runtime.coordinators.groups import GroupCoordinator
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from bus.grpc_api.v1 import bus_pb2, bus_pb2_grpc
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
-from bus.runtime.group_coordinator import GroupCoordinator
+from bus.runtime.coordinators.groups import GroupCoordinator
 from bus.runtime.loop_shares import LoopShares
 
 _PENDING_CALLS_MAX = 20_000

@@ -14,7 +14,7 @@ def member(member_id: str, *names: str, rebalance_timeout_ms: int = 1, instance_
 
 
 def group_of(*members: Member) -> Group:
-    group = replace(new_group("billing", now_ms=0), state=GroupState.PREPARING_REBALANCE)
+    group = replace(new_group("billing"), state=GroupState.PREPARING_REBALANCE)
     for each in members:
         group = group.put_members([each])
     return group
@@ -23,7 +23,7 @@ def group_of(*members: Member) -> Group:
 @pytest.mark.parametrize("state", GroupState)
 @pytest.mark.parametrize("before", GroupState)
 def test_state_follows_only_those_of_the_table(before: GroupState, state: GroupState) -> None:
-    group = replace(new_group("billing", now_ms=0), state=before)
+    group = replace(new_group("billing"), state=before)
     if before in TRANSITIONS[state]:
         assert group.at_state(state, now_ms=7).state is state
         assert group.at_state(state, now_ms=7).state_ms == 7
@@ -75,7 +75,7 @@ def test_successor_of_a_static_leader_leads() -> None:
 def test_rebalance_timeout_is_the_largest_of_the_members() -> None:
     group = group_of(member("a", "x", rebalance_timeout_ms=5), member("b", "x", rebalance_timeout_ms=9))
     assert group.rebalance_timeout_ms == 9
-    assert new_group("billing", now_ms=0).rebalance_timeout_ms == 0
+    assert new_group("billing").rebalance_timeout_ms == 0
 
 
 def test_subscribed_topics_are_those_of_the_protocol_once_it_is_chosen() -> None:

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from bus.consumer_groups.decisions import check_heartbeat, decide_timeout, is_sign_of_life
+from bus.consumer_groups.decisions import decide
 from bus.consumer_groups.group import GroupState
-from bus.consumer_groups.requests import Heartbeat, HeartbeatTaken, OffsetCommit, SyncGroup
-from bus.consumer_groups.steps import GroupStep, GroupTimer, TimerKind
+from bus.consumer_groups.heartbeats import check_heartbeat, is_sign_of_life
+from bus.consumer_groups.requests import GroupTimer, Heartbeat, HeartbeatTaken, OffsetCommit, SyncGroup, TimerKind
 from bus.errors import ErrorCode, Refused
 from tests.support.group_rules_bench import GROUP_ID, PROTOCOLS, GroupBench, join, stable_bench
 
@@ -128,4 +128,6 @@ def test_timer_of_what_is_gone_changes_nothing(kind: TimerKind, member_id: str) 
     bench.ask(SyncGroup(GROUP_ID, 2, "m-1", None, None, None))
     assert bench.group is not None
     timer = GroupTimer(kind, GROUP_ID, member_id)
-    assert decide_timeout(bench.group, timer, rules=bench.rules, now_ms=bench.now_ms) == GroupStep(bench.group)
+    step = decide(bench.group, timer, request_id=0, rules=bench.rules, now_ms=bench.now_ms)
+    assert step.state is bench.group
+    assert not any((step.changes, step.replies, step.timers, step.notices))

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bus.consumer_groups.group import GroupState
-from bus.consumer_groups.requests import JoinRefused, LeaveGroup, LeavingMember, Left, SyncGroup
-from bus.consumer_groups.steps import GroupTimer, TimerKind
+from bus.consumer_groups.requests import GroupTimer, JoinRefused, LeaveGroup, LeavingMember, Left, SyncGroup, TimerKind
 from bus.errors import ErrorCode, Refused
 from tests.support.group_rules_bench import GROUP_ID, GroupBench, join, stable_bench
 

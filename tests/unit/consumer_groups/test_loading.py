@@ -5,23 +5,24 @@ from typing import Any
 
 import pytest
 
-from bus.consumer_groups.decisions import decide_offset_expiry, load_groups, read_groups, resume_timers
+from bus.consumer_groups.decisions import decide
 from bus.consumer_groups.group import GroupState
-from bus.consumer_groups.group_rules import GroupRules
+from bus.consumer_groups.loading import read_groups, resume_timers
 from bus.consumer_groups.records import (
-    GroupRecord,
     GroupStored,
     GroupTombstone,
+    LoggedRecord,
     OffsetCommitted,
     OffsetTombstone,
     StoredMember,
     encode_record,
 )
-from bus.consumer_groups.requests import Assignment, Heartbeat, HeartbeatTaken
-from bus.consumer_groups.steps import GroupTimer, SetTimer, TimerKind
+from bus.consumer_groups.requests import Assignment, ExpireOffsets, GroupTimer, Heartbeat, HeartbeatTaken, TimerKind
+from bus.consumer_groups.steps import GroupRules
+from bus.machine import SetTimer
 from bus.model import TopicPartition
 from bus.ports import KeyedRow
-from tests.support.group_rules_bench import GROUP_ID, join, stable_bench
+from tests.support.group_rules_bench import GROUP_ID, join, load_groups, stable_bench
 
 ORDERS = TopicPartition("orders", 0)
 COMMITTED = OffsetCommitted("other", ORDERS, "id", 5, -1, "", 99)
@@ -29,7 +30,7 @@ EMPTY = GroupStored("third", "consumer", None, 4, None, "Empty", 99, ())
 
 
 def test_last_record_of_each_kind_counts() -> None:
-    records: list[GroupRecord] = [
+    records: list[LoggedRecord] = [
         COMMITTED,
         EMPTY,
         replace(COMMITTED, offset=9),
@@ -47,7 +48,7 @@ def test_last_record_of_each_kind_counts() -> None:
 
 
 def test_group_that_is_deleted_is_gone_and_one_after_it_begins_anew() -> None:
-    records: list[GroupRecord] = [replace(EMPTY, group_id="other"), COMMITTED, OffsetTombstone("other", ORDERS)]
+    records: list[LoggedRecord] = [replace(EMPTY, group_id="other"), COMMITTED, OffsetTombstone("other", ORDERS)]
     assert load_groups([*records, GroupTombstone("other")]) == {}
     anew = load_groups([*records, GroupTombstone("other"), COMMITTED])["other"]
     assert (anew.generation, anew.protocol_type) == (0, None)
@@ -81,7 +82,7 @@ STABLE = GroupStored("third", "consumer", "range", 4, "m-1", "Stable", 99, (MEMB
 NOW_MS = 10**12
 
 
-def row_of(record: GroupRecord, **changed: Any) -> KeyedRow:
+def row_of(record: LoggedRecord, **changed: Any) -> KeyedRow:
     row = encode_record(record)
     return KeyedRow(row.key, {**(row.value or {}), **changed})
 
@@ -97,7 +98,7 @@ INNOCENT = [encode_record(replace(COMMITTED, group_id="innocent")), encode_recor
 
 def loaded_beside(*rows: KeyedRow) -> tuple[dict[str, Any], tuple[str, ...]]:
     loaded = read_groups([*INNOCENT[:1], *rows, *INNOCENT[1:]], now_ms=NOW_MS)
-    groups = dict(loaded.groups)
+    groups = dict(loaded.states)
     assert groups.pop("innocent").offsets == {ORDERS: replace(COMMITTED, group_id="innocent")}
     assert groups.pop("idle").generation == 4
     return groups, loaded.faults
@@ -149,8 +150,8 @@ def test_group_that_cannot_be_read_keeps_generation_and_offsets_and_its_members_
     assert (group.state, group.generation, group.protocol_type) == (GroupState.EMPTY, 4, "consumer")
     assert group.offsets == {ORDERS: offset}
     assert "join again" in fault
-    step = decide_offset_expiry(group, rules=GroupRules(), now_ms=NOW_MS + 1)
-    assert step.records == (), "its offsets are not idle since long ago"
+    step = decide(group, ExpireOffsets("third", NOW_MS + 1), request_id=1, rules=GroupRules(), now_ms=NOW_MS + 1)
+    assert step.records == [], "its offsets are not idle since long ago"
 
 
 @pytest.mark.parametrize("change", [{"generation": -1}, {"generation": None}, {"type": "GroupPromised"}])

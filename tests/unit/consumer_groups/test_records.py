@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.consumer_groups.records import (
-    GroupRecord,
     GroupStored,
     GroupTombstone,
+    LoggedRecord,
     OffsetCommitted,
     OffsetTombstone,
     StoredMember,
@@ -63,12 +63,12 @@ RECORDS = OFFSETS | stored_groups() | st.builds(OffsetTombstone, TEXTS, PARTITIO
 
 
 @given(RECORDS)
-def test_what_is_written_is_what_is_read(record: GroupRecord) -> None:
+def test_what_is_written_is_what_is_read(record: LoggedRecord) -> None:
     assert decode_record(encode_record(record)) == record
 
 
 @given(RECORDS)
-def test_a_value_has_the_fields_of_its_column_and_no_other(record: GroupRecord) -> None:
+def test_a_value_has_the_fields_of_its_column_and_no_other(record: LoggedRecord) -> None:
     value = encode_record(record).value
     if value is None:
         return

@@ -10,7 +10,6 @@ import pytest
 from bus.consumer_groups import request_bounds as bounds
 from bus.consumer_groups.decisions import decide
 from bus.consumer_groups.group import Group
-from bus.consumer_groups.group_rules import GroupRules
 from bus.consumer_groups.requests import (
     Assignment,
     DeleteGroup,
@@ -28,7 +27,7 @@ from bus.consumer_groups.requests import (
     OffsetToCommit,
     SyncGroup,
 )
-from bus.consumer_groups.steps import GroupStep
+from bus.consumer_groups.steps import GroupRules, GroupStep
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from tests.support.group_rules_bench import GROUP_ID, join, stable_bench
@@ -51,7 +50,9 @@ BAD_NAMES = ["n" * 2_049, "ü" * 1_025, "two\nlines", "tab\t", "\x1b[31m", "\x7f
 
 
 def step_of(command: Any, group: Group | None = None) -> GroupStep:
-    return decide(group, command, request_id=1, new_member_id="new-1", rules=GroupRules(), now_ms=5)
+    if isinstance(command, JoinGroup):
+        command = replace(command, new_member_id="new-1")
+    return decide(group, command, request_id=1, rules=GroupRules(), now_ms=5)
 
 
 def refused(command: Any, group: Group | None = None) -> Refused:

@@ -6,8 +6,7 @@ import pytest
 
 from bus.consumer_groups.group import GroupState
 from bus.consumer_groups.records import GroupStored
-from bus.consumer_groups.requests import Assignment, Joined, Synced, SyncGroup
-from bus.consumer_groups.steps import GroupTimer, TimerKind
+from bus.consumer_groups.requests import Assignment, GroupTimer, Joined, Synced, SyncGroup, TimerKind
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from tests.support.group_rules_bench import GROUP_ID, PROTOCOLS, GroupBench, join, stable_bench

@@ -12,7 +12,7 @@ from bus.consumer_groups import requests as rq
 from bus.errors import ErrorCode, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint
 from bus.runtime.cluster import Cluster
-from bus.runtime.group_coordinator import GroupCoordinator
+from bus.runtime.coordinators.groups import GroupCoordinator
 from bus.runtime.partitions.maintenance import MaintenanceClock
 from tests.support.fake_table import FakeKeyedRows, ManualClock
 from tests.support.group_bench import commit_of

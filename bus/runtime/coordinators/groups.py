@@ -1,9 +1,10 @@
 """The coordinator of consumer groups on one broker: which shard a group belongs to, and what runs beside the calls.
 
-Theory of operation. A group belongs to one partition of `__consumer_offsets`, and to its shard (group_shard.py) on the
-broker that leads it. The topic is created when a first group needs it; what only asks is answered without it, as there
-is no group yet. Beside the calls run: the loading of all shards after a start, the expiry of offsets, and the removal
-of offsets of deleted topics. Guards one promise: all that is said of a group is said by one shard.
+Theory of operation. A group belongs to one partition of `__consumer_offsets`, and to its shard (shard.py) on the broker
+that leads it. The topic is created when a first group needs it; what only asks is answered without it, as there is no
+group yet. Heartbeats, the frequent call, pass the queue of the shard by: they are checked against the group as it is
+committed. Beside the calls run: the loading of all shards after a start, the expiry of offsets, and the removal of
+offsets of deleted topics. Guards one promise: all that is said of a group is said by one shard.
 """
 
 from __future__ import annotations
@@ -11,37 +12,41 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from bus.config.broker import BrokerConfig
 from bus.consumer_groups.administration import list_group
-from bus.consumer_groups.decisions import (
-    check_heartbeat,
-    decide,
-    decide_offset_expiry,
-    decide_topic_deleted,
-)
+from bus.consumer_groups.decisions import GroupMachine, decide
 from bus.consumer_groups.group import Group
-from bus.consumer_groups.group_rules import MINUTE_MS, GroupRules
+from bus.consumer_groups.heartbeats import check_heartbeat, is_sign_of_life
+from bus.consumer_groups.loading import GroupCodec
 from bus.consumer_groups.placement import Placement, coordinator_partition, find_placement
+from bus.consumer_groups.records import LoggedRecord
 from bus.consumer_groups.request_bounds import check_group_id, check_group_id_length, check_request
 from bus.consumer_groups.requests import (
     NO_MEMBER_ID,
+    ExpireOffsets,
+    ForgetTopic,
+    GroupAnswer,
+    GroupCommand,
+    GroupTimer,
     Heartbeat,
     HeartbeatTaken,
     JoinGroup,
     ListedGroup,
     OffsetCommit,
+    TimerKind,
 )
-from bus.consumer_groups.steps import GroupAnswer, GroupCommand, Notice
+from bus.consumer_groups.steps import MINUTE_MS, GroupRules, Notice
+from bus.consumer_groups.totals import GroupBounds, GroupTotals
 from bus.errors import ErrorCode, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, GROUP_PLACEMENT, BrokerEndpoint, TopicPartition
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
-from bus.runtime.group_log import GroupLog
-from bus.runtime.group_shard import GroupShard
-from bus.runtime.group_totals import GroupBounds, GroupTotals
+from bus.runtime.coordinators.log import CoordinatorLog
+from bus.runtime.coordinators.shard import CoordinatorShard
 from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
@@ -61,9 +66,13 @@ OFFSETS_TOPIC_CONFIGS = {
 # as much as one of fifty, and its encoding competes with the calls for the interpreter: with one at a time, hundreds of
 # groups commit more than twice as much a second as with as many as there are threads, and a single one no less.
 COMMITS_MAX = 1
-# Offsets that are looked through at a time for those of deleted topics.
-_LOOK_THROUGH_OFFSETS = 10_000
+# Upkeep looks at so many offsets at a time, so that it holds up no call for long.
+_LOOK_THROUGH_OFFSETS = 10_000  # for those of deleted topics
+_SWEEP_OFFSETS = 5_000
+_GROUP_OFFSETS = 50  # a group without offsets counts as so many
+_TAKEN = HeartbeatTaken()
 
+GroupShard = CoordinatorShard[Group, GroupCommand, LoggedRecord, GroupAnswer, Notice]
 OnMemberNotice = Callable[[Refused], None]
 MemberKey = tuple[str, str]  # group id, member id
 
@@ -91,6 +100,7 @@ class GroupCoordinator:
         self._shards: list[GroupShard | Refused] = []  # by partition; empty while there is no such topic
         self._placement = Placement.ABSOLUTE
         self._commit_slots = asyncio.Semaphore(COMMITS_MAX)
+        self._machine = GroupMachine(self._rules)
         self._totals = GroupTotals(group_bounds(config))
         self._creation: asyncio.Task[Refused | None] | None = None
         self._upkeep: asyncio.Task[None] | None = None
@@ -135,7 +145,7 @@ class GroupCoordinator:
         return creation.result()
 
     async def call(self, command: GroupCommand) -> GroupAnswer:
-        """See `GroupShard.submit`; creates `__consumer_offsets` for a command that may be a group's beginning."""
+        """See `CoordinatorShard.submit`; creates `__consumer_offsets` for a command that may be a group's beginning."""
         if not self._shards and isinstance(command, (JoinGroup, OffsetCommit)) and not check_request(None, command):
             refused = await self.prepare()
             if refused is not None:
@@ -145,8 +155,8 @@ class GroupCoordinator:
     def submit(self, command: GroupCommand) -> asyncio.Future[GroupAnswer]:
         """As `call`, for a group that is there: nothing is created."""
         shard = self._find_shard(command.group_id)
-        if isinstance(shard, GroupShard):
-            return shard.submit(command, self._new_member_id(command))
+        if isinstance(shard, CoordinatorShard):
+            return shard.submit(self._with_member_id(command))
         answer: asyncio.Future[GroupAnswer] = asyncio.get_running_loop().create_future()
         answer.set_result(self._answer_without_groups(command) if shard is None else shard)
         return answer
@@ -154,8 +164,8 @@ class GroupCoordinator:
     def heartbeat(self, command: Heartbeat) -> HeartbeatTaken | Refused:
         """At once."""
         shard = self._find_shard(command.group_id)
-        if isinstance(shard, GroupShard):
-            return shard.heartbeat(command)
+        if isinstance(shard, CoordinatorShard):
+            return heartbeat(shard, command)
         return check_heartbeat(None, command) if shard is None else shard
 
     def list_groups(self) -> tuple[Iterator[ListedGroup], Refused | None]:
@@ -165,7 +175,7 @@ class GroupCoordinator:
             for shard in self._shards
             if (refused := shard if isinstance(shard, Refused) else shard.refusal) is not None
         ]
-        groups = [group for shard in self._serving() for group in shard.groups.values()]
+        groups = [group for shard in self._serving() for group in shard.states.values()]
         return map(list_group, groups), (refusals[0] if refusals else None)
 
     def protocol_type(self, group_id: str) -> str | None:
@@ -184,8 +194,8 @@ class GroupCoordinator:
         if self._listeners.get((group_id, member_id)) is on_notice:
             del self._listeners[group_id, member_id]
 
-    def _on_notice(self, group_id: str, notice: Notice) -> None:
-        tell = self._listeners.get((group_id, notice.member_id))
+    def _on_notice(self, notice: Notice) -> None:
+        tell = self._listeners.get((notice.group_id, notice.member_id))
         if tell is not None:
             tell(notice.refused)
 
@@ -221,14 +231,14 @@ class GroupCoordinator:
             if isinstance(partition, Refused):
                 self._shards.append(Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, partition.message))
                 continue
-            log = GroupLog(partition, rows, clock=self._clock, calls=self._calls)
-            shard = GroupShard(
+            log = CoordinatorLog(partition, rows, GroupCodec(), clock=self._clock, calls=self._calls)
+            shard = CoordinatorShard(
+                self._machine,
                 log,
-                rules=self._rules,
+                self._totals,
                 clock=self._clock,
                 tasks=self._tasks,
                 commit_slots=self._commit_slots,
-                totals=self._totals,
                 on_notice=self._on_notice,
             )
             self._shards.append(shard)
@@ -246,19 +256,19 @@ class GroupCoordinator:
 
     def _find_group(self, group_id: str) -> Group | None:
         shard = self._find_shard(group_id)
-        return shard.groups.get(group_id) if isinstance(shard, GroupShard) else None
+        return shard.states.get(group_id) if isinstance(shard, CoordinatorShard) else None
 
     def _serving(self) -> Iterator[GroupShard]:
-        return (shard for shard in self._shards if isinstance(shard, GroupShard))
+        return (shard for shard in self._shards if isinstance(shard, CoordinatorShard))
 
-    def _new_member_id(self, command: GroupCommand) -> str:
+    def _with_member_id(self, command: GroupCommand) -> GroupCommand:
         if not isinstance(command, JoinGroup) or command.member_id != NO_MEMBER_ID:
-            return ""
-        return f"{command.group_instance_id or command.client_id}-{self._new_uuid()}"
+            return command
+        return replace(command, new_member_id=f"{command.group_instance_id or command.client_id}-{self._new_uuid()}")
 
     def _answer_without_groups(self, command: GroupCommand) -> GroupAnswer:
         """There is no `__consumer_offsets`, so there is no group."""
-        step = decide(None, command, request_id=0, new_member_id="", rules=self._rules, now_ms=self._clock.now_ms())
+        step = decide(None, command, request_id=0, rules=self._rules, now_ms=self._clock.now_ms())
         assert not step.records, f"{type(command).__name__} writes, and there is no topic to write to"
         (reply,) = step.replies
         return reply.answer
@@ -271,18 +281,7 @@ class GroupCoordinator:
 
     async def _forget_topic(self, topic: str, topic_id: str) -> None:
         for shard in list(self._serving()):
-            await self._forget_in(shard, topic, topic_id)
-
-    async def _forget_in(self, shard: GroupShard, topic: str, topic_id: str) -> None:
-        await shard.sweep(
-            functools.partial(
-                decide_topic_deleted,
-                topic=topic,
-                topic_id=topic_id,
-                rules=self._rules,
-                now_ms=self._clock.now_ms(),
-            )
-        )
+            await sweep(shard, functools.partial(ForgetTopic, topic=topic, topic_id=topic_id))
 
     async def _keep_up(self) -> None:
         while True:
@@ -296,14 +295,14 @@ class GroupCoordinator:
     async def _expire_offsets(self, shard: GroupShard) -> None:
         """Also those of topics that were deleted while nobody could tell the shard: before a crash, or a load."""
         for topic, topic_id in await self._find_gone_topics(shard):
-            await self._forget_in(shard, topic, topic_id)
+            await sweep(shard, functools.partial(ForgetTopic, topic=topic, topic_id=topic_id))
         now_ms = self._cluster.retention_clock.now_ms()
-        await shard.sweep(functools.partial(decide_offset_expiry, rules=self._rules, now_ms=now_ms))
+        await sweep(shard, functools.partial(ExpireOffsets, now_ms=now_ms))
 
     async def _find_gone_topics(self, shard: GroupShard) -> set[tuple[str, str]]:
         gone: set[tuple[str, str]] = set()
         looked_through = 0
-        for group in list(shard.groups.values()):
+        for group in list(shard.states.values()):
             looked_through += 1 + len(group.offsets)
             if looked_through >= _LOOK_THROUGH_OFFSETS:
                 looked_through = 0
@@ -315,6 +314,45 @@ class GroupCoordinator:
                 if stored.topic_id not in known
             )
         return gone
+
+
+def heartbeat(shard: GroupShard, command: Heartbeat) -> HeartbeatTaken | Refused:
+    """While the groups are being loaded every heartbeat is taken, as Kafka does: who sent it may well be a member, and
+    its session begins with the load."""
+    refused = shard.refusal
+    if refused is not None:
+        return _TAKEN if refused.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else refused
+    group = shard.states.get(command.group_id)
+    answer = check_heartbeat(group, command)
+    if group is not None and is_sign_of_life(answer):
+        session = GroupTimer(TimerKind.SESSION, command.group_id, command.member_id)
+        shard.set_timer(session, group.members[command.member_id].session_timeout_ms)
+    return answer
+
+
+async def sweep(shard: GroupShard, command_for: Callable[[str], GroupCommand]) -> None:
+    """Have the shard decide on a command about each of its groups. What is refused is left to the next sweep."""
+    for portion in _portions(shard, tuple(shard.states)):
+        commands = filter(shard.would_change, map(command_for, portion))
+        answers = [shard.submit(command) for command in commands]
+        if answers:
+            await asyncio.wait(answers)
+        await asyncio.sleep(0)  # others have their turn
+
+
+def _portions(shard: GroupShard, group_ids: Iterable[str]) -> Iterator[list[str]]:
+    """Of groups that are all small many, and one that is large by itself."""
+    portion: list[str] = []
+    items = 0
+    for group_id in group_ids:
+        group = shard.states.get(group_id)
+        items += _GROUP_OFFSETS + (0 if group is None else len(group.offsets))
+        portion.append(group_id)
+        if items >= _SWEEP_OFFSETS:
+            yield portion
+            portion, items = [], 0
+    if portion:
+        yield portion
 
 
 def group_bounds(config: BrokerConfig) -> GroupBounds:

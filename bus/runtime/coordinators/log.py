@@ -1,8 +1,8 @@
-"""The groups of one partition of `__consumer_offsets`: read from its log, and records appended to it.
+"""The log of a coordinator: its states are read from one partition of an internal topic, and records appended to it.
 
 Guards two promises. What was loaded plus what was appended is what the log holds: every append must land exactly where
 the log ended for memory; one that did not shows that another writer wrote meanwhile, or that an append of unknown
-outcome was committed after all, and then the groups have to be loaded again. And what is appended can be loaded: every
+outcome was committed after all, and then the states have to be loaded again. And what is appended can be loaded: every
 record is decoded again before, and its size is judged; what fails is named and not appended.
 """
 
@@ -12,11 +12,10 @@ import functools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic
 
-from bus.consumer_groups.decisions import LoadedGroups, read_groups
-from bus.consumer_groups.records import GroupRecord, OffsetCommitted, approximate_bytes, decode_record, encode_record
-from bus.consumer_groups.request_bounds import shown
 from bus.errors import ErrorCode, Refused, count_of
+from bus.machine import Loaded, RecordCodec, RecordT, StateT
 from bus.model import LogBatch, RecordBatch
 from bus.partition_log.appends import ACKS_ALL
 from bus.ports import Clock, KeyedRow, KeyedRows
@@ -30,7 +29,6 @@ _THREAD_ROWS_MIN = 64
 _THREAD_BYTES_MIN = 64 << 10
 # Faults of one load that are logged one by one.
 _LOGGED_FAULTS_MAX = 100
-_SHOWN_ERROR_LENGTH = 500
 
 _log = logging.getLogger(__name__)
 
@@ -44,10 +42,19 @@ class PreparedRecords:
     faults: Mapping[int, Refused]
 
 
-class GroupLog:
-    def __init__(self, partition: Partition, rows: KeyedRows, *, clock: Clock, calls: BlockingCalls) -> None:
+class CoordinatorLog(Generic[StateT, RecordT]):
+    def __init__(
+        self,
+        partition: Partition,
+        rows: KeyedRows,
+        codec: RecordCodec[StateT, RecordT],
+        *,
+        clock: Clock,
+        calls: BlockingCalls,
+    ) -> None:
         self._partition = partition
         self._rows = rows
+        self._codec = codec
         self._clock = clock
         self._calls = calls
         self._end_offset = partition.state.high_watermark
@@ -69,7 +76,7 @@ class GroupLog:
         """Its records cannot be understood: going on would lose or invent what was acknowledged."""
         self._partition.stop(ErrorCode.KAFKA_STORAGE_ERROR, reason)
 
-    async def load(self) -> LoadedGroups | Refused:
+    async def load(self) -> Loaded[StateT] | Refused:
         """Refused while the partition is stopped. Raises `StorageFault` if a file cannot be read for now, and
         `StorageDamaged` if the table makes no sense. Records that make none are logged and cost themselves."""
         last: dict[bytes, KeyedRow] = {}
@@ -92,7 +99,9 @@ class GroupLog:
             await self._calls.compute(functools.partial(self._merge, batches, offset, last))
             offset = batches[-1].next_offset
         self._end_offset = offset
-        loaded = await self._calls.compute(functools.partial(read_groups, last.values(), now_ms=self._clock.now_ms()))
+        loaded = await self._calls.compute(
+            functools.partial(self._codec.load, last.values(), now_ms=self._clock.now_ms())
+        )
         self._log_faults(loaded.faults)
         return loaded
 
@@ -108,23 +117,35 @@ class GroupLog:
 
     def _log_faults(self, faults: Sequence[str]) -> None:
         for fault in faults[:_LOGGED_FAULTS_MAX]:
-            _log.error("%s: %s", self.name, shown(fault, _SHOWN_ERROR_LENGTH))
+            _log.error("%s: %s", self.name, fault)
         if len(faults) > _LOGGED_FAULTS_MAX:
             _log.error("%s: %s cannot be read", self.name, count_of(len(faults) - _LOGGED_FAULTS_MAX, "more record"))
 
-    async def prepare(self, records: Sequence[GroupRecord]) -> PreparedRecords:
+    def log_lines(self, records: Sequence[RecordT]) -> None:
+        """Write what the broker's own log says of records that were committed."""
+        for record in records:
+            line = self._codec.log_line(record)
+            if line is not None:
+                _log.info("%s", line)
+
+    # ------------------------------------------------------------------ appending
+
+    def approximate_bytes(self, records: Sequence[RecordT]) -> int:
+        return sum(map(self._codec.approximate_bytes, records))
+
+    async def prepare(self, records: Sequence[RecordT]) -> PreparedRecords:
         """Encode what `append` takes, and decode it again as a load would."""
         if not records:
             return PreparedRecords(None, {})
         prepare = functools.partial(self._prepare, records, self._clock.now_ms())
-        is_small = len(records) < _THREAD_ROWS_MIN and sum(map(approximate_bytes, records)) < _THREAD_BYTES_MIN
+        is_small = len(records) < _THREAD_ROWS_MIN and self.approximate_bytes(records) < _THREAD_BYTES_MIN
         return prepare() if is_small else await self._calls.compute(prepare)
 
-    def _prepare(self, records: Sequence[GroupRecord], now_ms: int) -> PreparedRecords:
-        rows = [encode_record(record) for record in records]
+    def _prepare(self, records: Sequence[RecordT], now_ms: int) -> PreparedRecords:
+        rows = list(map(self._codec.encode, records))
         try:
             batch = self._rows.encode(rows, now_ms=now_ms)
-            is_readable = [decode_record(row) for row in self._rows.decode_again(batch)] == list(records)
+            is_readable = list(map(self._codec.decode, self._rows.decode_again(batch))) == list(records)
         except ValueError:
             is_readable = False
         limit = self._partition.record_bytes_max
@@ -142,27 +163,22 @@ class GroupLog:
         assert faults, f"{self.name}: {len(records)} records cannot be read back, but each of them can"
         return PreparedRecords(None, faults)
 
-    def _check_size(self, record: GroupRecord, row: KeyedRow) -> Refused | None:
+    def _check_size(self, record: RecordT, row: KeyedRow) -> Refused | None:
         limit, size = self._partition.record_bytes_max, row.size_bytes
         if size <= limit:
             return None
-        is_offset = isinstance(record, OffsetCommitted)
-        return Refused(
-            ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_offset else ErrorCode.MESSAGE_TOO_LARGE,
-            f"group {record.group_id}: expected a record of at most {limit} bytes in {self.name}, found one of {size}",
-        )
+        found = f"expected a record of at most {limit} bytes in {self.name}, found one of {size}"
+        return self._codec.fault(record, found, is_too_large=True)
 
-    def _check_readable(self, record: GroupRecord, row: KeyedRow, now_ms: int) -> Refused | None:
+    def _check_readable(self, record: RecordT, row: KeyedRow, now_ms: int) -> Refused | None:
         try:
-            read = [decode_record(again) for again in self._rows.decode_again(self._rows.encode([row], now_ms=now_ms))]
-            reason = "" if read == [record] else "it would be read as another one"
+            (again,) = self._rows.decode_again(self._rows.encode([row], now_ms=now_ms))
+            reason = "" if self._codec.decode(again) == record else "it would be read as another one"
         except ValueError as error:
-            reason = shown(str(error), _SHOWN_ERROR_LENGTH)
+            reason = str(error)
         if not reason:
             return None
-        return Refused(
-            ErrorCode.INVALID_REQUEST, f"group {record.group_id}: the record could not be read again: {reason}"
-        )
+        return self._codec.fault(record, f"the record could not be read again: {reason}", is_too_large=False)
 
     async def append(self, batch: RecordBatch) -> Refused | None:
         """All records of the batch or none; they are committed when it returns None. After a refusal they may still

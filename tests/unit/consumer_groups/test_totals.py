@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from bus.consumer_groups import requests as rq
+from bus.consumer_groups.totals import GroupBounds, GroupTotals
 from bus.errors import ErrorCode, Refused
-from bus.runtime.group_totals import GroupBounds, GroupTotals
 from tests.support.group_bench import PARTITION, RULES, GroupBench, commit_of, join_of, run, sync_of
 
 TAKEN = rq.OffsetsCommitted((None,))
@@ -26,7 +26,7 @@ def test_totals_follow_the_groups_also_through_a_load() -> None:
         await bench.submit(join_of("h", None), "pending-1")
         assert (bench.totals.members, bench.totals.offsets) == (2, 1)
         member_bytes = bench.totals.member_bytes
-        assert member_bytes == bench.shard.groups["g"].data_bytes > 0
+        assert member_bytes == bench.shard.states["g"].data_bytes > 0
         successor = await bench.reopened().loaded()
         assert (successor.totals.members, successor.totals.offsets) == (1, 1), "a pending member is in no log"
         assert successor.totals.member_bytes == member_bytes

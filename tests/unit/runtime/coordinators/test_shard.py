@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from bus.consumer_groups import requests as rq
-from bus.consumer_groups.decisions import decide_topic_deleted
+from bus.consumer_groups.loading import GroupCodec
 from bus.consumer_groups.records import decode_record
-from bus.consumer_groups.steps import GroupTimer, TimerKind
+from bus.consumer_groups.requests import GroupTimer, TimerKind
 from bus.errors import ErrorCode, Refused, StorageFault, StorageFull
 from bus.ports import Conflicted, KeyedRow, Unknown
-from bus.runtime import group_shard
+from bus.runtime.coordinators import shard
+from bus.runtime.coordinators.groups import sweep
 from tests.support.fake_table import Scripted, wait_until
 from tests.support.group_bench import RULES, GroupBench, commit_of, join_of, run, sync_of
 
@@ -33,7 +34,7 @@ def test_nothing_is_answered_or_visible_before_its_commit() -> None:
         for _ in range(20):
             await asyncio.sleep(0)
         assert not commit.done()
-        assert "g" not in bench.shard.groups
+        assert "g" not in bench.shard.states
         bench.table.gate.set()
         assert await commit == TAKEN
         assert await bench.offset("g") == 5
@@ -134,8 +135,8 @@ def test_refused_append_answers_joins_that_wait_and_sets_no_timer() -> None:
         assert code(await bench.commit("other", 1)) is ErrorCode.NOT_COORDINATOR
         assert code(await waiting) is ErrorCode.NOT_COORDINATOR
         await bench.loaded()
-        assert [member.group_instance_id for member in bench.shard.groups["g"].members.values()] == ["a"]
-        assert "other" not in bench.shard.groups
+        assert [member.group_instance_id for member in bench.shard.states["g"].members.values()] == ["a"]
+        assert "other" not in bench.shard.states
 
     run(scenario)
 
@@ -146,12 +147,12 @@ def test_next_coordinator_has_group_generation_assignment_and_offsets() -> None:
         taken = await bench.commit("g", 7, generation=joined.generation, member_id=joined.member_id)
         assert taken == TAKEN
         successor = await bench.reopened().loaded()
-        group = successor.shard.groups["g"]
+        group = successor.shard.states["g"]
         assert (group.generation, group.leader_id, group.state.value) == (1, "a-1", "Stable")
         assert await successor.offset("g") == 7
         assert GroupTimer(TimerKind.SESSION, "g", "a-1") in successor.shard._timers
         alive = rq.Heartbeat("g", joined.generation, joined.member_id, "a")
-        assert successor.shard.heartbeat(alive) == rq.HeartbeatTaken()
+        assert successor.heartbeat(alive) == rq.HeartbeatTaken()
         zombie = await successor.commit("g", 1, generation=joined.generation - 1, member_id=joined.member_id)
         assert code(zombie) is ErrorCode.ILLEGAL_GENERATION
         await successor.close()
@@ -164,7 +165,7 @@ def test_while_loading_commands_are_refused_and_heartbeats_taken() -> None:
         assert await bench.commit("g", 1) == TAKEN
         successor = bench.reopened()
         assert code(await successor.commit("g", 2)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert successor.shard.heartbeat(rq.Heartbeat("g", 1, "m")) == rq.HeartbeatTaken()
+        assert successor.heartbeat(rq.Heartbeat("g", 1, "m")) == rq.HeartbeatTaken()
         await successor.loaded()
         assert await successor.commit("g", 2) == TAKEN
         await successor.close()
@@ -193,7 +194,7 @@ def test_stopped_partition_is_no_coordinator_also_for_joins_that_wait() -> None:
         bench.partition.stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, "fenced")
         assert code(await bench.commit("g", 1)) is ErrorCode.NOT_COORDINATOR
         alive = rq.Heartbeat("g", joined.generation, joined.member_id, "a")
-        assert code(bench.shard.heartbeat(alive)) is ErrorCode.NOT_COORDINATOR
+        assert code(bench.heartbeat(alive)) is ErrorCode.NOT_COORDINATOR
         bench.shard._on_timer(GroupTimer(TimerKind.SESSION, "g", "a-1"))
         assert code(await waiting) is ErrorCode.NOT_COORDINATOR
 
@@ -249,12 +250,12 @@ def test_heartbeat_moves_the_session_and_a_stale_expiry_ends_nobody() -> None:
             await asyncio.sleep(0)
         bench.shard._timers.cancel(session)
         bench.shard._on_timer(session)  # it expired, and waits for the commit in flight
-        assert bench.shard.heartbeat(rq.Heartbeat("g", 1, joined.member_id, "a")) == rq.HeartbeatTaken()
+        assert bench.heartbeat(rq.Heartbeat("g", 1, joined.member_id, "a")) == rq.HeartbeatTaken()
         assert session in bench.shard._timers
         bench.table.gate.set()
         await commit
         await bench.commit("other", 2)  # behind all that the expiry may have led to
-        assert list(bench.shard.groups["g"].members) == [joined.member_id]
+        assert list(bench.shard.states["g"].members) == [joined.member_id]
 
     run(scenario)
 
@@ -271,12 +272,12 @@ def test_expired_session_ends_the_member_and_tells_the_others() -> None:
         assigned = {one.member_id: rq.Assignment(b"a") for one in again.members}
         syncs = [bench.submit(sync_of("g", second, "b")), bench.submit(sync_of("g", again, "a", assigned))]
         await asyncio.gather(*syncs)
-        assert [(group, notice.member_id) for group, notice in bench.notices] == [("g", "a-1")]
+        assert [(notice.group_id, notice.member_id) for notice in bench.notices] == [("g", "a-1")]
         bench.shard._timers.cancel(GroupTimer(TimerKind.SESSION, "g", "b-1"))
         bench.shard._on_timer(GroupTimer(TimerKind.SESSION, "g", "b-1"))
-        group_id, notice = bench.notices[-1]
-        assert (group_id, notice.member_id, notice.refused.code) == ("g", "a-1", ErrorCode.REBALANCE_IN_PROGRESS)
-        assert list(bench.shard.groups["g"].members) == ["a-1"]
+        notice = bench.notices[-1]
+        assert (notice.group_id, notice.member_id, notice.refused.code) == ("g", "a-1", ErrorCode.REBALANCE_IN_PROGRESS)
+        assert list(bench.shard.states["g"].members) == ["a-1"]
 
     run(scenario)
 
@@ -284,9 +285,7 @@ def test_expired_session_ends_the_member_and_tells_the_others() -> None:
 def test_sweep_removes_the_offsets_of_a_deleted_topic_for_good() -> None:
     async def scenario(bench: GroupBench) -> None:
         await asyncio.gather(*[bench.commit(f"g{number}", 1) for number in range(250)])
-        await bench.shard.sweep(
-            lambda group: decide_topic_deleted(group, "t", "id", rules=RULES, now_ms=bench.below.clock.now_ms())
-        )
+        await sweep(bench.shard, lambda group_id: rq.ForgetTopic(group_id, "t", "id"))
         assert await bench.offset("g0") == await bench.offset("g249") == -1
         successor = await bench.reopened().loaded()
         assert await successor.offset("g249") == -1
@@ -299,7 +298,7 @@ def test_decision_that_breaks_an_invariant_refuses_everybody_and_loads_anew(monk
     async def scenario(bench: GroupBench) -> None:
         assert await bench.commit("g", 1) == TAKEN
         with monkeypatch.context() as patched:
-            patched.setattr(group_shard.GroupDecisions, "take", _break)
+            patched.setattr(shard.Turn, "take", _break)
             assert code(await bench.commit("g", 2)) is ErrorCode.UNKNOWN_SERVER_ERROR
         await bench.loaded()
         assert await bench.offset("g") == 1
@@ -312,7 +311,7 @@ def _break(*_: object, **__: object) -> None:
 
 
 def test_commands_beyond_the_bound_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_shard, "WAITING_MAX", 2)
+    monkeypatch.setattr(shard, "WAITING_MAX", 2)
 
     async def scenario(bench: GroupBench) -> None:
         bench.table.gate.clear()
@@ -349,7 +348,7 @@ def test_record_beyond_the_bound_of_the_log_costs_its_own_call_alone() -> None:
         assert isinstance(refused, Refused)
         assert "at most 1000000 bytes" in refused.message
         assert not bench.shard.is_loading
-        assert bench.shard.groups.keys() == {"first", "before", "after"}
+        assert bench.shard.states.keys() == {"first", "before", "after"}
 
     run(scenario, rules=replace(RULES, offset_metadata_max_bytes=3_000_000))
 
@@ -391,7 +390,7 @@ def test_record_that_could_not_be_read_back_costs_its_own_call_alone() -> None:
         assert code(answers[1]) is ErrorCode.INVALID_REQUEST
         assert not bench.shard.is_loading
         successor = await bench.reopened().loaded()
-        assert successor.shard.groups.keys() == {"first", "before", "after"}
+        assert successor.shard.states.keys() == {"first", "before", "after"}
         await successor.close()
 
     run(scenario)
@@ -407,7 +406,7 @@ def test_timeout_whose_record_is_refused_is_dropped_and_a_join_is_answered_as_on
         session = GroupTimer(TimerKind.SESSION, "g", "a-1")
         bench.shard._timers.cancel(session)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("bus.runtime.group_log.decode_record", _refuse_group)
+            patched.setattr(GroupCodec, "decode", staticmethod(_refuse_group))
             bench.shard._on_timer(session)
             join = bench.submit(join_of("h", "a"), "a-2")
             bench.table.gate.set()
@@ -415,7 +414,7 @@ def test_timeout_whose_record_is_refused_is_dropped_and_a_join_is_answered_as_on
             assert isinstance(await join, rq.Joined)
             commit = bench.commit("second", 2)
             assert await commit == TAKEN
-        assert list(bench.shard.groups["g"].members) == ["a-1"]
+        assert list(bench.shard.states["g"].members) == ["a-1"]
         assert not bench.shard.is_loading
 
     run(scenario)
@@ -428,7 +427,7 @@ def _refuse_group(row: KeyedRow) -> object:
 
 
 def test_a_turn_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_shard, "_TURN_BYTES_MAX", 10_000)
+    monkeypatch.setattr(shard, "_TURN_BYTES_MAX", 10_000)
 
     async def scenario(bench: GroupBench) -> None:
         commands = [commit_of(f"g{number}", 1) for number in range(20)]

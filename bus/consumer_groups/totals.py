@@ -11,8 +11,7 @@ import heapq
 from dataclasses import dataclass
 
 from bus.consumer_groups.group import Group
-from bus.consumer_groups.requests import NO_MEMBER_ID, JoinGroup, OffsetCommit, SyncGroup
-from bus.consumer_groups.steps import GroupCommand
+from bus.consumer_groups.requests import NO_MEMBER_ID, GroupCommand, JoinGroup, OffsetCommit, SyncGroup
 from bus.errors import ErrorCode, Refused
 
 # So many clients are remembered for the ids that they were given before those whose ids have expired are looked for.

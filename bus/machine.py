@@ -1,0 +1,138 @@
+"""The one shape of a coordinator's rules: a command goes in, a step comes out, and `apply` is all that changes a state.
+
+A coordinator's log has many entities (consumer groups, transactional ids), each with a state of its own. `Machine` is
+what the runtime asks of the rules, `RecordCodec` what it asks of their records; the runtime owns the order: load,
+decide many, append once, take the new states, then reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from bus.errors import Refused
+from bus.ports import KeyedRow
+
+StateT = TypeVar("StateT")
+CommandT = TypeVar("CommandT")
+RecordT = TypeVar("RecordT")
+AnswerT = TypeVar("AnswerT")
+NoticeT = TypeVar("NoticeT")
+# Of protocols that only give them, or only take them.
+StateT_co = TypeVar("StateT_co", covariant=True)
+RecordT_co = TypeVar("RecordT_co", covariant=True)
+NoticeT_co = TypeVar("NoticeT_co", covariant=True)
+StateT_contra = TypeVar("StateT_contra", contravariant=True)
+CommandT_contra = TypeVar("CommandT_contra", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer(Generic[CommandT]):
+    """Decide on the command `timer` once `after_ms` have passed. Replaces an equal timer."""
+
+    timer: CommandT
+    after_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer(Generic[CommandT]):
+    """Without effect if there is no such timer."""
+
+    timer: CommandT
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[AnswerT]):
+    """To the command with this request id, which an earlier step may have left without an answer."""
+
+    request_id: int
+    answer: AnswerT
+
+
+class Step(Protocol[StateT_co, CommandT, RecordT_co, AnswerT, NoticeT_co]):
+    """What a decision wants done. Nothing of it happens before its records are committed."""
+
+    @property
+    def state(self) -> StateT_co | None:
+        """The state after the step. Whoever makes the step has it from `apply`, and from nowhere else."""
+        ...
+
+    @property
+    def records(self) -> Sequence[RecordT_co]:
+        """For the log. What changes in memory alone, and is lost with it, is in `state` only."""
+        ...
+
+    @property
+    def replies(self) -> Iterable[Reply[AnswerT]]: ...
+
+    @property
+    def timers(self) -> Iterable[SetTimer[CommandT] | CancelTimer[CommandT]]: ...
+
+    @property
+    def notices(self) -> Iterable[NoticeT_co]:
+        """For clients that have not asked."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[StateT]):
+    """States by entity id. `faults` says of each record that could not be read what it was, what is lost, and what to
+    do."""
+
+    states: dict[str, StateT]
+    faults: tuple[str, ...]
+
+
+class Machine(Protocol[StateT, CommandT, RecordT_co, AnswerT, NoticeT_co]):
+    """The rules. State None: nothing is known of the entity."""
+
+    def entity_id(self, command: CommandT) -> str: ...
+
+    def decide(
+        self, state: StateT | None, command: CommandT, *, request_id: int, now_ms: int
+    ) -> Step[StateT, CommandT, RecordT_co, AnswerT, NoticeT_co]:
+        """On a request, or on a timer that has expired. A request may be answered by a later step."""
+        ...
+
+    def resume(self, state: StateT) -> Sequence[SetTimer[CommandT]]:
+        """The timers of a state that was just loaded."""
+        ...
+
+    def refuse(self, command: CommandT, refused: Refused) -> AnswerT:
+        """The answer to a command that is refused without a decision."""
+        ...
+
+
+class Totals(Protocol[StateT_contra, CommandT_contra]):
+    """What all states in memory take together."""
+
+    def check(self, command: CommandT_contra, state: StateT_contra | None, *, now_ms: int) -> Refused | None:
+        """Why the command is not taken for now: it would make grow what is at its bound. `now_ms` is monotonic."""
+        ...
+
+    def replace(self, before: StateT_contra | None, after: StateT_contra | None) -> None: ...
+
+
+class RecordCodec(Protocol[StateT, RecordT]):
+    """Between records and the rows of the log."""
+
+    def encode(self, record: RecordT) -> KeyedRow: ...
+
+    def decode(self, row: KeyedRow) -> RecordT:
+        """Raises `ValueError` for a row that this version cannot read."""
+        ...
+
+    def load(self, rows: Iterable[KeyedRow], *, now_ms: int) -> Loaded[StateT]:
+        """The states after the last row of each key, in the order of the log. A bad row costs itself."""
+        ...
+
+    def approximate_bytes(self, record: RecordT) -> int: ...
+
+    def fault(self, record: RecordT, reason: str, *, is_too_large: bool) -> Refused:
+        """The refusal of a call whose record cannot go into the log."""
+        ...
+
+    def log_line(self, record: RecordT) -> str | None:
+        """What the broker's own log says of a committed record; None: nothing."""
+        ...

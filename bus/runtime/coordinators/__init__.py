@@ -1,0 +1,1 @@
+"""Coordinators: entities whose state is a partition of an internal topic, replayed."""

@@ -1,0 +1,310 @@
+"""A shard of a coordinator: the entities of one partition that this broker leads, and the order in which they change.
+
+Theory of operation. Commands and timers that expired wait in one queue. A turn takes all that waits, decides it one
+after another and appends all records as one batch, when it is this shard's turn to commit; while that is in flight the
+next turn's work gathers. Only when the batch is committed do the new states take the place of the old ones, are timers
+set, requests answered and notices sent. What needs no record is carried out at once.
+
+A record that could not be read back, or is too large, is found before the append: its own call is refused, and the
+others are decided again without it. If an append is refused nothing can tell what the log holds: nothing of that turn
+happens, every call that waits is refused (retriable), and the states are loaded again. A request whose client has gone
+is answered into nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic
+
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
+from bus.machine import AnswerT, CancelTimer, CommandT, Machine, NoticeT, RecordT, SetTimer, StateT, Totals
+from bus.ports import Clock
+from bus.runtime.coordinators.log import CoordinatorLog
+from bus.runtime.coordinators.turn import Turn, Waiting
+from bus.runtime.tasks import TaskScope
+from bus.runtime.timers import Timers
+
+_log = logging.getLogger(__name__)
+
+# One turn decides so much, or by one call more, and leaves the rest to the next: bounds what is committed at a time,
+# and how long the loop is held.
+_TURN_RECORDS_MAX = 10_000
+_TURN_BYTES_MAX = 4 << 20
+_TURN_S_MAX = 0.01
+# Commands that may wait for a turn; more are refused until there is room.
+WAITING_MAX = 100_000
+_LOAD_RETRY_S = 1.0
+
+# As Kafka's coordinators translate what a partition says (CoordinatorOperationExceptionHelper); every other refusal is
+# of this broker's state.
+_TRANSLATED = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+
+
+class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
+    """`commit_slots` and `totals` are shared by all shards: so many commit at a time, and hold so much.
+    `on_notice` is called with what a client is to be told without having asked."""
+
+    def __init__(
+        self,
+        machine: Machine[StateT, CommandT, RecordT, AnswerT, NoticeT],
+        log: CoordinatorLog[StateT, RecordT],
+        totals: Totals[StateT, CommandT],
+        *,
+        clock: Clock,
+        tasks: TaskScope,
+        commit_slots: asyncio.Semaphore,
+        on_notice: Callable[[NoticeT], None],
+    ) -> None:
+        self._machine = machine
+        self._states_log = log
+        self._totals = totals
+        self._clock = clock
+        self._tasks = tasks
+        self._commit_slots = commit_slots
+        self._on_notice = on_notice
+        self._loop = asyncio.get_running_loop()
+        self._states: dict[str, StateT] = {}
+        self._timers: Timers[CommandT] = Timers(self._on_timer)
+        self._waiting: deque[Waiting[CommandT]] = deque()
+        self._answers: dict[int, asyncio.Future[AnswerT | Refused]] = {}  # of those who wait, by request id
+        self._last_request_id = 0
+        self._committing: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT] | None = None
+        self._closed: Refused | None = None
+        self._loading: asyncio.Task[None] | None = None
+        if not log.is_empty:
+            self._reload()
+
+    # ------------------------------------------------------------------ what it knows
+
+    @property
+    def states(self) -> Mapping[str, StateT]:
+        """By entity id, as they are committed. Empty while loading."""
+        return self._states
+
+    @property
+    def refusal(self) -> Refused | None:
+        """Why nothing is decided here for now; None if it is."""
+        stopped = self._states_log.stopped
+        if stopped is not None:
+            return Refused(ErrorCode.NOT_COORDINATOR, stopped.message)
+        if self._closed is not None:
+            return self._closed
+        if self._loading is not None:
+            return Refused(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self._states_log.name} is being read; retry later"
+            )
+        return None
+
+    @property
+    def is_loading(self) -> bool:
+        return self._loading is not None
+
+    # ------------------------------------------------------------------ calls
+
+    def submit(self, command: CommandT) -> asyncio.Future[AnswerT | Refused]:
+        """The answer comes when the command is decided and committed, or when a later step answers it. The future never
+        fails. Cancelling it withdraws the command if it has not been decided."""
+        answer: asyncio.Future[AnswerT | Refused] = self._loop.create_future()
+        refused = self._check(command)
+        if refused is not None:
+            answer.set_result(refused)
+            return answer
+        self._last_request_id += 1
+        request_id = self._last_request_id
+        self._answers[request_id] = answer
+        answer.add_done_callback(functools.partial(self._forget, request_id))
+        self._waiting.append(Waiting(command, request_id))
+        self._turn()
+        return answer
+
+    def would_change(self, command: CommandT) -> bool:
+        """Whether the command changes the state that is committed now; it is not carried out."""
+        state = self._states.get(self._machine.entity_id(command))
+        return bool(self._machine.decide(state, command, request_id=0, now_ms=self._clock.now_ms()).records)
+
+    def set_timer(self, timer: CommandT, after_ms: int) -> None:
+        """At once, without a decision: for the frequent call that does nothing else."""
+        self._timers.set(timer, after_ms)
+
+    def close(self) -> None:
+        """Refuse all that comes and all who wait, those too whose command is decided; only what is being committed is
+        still answered as it ends."""
+        self._closed = Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker is shutting down")
+        self._timers.close()
+        self._waiting.clear()
+        self._refuse_all(self._closed, but=self._committing.request_ids if self._committing else ())
+        if self._loading is not None:
+            self._loading.cancel()
+
+    def _check(self, command: CommandT) -> Refused | None:
+        refused = self.refusal
+        if refused is not None:
+            return refused
+        if len(self._waiting) >= WAITING_MAX:
+            return Refused(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self._states_log.name} has {WAITING_MAX} calls waiting"
+            )
+        state = self._states.get(self._machine.entity_id(command))
+        return self._totals.check(command, state, now_ms=self._clock.monotonic_ms())
+
+    # ------------------------------------------------------------------ turns
+
+    def _turn(self) -> None:
+        """Decide what waits, unless a commit is in flight."""
+        try:
+            if self._waiting and self._committing is None:
+                refused = self.refusal
+                if refused is not None:
+                    self._waiting.clear()
+                    self._refuse_all(refused)
+                    return
+                turn = Turn(self._machine, self._states, self._timers)
+                self._decide(turn)
+                if turn.records:
+                    self._committing = turn
+                    self._tasks.start(self._commit(turn), f"coordinator/{self._states_log.name}")
+                else:
+                    self._carry_out(turn)
+                    if self._waiting:  # others have their turn on the loop
+                        self._loop.call_soon(self._turn)
+                        return
+        except Exception as error:
+            _log.exception("a decision of the coordinator of %s failed", self._states_log.name)
+            self._fail(Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"a decision of the coordinator failed: {error!r}"))
+
+    def _decide(self, turn: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT]) -> None:
+        now_ms, until_s = self._clock.now_ms(), self._loop.time() + _TURN_S_MAX
+        record_bytes, measured = 0, 0
+        while self._waiting and self._loop.time() <= until_s:
+            record_bytes += self._states_log.approximate_bytes(turn.records[measured:])
+            measured = len(turn.records)
+            if measured >= _TURN_RECORDS_MAX or record_bytes >= _TURN_BYTES_MAX:
+                return
+            waiting = self._waiting.popleft()
+            if waiting.request_id is None or waiting.request_id in self._answers:
+                turn.take(waiting, now_ms=now_ms)
+
+    async def _commit(self, turn: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT]) -> None:
+        refused: Refused | None = Refused(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"{self._states_log.name}: the commit was interrupted"
+        )
+        try:
+            async with self._commit_slots:
+                self._decide(turn)  # what has come while it waited for its turn
+                prepared = await self._states_log.prepare(turn.records)
+                while prepared.faults:
+                    self._committing = turn = turn.without(prepared.faults)
+                    prepared = await self._states_log.prepare(turn.records)
+                refused = None if prepared.batch is None else await self._states_log.append(prepared.batch)
+        finally:
+            self._committing = None
+            if refused is not None:
+                self._fail(refused)
+            else:
+                self._carry_out(turn)
+                self._turn()
+
+    def _carry_out(self, turn: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT]) -> None:
+        """What was decided is committed, so it happens."""
+        self._states_log.log_lines(turn.records)
+        for entity_id, state in turn.states.items():
+            self._totals.replace(self._states.get(entity_id), state)
+            if state is None:
+                self._states.pop(entity_id, None)
+            else:
+                self._states[entity_id] = state
+        if self._closed is None:
+            self._set_timers(turn.timers)
+        for reply in turn.replies:
+            self._answer(reply.request_id, reply.answer)
+        for notice in turn.notices:
+            self._on_notice(notice)
+        if self._closed is not None:
+            self._refuse_all(self._closed)
+
+    def _fail(self, refused: Refused) -> None:
+        """Memory and log may disagree: the log decides."""
+        _log.error("%s is read again: %s", self._states_log.name, refused.message)
+        code = _TRANSLATED.get(refused.code, ErrorCode.UNKNOWN_SERVER_ERROR)
+        self._waiting.clear()
+        self._refuse_all(self._closed or Refused(code, refused.message))
+        if self._closed is None:
+            self._reload()
+
+    # ------------------------------------------------------------------ answers
+
+    def _forget(self, request_id: int, _: asyncio.Future[AnswerT | Refused]) -> None:
+        self._answers.pop(request_id, None)
+
+    def _answer(self, request_id: int, answer: AnswerT | Refused) -> None:
+        waiting = self._answers.pop(request_id, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    def _refuse_all(self, refused: Refused, but: Iterable[int] = ()) -> None:
+        kept = frozenset(but)
+        for request_id in self._answers.keys() - kept:
+            self._answer(request_id, refused)
+
+    # ------------------------------------------------------------------ timers
+
+    def _on_timer(self, timer: CommandT) -> None:
+        self._waiting.append(Waiting(timer, None))
+        self._turn()
+
+    def _set_timers(self, changes: Iterable[SetTimer[CommandT] | CancelTimer[CommandT]]) -> None:
+        for change in changes:
+            if isinstance(change, SetTimer):
+                self._timers.set(change.timer, change.after_ms)
+            else:
+                self._timers.cancel(change.timer)
+
+    # ------------------------------------------------------------------ loading
+
+    def _reload(self) -> None:
+        self._timers.close()
+        for state in self._states.values():
+            self._totals.replace(state, None)
+        self._states = {}
+        self._loading = self._tasks.start(self._load(), f"coordinator/{self._states_log.name}/load")
+
+    async def _load(self) -> None:
+        try:
+            states = await self._load_until_it_succeeds()
+            if states is not None and self._closed is None:
+                self._states = states
+                for state in states.values():
+                    self._totals.replace(None, state)
+                    self._set_timers(self._machine.resume(state))
+        finally:
+            self._loading = None
+
+    async def _load_until_it_succeeds(self) -> dict[str, StateT] | None:
+        """None: the partition does not serve, and says why."""
+        name = self._states_log.name
+        while True:
+            try:
+                loaded = await self._states_log.load()
+                if not isinstance(loaded, Refused):
+                    return loaded.states
+                _log.warning("%s cannot be read for now: %s", name, loaded.message)
+            except StorageDamaged as damage:
+                self._states_log.stop(str(damage))
+            except StorageFault as fault:
+                _log.warning("%s cannot be read for now: %s", name, fault)
+            except Exception:
+                _log.exception("reading %s failed", name)
+            if self._states_log.stopped is not None:
+                return None
+            await asyncio.sleep(_LOAD_RETRY_S)
