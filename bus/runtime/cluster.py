@@ -20,6 +20,9 @@ from bus.runtime.partitions.partition_host import PartitionHost
 from bus.runtime.partitions.partition_settings import metadata_maintenance
 from bus.runtime.tasks import TaskScope
 
+# A stop waits so long for maintenance that is under way: else brokers that live for moments never finish any.
+_FINISH_S_MAX = 1.0
+
 
 class Cluster:
     """`start`, then `end_changes`, then `end_maintenance`."""
@@ -99,10 +102,13 @@ class Cluster:
         await self.metadata.end()
 
     async def end_maintenance(self) -> None:
-        """Before the broker stops: begin nothing more, give up what is being prepared, and leave logs that are opened
-        quickly."""
+        """Before the broker stops: finish what is done in a moment, give up what else is being prepared, and leave logs
+        that are opened quickly."""
         self._ticker.stop()
         partitions = self.host.partitions
+        finishing = asyncio.gather(*(partition.finish_maintenance() for partition in partitions))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(finishing, _FINISH_S_MAX)
         await asyncio.gather(*(partition.end_maintenance() for partition in partitions))
         checkpoints = asyncio.gather(
             *(partition.write_last_checkpoint() for partition in partitions),

@@ -1,4 +1,4 @@
-"""The metadata log of a broker that lives long: a snapshot now and then, and files, versions and rows stay few."""
+"""The logs of a broker that lives long, or often: files, versions and rows stay few, the metadata's by snapshots."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -16,10 +17,14 @@ from bus.cluster_metadata.cluster import replay_cluster
 from bus.cluster_metadata.cluster_decisions import CreateTopic, DeleteTopic
 from bus.cluster_metadata.cluster_records import ProducerNamed, encode_record
 from bus.cluster_metadata.producer_ids import PRODUCER_EPOCH_MAX, ProducerIdentity
+from bus.config.broker import BrokerConfig
 from bus.errors import StorageFault
+from bus.grpc_api.server.produce_wire import parse_call
+from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import ProducerStamp
+from bus.records.arrow_batches import encode_arrow
 from bus.storage_delta.root import open_reader
-from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.stores.local import FileSystem, LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
@@ -30,6 +35,7 @@ from tests.support.cancelled_calls import QuietBroker
 HOUR_MS = 3_600_000
 BEFORE_PRODUCER_IDS = Path(__file__).parents[1] / "golden" / "root_before_producer_ids"
 METADATA = "topics/__cluster_metadata/0"
+LIVES = 40
 
 
 @dataclass
@@ -43,9 +49,14 @@ class HandClock:
         return self.ms
 
 
-def live(store: ObjectStore, do: Callable[[QuietBroker], Awaitable[None]], clock: HandClock | None = None) -> None:
+def live(
+    store: ObjectStore,
+    do: Callable[[QuietBroker], Awaitable[None]],
+    clock: HandClock | None = None,
+    config: BrokerConfig | None = None,
+) -> None:
     async def one_life() -> None:
-        broker = QuietBroker(store, clock=clock)
+        broker = QuietBroker(store, config, clock)
         await broker.start()
         try:
             await do(broker)
@@ -53,6 +64,47 @@ def live(store: ObjectStore, do: Callable[[QuietBroker], Awaitable[None]], clock
             await broker.stop()
 
     asyncio.run(one_life())
+
+
+class UnsyncedFileSystem(FileSystem):
+    @staticmethod
+    def fsync(descriptor: int) -> None:
+        """A test of many lives has no power failures."""
+
+
+def test_lives_that_end_at_once_leave_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lives that are shorter than the ticker's first delay, of a bus for which few is fewer than of the real one."""
+    for limit in (
+        "bus.cluster_metadata.cluster_snapshot._RECORDS_MIN",
+        "bus.partition_log.rolling.RUN_FILES_MAX",
+        "bus.runtime.metadata.metadata_upkeep._ROLLED_FILES",
+        "bus.runtime.partitions.partition_settings.INTERNAL_VERSION_COUNT_MAX",
+        "bus.runtime.partitions.partition_upkeep._CLEAN_VERSIONS_MIN",
+        "bus.storage_delta.log.checkpoints._COMMITS_BETWEEN_MIN",
+    ):
+        monkeypatch.setattr(limit, 8)
+    clock = HandClock()
+    store = LocalStore(str(tmp_path), UnsyncedFileSystem())
+
+    async def create(broker: QuietBroker) -> None:
+        await broker.cluster.controller.create_topics([CreateTopic("t", 1, {"delta.log.versions.max": "8"})])
+
+    async def append(broker: QuietBroker) -> None:
+        arrow = encode_arrow(pa.record_batch({"value": pa.array([b"v"])}))
+        request = pb.ProduceRequest(partitions=[pb.PartitionProduceData(topic="t", arrow=arrow)])
+        (answer,) = (await broker.call("ProduceOnce", parse_call(request.SerializeToString()))).partitions
+        assert not answer.error_code, answer.error_message
+
+    live(store, create, clock)
+    for _ in range(LIVES):
+        clock.ms += 60_000
+        live(store, append, clock)
+    for table in (METADATA, "topics/t/0"):
+        versions = list((tmp_path / table / "_delta_log").glob("*.json"))
+        data_files = list((tmp_path / table).glob("*.parquet"))
+        assert len(versions) < LIVES * 3 // 4, table
+        assert len(data_files) < LIVES * 3 // 4, table
+    assert [report.breaches for report in verify_root(store)] == [[]] * 2
 
 
 async def change_often(broker: QuietBroker, times: int = 120) -> None:

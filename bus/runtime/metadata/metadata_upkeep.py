@@ -10,6 +10,7 @@ if it replays to what memory has.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import logging
@@ -43,6 +44,8 @@ _ROLLED_FILES = 50
 # After a snapshot that failed.
 _RETRY_RECORDS = 100
 NAME = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+# A stop waits so long for what is due: else brokers that live for moments would never make their log smaller.
+_FINISH_S_MAX = 5.0
 
 
 class Changes(Protocol):
@@ -118,12 +121,18 @@ class MetadataUpkeep:
             self._upkeep.maintain(MaintenanceAction.ROLL)
 
     async def end(self) -> None:
-        """Begin nothing more, and leave a log that is opened quickly. No change comes any more."""
+        """Finish what is due if that takes seconds, and begin nothing more. No change comes any more."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._finish(), _FINISH_S_MAX)
         self._is_stopped = True
         if self._snapshot is not None:
             await asyncio.wait([self._snapshot])
         self._upkeep.stop(Refused(ErrorCode.NOT_CONTROLLER, "the broker is shutting down"))
         await self._upkeep.join()
+
+    async def _finish(self) -> None:
+        while under_way := [*self._upkeep.under_way, *filter(None, [self._snapshot])]:
+            await asyncio.wait(under_way)
 
     async def write_last_checkpoint(self) -> None:
         """After `end`."""

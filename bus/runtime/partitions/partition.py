@@ -245,6 +245,10 @@ class Partition:
         """Begin what the partition's age has made due. To be called now and then; returns at once."""
         self._upkeep.look()
 
+    async def finish_maintenance(self) -> None:
+        """Wait for what is under way. May be cancelled."""
+        await self._upkeep.finish()
+
     async def end_maintenance(self) -> None:
         """Before the broker stops: begin nothing more, and give up what is being prepared."""
         self._upkeep.stop(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: the broker is shutting down"))

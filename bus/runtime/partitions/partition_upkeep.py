@@ -86,7 +86,7 @@ class PartitionUpkeep:
         self._cleaning: asyncio.Task[None] | None = None
         self._resting: asyncio.TimerHandle | None = None
         self._stopped: Refused | None = None
-        self._is_age_due = False  # retention
+        self._is_age_due = True  # retention: also in a life that ends before the ticker calls
         self._is_clean_due = False
         self._is_look_due = False  # compaction and rolling
         self._look_files = self._look_bytes = 0  # look at the files when so many are live
@@ -383,6 +383,15 @@ class PartitionUpkeep:
 
     # ------------------------------------------------------------------ the end
 
+    @property
+    def under_way(self) -> list[asyncio.Task[None]]:
+        return [task for task in (self._running, self._checkpoint, self._cleaning) if task is not None]
+
+    async def finish(self) -> None:
+        """Wait for what is under way, and for what that makes due. May be cancelled."""
+        while self.under_way:
+            await asyncio.wait(self.under_way)
+
     def stop(self, reason: Refused) -> None:
         """Begin nothing more, and give up what is being prepared."""
         self._stopped = reason
@@ -396,9 +405,8 @@ class PartitionUpkeep:
 
     async def join(self) -> None:
         """After `stop`: wait until nothing of it touches the table any more."""
-        running = [task for task in (self._running, self._checkpoint, self._cleaning) if task is not None]
-        if running:
-            await asyncio.wait(running)
+        if self.under_way:
+            await asyncio.wait(self.under_way)
 
     async def write_last_checkpoint(self) -> None:
         """After `join`, if the next opening would have to replay many versions."""

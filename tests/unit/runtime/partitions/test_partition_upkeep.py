@@ -340,6 +340,35 @@ def test_a_wall_clock_that_jumps_ahead_by_a_day_deletes_nothing_at_once() -> Non
     run(scenario, RETAINING)
 
 
+def test_the_first_records_of_a_life_apply_retention() -> None:
+    """A broker that lives for moments is not looked after by the ticker."""
+
+    async def scenario(_: Bench) -> None:
+        bench = await opened(5, RETAINING)
+        bench.clock.advance(10_000)
+        await bench.append()
+        await wait_until(lambda: bench.partition.state.log_start == 6)
+
+    run(scenario)
+
+
+def test_maintenance_that_is_under_way_can_be_waited_for() -> None:
+    async def scenario(bench: Bench) -> None:
+        fill(bench.table, RUN_FILES_MAX)
+        await bench.partition.rebuild()
+        bench.table.prepare_gate.clear()
+        bench.partition.look_after()
+        await wait_until(lambda: bench.table.prepared == ["roll"])
+        finishing = asyncio.ensure_future(bench.partition.finish_maintenance())
+        await settle()
+        assert not finishing.done()
+        bench.table.prepare_gate.set()
+        await finishing
+        assert len(bench.table.swaps) == 1
+
+    in_threads(scenario)
+
+
 def test_retention_that_cannot_be_committed_is_tried_again_after_the_backoff() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.append(3)
