@@ -68,7 +68,7 @@ class PartitionHost:
         self._tasks = tasks
         self._maintenance = maintenance
         self._cache = TailCache(config.log_cache_bytes)
-        self._cluster = EMPTY_CLUSTER
+        self._cluster = self._carried_out = EMPTY_CLUSTER
         self._hosted: dict[str, dict[int, _Hosted]] = {}  # by topic and number
         self._under_way: dict[TopicPartition, asyncio.Task[None]] = {}  # the last task of each partition
         self._new_tables: dict[tuple[str, int], PartitionTable] = {}
@@ -77,9 +77,10 @@ class PartitionHost:
     # ------------------------------------------------------------------ following the metadata
 
     def follow(self, cluster: ClusterState) -> None:
-        """Begin what the new state asks for; `wait_until_settled` waits for it."""
-        plan = plan_hosting(self._cluster, cluster, self._hosted, broker_id=self._broker_id)
-        self._cluster = cluster
+        """Begin what the new state asks for; `wait_until_settled` waits for it. If it raises, the next state puts right
+        what is missing."""
+        plan = plan_hosting(self._carried_out, cluster, self._hosted, broker_id=self._broker_id)
+        self._cluster, self._carried_out = cluster, EMPTY_CLUSTER
         for name in plan.retires:
             self._close(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name.topic} was deleted")
         for name in plan.closes:
@@ -91,6 +92,7 @@ class PartitionHost:
             for hosted in self._hosted[topic.name].values():
                 if isinstance(hosted.serving, Partition):
                     hosted.serving.configure(settings)
+        self._carried_out = cluster
 
     def step_down(self, reason: Refused) -> None:
         """Another broker leads all partitions: stop those that are open, and those that are still being opened."""
@@ -117,17 +119,15 @@ class PartitionHost:
         hosted = _Hosted(lead, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is being opened"))
         self._hosted.setdefault(name.topic, {})[name.partition] = hosted
         table = self._new_tables.pop((lead.topic_id, name.partition), None)
-        if table is None:
-            self._begin(name, functools.partial(self._open_table, hosted))
-        else:
-            self._serve(name, hosted, table)
+        self._begin(name, functools.partial(self._open_table, hosted, table))
 
-    async def _open_table(self, hosted: _Hosted, name: TopicPartition) -> None:
+    async def _open_table(self, hosted: _Hosted, table: PartitionTable | None, name: TopicPartition) -> None:
         if not self._is_wanted(name, hosted):
             return
         call = functools.partial(self._storage.open_partition, name, topic_id=hosted.lead.topic_id)
         try:
-            table = await self._calls.open(call)
+            if table is None:
+                table = await self._calls.open(call)
             if table.state.leader_epoch > hosted.lead.leader_epoch:
                 await self._raise_leader_epoch(name, table.state.leader_epoch)
             if self._is_wanted(name, hosted):

@@ -73,24 +73,26 @@ def test_partition_that_another_broker_leads_is_closed_and_comes_back_at_a_highe
 def test_damaged_table_is_refused_by_name_and_the_others_serve() -> None:
     async def scenario(bench: HostBench) -> None:
         bench.storage.faults[P0] = StorageDamaged("a version is missing")
-        bench.follow(ORDERS)
+        bench.storage.faults[TopicPartition("other", 0)] = ValueError("what nothing foresaw")
+        bench.follow(ORDERS, TopicCreated("other", "id-2", 1, 0))
         await bench.settle()
         refused = bench.host.find_error(P0)
         assert refused is not None
         assert refused.code is ErrorCode.KAFKA_STORAGE_ERROR
         assert refused.message.startswith("orders-0: a version is missing; ")
+        assert code(bench.host.find(TopicPartition("other", 0))) is ErrorCode.KAFKA_STORAGE_ERROR
         assert bench.host.find_error(P1) is None
 
     run_host(scenario)
 
 
-def test_created_table_is_served_at_once_and_not_opened_again() -> None:
+def test_created_table_is_served_and_not_opened_again() -> None:
     async def scenario(bench: HostBench) -> None:
         table = FakeTable()
         with bench.host.handing_over({("id-1", 0): table}):  # type: ignore[dict-item]
             bench.follow(ORDERS)
-        assert bench.serving(P0)._table is table
         await bench.settle()
+        assert bench.serving(P0)._table is table
         assert bench.storage.opened == [P1]
         with bench.host.handing_over({("id-2", 0): FakeTable()}):  # type: ignore[dict-item]
             pass  # the record could not be committed
