@@ -86,7 +86,7 @@ class PartitionUpkeep:
         self._cleaning: asyncio.Task[None] | None = None
         self._resting: asyncio.TimerHandle | None = None
         self._stopped: Refused | None = None
-        self._is_age_due = True  # retention: also in a life that ends before the ticker calls
+        self._is_age_due = False  # retention
         self._is_clean_due = False
         self._is_look_due = False  # compaction and rolling
         self._look_files = self._look_bytes = 0  # look at the files when so many are live

@@ -340,18 +340,6 @@ def test_a_wall_clock_that_jumps_ahead_by_a_day_deletes_nothing_at_once() -> Non
     run(scenario, RETAINING)
 
 
-def test_the_first_records_of_a_life_apply_retention() -> None:
-    """A broker that lives for moments is not looked after by the ticker."""
-
-    async def scenario(_: Bench) -> None:
-        bench = await opened(5, RETAINING)
-        bench.clock.advance(10_000)
-        await bench.append()
-        await wait_until(lambda: bench.partition.state.log_start == 6)
-
-    run(scenario)
-
-
 def test_maintenance_that_is_under_way_can_be_waited_for() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, RUN_FILES_MAX)
