@@ -128,7 +128,7 @@ def test_a_file_that_rots_while_the_broker_runs_is_told_to_consumers_and_the_res
             assert [record.value for record in consumer.poll(timeout_ms=5_000)] == [b"record 4"]
 
 
-def test_looking_for_a_time_in_a_file_that_rotted_is_a_storage_error_of_that_call_alone(tmp_path: Path) -> None:
+def test_looking_for_a_time_in_a_file_that_rotted_is_answered_as_a_fetch_is(tmp_path: Path) -> None:
     root = tmp_path / "root"
     with running_broker(root) as broker:
         address = f"127.0.0.1:{broker.port}"
@@ -143,8 +143,10 @@ def test_looking_for_a_time_in_a_file_that_rotted_is_a_storage_error_of_that_cal
             stub = bus_pb2_grpc.BusStub(channel)
             asked = [pb.ListOffsetsPartition(topic="t", partition=0, timestamp_ms=at) for at in (1_500, 500)]
             bad, good = stub.ListOffsets(pb.ListOffsetsRequest(partitions=asked)).partitions
-        assert bad.error_code == pb.ERROR_CODE_KAFKA_STORAGE_ERROR
+        assert bad.error_code == pb.ERROR_CODE_CORRUPT_MESSAGE
         assert data_file.name in bad.error_message
+        assert "offsets 1 to 1" in bad.error_message
+        assert "`bus log verify t/0`" in bad.error_message
         assert (good.error_code, good.offset) == (0, 0)
 
 
