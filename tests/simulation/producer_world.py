@@ -1,6 +1,6 @@
 """The producer's engine against simulated brokers and a network, under virtual time.
 
-The engine is the real one (`Sender`, its queues, batches and futures); threads, gRPC and the clock are replaced. One
+The engine is the real one (`Engine`, its queues, batches and futures); threads, gRPC and the clock are replaced. One
 seed decides everything that happens, so a failing seed can be run again.
 
 Fault model. A stream delivers requests in order, each after a delay of its own, or it breaks: then what was on its way
@@ -24,8 +24,9 @@ from typing import Any
 from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.connection.cluster import PartitionLeader, TopicInfo
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
+from bus.client.producer.engine import Engine
 from bus.client.producer.murmur2 import partition_of_key
-from bus.client.producer.sender import Errand, InitProducer, RefreshTopics, Request, Resume, Sender
+from bus.client.producer.sender import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from tests.simulation.broker_model import Sent, SimulatedCluster, refusal
@@ -72,7 +73,7 @@ class World:
         self.streams: list[SimulatedStream] = []
         self.is_healed = False
         self.client = Client(self, **configs)
-        self.sender = self.client.sender
+        self.engine = self.client.engine
         self.futures = self.client.futures
         self.resolved = self.client.resolved
         self.send = self.client.send
@@ -137,7 +138,7 @@ class Client:
         self._ticked_at = -1.0
         self._ticks_at_once = 0
         self._leaders = [log.leader for log in world.logs]  # as far as it knows
-        self.sender = Sender(
+        self.engine = Engine(
             self,
             self.config,
             clock=lambda: world.now,
@@ -157,12 +158,12 @@ class Client:
         self._ticks_at_once = self._ticks_at_once + 1 if world.now == self._ticked_at else 0
         self._ticked_at = world.now
         assert self._ticks_at_once < _TICKS_AT_ONCE_MAX, f"ticks without end at {world.now}"
-        next_at = self._tick_at = self.sender.tick()
+        next_at = self._tick_at = self.engine.tick()
         if next_at < 1e9:
             world.at(max(0.0, next_at - world.now), lambda: self._tick() if next_at == self._tick_at else None)
 
     def _open_stream(self, address: str) -> SimulatedStream:
-        stream = SimulatedStream(self._world, self.sender, address)
+        stream = SimulatedStream(self._world, self.engine, address)
         self._world.streams.append(stream)
         return stream
 
@@ -172,8 +173,8 @@ class Client:
         """The record's time is its value. Raises what `send` raises."""
         data = b"%d" % value
         try:
-            with self.sender.lock:
-                future = self.sender.add(
+            with self.engine.lock:
+                future = self.engine.add(
                     TOPIC,
                     data,
                     key,
@@ -185,7 +186,7 @@ class Client:
                     deadline=self._world.now,
                 )
         finally:
-            self.sender.announce()
+            self.engine.announce()
         assert future is not None
         if partition is None:
             assert key is not None
@@ -235,29 +236,29 @@ class Client:
             case RefreshTopics(topics):
                 if error is None:
                     self._leaders = answer
-                self.sender.on_refreshed(dict.fromkeys(topics, error))
+                self.engine.on_refreshed(dict.fromkeys(topics, error))
             case InitProducer():
                 if error is None:
-                    self.sender.on_identity(*answer)
+                    self.engine.on_identity(*answer)
                 else:
-                    self.sender.on_no_identity(error)
+                    self.engine.on_no_identity(error)
             case Resume():
                 if error is None:
-                    self.sender.on_resumed(
+                    self.engine.on_resumed(
                         errand,
                         last_epoch=answer.last_epoch,
                         last_sequence=answer.last_sequence,
                         version=answer.version,
                     )
                 else:
-                    self.sender.on_not_resumed(errand, error)
+                    self.engine.on_not_resumed(errand, error)
 
 
 class SimulatedStream:
-    def __init__(self, world: World, sender: Sender, address: str) -> None:
+    def __init__(self, world: World, engine: Engine, address: str) -> None:
         self.address = address
         self._world = world
-        self._sender = sender
+        self._engine = engine
         self._life = world.lives[address]
         self._arrives_at = 0.0  # of the last request
         self._answers_at = 0.0
@@ -304,13 +305,13 @@ class SimulatedStream:
     def _answer(self, correlation_id: int, answers: list[pb.PartitionProduceResponse]) -> None:
         if not self._is_over:
             is_busy = any(answer.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED for answer in answers)
-            self._sender.on_answer(self, correlation_id, 20 if is_busy else 0, answers)
+            self._engine.on_answer(self, correlation_id, 20 if is_busy else 0, answers)
 
     def break_off(self) -> None:
         if not self._is_over:
             self._is_over = True
             error = BusError(ErrorCode.NETWORK_EXCEPTION, "broken")
-            self._world.at(self._world.delay(), lambda: self._sender.on_end(self, error))
+            self._world.at(self._world.delay(), lambda: self._engine.on_end(self, error))
 
     def cut(self, reason: str) -> None:
         self.break_off()

@@ -56,7 +56,7 @@ def check_refused_records_fail_alone(world: World) -> None:
 
 
 def check_memory_is_free(world: World) -> None:
-    assert world.sender.pool.available_bytes == world.sender.pool.total_bytes
+    assert world.engine.pool.available_bytes == world.engine.pool.total_bytes
 
 
 def check_all(world: World) -> None:
@@ -105,7 +105,7 @@ def test_closing_fails_what_is_left_and_resolves_it_once() -> None:
     for value in range(50):
         world.send(value, value % 2)
     world.run(0.05)
-    failed, _ = world.sender.close(BusError(ErrorCode.REQUEST_TIMED_OUT, "closed"))
+    failed, _ = world.engine.close(BusError(ErrorCode.REQUEST_TIMED_OUT, "closed"))
     errors = [future.exception(0) for _, _, future in world.futures]
     assert failed == sum(error is not None for error in errors) > 0
     check_every_future_is_resolved_once(world)
@@ -178,7 +178,7 @@ def check_named_log(world: World, *clients: Client) -> None:
 def check_client(world: World, client: Client) -> None:
     assert all(future.done() for _, _, future in client.futures)
     assert all(client.resolved[value] == 1 for value, _, _ in client.futures)
-    assert client.sender.pool.available_bytes == client.sender.pool.total_bytes
+    assert client.engine.pool.available_bytes == client.engine.pool.total_bytes
     for value, partition, future in client.futures:
         offsets = [offset for offset, row in enumerate(world.logs[partition].rows) if row.value == value]
         if future.exception(0) is None:
@@ -202,7 +202,7 @@ def take_over(seed: int, faults: Faults, **configs: Any) -> None:
     younger: Client | None = None
     for value in range(60):
         partition = world.random.randrange(len(world.logs))
-        if younger is None and value >= begins_at and older.sender.identity is not None:
+        if younger is None and value >= begins_at and older.engine.identity is not None:
             younger = Client(world, name="loader", **configs)
         if younger is not None and world.random.randrange(2):
             younger.send(1_000 + value, partition)

@@ -4,8 +4,7 @@ All records of a topic share one open batch, whatever decides their partition: s
 the hash of the keys is computed for whole columns when the batch closes. A batch closes when it is full (batch.size, or
 batch.size for each partition once it has keys) or when its time is up (linger.ms); a full one may grow on while it
 would only wait behind others, since a few large batches cost everybody less than many small ones. Guards buffer.memory:
-an open batch has its bytes reserved, what it did not use is given back when it closes. Everything here happens with the
-sender's lock held.
+an open batch has its bytes reserved, what it did not use is given back when it closes. A part of the sender's machine.
 """
 
 from __future__ import annotations
@@ -29,9 +28,11 @@ _SHARE_BYTES_MIN = 64 * 1024
 
 
 class RecordAccumulator:
-    """`choose(topic, info, size_bytes)` gives the partition for records that nothing else decides."""
+    """`choose(topic, info, size_bytes, now)` gives the partition for records that nothing else decides."""
 
-    def __init__(self, config: ProducerConfig, pool: BufferPool, choose: Callable[[str, TopicInfo, int], int]) -> None:
+    def __init__(
+        self, config: ProducerConfig, pool: BufferPool, choose: Callable[[str, TopicInfo, int, float], int]
+    ) -> None:
         self._config = config
         self._pool = pool
         self._choose = choose
@@ -65,27 +66,27 @@ class RecordAccumulator:
         batch.limit_bytes += more
         return True
 
-    def close(self, batch: RecordBatchBuilder, info: TopicInfo | None) -> list[tuple[int, RowChunk]]:
+    def close(self, batch: RecordBatchBuilder, info: TopicInfo | None, now: float) -> list[tuple[int, RowChunk]]:
         """Its chunks by partition; `info` None: nobody knows the topic any more, and partition 0 is as good as any."""
         batch.trim()
-        chunks = self._split(batch, info)
+        chunks = self._split(batch, info, now)
         del self.open[batch.topic]  # only now: an interrupt while it was split leaves it as it was
         self._pool.give_back(batch.limit_bytes - sum(chunk.reserved_bytes for _, chunk in chunks))
         return chunks
 
-    def _split(self, batch: RecordBatchBuilder, info: TopicInfo | None) -> list[tuple[int, RowChunk]]:
+    def _split(self, batch: RecordBatchBuilder, info: TopicInfo | None, now: float) -> list[tuple[int, RowChunk]]:
         if info is None:
             return batch.close_whole(0)
         if batch.partitions is None and (batch.keys is None or self._ignores_keys):
-            shares = self._spread(batch.topic, info, batch.size_bytes)
+            shares = self._spread(batch.topic, info, batch.size_bytes, now)
             if len(shares) == 1:
                 return batch.close_whole(shares[0])
             keys = None if batch.keys is None else pa.array(batch.keys, pa.binary())
             return batch.close_split(_in_turn(shares, len(batch.values)), keys)
         keys = None if batch.keys is None else pa.array(batch.keys, pa.binary())
-        return batch.close_split(self._partitions_of(batch, keys, info), keys)
+        return batch.close_split(self._partitions_of(batch, keys, info, now), keys)
 
-    def _partitions_of(self, batch: RecordBatchBuilder, keys: pa.Array | None, info: TopicInfo) -> Any:
+    def _partitions_of(self, batch: RecordBatchBuilder, keys: pa.Array | None, info: TopicInfo, now: float) -> Any:
         """Of each record: the one that was asked for, else that of its key, else a share of the rest."""
         records = len(batch.values)
         asked = batch.partitions or {}
@@ -99,16 +100,16 @@ class RecordAccumulator:
             partitions[position] = partition
         undecided = np.flatnonzero(partitions < 0)
         if len(undecided):
-            shares = self._spread(batch.topic, info, batch.size_bytes * len(undecided) // records)
+            shares = self._spread(batch.topic, info, batch.size_bytes * len(undecided) // records, now)
             partitions[undecided] = _in_turn(shares, len(undecided))
         return partitions
 
-    def _spread(self, topic: str, info: TopicInfo, size_bytes: int) -> list[int]:
+    def _spread(self, topic: str, info: TopicInfo, size_bytes: int, now: float) -> list[int]:
         """The partitions that share so many bytes in equal parts, in ascending order: one for an ordinary batch, and
         several for one that has grown while the broker was busy."""
         most = max(1, size_bytes // max(_SHARE_BYTES_MIN, self._config.batch_size))
         shares = min(len(info.partitions), most)
-        return sorted(self._choose(topic, info, size_bytes // shares) for _ in range(shares))
+        return sorted(self._choose(topic, info, size_bytes // shares, now) for _ in range(shares))
 
 
 def _in_turn(shares: Sequence[int], records: int) -> Any:

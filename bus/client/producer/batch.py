@@ -240,6 +240,11 @@ class RecordBatchBuilder:
         """Not even an empty record would fit into what it was opened for."""
         return self.size_bytes + RECORD_OVERHEAD_BYTES > self.full_bytes
 
+    @property
+    def is_filled(self) -> bool:
+        """Not even an empty record would fit into it as it is now, grown or not."""
+        return self.size_bytes + RECORD_OVERHEAD_BYTES > self.limit_bytes
+
     # ------------------------------------------------------------ closing
 
     def trim(self) -> int:

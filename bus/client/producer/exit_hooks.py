@@ -58,13 +58,13 @@ def forget(producer: Any) -> None:
 def end(threads: ProducerThreads, timeout: float | None) -> None:
     """Flush for `timeout` seconds, then end the threads. What is left fails with REQUEST_TIMED_OUT."""
     try:
-        unsettled = threads.sender.start_flush()
+        unsettled = threads.engine.start_flush()
         try:
             wait_all(unsettled, timeout)
         except TimeoutError:
             pass  # the futures tell
         finally:
-            threads.sender.end_flush()
+            threads.engine.end_flush()
     finally:
         _open_threads.discard(threads)
         within = "" if timeout is None else f" within {timeout:g} s"
@@ -75,7 +75,7 @@ def end(threads: ProducerThreads, timeout: float | None) -> None:
 
 def _failed_count(threads: ProducerThreads) -> int:
     """Of records, ever."""
-    return int(threads.sender.metrics.snapshot(time.monotonic())["record-error-total"])
+    return int(threads.engine.metrics.snapshot(time.monotonic())["record-error-total"])
 
 
 def _end_in_background(threads: ProducerThreads) -> None:
@@ -97,7 +97,7 @@ def _end_all() -> None:
     until = time.monotonic() + _EXIT_TIMEOUT_S
     failed_before = {threads: _failed_count(threads) for threads in list(_open_threads)}
     for threads in failed_before:
-        threads.sender.start_flush()  # all of them now: they share the time
+        threads.engine.start_flush()  # all of them now: they share the time
     for threads, failed in failed_before.items():
         _end_and_report(threads, max(0.0, min(threads.delivery_timeout_s, until - time.monotonic())), failed)
 

@@ -52,9 +52,9 @@ class Producer:
         self._config = parse_config(ProducerConfig, configs)
         self._cluster = Cluster(parse_addresses(address), self._config)
         self._threads = ProducerThreads(self._cluster, self._config)
-        self._sender = self._threads.sender
-        self._lock = self._sender.lock
-        self._open = self._sender.accumulator.open
+        self._engine = self._threads.engine
+        self._lock = self._engine.lock
+        self._open = self._engine.accumulator.open
         self._partitioner = record_partitioner_of(self._config.partitioner)
         self._serialize_key = serializer_of(self._config.key_serializer, "key")
         self._serialize_value = serializer_of(self._config.value_serializer, "value")
@@ -133,7 +133,7 @@ class Producer:
         info = self._cluster.cached_topic(check_topic(topic))
         if info is None or (isinstance(partition, int) and partition >= len(info.partitions)):
             return None
-        if not self._sender.has_room():
+        if not self._engine.has_room():
             return None  # before serializers and interceptors are asked: they would be asked again
         return self._send(topic, value, key, headers, partition, timestamp_ms, may_wait=False)
 
@@ -186,7 +186,7 @@ class Producer:
         record_ms = time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         try:
             with self._lock:
-                return self._sender.add(
+                return self._engine.add(
                     topic,
                     value,
                     key,
@@ -198,7 +198,7 @@ class Producer:
                     deadline=deadline,
                 )
         finally:
-            self._sender.announce_soon()
+            self._engine.announce_soon()
 
     def send_batch(self, topic: str, table: pa.Table | pa.RecordBatch, partition: int | None = None) -> BatchFuture:
         """Send many records at once, the fast path; the future gives a list of `BatchMetadata`.
@@ -220,7 +220,7 @@ class Producer:
         if batch.num_rows == 0:
             return BatchFuture(0)
         info = self._topic(topic, partition, deadline)
-        parts = [(partition, batch)] if partition is not None else self._sender.split(topic, batch, info)
+        parts = [(partition, batch)] if partition is not None else self._engine.split(topic, batch, info)
         timestamp_ms = None if "timestamp" in batch.schema.names else time_ns() // 1_000_000
         runs = [(number, run) for number, part in parts for run in self._runs(part)]
         future = BatchFuture(len(runs))
@@ -236,15 +236,15 @@ class Producer:
         """
         self._check_process()
         timeout = check_timeout(timeout)
-        if self._sender.is_in_callback:
+        if self._engine.is_in_callback:
             raise BusError(ErrorCode.INVALID_REQUEST, "expected flush() outside of callbacks: it would wait for itself")
         deadline = None if timeout is None else time.monotonic() + timeout
-        unsettled = self._sender.start_flush()
+        unsettled = self._engine.start_flush()
         try:
             wait_all(unsettled, timeout)
-            self._sender.wait_until_told(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            self._engine.wait_until_told(None if deadline is None else max(0.0, deadline - time.monotonic()))
         finally:
-            self._sender.end_flush()
+            self._engine.end_flush()
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, then end. What is not acknowledged within `timeout` seconds fails with REQUEST_TIMED_OUT, which says
@@ -258,7 +258,7 @@ class Producer:
         if os.getpid() != self._pid:
             return  # everything belongs to the process that made it
         try:
-            exit_hooks.end(self._threads, 0.0 if self._sender.is_in_callback else timeout)
+            exit_hooks.end(self._threads, 0.0 if self._engine.is_in_callback else timeout)
         finally:
             self._close_what_was_given()
 
@@ -304,11 +304,11 @@ class Producer:
     def metrics(self) -> Mapping[str, float]:
         """Kafka's producer metrics by their names (`record-send-rate`, `batch-size-avg`, ...), now. Rates are per
         second over the last 30 to 60 seconds; times are milliseconds unless the name says otherwise."""
-        return self._sender.metrics.snapshot(time.monotonic())
+        return self._engine.metrics.snapshot(time.monotonic())
 
     def topic_metrics(self) -> Mapping[str, Mapping[str, float]]:
         """Kafka's producer-topic-metrics: topic -> name -> value."""
-        return self._sender.metrics.topic_snapshot(time.monotonic())
+        return self._engine.metrics.topic_snapshot(time.monotonic())
 
     def disown(self) -> None:
         """In the child of a fork: whatever state the parent's threads left this copy in, it must not be used."""
@@ -327,7 +327,7 @@ class Producer:
         info = self._cluster.cached_topic(topic)
         if info is not None and (partition is None or 0 <= partition < len(info.partitions)):
             return info
-        self._sender.check_usable()
+        self._engine.check_usable()
         info = self._wait_topic(topic, deadline)
         return info if partition is None else self._cluster.with_partition(info, partition, deadline=deadline)
 
@@ -399,10 +399,10 @@ class Producer:
     ) -> None:
         try:
             with self._lock:
-                self._sender.add_chunks(topic, group, size_bytes=size_bytes, deadline=deadline)
+                self._engine.add_chunks(topic, group, size_bytes=size_bytes, deadline=deadline)
         except BusError as error:
             if handed_over:
                 raise BusError(error.code, f"{error.message}; {handed_over} records of the batch were sent") from None
             raise
         finally:
-            self._sender.announce_soon()
+            self._engine.announce_soon()

@@ -1,21 +1,16 @@
-"""The producer's engine: what to send now, what an answer means, what is due. No thread, no clock, no I/O of its own.
+"""What a producer sends when, what an answer means, what is due: a machine without threads, locks, clock or I/O.
 
-Guards three promises: every chunk that is taken in is settled once, by an answer, by a final error, by its delivery
-time-out or by closing; bytes that are not settled never exceed buffer.memory; and one connection never has more than
-max.in.flight.requests.per.connection requests. Threads, streams and remote calls are its owner's (`threads`),
-so that all of it can run under virtual time.
-
-One lock guards all state. Requests leave on the thread that makes them possible: the caller's, if the window is open,
-else the one that reads the answers. What moves records from one place to the next is not interrupted by Ctrl-C
-(`uninterrupted`), and waits for nothing. Futures and callbacks are never touched while the lock is held: what settles
-chunks calls `announce` after releasing it.
+It is told what happened and what time it is, and puts what is to be done into `instructions`, for its owner (`engine`)
+to carry out in order; what is settled is in `settled`, for its owner to announce. Guards three promises: every chunk
+that is taken in is settled once, by an answer, by a final error, by its delivery time-out or by closing; bytes that are
+not settled never exceed buffer.memory; and one connection never has more than max.in.flight.requests.per.connection
+requests. Times are seconds of one clock that never goes back.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +20,8 @@ from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.cluster import TopicInfo, error_of
 from bus.client.connection.portions import ITEMS_MAX
 from bus.client.producer.accumulator import RecordAccumulator
-from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, Headers, RecordBatchBuilder, RecordFuture
+from bus.client.producer.batch import RecordBatchBuilder
 from bus.client.producer.buffer_pool import BufferPool
-from bus.client.producer.interrupts import uninterrupted
 from bus.client.producer.metrics import ProducerMetrics
 from bus.client.producer.partition_choice import PartitionChoice
 from bus.client.producer.queue import FULL_BYTES, Chunk, Part, PartitionQueue
@@ -75,20 +69,6 @@ class Request:
     deadline: float
 
 
-class Stream(Protocol):
-    """To one broker, in order. Its owner calls `on_answer` for each request and `on_end` once."""
-
-    address: str
-
-    def send(self, request: Request) -> None: ...
-
-    def cut(self, reason: str) -> None: ...
-
-    def finish(self) -> None: ...
-
-    def join(self, timeout: float | None) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class RefreshTopics:
     topics: tuple[str, ...]
@@ -114,135 +94,130 @@ class Resume:
 Errand = RefreshTopics | InitProducer | Resume
 
 
-class _Connection:
-    """A stream and the requests on it that are not answered, oldest first."""
+class Connection:
+    """To one broker: the requests that are not answered, oldest first."""
 
-    __slots__ = ("muted_until", "requests", "stream")
+    __slots__ = ("address", "muted_until", "requests")
 
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
+    def __init__(self, address: str) -> None:
+        self.address = address
         self.requests: deque[Request] = deque()
         self.muted_until = 0.0  # the broker asked for a pause
 
 
+@dataclass(frozen=True, slots=True)
+class Open:
+    """`on_opened` or `on_not_opened` follows."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    connection: Connection
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Nothing more is expected of the connection but its end."""
+
+    connection: Connection
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """`tick` is due earlier than it last said: at `wakes_at`."""
+
+
+Instruction = Open | Send | Cut | Wake | Errand
+_WAKE = Wake()
+
+
 class Sender:
     def __init__(
-        self,
-        metadata: Metadata,
-        config: ProducerConfig,
-        *,
-        clock: Callable[[], float],
-        backoff_s: Callable[[int], float],
-        open_stream: Callable[[str], Stream],
-        run_errand: Callable[[Errand], None],
-        wake: Callable[[], None],
+        self, metadata: Metadata, config: ProducerConfig, pool: BufferPool, *, backoff_s: Callable[[int], float]
     ) -> None:
-        """`run_errand` starts a remote call elsewhere and returns at once, as `wake` does, which asks for a `tick`."""
-        self.lock = threading.Lock()
+        """`pool`: nothing here waits for it."""
+        self.instructions: deque[Instruction] = deque()
+        self.settled: deque[Chunk] = deque()  # not announced yet, oldest first
+        self.wakes_at = 0.0  # when the next tick is due
+        self.connections: dict[str, Connection] = {}
+        self.identity: tuple[int, int] | None = None  # producer id and epoch
         self._metadata = metadata
         self._config = config
-        self._clock = clock
         self._backoff_s = backoff_s
-        self._open_stream = open_stream
-        self._run_errand = run_errand
-        self._wake = wake
         self._request_timeout_s = min(config.request_timeout_ms, config.delivery_timeout_ms) / 1000
-        self.pool = BufferPool(config.buffer_memory, self.lock, clock)
-        self.metrics = ProducerMetrics(config, self.pool)
+        self._pool = pool
+        self.metrics = ProducerMetrics(config, pool)
         self.metrics.add_gauge("requests-in-flight", lambda _: float(self._requests_in_flight()))
-        self._choice = PartitionChoice(config, leader_of=metadata.leader_address, queue_of=self._queue_of, clock=clock)
+        self._choice = PartitionChoice(config, leader_of=metadata.leader_address, queue_of=self._queue_of)
         self.split = self._choice.split
-        self.accumulator = RecordAccumulator(config, self.pool, self._choice.choose)
+        self.accumulator = RecordAccumulator(config, pool, self._choice.choose)
         self._queues: dict[tuple[str, int], PartitionQueue] = {}
         self._active: dict[PartitionQueue, None] = {}  # those with anything that is not settled
         self._given_up: dict[tuple[str, int], ProducerStamp] = {}  # partitions that were no more, and the next stamp
-        self._connections: dict[str, _Connection] = {}
+        self._opening: dict[str, bool] = {}  # addresses of streams to come, and whether what waits there is in a hurry
         self._correlation_id = 0
-        self._announcing = threading.local()
-        self._settled: deque[Chunk] = deque()  # not announced yet, oldest first
-        self._telling: set[Chunk] = set()  # being announced
-        self._told = threading.Condition(self.lock)
         self._flushing = 0
-        self._wakes_at = 0.0  # when the next tick comes, as far as anybody knows
         self._stale_topics: set[str] = set()
         self._is_refreshing = False
         self._refresh_at = 0.0
         self._refresh_failures = 0
-        self.identity: tuple[int, int] | None = None  # producer id and epoch
         self._is_asking_identity = False
         self._identity_at = 0.0
         self._identity_failures = 0
         self._fatal: BusError | None = None
         self._is_closed = False
 
-    # ------------------------------------------------------------ taking in; the caller holds the lock, then announces
+    # ------------------------------------------------------------ taking in
 
-    def add(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Headers | None,
-        partition: int | None,
-        timestamp_ms: int,
-        *,
-        size_bytes: int,
-        partition_count: int,
-        deadline: float | None,
-    ) -> RecordFuture | None:
-        """One record into its topic's open batch. Waits for buffer.memory until `deadline`; with None it does not wait
-        but returns None, and nothing was done. Raises `BusError`."""
-        while True:
-            self.check_usable()
-            batch = self.accumulator.open.get(topic)
-            if batch is not None and batch.size_bytes + size_bytes <= batch.limit_bytes:
-                break
-            if batch is not None:
-                with uninterrupted:
-                    if not self._grow(batch):
-                        self._close_batch(batch)
-                        self._drain(self._clock())
-                continue
-            limit = self.accumulator.limit_for(size_bytes, partition_count, has_key=key is not None)
-            least = max(size_bytes, self._config.batch_size)
-            with uninterrupted:
-                taken = next((size for size in (limit, least) if self.pool.try_take(size)), None)
-                if taken is not None:
-                    batch = self.accumulator.open_batch(topic, taken, self._clock())
-                    break
-                self._drain(self._clock(), is_hurried=True)
-            if deadline is None:
-                return None
-            self._wait_for_memory(least, deadline)
-            if not self._is_usable or topic in self.accumulator.open:
-                self.pool.give_back(least)  # another thread was faster, or it is too late
-                continue
-            batch = self.accumulator.open_batch(topic, least, self._clock())
-            break
-        future = batch.add(value, key, headers, partition, timestamp_ms, size_bytes)
-        is_full = batch.size_bytes + RECORD_OVERHEAD_BYTES > batch.limit_bytes
-        if is_full or self.pool.waiting_count > 0 or (batch.due_at <= self._wakes_at and self._has_to_take_up(batch)):
-            with uninterrupted:
-                self._follow_up(batch, is_full=is_full)
-        return future
+    @property
+    def is_usable(self) -> bool:
+        return self._fatal is None and not self._is_closed
 
-    def _has_to_take_up(self, batch: RecordBatchBuilder) -> bool:
-        """It changes nothing, so an interrupt may come: without linger.ms this is asked of every record, and most of
-        the time the window is closed."""
-        if batch.due_at < self._wakes_at:
+    def check_usable(self) -> None:
+        if self._fatal is not None:
+            raise self._fatal
+        if self._is_closed:
+            raise BusError(ErrorCode.INVALID_REQUEST, "this producer is closed")
+
+    def make_room(
+        self, topic: str, size_bytes: int, now: float, *, limit_bytes: int, least_bytes: int
+    ) -> RecordBatchBuilder | None:
+        """An open batch with room for a record of `size_bytes`: the topic's, grown, or a new one of `limit_bytes`, or
+        of `least_bytes` if memory is short. None: there is no memory; what frees some is on its way."""
+        while (batch := self.accumulator.open.get(topic)) is not None:
+            if batch.size_bytes + size_bytes <= batch.limit_bytes:
+                return batch
+            if not self._grow(batch):
+                self._close_batch(batch, now)
+                self._drain(now)
+        taken = next((size for size in (limit_bytes, least_bytes) if self._pool.try_take(size)), None)
+        if taken is None:
+            self._drain(now, is_hurried=True)
+            return None
+        return self.accumulator.open_batch(topic, taken, now)
+
+    def has_to_follow_up(self, batch: RecordBatchBuilder, now: float) -> bool:
+        """After a record was added to `batch`. Changes nothing, so an interrupt may come: without linger.ms this is
+        asked of every record, and most of the time the window is closed."""
+        if batch.is_filled or self._pool.waiting_count > 0:
             return True
-        now = self._clock()
-        return batch.due_at <= now and self._has_window(now)
+        if batch.due_at > self.wakes_at:
+            return False
+        return batch.due_at < self.wakes_at or (batch.due_at <= now and self._has_window(now))
 
-    def _follow_up(self, batch: RecordBatchBuilder, *, is_full: bool) -> None:
-        """After a record was added."""
-        if is_full and not self._grow(batch):
-            self._close_batch(batch)  # there is no company to wait for
-            self._drain(self._clock())
-        elif self.pool.waiting_count > 0:
-            self._drain(self._clock())
-        elif batch.due_at <= self._wakes_at:
-            self._take_up(batch)
+    def follow_up(self, batch: RecordBatchBuilder, now: float) -> None:
+        """Closes a full batch, sends what is due, and sees to it that the batch leaves in time."""
+        if batch.is_filled and not self._grow(batch):
+            self._close_batch(batch, now)  # there is no company to wait for
+            self._drain(now)
+        elif self._pool.waiting_count > 0 or (batch.due_at <= min(now, self.wakes_at) and self._has_window(now)):
+            self._drain(now)
+        else:
+            self._wake_by(batch.due_at)
 
     def _grow(self, batch: RecordBatchBuilder) -> bool:
         """Room for more in a full batch: it would only wait behind what is under way."""
@@ -254,106 +229,23 @@ class Sender:
         enough = _BUSY_PARTS if info is None else min(_BUSY_PARTS, len(info.partitions))
         return sum(len(queue.in_flight) for queue in self._active if queue.topic == topic) >= enough
 
-    def _wait_for_memory(self, size_bytes: int, deadline: float) -> None:
-        self.metrics.waiting_threads += 1
-        try:
-            self.pool.wait(size_bytes, deadline, self.metrics.record_pool_wait)
-        except BusError as error:
-            if error.code is ErrorCode.REQUEST_TIMED_OUT:
-                self.metrics.record_exhausted(self._clock())
-            raise
-        finally:
-            self.metrics.waiting_threads -= 1
-
-    def _take_up(self, batch: RecordBatchBuilder) -> None:
-        """A batch that is due before the next tick."""
-        now = self._clock()
-        if batch.due_at <= now and self._has_window(now):
-            self._drain(now)
-        elif batch.due_at < self._wakes_at:
-            self._wake_by(batch.due_at)
-
-    def add_chunks(self, topic: str, chunks: Sequence[tuple[int, Chunk]], *, size_bytes: int, deadline: float) -> None:
-        """Runs of a batch with their partitions, in order. Waits for buffer.memory until `deadline`."""
-        self.check_usable()
-        with uninterrupted:
-            if self.pool.try_take(size_bytes):
-                self._take_in(topic, chunks)
-                return
-            self._drain(self._clock(), is_hurried=True)
-        self._wait_for_memory(size_bytes, deadline)
-        if not self._is_usable:
-            self.pool.give_back(size_bytes)
-        self.check_usable()
-        with uninterrupted:
-            self._take_in(topic, chunks)
-
-    def _take_in(self, topic: str, chunks: Sequence[tuple[int, Chunk]]) -> None:
+    def take_in(self, topic: str, chunks: Sequence[tuple[int, Chunk]], now: float) -> None:
+        """Runs of a batch with their partitions, in order, behind all records before them. Their bytes are taken from
+        the pool."""
         batch = self.accumulator.open.get(topic)
         if batch is not None:
-            self._close_batch(batch)  # it came before
+            self._close_batch(batch, now)
         for partition, chunk in chunks:
             self._push(topic, partition, chunk)
-        self._drain(self._clock())
+        self._drain(now)
 
-    def has_room(self) -> bool:
-        """Nobody waits for memory, and there is enough for an ordinary batch."""
-        return self.pool.waiting_count == 0 and self.pool.available_bytes >= self._config.batch_size
+    def hurry(self, now: float) -> None:
+        """Memory is waited for: nothing waits for company."""
+        self._drain(now, is_hurried=True)
 
-    @property
-    def _is_usable(self) -> bool:
-        return self._fatal is None and not self._is_closed
-
-    def check_usable(self) -> None:
-        if self._fatal is not None:
-            raise self._fatal
-        if self._is_closed:
-            raise BusError(ErrorCode.INVALID_REQUEST, "this producer is closed")
-
-    def announce(self) -> None:
-        """Tell the futures of what was settled, and run their callbacks. The lock is not held."""
-        while self._settled:
-            with self.lock:
-                chunk = self._settled.popleft() if self._settled else None
-                if chunk is not None:
-                    self._telling.add(chunk)
-            if chunk is not None:
-                self._announcing.is_here = True
-                try:
-                    chunk.announce()
-                except BaseException:  # an interrupt; the others are told by another thread
-                    self._wake()
-                    raise
-                finally:
-                    self._announcing.is_here = False
-                    with self.lock:
-                        self._telling.discard(chunk)
-                        self._told.notify_all()
-
-    def wait_until_told(self, timeout: float | None) -> None:
-        """Until the callbacks have run of all that is settled. Raises `TimeoutError`. Not for a callback."""
-        with self.lock:
-            untold = {*self._settled, *self._telling}
-            self._wake()
-            is_told = self._told.wait_for(
-                lambda: untold.isdisjoint(self._telling) and untold.isdisjoint(self._settled), timeout
-            )
-        if not is_told:
-            raise TimeoutError(f"expected callbacks to end within {timeout} s, found some that run or wait")
-
-    @property
-    def is_in_callback(self) -> bool:
-        """This thread runs callbacks: what waits for outcomes here would wait for itself."""
-        return getattr(self._announcing, "is_here", False)
-
-    def announce_soon(self) -> None:
-        """For a user's thread: it may hold locks of its own, which callbacks wait for. The next tick announces."""
-        if self._settled:
-            self._wake()
-
-    def _close_batch(self, batch: RecordBatchBuilder) -> None:
+    def _close_batch(self, batch: RecordBatchBuilder, now: float) -> None:
         info = self._metadata.cached_topic(batch.topic)
-        for partition, chunk in self.accumulator.close(batch, info):
+        for partition, chunk in self.accumulator.close(batch, info, now):
             self._push(batch.topic, partition, chunk)
 
     def _push(self, topic: str, partition: int, chunk: Chunk) -> None:
@@ -375,19 +267,19 @@ class Sender:
     # ------------------------------------------------------------ sending
 
     def _has_window(self, now: float) -> bool:
-        return not self._connections or any(self._is_open(connection, now) for connection in self._connections.values())
+        return not self.connections or any(self._is_open(connection, now) for connection in self.connections.values())
 
-    def _is_open(self, connection: _Connection, now: float) -> bool:
+    def _is_open(self, connection: Connection, now: float) -> bool:
         window = self._config.max_in_flight_requests_per_connection
         return len(connection.requests) < window and now >= connection.muted_until
 
     def _drain(self, now: float, *, is_hurried: bool = False) -> None:
         """Close what is due, send what may be sent; one request has several partitions of one leader."""
-        is_hurried = is_hurried or self._flushing > 0 or self.pool.waiting_count > 0 or self._is_closed
+        is_hurried = is_hurried or self._flushing > 0 or self._pool.waiting_count > 0 or self._is_closed
         if self.accumulator.open and (is_hurried or self._has_window(now)):
             for batch in list(self.accumulator.open.values()):
                 if is_hurried or now >= batch.due_at or (batch.is_full and not self._is_busy(batch.topic)):
-                    self._close_batch(batch)
+                    self._close_batch(batch, now)
         while True:
             by_address: dict[str, list[PartitionQueue]] = {}
             for queue in list(self._active):
@@ -400,7 +292,21 @@ class Sender:
             if not by_address:
                 return
             for address, queues in by_address.items():
-                self._send(address, queues, now)
+                connection = self.connections.get(address)
+                if connection is not None:
+                    self._send(connection, queues, now)
+                else:
+                    self._opening[address] = is_hurried
+                    self.instructions.append(Open(address))
+
+    def on_opened(self, address: str, now: float) -> Connection:
+        connection = self.connections[address] = Connection(address)
+        self._drain(now, is_hurried=self._opening.pop(address))
+        return connection
+
+    def on_not_opened(self, address: str) -> None:
+        """Tried again when there is something to do next."""
+        del self._opening[address]
 
     def _look_after(self, queue: PartitionQueue, now: float) -> None:
         """A queue that has nothing to send: is it done, or is there something to find out first?"""
@@ -412,8 +318,8 @@ class Sender:
             self._active.pop(queue, None)
 
     def _may_send_to(self, address: str, now: float) -> bool:
-        connection = self._connections.get(address)
-        return connection is None or self._is_open(connection, now)
+        connection = self.connections.get(address)
+        return address not in self._opening if connection is None else self._is_open(connection, now)
 
     def _address_of(self, queue: PartitionQueue, now: float) -> str | None:
         info = self._metadata.cached_topic(queue.topic)
@@ -431,11 +337,8 @@ class Sender:
         queue.topic_id = info.topic_id
         return address
 
-    def _send(self, address: str, queues: Sequence[PartitionQueue], now: float) -> None:
+    def _send(self, connection: Connection, queues: Sequence[PartitionQueue], now: float) -> None:
         """A part of each queue that fits the request, the longest waiting one first."""
-        connection = self._connections.get(address)
-        if connection is None:
-            connection = self._connections[address] = _Connection(self._open_stream(address))
         room = self._config.max_request_size
         parts: list[Part] = []
         for queue in queues:
@@ -452,45 +355,35 @@ class Sender:
         self._correlation_id += 1
         request = Request(self._correlation_id, parts, now, now + self._request_timeout_s)
         connection.requests.append(request)
-        try:
-            connection.stream.send(request)
-        except Exception:  # what was taken must not be forgotten: it goes again, for as long as it may
-            logger.exception("a request to %s could not be sent", address)
-            connection.stream.cut("a request could not be sent")
-            return
-        self.metrics.record_request(parts, now)
+        self.instructions.append(Send(connection, request))
 
     def _requests_in_flight(self) -> int:
-        return sum(len(connection.requests) for connection in list(self._connections.values()))
+        return sum(len(connection.requests) for connection in list(self.connections.values()))
 
     # ------------------------------------------------------------ answers
 
-    def on_answer(self, stream: Stream, correlation_id: int, throttle_time_ms: int, answers: Sequence[Any]) -> None:
+    def on_answer(
+        self, connection: Connection, correlation_id: int, throttle_time_ms: int, answers: Sequence[Any], now: float
+    ) -> None:
         """`answers` are `pb.PartitionProduceResponse`s. Raises `ValueError` if they do not fit the oldest request."""
-        with self.lock:
-            now = self._clock()
-            connection = self._connections.get(stream.address)
-            if connection is None or connection.stream is not stream:
-                return
-            request = connection.requests[0] if connection.requests else None
-            if request is None or request.correlation_id != correlation_id:
-                expected = "no answer" if request is None else f"answer {request.correlation_id}"
-                raise ValueError(f"expected {expected}, found answer {correlation_id}")
-            if len(request.parts) != len(answers):
-                raise ValueError(f"expected {count_of(len(request.parts), 'partition')}, found {len(answers)}")
-            had_window = self._has_window(now)
-            connection.requests.popleft()
-            self.metrics.record_response(now - request.sent_at, now)
-            if throttle_time_ms > 0:
-                connection.muted_until = now + throttle_time_ms / 1000
-                self.metrics.record_throttle(throttle_time_ms, now)
-                self._wake_by(connection.muted_until)
-            for part, answer in zip(request.parts, answers, strict=True):
-                self._take_answer(part, answer, now)
-            self._drain(now)
-            if not had_window and self._has_window(now):
-                self._wake_by(self._next_event(now))  # what waits for company was no event while nothing could be sent
-        self.announce()
+        request = connection.requests[0] if connection.requests else None
+        if request is None or request.correlation_id != correlation_id:
+            expected = "no answer" if request is None else f"answer {request.correlation_id}"
+            raise ValueError(f"expected {expected}, found answer {correlation_id}")
+        if len(request.parts) != len(answers):
+            raise ValueError(f"expected {count_of(len(request.parts), 'partition')}, found {len(answers)}")
+        had_window = self._has_window(now)
+        connection.requests.popleft()
+        self.metrics.record_response(now - request.sent_at, now)
+        if throttle_time_ms > 0:
+            connection.muted_until = now + throttle_time_ms / 1000
+            self.metrics.record_throttle(throttle_time_ms, now)
+            self._wake_by(connection.muted_until)
+        for part, answer in zip(request.parts, answers, strict=True):
+            self._take_answer(part, answer, now)
+        self._drain(now)
+        if not had_window and self._has_window(now):
+            self._wake_by(self._next_event(now))  # what waits for company was no event while nothing could be sent
 
     def _take_answer(self, part: Part, answer: Any, now: float) -> None:
         queue = part.queue
@@ -515,7 +408,7 @@ class Sender:
         elif error.code in _FENCED and self._is_older_than_identity(part):
             self._note_failed(queue, queue.lose_order(part), now)
         elif error.code in _FENCED or error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
-            self._fail_for_good(error)
+            self._fail_for_good(error, now)
         elif error.retriable:
             self._repeat(part, error, now)
         else:
@@ -540,34 +433,28 @@ class Sender:
     def _note_settled(self, chunks: Iterable[Chunk]) -> None:
         """Their bytes are free again; the futures come after the lock."""
         for chunk in chunks:
-            self.pool.give_back(chunk.reserved_bytes)
-            self._settled.append(chunk)
+            self._pool.give_back(chunk.reserved_bytes)
+            self.settled.append(chunk)
 
     def _note_failed(self, queue: PartitionQueue, chunks: Sequence[Chunk], now: float) -> None:
         self._note_settled(chunks)
         if chunks:
             self.metrics.record_errors(queue.topic, sum(chunk.record_count for chunk in chunks), now)
 
-    def on_end(self, stream: Stream, error: BusError) -> None:
-        """The stream is gone: what was on it has an unknown outcome and is sent again, in order."""
-        with self.lock:
-            now = self._clock()
-            connection = self._connections.get(stream.address)
-            if connection is None or connection.stream is not stream:
-                return
-            del self._connections[stream.address]
-            lost = error if error.retriable else BusError(ErrorCode.NETWORK_EXCEPTION, f"the stream ended with {error}")
-            for number, request in enumerate(connection.requests):
-                for part in request.parts:
-                    if not part.queue.in_flight or part.queue.in_flight[0] is not part:
-                        continue
-                    if number == 0 and not error.retriable:
-                        # A broker that ends the stream for what a request contains means the oldest one.
-                        self._note_failed(part.queue, part.queue.refuse(part, error, {}), now)
-                    else:
-                        self._repeat(part, lost, now)
-            self._wake_by(now)
-        self.announce()
+    def on_end(self, connection: Connection, error: BusError, now: float) -> None:
+        """What was on the connection has an unknown outcome and is sent again, in order."""
+        del self.connections[connection.address]
+        lost = error if error.retriable else BusError(ErrorCode.NETWORK_EXCEPTION, f"the stream ended with {error}")
+        for number, request in enumerate(connection.requests):
+            for part in request.parts:
+                if not part.queue.in_flight or part.queue.in_flight[0] is not part:
+                    continue
+                if number == 0 and not error.retriable:
+                    # A broker that ends the stream for what a request contains means the oldest one.
+                    self._note_failed(part.queue, part.queue.refuse(part, error, {}), now)
+                else:
+                    self._repeat(part, lost, now)
+        self._wake_by(now)
 
     # ------------------------------------------------------------ identity
 
@@ -587,30 +474,25 @@ class Sender:
             return
         self._is_asking_identity = True
         producer_id, epoch = self.identity or (None, None)
-        self._run_errand(InitProducer(producer_id, epoch))
+        self.instructions.append(InitProducer(producer_id, epoch))
 
-    def on_identity(self, producer_id: int, producer_epoch: int) -> None:
-        with self.lock:
-            self._is_asking_identity = False
-            self._identity_failures = 0
-            self.identity = (producer_id, producer_epoch)
-            for queue in self._queues.values():
-                if queue.stamp_next is None:
-                    self._begin(queue)
-            self._drain(self._clock())
-        self.announce()
+    def on_identity(self, producer_id: int, producer_epoch: int, now: float) -> None:
+        self._is_asking_identity = False
+        self._identity_failures = 0
+        self.identity = (producer_id, producer_epoch)
+        for queue in self._queues.values():
+            if queue.stamp_next is None:
+                self._begin(queue)
+        self._drain(now)
 
-    def on_no_identity(self, error: BusError) -> None:
-        with self.lock:
-            now = self._clock()
-            self._is_asking_identity = False
-            if error.retriable:
-                self._identity_at = now + self._backoff_s(self._identity_failures)
-                self._identity_failures += 1
-                self._wake_by(self._identity_at)
-            else:
-                self._fail_for_good(error)
-        self.announce()
+    def on_no_identity(self, error: BusError, now: float) -> None:
+        self._is_asking_identity = False
+        if error.retriable:
+            self._identity_at = now + self._backoff_s(self._identity_failures)
+            self._identity_failures += 1
+            self._wake_by(self._identity_at)
+        else:
+            self._fail_for_good(error, now)
 
     def _is_older_than_identity(self, part: Part) -> bool:
         """A named producer has one epoch for all partitions; those that have not moved to it yet do so now."""
@@ -636,49 +518,41 @@ class Sender:
         else:
             epoch = self.identity[1]
         queue.is_resuming = True
-        self._run_errand(Resume(queue, address, queue.topic_id, stamp.producer_id, epoch))
+        self.instructions.append(Resume(queue, address, queue.topic_id, stamp.producer_id, epoch))
 
-    def on_resumed(self, errand: Resume, *, last_epoch: int, last_sequence: int, version: int) -> None:
-        with self.lock:
-            queue, epoch = errand.queue, errand.producer_epoch
-            if queue.is_resuming:
-                self._note_settled(
-                    queue.resume(epoch, last_epoch=last_epoch, last_sequence=last_sequence, version=version)
-                )
-                if epoch >= EPOCH_MAX and self._config.name is None:
-                    # What is left is not in the log: it can go under another producer id.
-                    self.identity = queue.stamp_next = None
-                self._drain(self._clock())
-        self.announce()
+    def on_resumed(self, errand: Resume, now: float, *, last_epoch: int, last_sequence: int, version: int) -> None:
+        queue, epoch = errand.queue, errand.producer_epoch
+        if queue.is_resuming:
+            self._note_settled(queue.resume(epoch, last_epoch=last_epoch, last_sequence=last_sequence, version=version))
+            if epoch >= EPOCH_MAX and self._config.name is None:
+                # What is left is not in the log: it can go under another producer id.
+                self.identity = queue.stamp_next = None
+            self._drain(now)
 
-    def on_not_resumed(self, errand: Resume, error: BusError) -> None:
-        with self.lock:
-            now = self._clock()
-            queue = errand.queue
-            queue.is_resuming = False
-            if error.retriable:
-                if error.code in _STALE_METADATA:
-                    self._ask_for_metadata(queue.topic)
-                self._back_off(queue, now, queue.failures)
-                queue.failures += 1
-            elif error.code in _FENCED and self.identity is not None and errand.producer_epoch < self.identity[1]:
-                self._wake_by(now)
-            else:
-                self._fail_for_good(error)
-        self.announce()
+    def on_not_resumed(self, errand: Resume, error: BusError, now: float) -> None:
+        queue = errand.queue
+        queue.is_resuming = False
+        if error.retriable:
+            if error.code in _STALE_METADATA:
+                self._ask_for_metadata(queue.topic)
+            self._back_off(queue, now, queue.failures)
+            queue.failures += 1
+        elif error.code in _FENCED and self.identity is not None and errand.producer_epoch < self.identity[1]:
+            self._wake_by(now)
+        else:
+            self._fail_for_good(error, now)
 
-    def _fail_for_good(self, error: BusError) -> None:
+    def _fail_for_good(self, error: BusError, now: float) -> None:
         """Nothing of this producer can be sent any more."""
         self._fatal = self._fatal or error
         if not self._is_closed:  # else a call that closing ended; what is lost by it, its futures tell
             logger.error("the producer failed for good: %s", error)
-        self.pool.close(error)
-        self._fail_everything(error)
+        self._pool.close(error)
+        self._fail_everything(error, now)
 
-    def _fail_everything(self, error: BusError) -> None:
-        now = self._clock()
+    def _fail_everything(self, error: BusError, now: float) -> None:
         for batch in list(self.accumulator.open.values()):
-            self._close_batch(batch)
+            self._close_batch(batch, now)
         for queue in self._queues.values():
             self._note_failed(queue, queue.fail_all(error), now)
         self._active.clear()
@@ -686,36 +560,29 @@ class Sender:
     # ------------------------------------------------------------ time
 
     def _wake_by(self, at: float) -> None:
-        if at < self._wakes_at:
-            self._wakes_at = at
-            self._wake()
+        if at < self.wakes_at:
+            self.wakes_at = at
+            self.instructions.append(_WAKE)
 
-    def tick(self) -> float:
-        """Do what is due; the clock's time of the next tick, unless `wake` asks for an earlier one."""
-        with self.lock:
-            now = self._clock()
-            if self._is_closed:
-                return math.inf
-            for queue in list(self._active):
-                self._note_failed(queue, queue.expire(now), now)
-            silent = self._silent_streams(now)
-            self._refresh_stale(now)
-            self._drain(now)
-            self._wakes_at = self._next_event(now)
-            wakes_at = self._wakes_at
-        self.announce()
-        for stream in silent:
-            stream.cut(f"no answer of the broker at {stream.address} within request.timeout.ms")
-        return wakes_at
+    def tick(self, now: float) -> None:
+        """Do what is due; `wakes_at` says when to come again."""
+        if self._is_closed:
+            self.wakes_at = math.inf
+            return
+        for queue in list(self._active):
+            self._note_failed(queue, queue.expire(now), now)
+        self._cut_silent(now)
+        self._refresh_stale(now)
+        self._drain(now)
+        self.wakes_at = self._next_event(now)
 
-    def _silent_streams(self, now: float) -> list[Stream]:
+    def _cut_silent(self, now: float) -> None:
         """Streams whose oldest request is overdue, each once: their end comes from their own threads."""
-        silent: list[Stream] = []
-        for connection in self._connections.values():
+        for connection in self.connections.values():
             if connection.requests and now >= connection.requests[0].deadline:
                 connection.requests[0].deadline = math.inf
-                silent.append(connection.stream)
-        return silent
+                reason = f"no answer of the broker at {connection.address} within request.timeout.ms"
+                self.instructions.append(Cut(connection, reason))
 
     def _next_event(self, now: float) -> float:
         # What is sent later cannot be overdue before that.
@@ -729,7 +596,7 @@ class Sender:
                 events.append(queue.retry_at)
             elif has_window and queue.pending and queue.pending[0].due_at > now:
                 events.append(queue.pending[0].due_at)
-        for connection in self._connections.values():
+        for connection in self.connections.values():
             if connection.requests:
                 events.append(connection.requests[0].deadline)
             if connection.muted_until > now:
@@ -755,41 +622,37 @@ class Sender:
                 self._stale_topics.add(topic)
         if self._stale_topics:
             self._is_refreshing = True
-            self._run_errand(RefreshTopics(tuple(self._stale_topics)))
+            self.instructions.append(RefreshTopics(tuple(self._stale_topics)))
 
-    def on_refreshed(self, results: Mapping[str, BusError | None]) -> None:
+    def on_refreshed(self, results: Mapping[str, BusError | None], now: float) -> None:
         """Each topic that was asked for: None, or why nothing is known of it."""
-        with self.lock:
-            now = self._clock()
-            self._is_refreshing = False
-            failed = False
-            for topic, error in results.items():
-                if error is None:
-                    self._stale_topics.discard(topic)
-                    self._fail_missing_partitions(topic)
-                elif not error.retriable or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    self._stale_topics.discard(topic)
-                    self._fail_queues(topic, 0, error)
-                else:
-                    failed = True
-            self._refresh_at = now + self._backoff_s(self._refresh_failures)
-            self._refresh_failures = self._refresh_failures + 1 if failed else 0
-            self._drain(now)
-            self._wake_by(self._refresh_at)
-        self.announce()
+        self._is_refreshing = False
+        failed = False
+        for topic, error in results.items():
+            if error is None:
+                self._stale_topics.discard(topic)
+                self._fail_missing_partitions(topic, now)
+            elif not error.retriable or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self._stale_topics.discard(topic)
+                self._fail_queues(topic, 0, error, now)
+            else:
+                failed = True
+        self._refresh_at = now + self._backoff_s(self._refresh_failures)
+        self._refresh_failures = self._refresh_failures + 1 if failed else 0
+        self._drain(now)
+        self._wake_by(self._refresh_at)
 
-    def _fail_missing_partitions(self, topic: str) -> None:
+    def _fail_missing_partitions(self, topic: str, now: float) -> None:
         info = self._metadata.cached_topic(topic)
         count = len(info.partitions) if info is not None else 0
         error = BusError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} has {count_of(count, 'partition')} now"
         )
-        self._fail_queues(topic, count, error)
+        self._fail_queues(topic, count, error, now)
 
-    def _fail_queues(self, topic: str, first_partition: int, error: BusError) -> None:
+    def _fail_queues(self, topic: str, first_partition: int, error: BusError, now: float) -> None:
         """A queue that is begun anew goes on after the numbers of the old one, by asking: the topic may not be gone at
         all, and a number that is used twice would be taken for a repetition."""
-        now = self._clock()
         for key in [key for key in self._queues if key[0] == topic and key[1] >= first_partition]:
             queue = self._queues[key]
             self._active.pop(queue, None)
@@ -802,42 +665,30 @@ class Sender:
 
     # ------------------------------------------------------------ flushing, closing
 
-    def start_flush(self) -> list[Any]:
-        """Send everything without waiting for company; returns what is to be waited for: batches and futures of runs,
-        each with `wait(timeout)`. `end_flush` follows."""
-        with self.lock, uninterrupted:
-            self._flushing += 1
-            self._drain(self._clock())
-            unsettled = list(self._unsettled())
-        self.announce_soon()
-        return list({id(chunk.batch): chunk.batch for chunk in unsettled}.values())  # type: ignore[attr-defined]
+    def start_flush(self, now: float) -> list[Chunk]:
+        """Send everything without waiting for company, until `end_flush`; what is not settled yet."""
+        self._flushing += 1
+        self._drain(now)
+        return list(self._unsettled())
+
+    def end_flush(self) -> None:
+        self._flushing -= 1
 
     def _unsettled(self) -> Iterator[Chunk]:
         for queue in self._active:
             yield from (chunk for chunk in queue.chunks() if not chunk.is_settled)
 
-    def end_flush(self) -> None:
-        with self.lock:
-            self._flushing -= 1
-
-    def close(self, error: BusError) -> tuple[int, list[Stream]]:
-        """Fail what is not settled with `error` and take nothing more. Returns how many records failed and the streams
-        to be ended by the caller: those without a request are finished already, the others cut."""
-        with self.lock, uninterrupted:
-            if not self._is_closed:
-                self._is_closed = True
-                self.pool.close(BusError(ErrorCode.INVALID_REQUEST, "this producer is closed"))
-            for batch in list(self.accumulator.open.values()):
-                self._close_batch(batch)
-            failed = sum(chunk.record_count for chunk in self._unsettled())
-            self._fail_everything(error)
-            connections, self._connections = list(self._connections.values()), {}
-            self._wakes_at = 0.0
-            self._wake()
-        self.announce()
-        for connection in connections:
-            if connection.requests:
-                connection.stream.cut("the producer was closed")
-            else:
-                connection.stream.finish()
-        return failed, [connection.stream for connection in connections]
+    def close(self, error: BusError, now: float) -> tuple[int, list[Connection]]:
+        """Fail what is not settled with `error` and take nothing more. Returns how many records failed, and the
+        connections, which are to be ended."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._pool.close(BusError(ErrorCode.INVALID_REQUEST, "this producer is closed"))
+        for batch in list(self.accumulator.open.values()):
+            self._close_batch(batch, now)
+        failed = sum(chunk.record_count for chunk in self._unsettled())
+        self._fail_everything(error, now)
+        connections, self.connections = list(self.connections.values()), {}
+        self.wakes_at = 0.0
+        self.instructions.append(_WAKE)
+        return failed, connections

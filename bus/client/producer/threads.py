@@ -1,6 +1,6 @@
-"""What the sender asks of the world: threads, streams to the brokers, and the remote calls beside them.
+"""What the engine asks of the world: threads, streams to the brokers, and the remote calls beside them.
 
-One thread waits for time to pass (`Sender.tick`), another one, started when it is first needed, makes the calls that
+One thread waits for time to pass (`Engine.tick`), another one, started when it is first needed, makes the calls that
 block: metadata, identities, resuming. Every stream has a reading thread of its own (`RequestStream`). All are daemons:
 a program that never closes its producer still ends; `exit_hooks` delivers what was accepted before it does.
 """
@@ -18,7 +18,8 @@ from typing import Any
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.cluster import Cluster, TopicInfo, error_of
 from bus.client.connection.request_stream import RequestStream
-from bus.client.producer.sender import Errand, InitProducer, RefreshTopics, Request, Resume, Sender
+from bus.client.producer.engine import Engine
+from bus.client.producer.sender import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.client.producer.wire import PartEncoder
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -27,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 
 class ProduceStream:
-    """A `sender.Stream` over gRPC."""
+    """An `engine.Stream` over gRPC."""
 
-    def __init__(self, cluster: Cluster, address: str, sender: Sender, encoder: PartEncoder) -> None:
+    def __init__(self, cluster: Cluster, address: str, engine: Engine, encoder: PartEncoder) -> None:
         self.address = address
-        self._sender = sender
+        self._engine = engine
         self._encoder = encoder
         self._stream = RequestStream(cluster, address, "Produce", on_answer=self._answer, on_end=self._end)
 
@@ -48,14 +49,14 @@ class ProduceStream:
         self._stream.join(timeout)
 
     def _answer(self, stream: RequestStream, response: Any) -> None:
-        self._sender.on_answer(self, response.correlation_id, response.throttle_time_ms, response.partitions)
+        self._engine.on_answer(self, response.correlation_id, response.throttle_time_ms, response.partitions)
 
     def _end(self, stream: RequestStream, error: BusError) -> None:
-        self._sender.on_end(self, error)
+        self._engine.on_end(self, error)
 
 
 class ProducerThreads:
-    """Runs one `Sender`. `close` fails what is left and ends everything."""
+    """Runs one `Engine`. `close` fails what is left and ends everything."""
 
     def __init__(self, cluster: Cluster, config: ProducerConfig) -> None:
         self._cluster = cluster
@@ -68,7 +69,7 @@ class ProducerThreads:
         self.is_closed = False
         self.delivery_timeout_s = config.delivery_timeout_ms / 1000
         self.pack = self._encoder.pack
-        self.sender = Sender(
+        self.engine = Engine(
             cluster,
             config,
             clock=time.monotonic,
@@ -81,7 +82,7 @@ class ProducerThreads:
         self._keeper.start()
 
     def _open_stream(self, address: str) -> ProduceStream:
-        return ProduceStream(self._cluster, address, self.sender, self._encoder)
+        return ProduceStream(self._cluster, address, self.engine, self._encoder)
 
     def _keep(self) -> None:
         while True:
@@ -89,7 +90,7 @@ class ProducerThreads:
             if self.is_closed:  # asked after clearing: `close` sets both, the event last
                 return
             try:
-                wakes_at = self.sender.tick()
+                wakes_at = self.engine.tick()
             except Exception:  # the loop's edge: without this thread nothing would ever time out
                 logger.exception("the producer's keeper failed; it goes on")
                 wakes_at = time.monotonic() + 1.0
@@ -114,19 +115,19 @@ class ProducerThreads:
     def _give_up(self, errand: Errand, error: BusError) -> None:
         match errand:
             case RefreshTopics(topics):
-                self.sender.on_refreshed(dict.fromkeys(topics, error))
+                self.engine.on_refreshed(dict.fromkeys(topics, error))
             case InitProducer():
-                self.sender.on_no_identity(error)
+                self.engine.on_no_identity(error)
             case Resume():
-                self.sender.on_not_resumed(errand, error)
+                self.engine.on_not_resumed(errand, error)
 
     def _run(self, errand: Errand) -> None:
         match errand:
             case RefreshTopics(topics):
-                self.sender.on_refreshed({topic: self._refresh(topic) for topic in topics})
+                self.engine.on_refreshed({topic: self._refresh(topic) for topic in topics})
             case InitProducer():
                 with self._identity_lock:
-                    if errand.producer_id is not None or self.sender.identity is None:
+                    if errand.producer_id is not None or self.engine.identity is None:
                         self._init_producer(errand)
             case Resume():
                 self._resume(errand)
@@ -149,9 +150,9 @@ class ProducerThreads:
         except BusError as error:
             if deadline is not None:
                 raise
-            self.sender.on_no_identity(error)
+            self.engine.on_no_identity(error)
         else:
-            self.sender.on_identity(answer.producer_id, answer.producer_epoch)
+            self.engine.on_identity(answer.producer_id, answer.producer_epoch)
 
     def _resume(self, errand: Resume) -> None:
         try:
@@ -162,9 +163,9 @@ class ProducerThreads:
                 [(errand.queue.topic, errand.queue.partition, errand.topic_id)],
             )[0]
         except BusError as error:
-            self.sender.on_not_resumed(errand, error)
+            self.engine.on_not_resumed(errand, error)
         else:
-            self.sender.on_resumed(
+            self.engine.on_resumed(
                 errand, last_epoch=found.last_epoch, last_sequence=found.last_sequence, version=found.version
             )
 
@@ -202,7 +203,7 @@ class ProducerThreads:
             topic = known or self._cluster.refresh([info.name], deadline=deadline)[info.name]
             known = None  # a second attempt begins with fresh metadata
             address = self._cluster.leader_address(topic, partition)
-            producer_id, epoch = self.sender.identity or self._new_identity(deadline)
+            producer_id, epoch = self.engine.identity or self._new_identity(deadline)
             if address is None:
                 raise BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{partition} has no leader")
             asked = [(topic.name, partition, topic.topic_id)]
@@ -216,11 +217,11 @@ class ProducerThreads:
         if not self._identity_lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise BusError(ErrorCode.REQUEST_TIMED_OUT, "InitProducerId: no answer in time")
         try:
-            if self.sender.identity is None:
+            if self.engine.identity is None:
                 self._init_producer(InitProducer(None, None), deadline=deadline)
         finally:
             self._identity_lock.release()
-        identity = self.sender.identity
+        identity = self.engine.identity
         assert identity is not None, "an identity was given"
         return identity
 
@@ -233,14 +234,14 @@ class ProducerThreads:
         self.is_closed = True
         streams: list[Any] = []
         try:
-            failed, streams = self.sender.close(error)
+            failed, streams = self.engine.close(error)
             for stream in streams:
                 stream.join(max(0.1, deadline - time.monotonic()))
         finally:
             self._errands.put(None)
             self._wake.set()
             self._cluster.close()  # ends the calls that no answer comes to
-            self.sender.announce()  # what an interrupt left untold
+            self.engine.announce()  # what an interrupt left untold
         for thread in (*streams, self._keeper, self._runner):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(max(0.1, deadline - time.monotonic()))

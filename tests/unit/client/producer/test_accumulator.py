@@ -29,7 +29,7 @@ class Bench:
         leaders = tuple(PartitionLeader(number, 0, 0, 0, "") for number in range(partitions))
         self.info = TopicInfo("t", "id", leaders, 0.0)
 
-    def _choose(self, topic: str, info: TopicInfo, size_bytes: int) -> int:
+    def _choose(self, topic: str, info: TopicInfo, size_bytes: int, now: float) -> int:
         self.asked.append(size_bytes)
         return self.sticky
 
@@ -44,7 +44,7 @@ class Bench:
 
     def close(self, batch: Any) -> dict[int, list[bytes]]:
         placed = {}
-        for partition, chunk in self.accumulator.close(batch, self.info):
+        for partition, chunk in self.accumulator.close(batch, self.info, 0.0):
             chunk.to_arrow()
             placed[partition] = chunk.values.to_pylist()
         return placed
@@ -92,7 +92,7 @@ def test_the_choice_is_not_asked_if_nothing_is_left_to_choose() -> None:
 def test_what_a_batch_did_not_use_is_given_back_when_it_closes_and_the_rest_with_its_chunks() -> None:
     bench = Bench()
     batch = bench.fill((b"aa", b"k", None), (b"b", None, None), (b"c", b"l", 3))
-    chunks = bench.accumulator.close(batch, bench.info)
+    chunks = bench.accumulator.close(batch, bench.info, 0.0)
     used = 3 * RECORD_OVERHEAD_BYTES + 6
     assert bench.pool.available_bytes == MEMORY_BYTES - used
     assert sum(chunk.reserved_bytes for _, chunk in chunks) == used
@@ -101,7 +101,7 @@ def test_what_a_batch_did_not_use_is_given_back_when_it_closes_and_the_rest_with
 def test_records_of_a_topic_that_nobody_knows_any_more_are_kept_together() -> None:
     bench = Bench(sticky=2)
     batch = bench.fill((b"a", b"k", None), (b"b", None, 3))
-    ((partition, chunk),) = bench.accumulator.close(batch, None)
+    ((partition, chunk),) = bench.accumulator.close(batch, None, 0.0)
     assert (partition, chunk.record_count) == (0, 2)
 
 
@@ -128,7 +128,7 @@ def test_every_record_goes_where_the_rules_say_one_by_one(
 def test_batch_that_has_grown_is_shared_out_and_each_share_keeps_its_order() -> None:
     bench = Bench(4)
     drawn = iter([2, 0, 2])
-    bench.accumulator._choose = lambda topic, info, size_bytes: next(drawn)
+    bench.accumulator._choose = lambda topic, info, size_bytes, now: next(drawn)
     values = [b"%0*d" % (1_000, number) for number in range(205)]
     batch = bench.fill()
     futures = [batch.add(value, None, None, None, 5, RECORD_OVERHEAD_BYTES + 1_000) for value in values]

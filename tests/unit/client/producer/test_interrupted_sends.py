@@ -19,7 +19,7 @@ import pytest
 from bus.errors import BusError, ErrorCode
 from tests.unit.client.producer.test_sender import OK, Bench
 
-ENGINE = ("sender", "accumulator", "batch", "queue", "partition_choice", "partitioning", "buffer_pool")
+ENGINE = ("engine", "sender", "accumulator", "batch", "queue", "partition_choice", "partitioning", "buffer_pool")
 CLOSED = BusError(ErrorCode.REQUEST_TIMED_OUT, "closed")
 FILES = tuple(f"/bus/client/producer/{name}.py" for name in ENGINE)
 
@@ -91,17 +91,17 @@ class Call:
             case "send_run":
                 futures.append(bench.send_run(b"run"))
             case "flush":
-                bench.sender.start_flush()
+                bench.engine.start_flush()
             case "close":
-                bench.sender.close(CLOSED)
+                bench.engine.close(CLOSED)
 
 
 def settle_all(bench: Bench, futures: list[Any]) -> None:
     """What the broker and time do: answers to what was sent, ends of streams that were cut, wake-ups that are due."""
     for _ in range(200):
         for number, stream in enumerate(bench.streams):
-            connection = bench.sender._connections.get(stream.address)
-            if connection is None or connection.stream is not stream:
+            connection = bench.engine.sender.connections.get(stream.address)
+            if connection is None or bench.engine._connection_of(stream) is None:
                 continue
             if stream.cut_for:
                 bench.end(stream=number)
@@ -110,7 +110,7 @@ def settle_all(bench: Bench, futures: list[Any]) -> None:
         for errand in list(bench.errands):
             bench.errands.remove(errand)
             if type(errand).__name__ == "Resume":
-                bench.sender.on_resumed(errand, last_epoch=-1, last_sequence=-1, version=1)
+                bench.engine.on_resumed(errand, last_epoch=-1, last_sequence=-1, version=1)
         bench.pass_time(1.0)
         if all(future.done() for future in futures):
             return
@@ -137,11 +137,11 @@ def test_interrupt_loses_no_record_that_was_accepted(call: Call) -> None:
         interrupt = Interrupt(at)
         if not interrupt(partial(call, bench, futures)):
             break
-        assert bench.sender.lock.acquire(blocking=False), interrupt.place
-        bench.sender.lock.release()
+        assert bench.engine.lock.acquire(blocking=False), interrupt.place
+        bench.engine.lock.release()
         try:
             if call.name == "close":
-                bench.sender.close(CLOSED)  # as the finally of whoever closes
+                bench.engine.close(CLOSED)  # as the finally of whoever closes
             else:
                 futures.append(bench.send(b"after", 0))
                 settle_all(bench, futures)

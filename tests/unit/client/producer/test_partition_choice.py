@@ -37,14 +37,13 @@ def choice_of(*queued_batches: int, is_adaptive: bool = True) -> PartitionChoice
         config,
         leader_of=lambda info, partition: "host:1",
         queue_of=lambda topic, partition: queues.get(partition),
-        clock=lambda: 0.0,
     )
 
 
 def bytes_given(choice: PartitionChoice, info: TopicInfo, sizes: list[int]) -> Counter[int]:
     given: Counter[int] = Counter()
     for size in sizes:
-        given[choice.choose("t", info, size)] += size
+        given[choice.choose("t", info, size, 0.0)] += size
     return given
 
 
@@ -66,7 +65,7 @@ def test_few_large_batches_do_not_meet_in_one_partition() -> None:
 def test_partition_that_is_stopped_gets_nothing_while_another_serves() -> None:
     choice = choice_of()
     assert set(bytes_given(choice, topic_of(3, frozenset({1})), [16 * KIB] * 100)) == {0, 2}
-    assert choice.choose("u", topic_of(1, frozenset({0})), 1) == 0
+    assert choice.choose("u", topic_of(1, frozenset({0})), 1, 0.0) == 0
 
 
 def test_partition_that_was_away_need_not_have_all_that_it_missed() -> None:

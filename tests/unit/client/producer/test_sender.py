@@ -12,8 +12,9 @@ import pytest
 from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.connection.cluster import PartitionLeader, TopicInfo
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
+from bus.client.producer.engine import Engine
 from bus.client.producer.future import BatchFuture, RunChunk
-from bus.client.producer.sender import EPOCH_MAX, Errand, InitProducer, RefreshTopics, Request, Resume, Sender
+from bus.client.producer.sender import EPOCH_MAX, Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 
@@ -60,7 +61,7 @@ class Bench:
         self.wakes = 0
         self.on_open: Callable[[], None] = lambda: None
         self.config = parse_config(ProducerConfig, {"linger_ms": 0, **configs})
-        self.sender = Sender(
+        self.engine = Engine(
             self,
             self.config,
             clock=lambda: self.now,
@@ -69,9 +70,9 @@ class Bench:
             run_errand=self.errands.append,
             wake=self._wake,
         )
-        self.sender.tick()
+        self.engine.tick()
         if identity is not None:
-            self.sender.on_identity(*identity)
+            self.engine.on_identity(*identity)
 
     def _open_stream(self, address: str) -> FakeStream:
         self.on_open()
@@ -97,8 +98,8 @@ class Bench:
 
     def send(self, value: bytes, partition: int = 0, *, topic: str = "t", deadline: float | None = None) -> Any:
         try:
-            with self.sender.lock:
-                return self.sender.add(
+            with self.engine.lock:
+                return self.engine.add(
                     topic,
                     value,
                     None,
@@ -110,7 +111,7 @@ class Bench:
                     deadline=self.now if deadline is None else deadline,
                 )
         finally:
-            self.sender.announce_soon()
+            self.engine.announce_soon()
 
     def send_run(self, value: bytes, partition: int = 0, *, deadline_s: float = 120.0) -> BatchFuture:
         future = BatchFuture(1)
@@ -123,9 +124,9 @@ class Bench:
             timestamp_ms=5,
             deadline=self.now + deadline_s,
         )
-        with self.sender.lock:
-            self.sender.add_chunks("t", [(partition, chunk)], size_bytes=len(value), deadline=self.now)
-        self.sender.announce()
+        with self.engine.lock:
+            self.engine.add_chunks("t", [(partition, chunk)], size_bytes=len(value), deadline=self.now)
+        self.engine.announce()
         return future
 
     # ------------------------------------------------------------ the broker
@@ -149,7 +150,7 @@ class Bench:
     def answer(self, *answers: Any, stream: int = -1, throttle_ms: int = 0) -> None:
         """To the oldest request of the stream that has none. `OK` or an error code for each partition, or responses."""
         found = self.streams[stream]
-        connection = self.sender._connections[found.address]
+        connection = self.engine.sender.connections[found.address]
         request = connection.requests[0]
         responses = [
             pb.PartitionProduceResponse(base_offset=0, version=1, log_append_time_ms=-1)
@@ -159,10 +160,10 @@ class Bench:
             else one
             for one in answers or (OK,) * len(request.parts)
         ]
-        self.sender.on_answer(found, request.correlation_id, throttle_ms, responses)
+        self.engine.on_answer(found, request.correlation_id, throttle_ms, responses)
 
     def end(self, error: BusError | None = None, stream: int = -1) -> None:
-        self.sender.on_end(self.streams[stream], error or BusError(ErrorCode.NETWORK_EXCEPTION, "broken"))
+        self.engine.on_end(self.streams[stream], error or BusError(ErrorCode.NETWORK_EXCEPTION, "broken"))
 
     def take_errand(self) -> Any:
         (errand,) = self.errands
@@ -172,15 +173,15 @@ class Bench:
     def pass_time(self, seconds: float) -> float:
         """Nothing but the wake-ups that were promised happens meanwhile; returns when the next one is to come."""
         until = self.now + seconds
-        while (next_at := self.sender._wakes_at) <= until:
+        while (next_at := self.engine.sender.wakes_at) <= until:
             self.now = max(self.now, next_at)
-            self.sender.tick()
+            self.engine.tick()
         self.now = until
-        return self.sender._wakes_at
+        return self.engine.sender.wakes_at
 
     @property
     def used_bytes(self) -> int:
-        return self.sender.pool.total_bytes - self.sender.pool.available_bytes
+        return self.engine.pool.total_bytes - self.engine.pool.available_bytes
 
 
 def code_of(future: Any) -> ErrorCode | None:
@@ -243,7 +244,7 @@ def test_full_batch_waits_for_no_answer_longer_than_it_lingers() -> None:
     bench = Bench(batch_size=240, linger_ms=1_000)
     fill_while_busy(bench, 3)
     bench.now += 1.0
-    bench.sender.tick()
+    bench.engine.tick()
     assert bench.sent()[1:] == [[(0, 0, 2)]]
 
 
@@ -251,16 +252,16 @@ def test_batch_grows_to_a_bound_and_not_beyond_the_memory() -> None:
     bench = Bench(batch_size=2_000, linger_ms=1_000, buffer_memory=80_000)
     for _ in range(30):
         bench.send(bytes(900))
-    batch = bench.sender.accumulator.open["t"]
+    batch = bench.engine.accumulator.open["t"]
     assert 2_000 < batch.limit_bytes <= 10_000, "an eighth of the memory"
-    assert bench.sender.pool.available_bytes >= 80_000 - 30 * 924 - 10_000
+    assert bench.engine.pool.available_bytes >= 80_000 - 30 * 924 - 10_000
 
 
 def test_batch_that_its_one_record_fills_does_not_grow() -> None:
     bench = Bench(batch_size=100, linger_ms=1_000)
     for _ in range(3):
         bench.send(bytes(90))
-    assert not bench.sender.accumulator.open
+    assert not bench.engine.accumulator.open
 
 
 def test_record_that_no_longer_fits_sends_the_batch_before_it() -> None:
@@ -322,7 +323,7 @@ def test_batch_that_lingers_while_the_window_opens_leaves_when_its_time_is_up() 
     bench.pass_time(0.010)
     bench.send(b"b")
     bench.pass_time(0.005)  # the owner looks while nothing can be sent
-    bench.sender.tick()
+    bench.engine.tick()
     bench.answer(OK)
     assert len(bench.sent()) == 1, "it is not due yet"
     bench.pass_time(0.006)
@@ -332,11 +333,11 @@ def test_batch_that_lingers_while_the_window_opens_leaves_when_its_time_is_up() 
 def test_flush_sends_what_lingers_and_ends() -> None:
     bench = Bench(linger_ms=60_000, delivery_timeout_ms=200_000)
     futures = [bench.send(b"a"), bench.send(b"b")]
-    (batch,) = bench.sender.start_flush()
+    (batch,) = bench.engine.start_flush()
     assert len(bench.sent()) == 1
     bench.answer(OK)
     batch.wait(0)
-    bench.sender.end_flush()
+    bench.engine.end_flush()
     assert all(future.done() for future in futures)
     bench.send(b"c")
     bench.pass_time(1.0)
@@ -353,12 +354,12 @@ class Waiting:
         self.future: RecordFuture | None = None
         self.error: BaseException | None = None
         self._bench = bench
-        before = bench.sender.pool.waiting_count
+        before = bench.engine.pool.waiting_count
         self._thread = threading.Thread(target=self._send, args=(value, topic), daemon=True)
         self._thread.start()
         while True:  # whoever holds the lock sees it in line, or not yet there
-            with bench.sender.lock:
-                if bench.sender.pool.waiting_count > before:
+            with bench.engine.lock:
+                if bench.engine.pool.waiting_count > before:
                     return
 
     def _send(self, value: bytes, topic: str) -> None:
@@ -384,7 +385,7 @@ def crowded(**configs: Any) -> Bench:
 def test_who_waits_for_memory_hurries_all_that_lingers() -> None:
     bench = Bench(linger_ms=60_000, delivery_timeout_ms=200_000, buffer_memory=4_096, max_request_size=4_096)
     bench.send(b"x" * 2_000, topic="first")
-    bench.sender.tick()
+    bench.engine.tick()
     waiting = Waiting(bench, b"y" * 3_000)
     assert len(bench.sent()) == 1
     bench.answer(OK)
@@ -393,8 +394,8 @@ def test_who_waits_for_memory_hurries_all_that_lingers() -> None:
 
 def test_batch_that_was_opened_while_others_wait_for_memory_does_not_linger() -> None:
     bench = crowded(linger_ms=60_000, delivery_timeout_ms=200_000)
-    bench.sender.start_flush()
-    bench.sender.end_flush()
+    bench.engine.start_flush()
+    bench.engine.end_flush()
     first, second = Waiting(bench, b"y" * 3_000), Waiting(bench, b"z" * 3_000, topic="other")
     bench.answer(OK)
     first.finish()
@@ -406,8 +407,8 @@ def test_batch_that_was_opened_while_others_wait_for_memory_does_not_linger() ->
 
 def test_memory_that_nobody_may_wait_for_refuses_and_leaves_nothing_behind() -> None:
     bench = crowded()
-    with bench.sender.lock:
-        refused = bench.sender.add(
+    with bench.engine.lock:
+        refused = bench.engine.add(
             "t", b"y" * 3_000, None, None, 0, 0, size_bytes=3_024, partition_count=1, deadline=None
         )
     assert refused is None
@@ -419,7 +420,7 @@ def test_failure_for_good_reaches_who_waits_for_memory_and_gives_everything_back
     bench = crowded(name="loader", identity=None)
     bench.take_errand()
     waiting = Waiting(bench, b"y" * 3_000)
-    bench.sender.on_no_identity(BusError(ErrorCode.INVALID_REQUEST, "no"))
+    bench.engine.on_no_identity(BusError(ErrorCode.INVALID_REQUEST, "no"))
     waiting.finish()
     assert isinstance(waiting.error, BusError)
     assert waiting.error.code is ErrorCode.INVALID_REQUEST
@@ -430,7 +431,7 @@ def test_failure_for_good_reaches_who_waits_for_memory_and_gives_everything_back
 def test_closing_reaches_who_waits_for_memory_and_gives_everything_back() -> None:
     bench = crowded()
     waiting = Waiting(bench, b"y" * 3_000)
-    failed, _ = bench.sender.close(BusError(ErrorCode.REQUEST_TIMED_OUT, "closed"))
+    failed, _ = bench.engine.close(BusError(ErrorCode.REQUEST_TIMED_OUT, "closed"))
     waiting.finish()
     assert failed == 1
     assert "closed" in str(waiting.error)
@@ -447,7 +448,7 @@ def test_answer_that_fits_no_request_is_refused(correlation_id: int, count: int,
     bench = Bench()
     bench.send(b"a")
     with pytest.raises(ValueError, match=message):
-        bench.sender.on_answer(bench.streams[0], correlation_id, 0, [pb.PartitionProduceResponse()] * count)
+        bench.engine.on_answer(bench.streams[0], correlation_id, 0, [pb.PartitionProduceResponse()] * count)
     bench.end()
     bench.pass_time(1.0)
     bench.answer(OK)
@@ -457,7 +458,7 @@ def test_answers_of_a_stream_that_ended_change_nothing() -> None:
     bench = Bench()
     future = bench.send(b"a")
     bench.end()
-    bench.sender.on_answer(bench.streams[0], 1, 0, [pb.PartitionProduceResponse()])
+    bench.engine.on_answer(bench.streams[0], 1, 0, [pb.PartitionProduceResponse()])
     bench.end(stream=0)
     assert not future.done()
 
@@ -493,7 +494,7 @@ def test_stream_that_ends_for_what_a_request_contains_costs_the_oldest_one() -> 
     assert [future.done() for future in futures] == [True, False]
     bench.pass_time(0.2)
     resume = next(errand for errand in bench.errands if isinstance(errand, Resume))
-    bench.sender.on_resumed(resume, last_epoch=-1, last_sequence=-1, version=-1)
+    bench.engine.on_resumed(resume, last_epoch=-1, last_sequence=-1, version=-1)
     bench.answer(OK)
     assert [code_of(future) for future in futures] == [ErrorCode.INVALID_REQUEST, None]
 
@@ -532,7 +533,7 @@ def refreshed(bench: Bench, error: BusError | None = None) -> None:
     bench.pass_time(1.0)
     errand = bench.take_errand()
     assert errand == RefreshTopics(("t",))
-    bench.sender.on_refreshed({"t": error})
+    bench.engine.on_refreshed({"t": error})
 
 
 def test_partition_without_a_leader_waits_and_asks_for_one() -> None:
@@ -580,7 +581,7 @@ def test_partition_that_was_given_up_is_resumed_before_its_numbers_are_used_agai
         "as number 0 of epoch 0 the broker would take it for the first record, sent again"
     )
     resume = bench.take_errand()
-    bench.sender.on_resumed(resume, last_epoch=0, last_sequence=0, version=1)
+    bench.engine.on_resumed(resume, last_epoch=0, last_sequence=0, version=1)
     assert bench.sent()[before:] == [[(0, 1, 1)]]
 
 
@@ -593,7 +594,7 @@ def test_new_leader_gets_nothing_until_the_old_one_has_answered() -> None:
     bench.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     bench.pass_time(0.2)
     assert bench.sent("b")[0] == [(0, 0, 0)]
-    while bench.sender._connections["b"].requests:
+    while bench.engine.sender.connections["b"].requests:
         bench.answer(OK)
     assert (code_of(first), code_of(second)) == (None, None)
 
@@ -607,7 +608,7 @@ def test_nothing_leaves_without_an_identity_and_one_question_asks_for_it() -> No
     bench.send(b"b", 1)
     assert bench.take_errand() == InitProducer(None, None)
     assert bench.sent() == []
-    bench.sender.on_identity(9, 0)
+    bench.engine.on_identity(9, 0)
     assert bench.sent() == [[(0, 0, 0), (1, 0, 0)]]
 
 
@@ -616,12 +617,12 @@ def test_question_for_an_identity_is_repeated_with_growing_pauses() -> None:
     bench.send(b"a")
     for pause in (0.1, 0.2, 0.4):
         bench.take_errand()
-        bench.sender.on_no_identity(BusError(ErrorCode.NETWORK_EXCEPTION, "lost"))
+        bench.engine.on_no_identity(BusError(ErrorCode.NETWORK_EXCEPTION, "lost"))
         bench.pass_time(pause * 0.99)
         assert not bench.errands
         bench.pass_time(pause * 0.02)
     bench.take_errand()
-    bench.sender.on_identity(9, 0)
+    bench.engine.on_identity(9, 0)
     assert len(bench.sent()) == 1
 
 
@@ -660,13 +661,13 @@ def resumed_bench(**configs: Any) -> tuple[Bench, BatchFuture, Resume]:
 def test_partition_goes_on_under_the_next_epoch_where_the_log_ends() -> None:
     bench, _, resume = resumed_bench()
     assert (resume.producer_id, resume.producer_epoch, resume.address) == (7, 1, "a")
-    bench.sender.on_resumed(resume, last_epoch=0, last_sequence=0, version=1)
+    bench.engine.on_resumed(resume, last_epoch=0, last_sequence=0, version=1)
     assert bench.sent()[2:] == [[(0, 1, 1)]]
 
 
 def test_resuming_is_tried_again_under_the_same_epoch() -> None:
     bench, _, resume = resumed_bench()
-    bench.sender.on_not_resumed(resume, BusError(ErrorCode.NETWORK_EXCEPTION, "lost"))
+    bench.engine.on_not_resumed(resume, BusError(ErrorCode.NETWORK_EXCEPTION, "lost"))
     assert not [errand for errand in bench.errands if isinstance(errand, Resume)]
     bench.pass_time(1.0)
     assert [errand for errand in bench.errands if isinstance(errand, Resume)] == [resume]
@@ -674,7 +675,7 @@ def test_resuming_is_tried_again_under_the_same_epoch() -> None:
 
 def test_resuming_that_is_refused_for_good_is_the_end() -> None:
     bench, future, resume = resumed_bench()
-    bench.sender.on_not_resumed(resume, BusError(ErrorCode.PRODUCER_FENCED, "another"))
+    bench.engine.on_not_resumed(resume, BusError(ErrorCode.PRODUCER_FENCED, "another"))
     assert code_of(future) is ErrorCode.PRODUCER_FENCED
     with pytest.raises(BusError, match="another"):
         bench.send(b"d")
@@ -683,10 +684,10 @@ def test_resuming_that_is_refused_for_good_is_the_end() -> None:
 def test_after_the_last_epoch_comes_another_producer_id() -> None:
     bench, future, resume = resumed_bench(identity=(7, EPOCH_MAX - 1))
     assert resume.producer_epoch == EPOCH_MAX
-    bench.sender.on_resumed(resume, last_epoch=EPOCH_MAX - 1, last_sequence=0, version=1)
+    bench.engine.on_resumed(resume, last_epoch=EPOCH_MAX - 1, last_sequence=0, version=1)
     assert len(bench.sent()) == 2
     assert bench.take_errand() == InitProducer(None, None)
-    bench.sender.on_identity(8, 0)
+    bench.engine.on_identity(8, 0)
     assert bench.sent()[2:] == [[(0, 0, 0)]]
     part = bench.streams[-1].requests[-1].parts[0]
     assert part.stamp is not None
@@ -703,13 +704,13 @@ def test_partition_whose_records_time_out_between_two_producer_ids_goes_on() -> 
     resume = bench.take_errand()
     queue = resume.queue
     queue.retry_at = bench.now + 0.4  # it backs off while the new identity would be asked for
-    bench.sender.on_resumed(resume, last_epoch=-1, last_sequence=-1, version=-1)
+    bench.engine.on_resumed(resume, last_epoch=-1, last_sequence=-1, version=-1)
     bench.pass_time(0.5)
     assert (first.done(), second.done()) == (True, True)
     third = bench.send_run(b"c")
     bench.pass_time(0.1)
     assert bench.take_errand() == InitProducer(None, None)
-    bench.sender.on_identity(8, 0)
+    bench.engine.on_identity(8, 0)
     bench.answer(OK)
     assert code_of(third) is None
 
@@ -723,7 +724,7 @@ def test_named_producer_resumes_each_partition_before_its_first_record() -> None
     assert bench.sent() == []
     resume = bench.take_errand()
     assert (resume.queue.partition, resume.producer_epoch) == (0, 3)
-    bench.sender.on_resumed(resume, last_epoch=2, last_sequence=41, version=9)
+    bench.engine.on_resumed(resume, last_epoch=2, last_sequence=41, version=9)
     assert bench.sent() == [[(0, 3, 42)]]
 
 
@@ -731,20 +732,20 @@ def test_named_producer_takes_a_higher_epoch_from_the_broker_for_all_its_partiti
     bench = Bench("a", "a", identity=(7, 3), name="loader")
     futures = [bench.send(b"a", 0), bench.send(b"b", 1)]
     for resume in list(bench.errands):
-        bench.sender.on_resumed(resume, last_epoch=-1, last_sequence=-1, version=-1)  # type: ignore[arg-type]
+        bench.engine.on_resumed(resume, last_epoch=-1, last_sequence=-1, version=-1)  # type: ignore[arg-type]
     bench.errands.clear()
     requests = bench.sent()
     assert requests == [[(0, 3, 0)], [(1, 3, 0)]]
     bench.answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert bench.take_errand() == InitProducer(7, 3)
-    bench.sender.on_identity(7, 4)
+    bench.engine.on_identity(7, 4)
     resume = bench.take_errand()
     assert (resume.queue.partition, resume.producer_epoch) == (0, 4)
     bench.answer(ErrorCode.PRODUCER_FENCED)  # the other partition has not moved to the new epoch yet
     other = bench.take_errand()
     assert (other.queue.partition, other.producer_epoch) == (1, 4)
     for one in (resume, other):
-        bench.sender.on_resumed(one, last_epoch=-1, last_sequence=-1, version=-1)
+        bench.engine.on_resumed(one, last_epoch=-1, last_sequence=-1, version=-1)
     assert bench.sent()[2:] == [[(0, 4, 0)], [(1, 4, 0)]]
     bench.answer()
     bench.answer()
@@ -759,7 +760,7 @@ def test_closing_fails_each_record_once_and_ends_the_streams_that_are_idle() -> 
     runs = [bench.send_run(b"x", 0), bench.send_run(b"x", 1)]
     bench.answer(OK, stream=0)
     lingering = bench.send(b"y")
-    failed, streams = bench.sender.close(BusError(ErrorCode.REQUEST_TIMED_OUT, "closed"))
+    failed, streams = bench.engine.close(BusError(ErrorCode.REQUEST_TIMED_OUT, "closed"))
     assert failed == 2
     assert [code_of(future) for future in (*runs, lingering)] == [None, *[ErrorCode.REQUEST_TIMED_OUT] * 2]
     idle, busy = bench.streams
@@ -767,17 +768,17 @@ def test_closing_fails_each_record_once_and_ends_the_streams_that_are_idle() -> 
     assert (idle.is_finished, idle.cut_for) == (True, [])
     assert (busy.is_finished, len(busy.cut_for)) == (False, 1)
     assert bench.used_bytes == 0
-    assert bench.sender.tick() == math.inf
+    assert bench.engine.tick() == math.inf
     with pytest.raises(BusError, match="closed"):
         bench.send(b"z")
-    assert bench.sender.close(BusError(ErrorCode.REQUEST_TIMED_OUT, "again")) == (0, [])
+    assert bench.engine.close(BusError(ErrorCode.REQUEST_TIMED_OUT, "again")) == (0, [])
 
 
 def test_late_answer_after_closing_changes_nothing() -> None:
     bench = Bench()
     future = bench.send(b"a")
-    bench.sender.close(BusError(ErrorCode.REQUEST_TIMED_OUT, "closed"))
-    bench.sender.on_answer(bench.streams[0], 1, 0, [pb.PartitionProduceResponse()])
+    bench.engine.close(BusError(ErrorCode.REQUEST_TIMED_OUT, "closed"))
+    bench.engine.on_answer(bench.streams[0], 1, 0, [pb.PartitionProduceResponse()])
     bench.end()
     assert code_of(future) is ErrorCode.REQUEST_TIMED_OUT
 
@@ -786,7 +787,7 @@ def test_idle_sender_asks_for_no_early_wake_up() -> None:
     bench = Bench(request_timeout_ms=30_000)
     bench.send(b"a")
     bench.answer(OK)
-    assert bench.sender.tick() - bench.now >= 10.0
+    assert bench.engine.tick() - bench.now >= 10.0
 
 
 # ---------------------------------------------------------------- faults of its surroundings
@@ -827,7 +828,7 @@ def test_outcomes_behind_a_callback_that_was_interrupted_are_told_all_the_same()
     with pytest.raises(Interrupt):
         bench.answer(OK, OK)
     assert (seen, bench.wakes) == ([], wakes + 1)
-    bench.sender.tick()
+    bench.engine.tick()
     assert seen == [1]
 
 
@@ -838,11 +839,11 @@ def test_no_callback_runs_on_a_users_thread_that_sends() -> None:
     future.add_done_callback(lambda _: seen.append(threading.current_thread().name))
     bench.pass_time(0.010)
     part = bench.streams[0].requests[0].parts[0]
-    with bench.sender.lock:  # the answer has just come, and its thread has not announced it yet
-        bench.sender._note_settled(part.queue.acknowledge(part, 0, -1, 1))
+    with bench.engine.lock:  # the answer has just come, and its thread has not announced it yet
+        bench.engine.sender._note_settled(part.queue.acknowledge(part, 0, -1, 1))
     wakes = bench.wakes
     bench.send(b"b", 1)
-    bench.sender.start_flush()
+    bench.engine.start_flush()
     assert (seen, bench.wakes > wakes) == ([], True)
-    bench.sender.tick()
+    bench.engine.tick()
     assert len(seen) == 1

@@ -22,5 +22,5 @@ def test_keeper_that_is_about_to_sleep_when_the_producer_is_closed_ends() -> Non
 
     threads.is_closed = False
     threads._wake = Wake()
-    threads.sender = SimpleNamespace(tick=lambda: math.inf)
+    threads.engine = SimpleNamespace(tick=lambda: math.inf)
     threads._keep()

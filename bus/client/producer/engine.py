@@ -1,0 +1,339 @@
+"""Puts the sender to work: its lock, its time, who waits for memory, and who is told of outcomes.
+
+One lock guards all state of the sender. Its instructions are carried out by the thread that made them possible, before
+the lock is released, so that requests leave in the order in which they were made: the caller's, if the window is open,
+else the one that reads the answers. What moves records from one place to the next is not interrupted by Ctrl-C
+(`uninterrupted`), and waits for nothing. Futures and callbacks are never touched while the lock is held: what settles
+chunks calls `announce` after releasing it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from bus.client.config.parsing import ProducerConfig
+from bus.client.producer.batch import Headers, RecordBatchBuilder, RecordFuture
+from bus.client.producer.buffer_pool import BufferPool
+from bus.client.producer.interrupts import uninterrupted
+from bus.client.producer.queue import Chunk
+from bus.client.producer.sender import Connection, Cut, Errand, Metadata, Open, Request, Resume, Send, Sender, Wake
+from bus.errors import BusError, ErrorCode
+
+logger = logging.getLogger(__name__)
+
+
+class Stream(Protocol):
+    """To one broker, in order. Its owner calls `on_answer` for each request and `on_end` once."""
+
+    address: str
+
+    def send(self, request: Request) -> None: ...
+
+    def cut(self, reason: str) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def join(self, timeout: float | None) -> None: ...
+
+
+class _Step:
+    """A step of the sender: uninterrupted, with its instructions carried out. The lock is held."""
+
+    __slots__ = ("_carry_out",)
+
+    def __init__(self, carry_out: Callable[[], None]) -> None:
+        self._carry_out = carry_out
+
+    def __enter__(self) -> None:
+        uninterrupted.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._carry_out()
+        finally:
+            uninterrupted.__exit__(*error)
+
+
+class Engine:
+    def __init__(
+        self,
+        metadata: Metadata,
+        config: ProducerConfig,
+        *,
+        clock: Callable[[], float],
+        backoff_s: Callable[[int], float],
+        open_stream: Callable[[str], Stream],
+        run_errand: Callable[[Errand], None],
+        wake: Callable[[], None],
+    ) -> None:
+        """`run_errand` starts a remote call elsewhere and returns at once, as `wake` does, which asks for a `tick`."""
+        self.lock = threading.Lock()
+        self._config = config
+        self._clock = clock
+        self._open_stream = open_stream
+        self._run_errand = run_errand
+        self._wake = wake
+        self.pool = BufferPool(config.buffer_memory, self.lock, clock)
+        self.sender = Sender(metadata, config, self.pool, backoff_s=backoff_s)
+        self.accumulator, self.metrics, self.split = self.sender.accumulator, self.sender.metrics, self.sender.split
+        self._step = _Step(self._carry_out)
+        self._streams: dict[Connection, Stream] = {}
+        self._announcing = threading.local()
+        self._telling: set[Chunk] = set()  # being announced
+        self._told = threading.Condition(self.lock)
+
+    # ------------------------------------------------------------ instructions; the lock is held
+
+    def _carry_out(self) -> None:
+        instructions = self.sender.instructions
+        while instructions:
+            match instructions.popleft():
+                case Send(connection, request):
+                    self._send(connection, request)
+                case Wake():
+                    self._wake()
+                case Open(address):
+                    self._open(address)
+                case Cut(connection, reason):
+                    self._streams[connection].cut(reason)
+                case errand:
+                    self._run_errand(errand)
+
+    def _open(self, address: str) -> None:
+        try:
+            stream = self._open_stream(address)
+        except BaseException:
+            self.sender.on_not_opened(address)
+            raise
+        self._streams[self.sender.on_opened(address, self._clock())] = stream
+
+    def _send(self, connection: Connection, request: Request) -> None:
+        stream = self._streams[connection]
+        try:
+            stream.send(request)
+        except Exception:  # what was taken must not be forgotten: it goes again, for as long as it may
+            logger.exception("a request to %s could not be sent", stream.address)
+            stream.cut("a request could not be sent")
+        else:
+            self.metrics.record_request(request.parts, request.sent_at)
+
+    # ------------------------------------------------------------ taking in; the caller holds the lock, then announces
+
+    def add(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int,
+        *,
+        size_bytes: int,
+        partition_count: int,
+        deadline: float | None,
+    ) -> RecordFuture | None:
+        """One record into its topic's open batch. Waits for buffer.memory until `deadline`; with None it does not wait
+        but returns None, and nothing was done. Raises `BusError`."""
+        sender = self.sender
+        batch: RecordBatchBuilder | None = self.accumulator.open.get(topic)  # a producer that has ended has none
+        if batch is None or batch.size_bytes + size_bytes > batch.limit_bytes:
+            limit = self.accumulator.limit_for(size_bytes, partition_count, has_key=key is not None)
+            batch = self._make_room(topic, size_bytes, limit, deadline)
+            if batch is None:
+                return None
+        future = batch.add(value, key, headers, partition, timestamp_ms, size_bytes)
+        if batch.due_at <= sender.wakes_at or batch.is_filled or self.pool.waiting_count > 0:
+            now = self._clock()
+            if sender.has_to_follow_up(batch, now):
+                with self._step:
+                    sender.follow_up(batch, now)
+        return future
+
+    def _make_room(
+        self, topic: str, size_bytes: int, limit_bytes: int, deadline: float | None
+    ) -> RecordBatchBuilder | None:
+        sender = self.sender
+        least = max(size_bytes, self._config.batch_size)
+        while True:
+            sender.check_usable()
+            with self._step:
+                batch = sender.make_room(topic, size_bytes, self._clock(), limit_bytes=limit_bytes, least_bytes=least)
+            if batch is not None or deadline is None:
+                return batch
+            self._wait_for_memory(least, deadline)
+            if sender.is_usable and topic not in self.accumulator.open:
+                return self.accumulator.open_batch(topic, least, self._clock())
+            self.pool.give_back(least)  # another thread was faster, or it is too late
+
+    def add_chunks(self, topic: str, chunks: Sequence[tuple[int, Chunk]], *, size_bytes: int, deadline: float) -> None:
+        """Runs of a batch with their partitions, in order. Waits for buffer.memory until `deadline`."""
+        sender = self.sender
+        sender.check_usable()
+        with self._step:
+            if self.pool.try_take(size_bytes):
+                sender.take_in(topic, chunks, self._clock())
+                return
+            sender.hurry(self._clock())
+        self._wait_for_memory(size_bytes, deadline)
+        if not sender.is_usable:
+            self.pool.give_back(size_bytes)
+        sender.check_usable()
+        with self._step:
+            sender.take_in(topic, chunks, self._clock())
+
+    def _wait_for_memory(self, size_bytes: int, deadline: float) -> None:
+        self.metrics.waiting_threads += 1
+        try:
+            self.pool.wait(size_bytes, deadline, self.metrics.record_pool_wait)
+        except BusError as error:
+            if error.code is ErrorCode.REQUEST_TIMED_OUT:
+                self.metrics.record_exhausted(self._clock())
+            raise
+        finally:
+            self.metrics.waiting_threads -= 1
+
+    def has_room(self) -> bool:
+        """No thread waits for memory, and there is enough for an ordinary batch."""
+        return self.pool.waiting_count == 0 and self.pool.available_bytes >= self._config.batch_size
+
+    def check_usable(self) -> None:
+        self.sender.check_usable()
+
+    # ------------------------------------------------------------ outcomes; the lock is not held
+
+    def announce(self) -> None:
+        """Tell the futures of what was settled, and run their callbacks."""
+        settled = self.sender.settled
+        while settled:
+            with self.lock:
+                chunk = settled.popleft() if settled else None
+                if chunk is not None:
+                    self._telling.add(chunk)
+            if chunk is not None:
+                self._announcing.is_here = True
+                try:
+                    chunk.announce()
+                except BaseException:  # an interrupt; the others are told by another thread
+                    self._wake()
+                    raise
+                finally:
+                    self._announcing.is_here = False
+                    with self.lock:
+                        self._telling.discard(chunk)
+                        self._told.notify_all()
+
+    def wait_until_told(self, timeout: float | None) -> None:
+        """Until the callbacks have run of all that is settled. Raises `TimeoutError`. Not for a callback."""
+        settled = self.sender.settled
+        with self.lock:
+            untold = {*settled, *self._telling}
+            self._wake()
+            is_told = self._told.wait_for(
+                lambda: untold.isdisjoint(self._telling) and untold.isdisjoint(settled), timeout
+            )
+        if not is_told:
+            raise TimeoutError(f"expected callbacks to end within {timeout} s, found some that run or wait")
+
+    @property
+    def is_in_callback(self) -> bool:
+        """This thread runs callbacks: what waits for outcomes here would wait for itself."""
+        return getattr(self._announcing, "is_here", False)
+
+    def announce_soon(self) -> None:
+        """For a user's thread: it may hold locks of its own, which callbacks wait for. The next tick announces."""
+        if self.sender.settled:
+            self._wake()
+
+    # ------------------------------------------------------------ events
+
+    def _connection_of(self, stream: Stream) -> Connection | None:
+        """None: it was given up."""
+        connection = self.sender.connections.get(stream.address)
+        return connection if connection is not None and self._streams.get(connection) is stream else None
+
+    def on_answer(self, stream: Stream, correlation_id: int, throttle_time_ms: int, answers: Sequence[Any]) -> None:
+        """Raises `ValueError` if `answers` do not fit the oldest request."""
+        with self.lock, self._step:
+            connection = self._connection_of(stream)
+            if connection is not None:
+                self.sender.on_answer(connection, correlation_id, throttle_time_ms, answers, self._clock())
+        self.announce()
+
+    def on_end(self, stream: Stream, error: BusError) -> None:
+        """The stream is gone."""
+        with self.lock, self._step:
+            connection = self._connection_of(stream)
+            if connection is not None:
+                del self._streams[connection]
+                self.sender.on_end(connection, error, self._clock())
+        self.announce()
+
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        return self.sender.identity
+
+    def on_identity(self, producer_id: int, producer_epoch: int) -> None:
+        with self.lock, self._step:
+            self.sender.on_identity(producer_id, producer_epoch, self._clock())
+        self.announce()
+
+    def on_no_identity(self, error: BusError) -> None:
+        with self.lock, self._step:
+            self.sender.on_no_identity(error, self._clock())
+        self.announce()
+
+    def on_resumed(self, errand: Resume, *, last_epoch: int, last_sequence: int, version: int) -> None:
+        with self.lock, self._step:
+            self.sender.on_resumed(
+                errand, self._clock(), last_epoch=last_epoch, last_sequence=last_sequence, version=version
+            )
+        self.announce()
+
+    def on_not_resumed(self, errand: Resume, error: BusError) -> None:
+        with self.lock, self._step:
+            self.sender.on_not_resumed(errand, error, self._clock())
+        self.announce()
+
+    def on_refreshed(self, results: Mapping[str, BusError | None]) -> None:
+        """Each topic that was asked for: None, or why nothing is known of it."""
+        with self.lock, self._step:
+            self.sender.on_refreshed(results, self._clock())
+        self.announce()
+
+    def tick(self) -> float:
+        """Do what is due; the clock's time of the next tick, unless `wake` asks for an earlier one."""
+        with self.lock, self._step:
+            self.sender.tick(self._clock())
+        self.announce()
+        return self.sender.wakes_at
+
+    # ------------------------------------------------------------ flushing, closing
+
+    def start_flush(self) -> list[Any]:
+        """Send everything without waiting for company; returns what is to be waited for: batches and futures of runs,
+        each with `wait(timeout)`. `end_flush` follows."""
+        with self.lock, self._step:
+            unsettled = self.sender.start_flush(self._clock())
+        self.announce_soon()
+        return list({id(chunk.batch): chunk.batch for chunk in unsettled}.values())  # type: ignore[attr-defined]
+
+    def end_flush(self) -> None:
+        with self.lock:
+            self.sender.end_flush()
+
+    def close(self, error: BusError) -> tuple[int, list[Stream]]:
+        """Fail what is not settled with `error` and take nothing more. Returns how many records failed and the streams
+        to be ended by the caller: those without a request are finished already, the others cut."""
+        with self.lock, self._step:
+            failed, connections = self.sender.close(error, self._clock())
+            streams = [self._streams.pop(connection) for connection in connections]
+        self.announce()
+        for connection, stream in zip(connections, streams, strict=True):
+            if connection.requests:
+                stream.cut("the producer was closed")
+            else:
+                stream.finish()
+        return failed, streams
