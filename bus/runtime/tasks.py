@@ -22,23 +22,27 @@ class TaskScope:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        task = asyncio.get_running_loop().create_task(coroutine, name=f"{self._name}/{name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task = self._create(coroutine, name)
+        task.add_done_callback(_log_failure)
         return task
 
     async def finish(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
         """What the coroutine returns or raises. It runs to its end in a task of this scope: cancelling the caller ends
-        the caller's waiting and nothing else."""
-        task = self.start(coroutine, name)
-        await asyncio.wait([task])  # unlike awaiting the task itself, which would be cancelled with the caller
+        the caller's waiting and nothing else. An error is logged only if no caller is left to get it."""
+        task = self._create(coroutine, name)
+        try:
+            await asyncio.wait([task])  # unlike awaiting the task itself, which would be cancelled with the caller
+        except asyncio.CancelledError:
+            task.add_done_callback(_log_failure)
+            raise
         result: T = task.result()
         return result
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("task %s failed", task.get_name(), exc_info=error)
+    def _create(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(coroutine, name=f"{self._name}/{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def join(self) -> None:
         """Wait until every task has ended, those too that are started meanwhile."""
@@ -49,3 +53,8 @@ class TaskScope:
         for task in set(self._tasks):
             task.cancel()
         await self.join()
+
+
+def _log_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("task %s failed", task.get_name(), exc_info=error)

@@ -29,12 +29,34 @@ def test_what_a_cancelled_caller_has_begun_runs_to_its_end_and_is_joined() -> No
     asyncio.run(run())
 
 
-def test_error_of_what_was_begun_reaches_the_caller() -> None:
+def test_error_of_what_was_begun_reaches_the_caller_and_not_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def fail() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
         asyncio.run(TaskScope("t").finish(fail(), "fail"))
+    assert caplog.messages == []
+
+
+def test_error_of_what_a_cancelled_caller_has_begun_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        scope, gate = TaskScope("t"), asyncio.Event()
+
+        async def fail() -> None:
+            await gate.wait()
+            raise ValueError("no")
+
+        caller = asyncio.create_task(scope.finish(fail(), "fail"))
+        await asyncio.sleep(0)
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        gate.set()
+        await scope.join()
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert caplog.messages == ["task t/fail failed"]
 
 
 def test_names_that_collide_are_held_by_one_at_a_time_and_others_side_by_side() -> None:
