@@ -25,15 +25,12 @@ from bus.consumer_groups.request_bounds import (
 from bus.consumer_groups.requests import GroupAnswer
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.consumer_protocol import decode_assignment, decode_protocol
-from bus.grpc_api.server.portions import portions
 from bus.grpc_api.server.requests import InvalidArgument
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
+from bus.runtime.loop_shares import LoopShare
 
 MessageT = TypeVar("MessageT")
-
-# So many are looked at before other calls have their turn.
-_PORTION_PARTITIONS = 1_000
 
 
 def client_host(peer: str) -> str:
@@ -179,12 +176,16 @@ def decode_commit(request: pb.OffsetCommitRequest, state: ClusterState) -> Decod
     return _commit_of(request, [_offset_to_commit(item, state) for item in request.partitions])
 
 
-async def decode_commit_in_portions(request: pb.OffsetCommitRequest, state: ClusterState) -> DecodedCommit:
+async def decode_commit_in_slices(
+    request: pb.OffsetCommitRequest, state: ClusterState, share: LoopShare
+) -> DecodedCommit:
     """As `decode_commit`; one of many partitions does not hold the loop."""
     require_count(len(request.partitions), PARTITIONS_MAX, "partitions")
     decoded: list[rq.OffsetToCommit | Refused] = []
-    async for portion in portions(request.partitions, _PORTION_PARTITIONS):
-        decoded.extend(_offset_to_commit(item, state) for item in portion)
+    for item in request.partitions:
+        if share.is_used_up:
+            await share.wait()
+        decoded.append(_offset_to_commit(item, state))
     return _commit_of(request, decoded)
 
 
@@ -236,13 +237,21 @@ def encode_offset_fetch(request: pb.OffsetFetchGroup, answer: Any, state: Cluste
     response = pb.OffsetFetchGroupResponse(group_id=request.group_id)
     if not isinstance(answer, rq.OffsetsFetched):
         return _refused(response, answer)
-    for committed in answer.offsets:
-        topic = state.topics.get(committed.partition.topic)
-        if committed.offset >= 0 and topic is not None and topic.topic_id == committed.topic_id:
-            response.offsets.append(_committed(committed))
-        elif not request.all_partitions:
-            response.offsets.append(_committed(rq.CommittedOffset(committed.partition, "", rq.NO_OFFSET)))
+    encoded = (encode_offset(request, committed, state) for committed in answer.offsets)
+    response.offsets.extend(offset for offset in encoded if offset is not None)
     return response
+
+
+def encode_offset(
+    request: pb.OffsetFetchGroup, committed: rq.CommittedOffset, state: ClusterState
+) -> pb.CommittedOffset | None:
+    """None: it is of a topic that is gone, and was not asked for by name."""
+    topic = state.topics.get(committed.partition.topic)
+    if committed.offset >= 0 and topic is not None and topic.topic_id == committed.topic_id:
+        return _committed(committed)
+    if request.all_partitions:
+        return None
+    return _committed(rq.CommittedOffset(committed.partition, "", rq.NO_OFFSET))
 
 
 def _committed(committed: rq.CommittedOffset) -> pb.CommittedOffset:
@@ -300,13 +309,12 @@ def encode_broker(broker: BrokerEndpoint) -> pb.Broker:
 
 
 def encode_list(listed: Iterable[rq.ListedGroup], refused: Refused | None) -> pb.ListGroupsResponse:
-    response = pb.ListGroupsResponse(
-        groups=[
-            pb.ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type, state=group.state)
-            for group in listed
-        ]
-    )
+    response = pb.ListGroupsResponse(groups=map(encode_listed, listed))
     return response if refused is None else _refused(response, refused)
+
+
+def encode_listed(group: rq.ListedGroup) -> pb.ListedGroup:
+    return pb.ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type, state=group.state)
 
 
 def encode_describe(group_id: str, answer: Any, coordinator: BrokerEndpoint) -> pb.DescribedGroup:

@@ -25,6 +25,7 @@ from bus.grpc_api.server.requests import InvalidArgument, StreamRegistry, new_re
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.loop_shares import LoopShares
 
 # Requests of one stream whose answers have not been written.
 STREAM_REQUESTS_MAX = 256
@@ -32,15 +33,21 @@ STREAM_REQUESTS_MAX = 256
 
 class GroupSessionHandler:
     def __init__(
-        self, cluster: Cluster, coordinator: GroupCoordinator, streams: StreamRegistry, memory: RequestMemory
+        self,
+        cluster: Cluster,
+        coordinator: GroupCoordinator,
+        streams: StreamRegistry,
+        memory: RequestMemory,
+        shares: LoopShares,
     ) -> None:
         self._cluster = cluster
         self._coordinator = coordinator
         self._streams = streams
         self._memory = memory
+        self._shares = shares
 
     async def stream(self, requests: AsyncIterator[pb.GroupSessionRequest], context: grpc.aio.ServicerContext) -> None:
-        session = _Session(self._cluster, self._coordinator)
+        session = _Session(self._cluster, self._coordinator, self._shares)
         held_requests = hold_requests(self._memory, requests, context.peer())
         reader = self._streams.start(session.read(held_requests), f"group/{new_request_id()}")
         reader.add_done_callback(session.end)
@@ -62,9 +69,10 @@ _Response = tuple[pb.GroupSessionResponse, Held | None]  # and the request that 
 
 
 class _Session:
-    def __init__(self, cluster: Cluster, coordinator: GroupCoordinator) -> None:
+    def __init__(self, cluster: Cluster, coordinator: GroupCoordinator, shares: LoopShares) -> None:
         self._cluster = cluster
         self._coordinator = coordinator
+        self._shares = shares
         self._responses: deque[_Response] = deque()
         self._has_news = asyncio.Event()
         self._has_room = asyncio.Event()
@@ -116,7 +124,7 @@ class _Session:
         )
 
     async def _commit(self, request: pb.GroupSessionRequest, held: Held) -> None:
-        decoded = await calls.decode_commit_in_portions(request.offset_commit, self._cluster.state)
+        decoded = await calls.decode_commit_in_slices(request.offset_commit, self._cluster.state, self._shares.begin())
         if not decoded.command.offsets:
             self._respond(_commit_response(request, decoded, None), held)
             return

@@ -1,9 +1,9 @@
 """Consumer groups over gRPC: the calls that have one answer. Joins and syncs wait for it, as long as the group needs.
 
 A client that ends such a call withdraws its request; what the group has decided by then stays, and the session timeout
-ends a member that does not come back. Several groups in one request are asked in portions and answered in order. Guards
+ends a member that does not come back. Several groups in one request are asked in slices and answered in order. Guards
 one bound: no call holds the loop for long, of any size. Counts are judged before any item is looked at, a group
-counts once in a request, what is large is decoded in a thread, and answers are made portion by portion.
+counts once in a request, what is large is decoded in a thread, and answers are made in slices.
 """
 
 from __future__ import annotations
@@ -19,29 +19,28 @@ from bus.consumer_groups.request_bounds import GROUPS_MAX, PARTITIONS_MAX, STATE
 from bus.consumer_groups.requests import GroupAnswer, GroupCommand
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server import group_calls as calls
-from bus.grpc_api.server.portions import portions
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.loop_shares import LoopShares
 
 T = TypeVar("T")
 
 # Requests above it are decoded in a thread.
 _THREAD_BYTES_MIN = 64 << 10
-# So many groups, or partitions, are looked at before other calls have their turn.
-_PORTION_GROUPS = 20
-_PORTION_LISTED = 1_000
-_PORTION_PARTITIONS = 1_000
 # Of groups that are described in one answer, but for the first of them.
 _ANSWER_BYTES_MAX = 16 << 20
 
 
 class GroupHandler:
-    def __init__(self, cluster: Cluster, coordinator: GroupCoordinator, blocking: BlockingCalls) -> None:
+    def __init__(
+        self, cluster: Cluster, coordinator: GroupCoordinator, blocking: BlockingCalls, shares: LoopShares
+    ) -> None:
         self._cluster = cluster
         self._coordinator = coordinator
         self._blocking = blocking
+        self._shares = shares
 
     async def find_coordinator(self, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
         return calls.encode_coordinator(await self._coordinator.find(request.group_id))
@@ -71,7 +70,7 @@ class GroupHandler:
     # ------------------------------------------------------------------ offsets
 
     async def commit(self, request: pb.OffsetCommitRequest) -> pb.OffsetCommitResponse:
-        decoded = await calls.decode_commit_in_portions(request, self._cluster.state)
+        decoded = await calls.decode_commit_in_slices(request, self._cluster.state, self._shares.begin())
         answer = await self._coordinator.call(decoded.command) if decoded.command.offsets else None
         return calls.encode_commit(request, decoded, answer)
 
@@ -83,21 +82,19 @@ class GroupHandler:
         commands = map(calls.decode_offset_fetch, request.groups)
         answers = await self._ask(group_ids, commands)
         response = pb.OffsetFetchResponse()
+        share = self._shares.begin()
         for group, answer in zip(request.groups, answers, strict=True):
-            await self._encode_offsets(response, group, answer)
+            if not isinstance(answer, rq.OffsetsFetched):
+                response.groups.append(calls.encode_offset_fetch(group, answer, self._cluster.state))
+                continue
+            part = response.groups.add(group_id=group.group_id)
+            for committed in answer.offsets:
+                if share.is_used_up:
+                    await share.wait()
+                encoded = calls.encode_offset(group, committed, self._cluster.state)
+                if encoded is not None:
+                    part.offsets.append(encoded)
         return response
-
-    async def _encode_offsets(
-        self, response: pb.OffsetFetchResponse, group: pb.OffsetFetchGroup, answer: GroupAnswer
-    ) -> None:
-        offsets = answer.offsets if isinstance(answer, rq.OffsetsFetched) else ()
-        if len(offsets) <= _PORTION_PARTITIONS:
-            response.groups.append(calls.encode_offset_fetch(group, answer, self._cluster.state))
-            return
-        part = response.groups.add(group_id=group.group_id)
-        async for portion in portions(offsets, _PORTION_PARTITIONS):
-            encoded = calls.encode_offset_fetch(group, rq.OffsetsFetched(tuple(portion)), self._cluster.state)
-            part.offsets.extend(encoded.offsets)
 
     async def delete_offsets(self, request: pb.OffsetDeleteRequest) -> pb.OffsetDeleteResponse:
         refused = check_count(calls.count_partitions(request.topics), PARTITIONS_MAX, "partitions")
@@ -116,9 +113,12 @@ class GroupHandler:
         wanted = {state.lower() for state in request.states}
         listed, refused = self._coordinator.list_groups()
         response = calls.encode_list((), refused)
-        async for portion in portions(listed, _PORTION_LISTED):
-            chosen = [group for group in portion if not wanted or group.state.lower() in wanted]
-            response.groups.extend(calls.encode_list(chosen, None).groups)
+        share = self._shares.begin()
+        for group in listed:
+            if share.is_used_up:
+                await share.wait()
+            if not wanted or group.state.lower() in wanted:
+                response.groups.append(calls.encode_listed(group))
         return response
 
     async def describe_groups(self, request: pb.DescribeGroupsRequest) -> pb.DescribeGroupsResponse:
@@ -151,10 +151,12 @@ class GroupHandler:
         """Each group is asked once: what names it again is refused."""
         asked: set[str] = set()
         answers: list[asyncio.Future[GroupAnswer] | Refused] = []
-        async for portion in portions(zip(group_ids, commands, strict=True), _PORTION_GROUPS):
-            for group_id, command in portion:
-                answers.append(_named_twice(group_id) if group_id in asked else self._coordinator.submit(command))
-                asked.add(group_id)
+        share = self._shares.begin()
+        for group_id, command in zip(group_ids, commands, strict=True):
+            if share.is_used_up:
+                await share.wait()
+            answers.append(_named_twice(group_id) if group_id in asked else self._coordinator.submit(command))
+            asked.add(group_id)
         return [answer if isinstance(answer, Refused) else await answer for answer in answers]
 
 

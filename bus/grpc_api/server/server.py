@@ -74,8 +74,8 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         self._fetch = FetchHandler(
             cluster, streams, calls, self._control_memory, answers, shares, config.fetch_max_bytes
         )
-        self._groups = GroupHandler(cluster, coordinator, calls)
-        self._group_sessions = GroupSessionHandler(cluster, coordinator, streams, self._control_memory)
+        self._groups = GroupHandler(cluster, coordinator, calls, shares)
+        self._group_sessions = GroupSessionHandler(cluster, coordinator, streams, self._control_memory, shares)
         self._views = ViewHandler(cluster)
         self._maintenance = MaintenanceHandler(
             cluster, streams, shares, jobs_max=config.log_cleaner_threads, request_timeout_ms=config.request_timeout_ms
