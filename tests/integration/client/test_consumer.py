@@ -155,7 +155,7 @@ def test_without_a_position_the_reset_policy_decides(broker: FakeBroker) -> None
     with Consumer(broker.address, auto_offset_reset="none") as consumer:
         consumer.assign([T0])
         with pytest.raises(BusError, match="auto_offset_reset is none"):
-            consumer.poll(10)
+            consumer.poll(WAIT_MS)
         consumer.seek(T0, 4)
         assert values(take(consumer, 6)) == list(range(4, 10))
 
