@@ -77,6 +77,12 @@ def check_integer(name: str, value: Any, minimum: int = -_INT_32_MAX - 1, maximu
     return int(value)
 
 
+def check_flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise wrong_type(f"{name} as True or False", value)
+    return value
+
+
 def check_milliseconds(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise wrong_type(f"{name} as a number of milliseconds", value)

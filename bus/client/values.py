@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from bus.client.arguments import check_configs, check_integer, check_topic, wrong_type
+from bus.client.arguments import INT_64_MAX, check_configs, check_integer, check_text, check_topic, wrong_type
 from bus.model import TimestampType, TopicPartition
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -76,6 +76,15 @@ class OffsetAndMetadata:
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+
+
+def check_committed(name: str, value: Any) -> OffsetAndMetadata:
+    """An offset to commit, bare or with metadata."""
+    committed = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+    check_integer(name, committed.offset, 0, INT_64_MAX)
+    check_text(f"the metadata of {name}", committed.metadata)
+    check_integer(f"the leader epoch of {name}", committed.leader_epoch, -1)
+    return committed
 
 
 @dataclass(frozen=True, slots=True)

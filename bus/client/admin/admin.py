@@ -21,6 +21,7 @@ from bus.client.admin.views import ViewAdmin
 from bus.client.arguments import (
     INT_64_MAX,
     check_configs,
+    check_flag,
     check_integer,
     check_items,
     check_mapping,
@@ -51,6 +52,7 @@ from bus.client.values import (
     OffsetAndMetadata,
     PartitionDescription,
     TopicDescription,
+    check_committed,
 )
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -88,6 +90,7 @@ class Admin:
 
     def create_topics(self, topics: Sequence[NewTopic], validate_only: bool = False) -> dict[str, str]:
         """Create them, or only check that they could be; the topic ids by name."""
+        is_trial = check_flag("validate_only", validate_only)
         wanted = [
             pb.NewTopic(
                 name=topic.name,
@@ -99,7 +102,7 @@ class Admin:
         results = self._change(
             "CreateTopics",
             [
-                pb.CreateTopicsRequest(topics=portion, validate_only=validate_only)
+                pb.CreateTopicsRequest(topics=portion, validate_only=is_trial)
                 for portion in portions(wanted, CHANGES_MAX, lambda topic: 1 + len(topic.configs))
             ],
         )
@@ -113,12 +116,13 @@ class Admin:
 
     def create_partitions(self, totals: Mapping[str, int], validate_only: bool = False) -> None:
         """Grow topics to new totals. Keys are spread anew: a key's later records may go to another partition."""
+        is_trial = check_flag("validate_only", validate_only)
         totals = check_mapping("totals", totals, check_text, check_integer, "from topic to number of partitions")
         wanted = [pb.NewPartitions(name=name, partitions=total) for name, total in totals.items()]
         self._change(
             "CreatePartitions",
             [
-                pb.CreatePartitionsRequest(topics=portion, validate_only=validate_only)
+                pb.CreatePartitionsRequest(topics=portion, validate_only=is_trial)
                 for portion in portions(wanted, CHANGES_MAX)
             ],
         )
@@ -126,8 +130,9 @@ class Admin:
 
     def list_topics(self, include_internal: bool = False) -> list[str]:
         """Names, sorted."""
+        is_whole = check_flag("include_internal", include_internal)
         response = self._describe()
-        return sorted(topic.name for topic in response.topics if include_internal or not topic.is_internal)
+        return sorted(topic.name for topic in response.topics if is_whole or not topic.is_internal)
 
     def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicDescription]:
         """These topics, or all, by name. Raises UNKNOWN_TOPIC_OR_PARTITION for a name that is no topic."""
@@ -170,7 +175,7 @@ class Admin:
         ]
         request = pb.AlterConfigsRequest(
             resources=[pb.AlterConfigsResource(resource=_resource(name, kind), operations=operations)],
-            validate_only=validate_only,
+            validate_only=check_flag("validate_only", validate_only),
         )
         response = self._on_controller("AlterConfigs", request)
         raise_failures([(r.resource.name, r.error_code, r.error_message) for r in response.resources])
@@ -243,7 +248,12 @@ class Admin:
         """
         texts = (check_text("name", name), check_topic(topic), check_text("schema", schema))
         shown = None if columns is None else check_texts("columns", columns)
-        return self._views.create(*texts, shown, replace=replace, validate_only=validate_only)
+        return self._views.create(
+            *texts,
+            shown,
+            replace=check_flag("replace", replace),
+            validate_only=check_flag("validate_only", validate_only),
+        )
 
     def delete_view(self, name: str) -> None:
         """The topic stays as it is. Raises INVALID_REQUEST if there is no such view."""
@@ -315,7 +325,7 @@ class Admin:
     def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
         """Commit for a group that has no member; one that does not exist comes to be. Raises UNKNOWN_MEMBER_ID if it
         has members."""
-        committed = offsets_by_partition("offsets", offsets, _check_committed)
+        committed = offsets_by_partition("offsets", offsets, check_committed)
         if committed:
             self._groups.commit_offsets(check_text("group_id", group_id), committed)
 
@@ -511,14 +521,6 @@ def _check_question(name: str, value: Any) -> OffsetQuestion:
         check_integer(f"the version of {name}", value.version, 0, INT_64_MAX)
         return value
     return check_integer(name, value, -INT_64_MAX, INT_64_MAX)  # a time before 1970 is one, too
-
-
-def _check_committed(name: str, value: Any) -> OffsetAndMetadata:
-    committed = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
-    check_integer(name, committed.offset, 0, INT_64_MAX)
-    check_text(f"the metadata of {name}", committed.metadata)
-    check_integer(f"the leader epoch of {name}", committed.leader_epoch, -1)
-    return committed
 
 
 def _topic_description(topic: pb.TopicMetadata) -> TopicDescription:

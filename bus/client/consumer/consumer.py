@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from bus.client.arguments import (
     INT_64_MAX,
+    check_flag,
     check_integer,
     check_mapping,
     check_milliseconds,
@@ -26,6 +27,7 @@ from bus.client.arguments import (
     check_topic,
     check_topic_partition,
     check_topic_partitions,
+    wrong_type,
     wrong_value,
 )
 from bus.client.config.parsing import MISSING, ConsumerConfig, parse_addresses, parse_config
@@ -44,7 +46,7 @@ from bus.client.group.offset_commits import CommitCallback
 from bus.client.group.subscriptions import RebalanceCallback, subscription_of
 from bus.client.interceptors import ConsumerInterceptorChain
 from bus.client.user_code import close_all
-from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, check_committed
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
@@ -207,6 +209,7 @@ class Consumer(OneThread):
             offset = offset.offset
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
             raise BusError(ErrorCode.INVALID_REQUEST, f"{partition}: expected an offset of 0 or more, found {offset!r}")
+        check_integer("offset", offset, 0, INT_64_MAX)
         self._reader.stop_iterating()
         with self._fetcher.lock:
             assigned = self._assigned(partition)
@@ -230,10 +233,11 @@ class Consumer(OneThread):
         """The offset of the next record that the user gets; looked up, as committed or by auto_offset_reset, if there
         is none yet. This and all other questions to brokers take `timeout_ms` at most (default_api_timeout_ms), and
         raise `BusError` when it is over."""
+        deadline = self._deadline(timeout_ms)
         with self._fetcher.lock:
             position = self._assigned(partition).position
         if position is None:
-            self._positions.find([partition], deadline=self._deadline(timeout_ms))
+            self._positions.find([partition], deadline=deadline)
             position = self._assigned(partition).position
             assert position is not None, f"{partition} has no position after it was found"
         return position
@@ -313,9 +317,13 @@ class Consumer(OneThread):
         """
         self._reader.check_open()
         group = self._needed_group("commit")
+        is_asynchronous = check_flag("asynchronous", asynchronous)
+        if callback is not None and not callable(callback):
+            raise wrong_type("callback as a function of offsets and error", callback)
+        deadline = self._deadline(timeout_ms)
         wanted = group.consumed() if offsets is None else offsets_to_commit(offsets)
         self._reader.settle({partition: committed.offset for partition, committed in wanted.items()})
-        if asynchronous:
+        if is_asynchronous:
             if wanted:
                 group.commit(wanted, callback)
             group.tell_outcomes()
@@ -325,7 +333,7 @@ class Consumer(OneThread):
         if wanted:
             began_at = time.monotonic()
             try:
-                group.commit_and_wait(wanted, self._deadline(timeout_ms))
+                group.commit_and_wait(wanted, deadline)
             finally:
                 self._note_waiting("commit-sync-time", began_at)
 
@@ -581,11 +589,8 @@ def offsets_to_commit(wanted: ToCommit) -> dict[TopicPartition, OffsetAndMetadat
     for partition, offset in wanted.items():
         if not isinstance(partition, TopicPartition):
             raise _not_to_commit("a TopicPartition", partition)
-        committed = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-        number = committed.offset
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise _not_to_commit(f"an offset of 0 or more for {partition}", number)
-        offsets[partition] = committed
+        check_topic_partition("partition", partition)
+        offsets[partition] = check_committed(f"the offset of {partition}", offset)
     return offsets
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import bus
-from bus import BusError, Consumer, TopicPartition
+from bus import BusError, Consumer, OffsetAndMetadata, TopicPartition
 from bus.aio import Consumer as AsyncConsumer
 from bus.processing import listeners
 
@@ -30,14 +30,25 @@ CALLS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda c: c.assign([TopicPartition("t", -1)]), "partition of 0 or more, found -1"),
     (lambda c: c.seek("t", 0), "partition as a TopicPartition, found str"),
     (lambda c: c.seek(T0, "5"), "offset of 0 or more, found '5'"),
+    (lambda c: c.seek(T0, 2**63), "offset from 0 to .*, found 9223372036854775808"),
     (lambda c: c.seek_to_end(T0), "list of TopicPartition"),
     (lambda c: c.pause("t"), "list of TopicPartition"),
     (lambda c: c.resume([0]), "TopicPartition, found int"),
     (lambda c: c.position(0), "partition as a TopicPartition, found int"),
+    (lambda c: c.position(T0, timeout_ms="1"), "timeout_ms as a number of milliseconds, found str"),
     (lambda c: c.lag("t"), "partition as a TopicPartition, found str"),
     (lambda c: c.commit(5), "mapping of partitions to offsets, or a record, found 5"),
     (lambda c: c.commit({"t": 5}), "a TopicPartition, found 't'"),
     (lambda c: c.commit({T0: 5}, timeout_ms="1"), "timeout_ms as a number of milliseconds, found str"),
+    (lambda c: c.commit({T0: -1}), "the offset of t-0 from 0 to .*, found -1"),
+    (lambda c: c.commit({T0: 2**63}), "the offset of t-0 from 0 to .*, found 9223372036854775808"),
+    (lambda c: c.commit({T0: "5"}), "the offset of t-0 as an integer, found str"),
+    (lambda c: c.commit({T0: OffsetAndMetadata(5, b"m")}), "the metadata of the offset of t-0 as text, found bytes"),  # type: ignore[arg-type]
+    (lambda c: c.commit({T0: 5}, asynchronous="no"), "asynchronous as True or False, found str"),
+    (
+        lambda c: c.commit({T0: 5}, asynchronous=True, callback=5),
+        "callback as a function of offsets and error",
+    ),
     (lambda c: c.committed("t"), "list of TopicPartition"),
     (lambda c: c.beginning_offsets(T0), "list of TopicPartition"),
     (lambda c: c.end_offsets(["t"]), "TopicPartition, found str"),
