@@ -60,7 +60,8 @@ from bus.storage_delta.log.actions import (
 from bus.storage_delta.log.commit import commit_version, is_rival
 from bus.storage_delta.log.recovery import recover, remove_leftovers
 from bus.storage_delta.log.replaced_versions import commit_again, report_replaced
-from bus.storage_delta.log.snapshot import Removal, Snapshot, load_txns
+from bus.storage_delta.log.snapshot import Snapshot, load_txns
+from bus.storage_delta.log.table_state import Removal
 from bus.storage_delta.maintenance.key_compaction import KeyCompaction
 from bus.storage_delta.maintenance.old_versions import Limits, OldVersions
 from bus.storage_delta.maintenance.orphans import FilesUnderWay, list_data_files, load_removed

@@ -26,7 +26,7 @@ from bus.storage_delta.log.actions import (
     decode_commit,
     version_name,
 )
-from bus.storage_delta.log.snapshot import READER_VERSION_MAX
+from bus.storage_delta.log.table_state import READER_VERSION_MAX
 
 # One after the other costs more than to open the table afresh from its last checkpoint.
 _FOLLOWED_VERSIONS_MAX = 100

@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version as distribution_version
 from typing import Any
 from urllib.parse import quote, unquote
@@ -94,6 +94,7 @@ class LiveFile:
     ages: str = ""  # as tombstone_ages.py writes them, if the rows were rewritten
     level: int = 0  # how often they were
     sums: str = ""  # as file_sums.py writes them; empty: of an earlier bus, or of another engine
+    version: int = field(default=-1, compare=False)  # that added it, as far as the log still tells
 
     @property
     def is_dense(self) -> bool:
@@ -115,6 +116,9 @@ class Add:
     live: LiveFile | None
     producers: str = NO_SPANS
     committed_ms: int = 0
+    stats: str | None = None  # of a file that is not of our making
+    fault: str = ""  # why the rows of such a file are none of the log
+    body: Mapping[str, Any] | None = None  # the action itself, if it was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,7 @@ class Txn:
 class TableMetadata:
     schema_string: str
     configuration: Mapping[str, str]
+    body: Mapping[str, Any] = field(default_factory=dict, compare=False)  # the action itself
 
     @property
     def topic_id(self) -> str | None:
@@ -412,14 +417,16 @@ def _encode_txn(app_id: str, version: int, now_ms: int) -> str:
     return f'{{"txn":{{"appId":"{app_id}","version":{version},"lastUpdated":{now_ms}}}}}\n'
 
 
-def decode_commit(version: int, data: bytes) -> Commit:
-    """Raises `MalformedCommit` if the file is empty, torn or is no list of actions, or `ChangedCommit`."""
+def decode_commit(version: int, data: bytes, *, with_bodies: bool = False) -> Commit:
+    """Raises `MalformedCommit` if the file is empty, torn or is no list of actions, or `ChangedCommit`. `with_bodies`:
+    each `Add` has its action too."""
     try:
         actions = [json.loads(line) for line in data.decode().split("\n") if line.strip()]
         if not all(isinstance(action, dict) for action in actions):
             raise TypeError("a line is no JSON object")
-        commit = _commit_of(version, actions)
-        expected = _commit_info_of(actions).get("actionCount")
+        info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+        commit = _commit_of(version, info, actions, with_bodies)
+        expected = info.get("actionCount")
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise MalformedCommit(f"expected one action a line, found {len(data)} bytes: {error}") from None
     if not actions:
@@ -434,14 +441,23 @@ def decode_commit(version: int, data: bytes) -> Commit:
     return commit
 
 
-def _commit_info_of(actions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-
-
-def _commit_of(version: int, actions: Sequence[Mapping[str, Any]]) -> Commit:
-    info = _commit_info_of(actions)
-    metadata = next((action["metaData"] for action in actions if "metaData" in action), None)
-    protocol = next((action["protocol"] for action in actions if "protocol" in action), None)
+def _commit_of(
+    version: int, info: Mapping[str, Any], actions: Sequence[Mapping[str, Any]], with_bodies: bool
+) -> Commit:
+    adds, removes, txns = list[Add](), list[Remove](), dict[str, Txn]()
+    metadata, protocol = None, None
+    for action in actions:
+        if "txn" in action:
+            txns[str(action["txn"]["appId"])] = decode_txn(action["txn"])
+        if "add" in action:
+            add = decode_add(action["add"], version)
+            adds.append(replace(add, body=action["add"]) if with_bodies else add)
+        if "remove" in action:
+            removes.append(decode_remove(action["remove"]))
+        if "metaData" in action and metadata is None:
+            metadata = decode_metadata(action["metaData"])
+        if "protocol" in action and protocol is None:
+            protocol = decode_protocol(action["protocol"])
     return Commit(
         version=version,
         operation=str(info.get("operation", "unknown")),
@@ -450,15 +466,15 @@ def _commit_of(version: int, actions: Sequence[Mapping[str, Any]]) -> Commit:
         leader_epoch=info.get("leaderEpoch"),
         incarnation=info.get("incarnation") or None,
         committed_ms=int(info.get("timestamp") or 0),
-        adds=[decode_add(action["add"]) for action in actions if "add" in action],
-        removes=[decode_remove(action["remove"]) for action in actions if "remove" in action],
-        txns={str(action["txn"]["appId"]): decode_txn(action["txn"]) for action in actions if "txn" in action},
-        metadata=None if metadata is None else decode_metadata(metadata),
-        protocol=None if protocol is None else decode_protocol(protocol),
+        adds=adds,
+        removes=removes,
+        txns=txns,
+        metadata=metadata,
+        protocol=protocol,
     )
 
 
-def decode_add(add: Mapping[str, Any]) -> Add:
+def decode_add(add: Mapping[str, Any], version: int = -1) -> Add:
     """An `add` of a version file."""
     tags = add.get("tags") or {}
     return make_add(
@@ -471,6 +487,7 @@ def decode_add(add: Mapping[str, Any]) -> Add:
         ages=tags.get(AGES_TAG),
         level=tags.get(LEVEL_TAG),
         sums=tags.get(SUMS_TAG),
+        version=version,
     )
 
 
@@ -485,12 +502,13 @@ def make_add(
     ages: str | None,
     level: str | None,
     sums: str | None,
+    version: int = -1,
 ) -> Add:
     """`tag` is that of our files, None if the file is not of our making. `stats` counts if the tag tells nothing of
     producers (see `is_telling`)."""
     path = unquote(encoded_path)
     if tag is None:
-        return Add(path, size_bytes, is_data_change, None, spans_of_statistics(stats), committed_ms)
+        return Add(path, size_bytes, is_data_change, None, spans_of_statistics(stats), committed_ms, stats)
     numbers, spans = tag.split(" ", _TAG_NUMBERS), NO_SPANS
     base, following, count, time_min, time_max, epoch = map(int, numbers[:_OLD_TAG_NUMBERS])
     if len(numbers) == _OLD_TAG_NUMBERS:
@@ -511,6 +529,7 @@ def make_add(
         ages=check_ages(ages or ""),
         level=int(level or 0),
         sums=sums or "",
+        version=version,
     )
     return Add(path, size_bytes, is_data_change, live, spans, committed_ms)
 
@@ -532,7 +551,7 @@ def decode_txn(txn: Mapping[str, Any]) -> Txn:
 
 
 def decode_metadata(metadata: Mapping[str, Any]) -> TableMetadata:
-    return TableMetadata(str(metadata["schemaString"]), dict(metadata.get("configuration") or {}))
+    return TableMetadata(str(metadata["schemaString"]), dict(metadata.get("configuration") or {}), metadata)
 
 
 def decode_protocol(protocol: Mapping[str, Any]) -> Protocol:
@@ -606,6 +625,18 @@ def is_same_schema(schema_string: str, schema: pa.Schema) -> bool:
     except ValueError:
         return False
     return bool(found == _without_trimmings(json.loads(table_schema_string(schema))))
+
+
+def has_same_columns(one: TableMetadata, other: TableMetadata) -> bool:
+    """As `is_same_schema`."""
+    if one.schema_string == other.schema_string:
+        return True
+    try:
+        return bool(
+            _without_trimmings(json.loads(one.schema_string)) == _without_trimmings(json.loads(other.schema_string))
+        )
+    except ValueError:
+        return False
 
 
 def _without_trimmings(node: Any) -> Any:

@@ -45,6 +45,9 @@ _COLUMNS = [
 ]
 
 
+_MAPS = ("partitionValues", "tags", "configuration", "options")
+
+
 class MalformedCheckpoint(ValueError):
     """These bytes are no complete checkpoint."""
 
@@ -72,7 +75,7 @@ def decode_checkpoint(version: int, data: bytes) -> CheckpointContent:
             action_count=table.num_rows,
             adds=_adds(parquet, table),
             txns=_txns(table),
-            metadata=decode_metadata({**metadata, "configuration": dict(metadata["configuration"] or ())}),
+            metadata=decode_metadata(plain_body(metadata)),
             protocol=decode_protocol(protocol),
         )
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -201,6 +204,18 @@ def _rows_of(table: pa.Table, action: str) -> pa.StructArray:
         return pa.array([], pa.struct([pa.field("path", pa.string())]))
     column = table.column(action).combine_chunks()
     return column.filter(column.is_valid())
+
+
+def plain_body(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a checkpoint as the action stands in a version: what is null is left out, and Arrow's maps, lists of
+    pairs, are objects."""
+    plain: dict[str, Any] = {}
+    for name, value in row.items():
+        if name in _MAPS:
+            plain[name] = dict(value or ())
+        elif value is not None:
+            plain[name] = plain_body(value) if isinstance(value, dict) else value
+    return plain
 
 
 def _only(table: pa.Table, action: str) -> dict[str, Any]:

@@ -17,23 +17,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from bus.errors import StorageDamaged, StorageFault
+from bus.errors import StorageFault
 from bus.ports import Committed, Conflicted
 from bus.records.log_schema import log_schema
 from bus.storage_delta.files.data_files import EncodedFile, encode_data_file
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.files.trials import TRIALS
 from bus.storage_delta.log.actions import (
     ENGINE_INFO,
     LOG_FOLDER,
     REMOVED_FILES_STAY,
     LiveFile,
-    checkpoint_name,
     encode_append,
     is_same_schema,
     table_schema_string,
-    version_name,
 )
 from bus.storage_delta.log.commit import commit_version
 from bus.storage_delta.log.recovery import recover
@@ -71,7 +68,7 @@ def add_new_fields(store: ObjectStore, folder: str, newest: pa.StructType, cache
     recover(store, folder, snapshot)  # the next version's name may be that of a torn one
     added = [] if earlier is None else [field.name for field in list(newest)[len(earlier) :]]
     txn_id, now_ms = str(uuid.uuid4()), time.time_ns() // 1_000_000
-    changes = [{"metaData": _changed_metadata(store, folder, snapshot, newest)}]
+    changes = [{"metaData": _changed_metadata(snapshot, newest)}]
     rewritten = None
     if added:
         changes += [_remove(file, now_ms) for file in snapshot.files]
@@ -162,34 +159,10 @@ def _encode(actions: Sequence[Action]) -> bytes:
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
 
 
-def _changed_metadata(store: ObjectStore, folder: str, snapshot: Snapshot, newest: pa.StructType) -> Action:
-    metadata = _metadata_action(store, folder, snapshot)
+def _changed_metadata(snapshot: Snapshot, newest: pa.StructType) -> Action:
+    """What the bus does not know of is kept too."""
     return {
-        **metadata,
+        **snapshot.metadata.body,
         "schemaString": table_schema_string(log_schema(newest)),
-        "configuration": {**metadata["configuration"], **REMOVED_FILES_STAY},
+        "configuration": {**snapshot.metadata.configuration, **REMOVED_FILES_STAY},
     }
-
-
-def _metadata_action(store: ObjectStore, folder: str, snapshot: Snapshot) -> Action:
-    """The table's `metaData` as it stands in the log: what the bus does not know of is kept too."""
-    log_folder = f"{folder}/{LOG_FOLDER}"
-    for version in range(snapshot.version, snapshot.checkpoint_version, -1):
-        for line in store.get(f"{log_folder}/{version_name(version)}").splitlines():
-            if b'"metaData"' in line and (found := json.loads(line).get("metaData")) is not None:
-                return dict(found)
-    if snapshot.checkpoint_version >= 0:
-        data = store.get(f"{log_folder}/{checkpoint_name(snapshot.checkpoint_version)}")
-        for row in TRIALS.open_bytes(data).read(["metaData"]).column("metaData").to_pylist():
-            if row is not None and row["id"] is not None:
-                return _plain(row)
-    raise StorageDamaged(f"{log_folder}: expected the table's metadata in its log, found none")
-
-
-def _plain(row: Action) -> Action:
-    """A `metaData` of a checkpoint as it stands in a version: maps are objects, what is null is left out."""
-    plain = {name: value for name, value in row.items() if value is not None}
-    plain["configuration"] = dict(row.get("configuration") or ())
-    if "format" in plain:
-        plain["format"] = {**plain["format"], "options": dict(plain["format"].get("options") or ())}
-    return plain

@@ -35,7 +35,7 @@ from bus.storage_delta.log.actions import (
     is_same_schema,
     version_name,
 )
-from bus.storage_delta.log.snapshot import READER_VERSION_MAX, WRITER_VERSION_MAX
+from bus.storage_delta.log.table_state import READER_VERSION_MAX, WRITER_VERSION_MAX
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 from bus.storage_delta.verify.replay import (
     LOG_FOLDER,

@@ -1,0 +1,38 @@
+"""What is in the folder of a table's log, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bus.storage_delta.log.actions import LOG_FOLDER, checkpoint_name, parse_checkpoint_name, parse_version_name
+from bus.storage_delta.stores.store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class LogListing:
+    """At one moment. Sizes are -1 unless they were asked for."""
+
+    versions: Mapping[int, int]  # -> bytes, in order
+    checkpoints: Mapping[int, int]  # -> bytes, in order
+    others: Sequence[str]
+    leftovers: Sequence[str]  # of interrupted writes, or of writes under way
+
+
+def list_log(
+    store: ObjectStore, folder: str, *, with_sizes: bool = False, from_checkpoint: int | None = None
+) -> LogListing:
+    """`from_checkpoint`: without what lies before it, which is most of the versions that are kept."""
+    start_at = "" if from_checkpoint is None else checkpoint_name(from_checkpoint)
+    found = store.list(f"{folder}/{LOG_FOLDER}", with_sizes=with_sizes, start_at=start_at)
+    versions: dict[int, int] = {}
+    checkpoints: dict[int, int] = {}
+    others: list[str] = []
+    for entry in found.files:
+        if (version := parse_version_name(entry.name)) is not None:
+            versions[version] = entry.size
+        elif (version := parse_checkpoint_name(entry.name)) is not None:
+            checkpoints[version] = entry.size
+        else:
+            others.append(entry.name)
+    return LogListing(versions, checkpoints, others, found.leftovers)

@@ -1,0 +1,268 @@
+"""A table at one version, as its log says: the one reading of the log with which tables are opened, followed, mended
+and described.
+
+Guards one promise: `apply` gives what Delta's action reconciliation gives, and names each thing in the log that would
+lose or invent an acknowledged record. A later version may undo such a thing (a repair, Delta's RESTORE), so a harm is
+an entry of the state and not the end of the reading: opening refuses a table that has one left at its last version, a
+repair goes back to the version before the first of them, and people are shown the table as it is. Pure: no I/O, no
+clock. What a file of another engine holds has to be in its `Add` before the commit is applied (`adopt`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from bus.errors import StorageDamaged
+from bus.storage_delta.log.actions import (
+    COMPACTED_APP,
+    HIGH_WATERMARK_APP,
+    LEADER_EPOCH_APP,
+    LOG_START_APP,
+    Add,
+    Commit,
+    LiveFile,
+    Protocol,
+    Remove,
+    TableMetadata,
+    Txn,
+    decode_lost_ranges,
+    has_same_columns,
+)
+from bus.storage_delta.log.checkpoint_files import CheckpointContent
+
+READER_VERSION_MAX = 1
+WRITER_VERSION_MAX = 2
+
+# Keys of `TableState.harms` that are no data file.
+_PROTOCOL, _METADATA = "protocol", "metaData"
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """When a data file went from the table; it is there for as long as any version is kept that had it."""
+
+    version: int
+    removed_ms: int
+    file: LiveFile | None = None  # as the log named it before, None if it was not live
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """What a version did that breaks a promise of the log."""
+
+    version: int
+    author: str
+    deed: str
+
+    @property
+    def way_out(self) -> str:
+        return f"undo it by `bus log repair`, or by Delta's RESTORE to version {self.version - 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """`high_watermark`: where the next record belongs. `harms`: what no later version has undone, by the data file or
+    the action that it is about, the first one first."""
+
+    version: int = -1
+    high_watermark: int = 0
+    files: Mapping[str, LiveFile] = field(default_factory=dict)
+    removed: Mapping[str, Removal] = field(default_factory=dict)  # by the versions applied, not by a checkpoint
+    txns: Mapping[str, Txn] = field(default_factory=dict)
+    metadata: TableMetadata | None = None
+    protocol: Protocol | None = None
+    trusted_metadata: TableMetadata | None = None  # the last that no other engine wrote
+    harms: Mapping[str, Harm] = field(default_factory=dict)
+    foreign_versions: Sequence[int] = ()
+
+    @property
+    def files_by_offset(self) -> list[LiveFile]:
+        return sorted(self.files.values(), key=lambda file: file.base_offset)
+
+    @property
+    def log_start(self) -> int:
+        first = min((file.base_offset for file in self.files.values()), default=self.high_watermark)
+        return max(first, self.done(LOG_START_APP, 0))
+
+    @property
+    def leader_epoch(self) -> int:
+        return max([self.done(LEADER_EPOCH_APP, -1), *(file.leader_epoch for file in self.files.values())])
+
+    @property
+    def compacted_to(self) -> int:
+        """Key compaction has been over the offsets below: any of them may be missing."""
+        return self.done(COMPACTED_APP, 0)
+
+    @property
+    def lost_ranges(self) -> list[tuple[int, int]]:
+        """Offsets whose records were given up, each as (first, one past the last), in order."""
+        return decode_lost_ranges(self.txns)
+
+    def done(self, app_id: str, default: int) -> int:
+        """How far the application has come, by its `txn`."""
+        txn = self.txns.get(app_id)
+        return default if txn is None else txn.version
+
+
+def is_too_new(protocol: Protocol) -> bool:
+    """Whether readers and writers of it need to know more than the bus does."""
+    return protocol.reader_version > READER_VERSION_MAX or protocol.writer_version > WRITER_VERSION_MAX
+
+
+def adopt(adds: Sequence[Add], describe: Callable[[Add], LiveFile]) -> Sequence[Add]:
+    """`adds` with what `describe` says of the files that are not of our making; it may raise `StorageDamaged`."""
+    return adds if all(add.live for add in adds) else [add if add.live else _adopt(add, describe) for add in adds]
+
+
+def _adopt(add: Add, describe: Callable[[Add], LiveFile]) -> Add:
+    try:
+        file = describe(add)
+    except StorageDamaged as damage:
+        return replace(add, fault=str(damage))
+    return replace(add, live=replace(file, is_ours=False, producers=add.producers, committed_ms=add.committed_ms))
+
+
+def state_of_checkpoint(checkpoint: CheckpointContent) -> TableState:
+    """The table with which a log begins. Its removed files are not decoded: they may be many times the live ones."""
+    draft = _Draft(TableState())
+    if is_too_new(checkpoint.protocol):
+        draft.harms[_PROTOCOL] = Harm(checkpoint.version, "a checkpoint", _newness(checkpoint.protocol))
+    for add in checkpoint.adds:
+        if add.live is None:
+            deed = f"added {add.path}, which is no file of the log: {add.fault}"
+            draft.harms[add.path] = Harm(checkpoint.version, "a checkpoint", deed)
+        else:
+            draft.files[add.path] = add.live
+    told = checkpoint.txns.get(HIGH_WATERMARK_APP)
+    ends = [file.next_offset for file in draft.files.values()]
+    return TableState(
+        version=checkpoint.version,
+        high_watermark=max([0 if told is None else told.version, *ends]),
+        files=draft.files,
+        txns=checkpoint.txns,
+        metadata=checkpoint.metadata,
+        protocol=checkpoint.protocol,
+        trusted_metadata=checkpoint.metadata,
+        harms=draft.harms,
+    )
+
+
+def apply(state: TableState, commits: Iterable[Commit]) -> TableState:
+    """The table after `commits`, each the version after the one before it. The maps of `state` are copied once for all
+    of them, so that thousands of versions cost what they say and not what the table holds."""
+    draft = _Draft(state)
+    for commit in commits:
+        draft.apply(commit)
+    return TableState(
+        version=draft.version,
+        high_watermark=draft.high_watermark,
+        files=draft.files,
+        removed=draft.removed,
+        txns=draft.txns,
+        metadata=draft.metadata,
+        protocol=draft.protocol,
+        trusted_metadata=draft.trusted_metadata,
+        harms=draft.harms,
+        foreign_versions=draft.foreign_versions,
+    )
+
+
+class _Draft:
+    """A state that changes: of one call of `apply`."""
+
+    def __init__(self, state: TableState) -> None:
+        self.version = state.version
+        self.high_watermark = state.high_watermark
+        self.files = dict(state.files)
+        self.removed = dict(state.removed)
+        self.txns = dict(state.txns)
+        self.metadata = state.metadata
+        self.protocol = state.protocol
+        self.trusted_metadata = state.trusted_metadata
+        self.harms = dict(state.harms)
+        self.foreign_versions = list(state.foreign_versions)
+
+    def apply(self, commit: Commit) -> None:
+        self.version = commit.version
+        if commit.protocol is not None:
+            self.protocol = commit.protocol
+            self._judge(commit, _PROTOCOL, _newness(commit.protocol) if is_too_new(commit.protocol) else "")
+        if commit.metadata is not None:
+            self._apply_metadata(commit, commit.metadata)
+        if commit.version == 0 and (commit.metadata is None or commit.protocol is None):
+            self._judge(commit, _METADATA, "has no protocol or no metadata")
+        if not commit.is_ours:
+            self.foreign_versions.append(commit.version)
+            self._judge_rewriting(commit)
+        for remove in commit.removes:
+            self._remove(commit, remove)
+        for add in commit.adds:
+            self._add(commit, add)
+        if commit.txns:
+            self.txns.update(commit.txns)
+            told = commit.txns.get(HIGH_WATERMARK_APP)
+            if told is not None and told.version > self.high_watermark:
+                self.high_watermark = told.version
+
+    def _judge(self, commit: Commit, subject: str, deed: str) -> None:
+        """An empty `deed` undoes the harm that was done to the subject."""
+        if deed:
+            self.harms[subject] = Harm(commit.version, f"{commit.operation} of {commit.engine_info}", deed)
+        else:
+            self.harms.pop(subject, None)
+
+    def _apply_metadata(self, commit: Commit, metadata: TableMetadata) -> None:
+        before, deed = self.trusted_metadata, ""
+        if before is not None and metadata.topic_id != before.topic_id:
+            deed = f"changed the topic id from {before.topic_id} to {metadata.topic_id}"
+        elif before is not None and not commit.is_ours and not has_same_columns(metadata, before):
+            deed = "changed the table's columns"
+        self._judge(commit, _METADATA, deed)
+        self.metadata = metadata
+        if not deed:
+            self.trusted_metadata = metadata
+
+    def _judge_rewriting(self, commit: Commit) -> None:
+        """Of another engine: files in place of others have as many records."""
+        rewritten = [add for add in commit.adds if not add.is_data_change and add.live is not None]
+        if not rewritten:
+            return
+        gone = [self.files[remove.path] for remove in commit.removes if remove.path in self.files]
+        before = sum(file.record_count for file in gone)
+        after = sum(add.live.record_count for add in rewritten if add.live is not None)
+        if before != after:
+            deed = f"replaced files with {before} records by files with {after}"
+            self._judge(commit, rewritten[0].path, deed)
+
+    def _remove(self, commit: Commit, remove: Remove) -> None:
+        path = remove.path
+        self.removed[path] = Removal(commit.version, remove.removed_ms, self.files.pop(path, None))
+        is_undone = self.harms.pop(path, None) is not None
+        if remove.is_data_change and not is_undone and not commit.is_ours:
+            self._judge(commit, path, f"removed records of {path}, which only the broker may")
+
+    def _add(self, commit: Commit, add: Add) -> None:
+        path, file = add.path, add.live
+        removal = self.removed.pop(path, None)
+        if removal is not None and removal.file is not None and path in self.harms:
+            self.files[path] = removal.file  # it is back, and as it was
+            del self.harms[path]
+            return
+        if file is None:
+            self._judge(commit, path, f"added {path}, which is no file of the log: {add.fault}")
+            return
+        if add.is_data_change:
+            if file.base_offset != self.high_watermark:
+                found = f"{file.base_offset} to {file.next_offset - 1}, expected them from {self.high_watermark} on"
+                self._judge(commit, path, f"added {path} with offsets {found}")
+            else:
+                self.high_watermark = file.next_offset
+        self.files[path] = file
+
+
+def _newness(protocol: Protocol) -> str:
+    return (
+        f"raised the Delta protocol to ({protocol.reader_version}, {protocol.writer_version}), which is above "
+        f"({READER_VERSION_MAX}, {WRITER_VERSION_MAX}): something newer wrote to this table"
+    )
