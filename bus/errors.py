@@ -185,3 +185,9 @@ class RootNotUsable(StorageFault):
 def count_of(count: int, noun: str, plural: str | None = None) -> str:
     """`1 record`, `2 records`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
+
+
+def first_line(error: BaseException) -> str:
+    """What happened, without the rest that libraries tell."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

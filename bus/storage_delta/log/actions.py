@@ -280,7 +280,7 @@ def encode_append(
     for progress in producers:
         assert progress.last_sequence >= 0, f"producer {progress.producer_id} has sequence {progress.last_sequence}"
         done = progress.producer_epoch << 32 | progress.last_sequence
-        lines.append(_encode_txn(f"bus/{progress.producer_id}", done, now_ms))
+        lines.append(_encode_txn(producer_app(progress.producer_id), done, now_ms))
     lines.append(_encode_add(file, stats, now_ms, is_data_change=True))
     return add_sum("".join(lines).encode())
 
@@ -580,6 +580,11 @@ def is_forgotten(app_id: str, txns: Mapping[str, Txn]) -> bool:
     be an older one that is back."""
     match = _PRODUCER_APP.fullmatch(app_id)
     return match is not None and int(match[1]) <= forgotten_id_max_of(txns)
+
+
+def producer_app(producer_id: int) -> str:
+    """The `appId` of an idempotent producer's `txn`."""
+    return f"bus/{producer_id}"
 
 
 def lost_app(first_offset: int) -> str:

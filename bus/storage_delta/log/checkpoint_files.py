@@ -9,7 +9,7 @@ live: the cleanup does.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -28,6 +28,7 @@ from bus.storage_delta.log.actions import (
     Protocol,
     TableMetadata,
     Txn,
+    decode_add,
     decode_metadata,
     decode_protocol,
     is_telling,
@@ -63,8 +64,8 @@ class CheckpointContent:
     protocol: Protocol
 
 
-def decode_checkpoint(version: int, data: bytes) -> CheckpointContent:
-    """Raises `MalformedCheckpoint`."""
+def decode_checkpoint(version: int, data: bytes, *, with_bodies: bool = False) -> CheckpointContent:
+    """`with_bodies`: each `Add` has its action too. Raises `MalformedCheckpoint`."""
     try:
         parquet = TRIALS.open_bytes(data)
         table = parquet.read(_COLUMNS)
@@ -73,7 +74,7 @@ def decode_checkpoint(version: int, data: bytes) -> CheckpointContent:
             version=version,
             data=data,
             action_count=table.num_rows,
-            adds=_adds(parquet, table),
+            adds=_adds_with_bodies(parquet) if with_bodies else _adds(parquet, table),
             txns=_txns(table),
             metadata=decode_metadata(plain_body(metadata)),
             protocol=decode_protocol(protocol),
@@ -176,6 +177,11 @@ def _adds(parquet: ProvedFile, table: pa.Table) -> list[Add]:
         )
         for path, size_bytes, committed_ms, tag, stats, ages, level, sums in columns
     ]
+
+
+def _adds_with_bodies(parquet: ProvedFile) -> list[Add]:
+    bodies = map(plain_body, _rows(parquet.read(["add"]), "add"))
+    return [replace(decode_add({**body, "dataChange": False}), body=body) for body in bodies]
 
 
 def _tags(adds: pa.StructArray, name: str) -> list[str | None]:

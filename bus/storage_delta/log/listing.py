@@ -1,10 +1,11 @@
-"""What is in the folder of a table's log, by name."""
+"""What is in the folders of a partition's table, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from bus.model import TopicPartition
 from bus.storage_delta.log.actions import LOG_FOLDER, checkpoint_name, parse_checkpoint_name, parse_version_name
 from bus.storage_delta.stores.store import ObjectStore
 
@@ -17,6 +18,18 @@ class LogListing:
     checkpoints: Mapping[int, int]  # -> bytes, in order
     others: Sequence[str]
     leftovers: Sequence[str]  # of interrupted writes, or of writes under way
+    data_files: Mapping[str, int] = field(default_factory=dict)  # path -> bytes, if they were asked for
+
+
+def partition_folder(partition: TopicPartition) -> str:
+    return f"topics/{partition.topic}/{partition.partition}"
+
+
+def list_table(store: ObjectStore, folder: str) -> LogListing:
+    """With sizes and data files."""
+    # The log first: a data file is written before the version that names it, so none is missed.
+    listing = list_log(store, folder, with_sizes=True)
+    return replace(listing, data_files={entry.name: entry.size for entry in store.list(folder).files})
 
 
 def list_log(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from bus.errors import StorageDamaged, count_of
+from bus.errors import StorageDamaged, count_of, first_line
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.file_sums import encode_sums
 from bus.storage_delta.files.row_statistics import COLUMNS, RowStatistics
@@ -23,7 +23,6 @@ from bus.storage_delta.log.actions import LiveFile
 from bus.storage_delta.repair.history import NamedFile
 from bus.storage_delta.repair.salvage import salvage
 from bus.storage_delta.stores.store import KeyNotFound
-from bus.storage_delta.verify.replay import first_line
 
 OUR_NAME = re.compile(r"(\d{20})-.+\.parquet")
 _NEVER_NULL = ("offset", "timestamp", "timestamp_type", "leader_epoch")
@@ -59,7 +58,7 @@ def check_named(reader: DataReader, schema: pa.Schema, named: NamedFile, *, comp
     def bad(reason: str, *, is_there: bool = True) -> BadFile:
         return BadFile(file.path, file.base_offset, file.next_offset, reason, is_there)
 
-    if file.is_ours and not file.is_dense and file.base_offset >= compacted_to:
+    if not file.is_dense and file.base_offset >= compacted_to:
         return bad(
             f"expected an entry of {count_of(file.next_offset - file.base_offset, 'record')}, found {file.record_count}"
         )

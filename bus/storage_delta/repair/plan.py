@@ -35,7 +35,9 @@ from bus.storage_delta.log.actions import (
     encode_create,
     is_same_schema,
     lost_app,
+    producer_app,
 )
+from bus.storage_delta.log.listing import LogListing
 from bus.storage_delta.repair.commit import RepairedTable
 from bus.storage_delta.repair.files import (
     BadFile,
@@ -49,8 +51,7 @@ from bus.storage_delta.repair.files import (
     salvage_named,
     without_overlaps,
 )
-from bus.storage_delta.repair.history import BeyondRepair, History, HistoryReader, NamedFile, Trouble
-from bus.storage_delta.verify.replay import LogListing, producer_app
+from bus.storage_delta.repair.history import BeyondRepair, History, HistoryReader, NamedFile, Trouble, named_files
 
 _NEVER_BACK = (HIGH_WATERMARK_APP, LEADER_EPOCH_APP, COMPACTED_APP, LOG_START_APP)
 
@@ -191,13 +192,14 @@ class Planner:
             now_ms=self._now_ms,
         )
         created = {name: body for line in data.splitlines() for name, body in json.loads(line).items()}
-        metadata = history.metadata or self._log.find_metadata() or created["metaData"]
-        found = (metadata.get("configuration") or {}).get("bus.topic_id")
-        if found != self._topic_id:
-            raise BeyondRepair(f"{self._partition}: expected the table of topic id {self._topic_id}, found {found}")
-        if not is_same_schema(decode_metadata(metadata).schema_string, self._schema):
-            metadata = {**metadata, "schemaString": created["metaData"]["schemaString"]}
-        return history.protocol or created["protocol"], metadata
+        metadata = history.metadata or self._log.find_metadata() or decode_metadata(created["metaData"])
+        if metadata.topic_id != self._topic_id:
+            raise BeyondRepair(
+                f"{self._partition}: expected the table of topic id {self._topic_id}, found {metadata.topic_id}"
+            )
+        if is_same_schema(metadata.schema_string, self._schema):
+            return created["protocol"], metadata.body
+        return created["protocol"], {**metadata.body, "schemaString": created["metaData"]["schemaString"]}
 
 
 def _at(found: FoundFile) -> LiveFile:
@@ -219,10 +221,10 @@ def _all_that_is_told(history: History, log: HistoryReader) -> tuple[dict[str, N
     """Files, `txn`s and the high watermark of the history, and of what can be read behind it."""
     files, txns, end = dict(history.files), dict(history.txns), history.high_watermark
     has_later = history.problem is not None and not history.is_gathered
-    for commit, added in log.later_commits(history.version) if has_later else ():
+    for commit in log.later_commits(history.version) if has_later else ():
         for remove in commit.removes:
             files.pop(remove.path, None)
-        files.update({one.file.path: one for one, _ in added})
+        files.update(named_files(commit.adds))
         for app_id, txn in commit.txns.items():
             if app_id not in _NEVER_BACK or txn.version >= _version_of(txns, app_id, -1):
                 txns[app_id] = txn

@@ -8,8 +8,8 @@ Guards one promise: what is taken out is copied first, durably, and an earlier c
 from __future__ import annotations
 
 from bus.model import TopicPartition
+from bus.storage_delta.log.listing import partition_folder
 from bus.storage_delta.stores.store import KeyExists, KeyNotFound, ObjectStore
-from bus.storage_delta.verify.replay import partition_folder
 
 
 class Quarantine:

@@ -34,6 +34,7 @@ from bus.storage_delta.log.actions import (
     HIGH_WATERMARK_APP,
     LAST_CHECKPOINT,
     LEADER_EPOCH_APP,
+    LOG_FOLDER,
     MalformedCommit,
     Txn,
     checkpoint_name,
@@ -42,7 +43,8 @@ from bus.storage_delta.log.actions import (
     version_name,
 )
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, summarize_checkpoint
-from bus.storage_delta.log.checkpoint_hint import encode_hint
+from bus.storage_delta.log.checkpoint_hint import encode_hint, read_hint
+from bus.storage_delta.log.listing import LogListing, list_table, partition_folder
 from bus.storage_delta.log.recovery import recover, remove_leftovers
 from bus.storage_delta.log.schema_evolution import earlier_type
 from bus.storage_delta.partition_reader import PartitionReader
@@ -55,14 +57,6 @@ from bus.storage_delta.repair.quarantine import Quarantine
 from bus.storage_delta.repair.report import RepairReport, RepairStep, Steps
 from bus.storage_delta.stores.rehearsal import RehearsalStore
 from bus.storage_delta.stores.store import KeyExists, KeyNotFound, ObjectStore
-from bus.storage_delta.verify.replay import (
-    LOG_FOLDER,
-    LogListing,
-    Unreadable,
-    list_log,
-    load_last_checkpoint,
-    partition_folder,
-)
 from bus.storage_delta.verify.verification import verify_partition
 
 
@@ -165,7 +159,7 @@ class _Repair:
     def run(self, way: _Way) -> None:
         """Raises `StorageDamaged` if the table would not open afterwards."""
         remove_leftovers(self._store, self._folder, self._store.list(self._log_folder, with_sizes=False).leftovers)
-        listing = list_log(self._store, self._folder)
+        listing = list_table(self._store, self._folder)
         log = HistoryReader(self._store, self._folder, self._reader, self._schema, listing)
         history = log.follow()
         earlier = self._earlier_schema(history)
@@ -188,7 +182,7 @@ class _Repair:
         )
         plan = planner.plan(history)
         self._tell(history, plan)
-        has_checkpoint = self._has_checkpoint(log)
+        has_checkpoint = self._has_checkpoint(log, listing)
         self._put_back(plan)
         if way is not _Way.AS_FOUND:
             version, has_checkpoint = self._begin_anew(history, plan, listing), True
@@ -216,25 +210,27 @@ class _Repair:
 
     def _earlier_schema(self, history: History) -> pa.Schema | None:
         """Of a topic of the bus's own that an earlier version wrote; opening adds the fields that came later."""
-        newest, metadata = INTERNAL_VALUE_TYPES.get(self._partition.topic), history.table_metadata
+        newest, metadata = INTERNAL_VALUE_TYPES.get(self._partition.topic), history.metadata
         if newest is None or metadata is None:
             return None
         earlier = earlier_type(metadata.schema_string, newest)
         return None if earlier is None else log_schema(earlier)
 
     def _check_known(self, history: History) -> None:
-        metadata = history.table_metadata
+        metadata = history.metadata
         is_internal = self._partition.topic in INTERNAL_VALUE_TYPES  # one of an earlier bus has fewer fields
         if is_internal and metadata is not None and not is_same_schema(metadata.schema_string, self._schema):
             raise BeyondRepair(f"{self._folder}: expected the columns of the log, found {metadata.schema_string}")
 
-    def _has_checkpoint(self, log: HistoryReader) -> bool:
+    def _has_checkpoint(self, log: HistoryReader, listing: LogListing) -> bool:
         """Whether what `_last_checkpoint` names is whole, or there is none to be named."""
         try:
-            named = load_last_checkpoint(self._store, self._folder)
-            if named is not None:
-                summarize_checkpoint(self._store.get(f"{self._log_folder}/{checkpoint_name(named)}"))
-        except (Unreadable, MalformedCheckpoint, KeyNotFound) as error:
+            hint = read_hint(self._store, self._log_folder)
+            if hint is not None:
+                summarize_checkpoint(self._store.get(f"{self._log_folder}/{checkpoint_name(hint.version)}"))
+            elif LAST_CHECKPOINT in listing.others:
+                raise MalformedCheckpoint("expected an object with a version, found none")
+        except (MalformedCheckpoint, KeyNotFound) as error:
             self.steps.add(
                 "find", f"{LOG_FOLDER}/{LAST_CHECKPOINT}", f"it names no checkpoint that can be read: {error}"
             )
