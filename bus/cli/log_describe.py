@@ -19,9 +19,9 @@ from bus.cli.output import Column, human_bytes, resolve_form, write_heading, wri
 from bus.errors import count_of
 
 if TYPE_CHECKING:
+    from bus.storage_delta.log.actions import LiveFile
     from bus.storage_delta.log.history import VersionSummary
     from bus.storage_delta.log.summary import PartitionSummary
-    from bus.storage_delta.verify.replay import AddedFile
 
 _PARTITION_COLUMNS = (
     Column("topic", is_key=True),
@@ -80,7 +80,7 @@ _FILE_COLUMNS = (
 def describe(target: str, version_count: int, file_count: int, form: str | None, root: str) -> None:
     """Describe the tables of a topic; of one partition, its newest versions and data files, too."""
     from bus.storage_delta.log.history import describe_versions
-    from bus.storage_delta.log.summary import describe_partition
+    from bus.storage_delta.log.summary import describe_partition, load_entries
 
     chosen = Target(target)
     store = open_store(root)
@@ -92,7 +92,7 @@ def describe(target: str, version_count: int, file_count: int, form: str | None,
     versions = describe_versions(store, summary.partition, count_max=version_count) if version_count else []
     files = summary.files[-file_count:] if file_count else []
     if resolve_form(form) == "json":
-        write_json([_as_object(summary, versions, files)])
+        write_json([_as_object(summary, versions, load_entries(store, summary.partition, files))])
     else:
         _write_partition(summary, versions, files)
 
@@ -129,7 +129,7 @@ def _partition_row(summary: PartitionSummary) -> tuple[Any, ...]:
 
 
 def _as_object(
-    summary: PartitionSummary, versions: Sequence[VersionSummary], files: Sequence[AddedFile]
+    summary: PartitionSummary, versions: Sequence[VersionSummary], files: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     names = [column.name for column in _PARTITION_COLUMNS]
     return {
@@ -147,11 +147,11 @@ def _as_object(
         "kept_files": dict(summary.kept_files),
         "orphan_files": dict(summary.orphans),
         "newest_versions": [asdict(version) for version in versions],
-        "newest_files": [asdict(file) for file in files],
+        "newest_files": list(files),
     }
 
 
-def _write_partition(summary: PartitionSummary, versions: Sequence[VersionSummary], files: Sequence[AddedFile]) -> None:
+def _write_partition(summary: PartitionSummary, versions: Sequence[VersionSummary], files: Sequence[LiveFile]) -> None:
     for name, fact in _facts(summary, now_ms=time.time_ns() // 1_000_000):
         click.echo(f"{name + ':':<14}{fact}")
     if versions:
@@ -214,6 +214,13 @@ def _version_row(version: VersionSummary) -> tuple[Any, ...]:
     )
 
 
-def _file_row(file: AddedFile) -> tuple[Any, ...]:
-    offsets = f"{file.base_offset}..{file.last_offset}"
-    return (file.version, file.level, offsets, file.record_count, file.size_bytes, file.path)
+def _file_row(file: LiveFile) -> tuple[Any, ...]:
+    offsets = f"{file.base_offset}..{file.next_offset - 1}"
+    return (
+        None if file.version < 0 else file.version,
+        file.level,
+        offsets,
+        file.record_count,
+        file.size_bytes,
+        file.path,
+    )

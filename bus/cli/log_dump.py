@@ -14,8 +14,8 @@ from bus.cli.record_format import value_bytes
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from bus.storage_delta.log.actions import LiveFile
     from bus.storage_delta.stores.store import ObjectStore
-    from bus.storage_delta.verify.replay import AddedFile
 
 
 @click.command(
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 @root_option()
 def dump(target: str, from_offset: int, to_offset: int | None, path: str | None, print_data: bool, root: str) -> None:
     """Show the records as they lie in the data files, as Kafka's DumpLogSegments does."""
-    from bus.storage_delta.verify.replay import partition_folder, replay_table
+    from bus.storage_delta.log.listing import partition_folder
+    from bus.storage_delta.log.reading import load_state
 
     chosen = Target(target)
     if chosen.partition is None:
@@ -42,7 +43,7 @@ def dump(target: str, from_offset: int, to_offset: int | None, path: str | None,
     store = open_store(root)
     partition = next(iter(partitions_of(store, chosen)))
     folder = partition_folder(partition)
-    files = replay_table(store, folder).files_by_offset
+    files = load_state(store, folder).files_by_offset
     if path is not None:
         name = path.rsplit("/", 1)[-1]
         named = [file for file in files if file.path == name]
@@ -51,7 +52,7 @@ def dump(target: str, from_offset: int, to_offset: int | None, path: str | None,
         _dump_file(store, folder, name, named[0] if named else None, from_offset, to_offset, print_data)
         return
     for file in files:
-        if file.last_offset >= from_offset and (to_offset is None or file.base_offset < to_offset):
+        if file.next_offset > from_offset and (to_offset is None or file.base_offset < to_offset):
             _dump_file(store, folder, file.path, file, from_offset, to_offset, print_data)
 
 
@@ -59,7 +60,7 @@ def _dump_file(
     store: ObjectStore,
     folder: str,
     path: str,
-    file: AddedFile | None,
+    file: LiveFile | None,
     from_offset: int,
     to_offset: int | None,
     print_data: bool,
@@ -70,8 +71,8 @@ def _dump_file(
     if file is not None:
         click.echo(f"Starting offset: {file.base_offset}")
         click.echo(
-            f"baseOffset: {file.base_offset} lastOffset: {file.last_offset} count: {file.record_count} "
-            f"version: {'-' if file.version is None else file.version} size: {file.size_bytes}"
+            f"baseOffset: {file.base_offset} lastOffset: {file.next_offset - 1} count: {file.record_count} "
+            f"version: {'-' if file.version < 0 else file.version} size: {file.size_bytes}"
         )
     batches = read_records(store, folder, path, from_offset=from_offset, to_offset=to_offset)
     if file is None:

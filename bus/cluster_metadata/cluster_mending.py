@@ -48,6 +48,41 @@ class FoundTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundTable:
+    """One table that lies under a topic's name, as its log says."""
+
+    partition: int
+    topic_id: str | None
+    record_count: int
+    leader_epoch: int
+    producer_id_max: int  # of those that wrote, -1: none did
+
+
+def find_topics(tables: Mapping[str, Iterable[FoundTable]]) -> tuple[Mapping[str, FoundTopic], int]:
+    """By topic, and the largest producer id that wrote anywhere. Of several topic ids under one name, the one that has
+    the most records, and of these the one with most tables."""
+    found: dict[str, FoundTopic] = {}
+    producer_id_max = -1
+    for name, of_name in tables.items():
+        by_id: dict[str, list[FoundTable]] = {}
+        for table in of_name:
+            producer_id_max = max(producer_id_max, table.producer_id_max)
+            if table.topic_id is not None:
+                by_id.setdefault(table.topic_id, []).append(table)
+        if by_id:
+            topic_id, mine = max(
+                by_id.items(), key=lambda one: (sum(table.record_count for table in one[1]), len(one[1]))
+            )
+            counts = {table.partition: table.record_count for table in mine}
+            found[name] = FoundTopic(topic_id, counts, {table.partition: table.leader_epoch for table in mine})
+    return found, producer_id_max
+
+
+def _size_of(tables: Sequence[FoundTable]) -> tuple[int, int]:
+    return sum(table.record_count for table in tables), len(tables)
+
+
+@dataclass(frozen=True, slots=True)
 class Contradiction:
     """`offset` is that of the record; -1: what is wrong is no record's. `remedy`: what becomes of it."""
 

@@ -23,7 +23,7 @@ from bus.spark.sink.columns import SinkColumns, sink_columns
 from bus.spark.sink.identities import TaskIdentity
 from bus.spark.sink.options import SinkOptions, parse_sink_options
 from bus.spark.sink.task import write_rows
-from bus.storage_delta.log.actions import Txn, decode_producers
+from bus.storage_delta.log.actions import decode_producers
 from bus.tables.topics import TopicTables
 
 FILE_COLUMN = "file_producer"
@@ -95,6 +95,5 @@ def records_in_log(tables: TopicTables, topic: str, producers: Collection[str]) 
 
 
 def _last_sequences(tables: TopicTables, partition: TopicPartition) -> Mapping[int, int]:
-    txns = table_at(tables, partition, None).txns
-    producers = decode_producers({app_id: Txn(version) for app_id, version in txns.items()})
+    producers = decode_producers(table_at(tables, partition, None).txns)
     return {producer_id: found.last_sequence for producer_id, found in producers.items()}

@@ -9,25 +9,19 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bus.errors import StorageFault
 from bus.model import TopicPartition
-from bus.storage_delta.log.actions import LiveFile
+from bus.storage_delta.log.actions import LOG_FOLDER, LiveFile, MalformedCommit, decode_commit, version_name
+from bus.storage_delta.log.listing import list_log, partition_folder
+from bus.storage_delta.log.reading import load_state
+from bus.storage_delta.log.table_state import TableState
 from bus.storage_delta.root import open_reader
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.verify.replay import (
-    ReplayedTable,
-    Unreadable,
-    list_log,
-    load_version,
-    partition_folder,
-    replay_table,
-    version_file,
-)
 from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:
@@ -68,20 +62,12 @@ def load_files(tables: TopicTables, partition: TopicPartition) -> PartitionFiles
     )
 
 
-def table_at(tables: TopicTables, partition: TopicPartition, version: int | None) -> ReplayedTable:
+def table_at(tables: TopicTables, partition: TopicPartition, version: int | None) -> TableState:
     """The partition's table as that version left it, or the last one. Raises `StorageFault` if it is not there any
     more."""
     if version is not None:
         tables.snapshot(partition, version)  # a missing version is refused here, in the bus's own words
-    store, folder = LocalStore(str(tables.root)), partition_folder(partition)
-    listing = list_log(store, folder)
-    if version is not None:
-        listing = replace(
-            listing,
-            versions={one: size for one, size in listing.versions.items() if one <= version},
-            checkpoints={one: size for one, size in listing.checkpoints.items() if one <= version},
-        )
-    return replay_table(store, folder, listing)
+    return load_state(LocalStore(str(tables.root)), partition_folder(partition), version=version)
 
 
 def version_at(tables: TopicTables, partition: TopicPartition, timestamp_ms: int) -> int:
@@ -103,11 +89,14 @@ def version_at(tables: TopicTables, partition: TopicPartition, timestamp_ms: int
 
 
 def _committed_ms(store: LocalStore, folder: str, version: int) -> int:
+    key = f"{folder}/{LOG_FOLDER}/{version_name(version)}"
     try:
-        infos = [action["commitInfo"] for action in load_version(store, folder, version) if "commitInfo" in action]
-        return int(infos[0]["timestamp"])
-    except (Unreadable, IndexError, KeyError, TypeError, ValueError) as error:
-        raise StorageFault(f"{folder}/{version_file(version)}: expected the time of the commit, found none") from error
+        told_ms = decode_commit(version, store.get(key)).committed_ms
+    except MalformedCommit:
+        told_ms = 0
+    if not told_ms:
+        raise StorageFault(f"{key}: expected the time of the commit, found none")
+    return told_ms
 
 
 def _text(timestamp_ms: int) -> str:

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bus.errors import StorageFault
+from bus.errors import StorageFault, first_line
 from bus.model import TopicPartition
 from bus.records.log_schema import LOG_SCHEMA, STATS_COLUMNS
-from bus.storage_delta.files.inspection import open_data_file
+from bus.storage_delta.files.inspection import UnreadableFile, open_data_file
 from bus.storage_delta.files.producer_spans import decode_spans
 from bus.storage_delta.log.actions import nullable_type
 from bus.storage_delta.stores.local import LocalStore
@@ -27,8 +27,6 @@ from bus.storage_delta.verify.replay import (
     PRODUCER_APPS,
     AddedFile,
     ReplayedTable,
-    Unreadable,
-    first_line,
     partition_folder,
     replay_table,
 )
@@ -176,7 +174,7 @@ def _decode_file(root: str, topic: str, number: int, name: str) -> Iterator[tupl
                 yield topic, number, "statistics are true", name, expected, found
     except KeyNotFound:
         yield topic, number, "live files are there", name, "a file", "none"
-    except (Unreadable, pa.ArrowException, OSError, ValueError) as error:
+    except (UnreadableFile, pa.ArrowException, OSError, ValueError) as error:
         yield topic, number, "live files are readable", name, "a Parquet file that can be decoded", first_line(error)
 
 

@@ -35,12 +35,11 @@ from bus.storage_delta.log.actions import (
     MalformedCommit,
     decode_commit,
     encode_create,
-    parse_checkpoint_name,
-    parse_version_name,
     version_name,
 )
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint
 from bus.storage_delta.log.checkpoint_hint import load_proved, read_hint
+from bus.storage_delta.log.listing import list_log, partition_folder
 from bus.storage_delta.log.schema_evolution import add_new_fields, find_value_type
 from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.stores.local import LocalStore
@@ -134,7 +133,7 @@ class RootReader:
 
     def table_url(self, partition: TopicPartition) -> str:
         """Where any Delta reader finds this partition."""
-        return self._store.table_url(folder_of(partition)) or f"{self._store.url}/{folder_of(partition)}"
+        return self._store.table_url(partition_folder(partition)) or f"{self._store.url}/{partition_folder(partition)}"
 
     def open_metadata(self) -> PartitionReader:
         """`__cluster_metadata`; its values are structs. `typed_log.replay_values` gives them as rows."""
@@ -147,8 +146,8 @@ class RootReader:
         fields that the table has. Raises `StorageDamaged`, also if it is not there."""
         newest = INTERNAL_VALUE_TYPES.get(partition.topic)
         if value_type is None and newest is not None:
-            value_type = find_value_type(self._store, folder_of(partition), newest, self._cache)
-        reader = PartitionReader(self._store, folder_of(partition), log_schema(value_type), self._cache)
+            value_type = find_value_type(self._store, partition_folder(partition), newest, self._cache)
+        reader = PartitionReader(self._store, partition_folder(partition), log_schema(value_type), self._cache)
         reader.load(topic_id=topic_id)
         return reader
 
@@ -214,7 +213,7 @@ class DeltaStorage:
         return DeltaKeyedRows(topic, INTERNAL_VALUE_TYPES[topic])
 
     def create_partition(self, partition: TopicPartition, *, topic_id: str) -> DeltaPartitionTable:
-        folder = folder_of(partition)
+        folder = partition_folder(partition)
         with self._folders.hold(partition.topic):
             found = _topic_id_of(self._store, folder)
             if found is not None and found != topic_id and partition == _METADATA:
@@ -225,7 +224,7 @@ class DeltaStorage:
         return self.open_partition(partition, topic_id=topic_id)
 
     def open_partition(self, partition: TopicPartition, *, topic_id: str) -> DeltaPartitionTable:
-        folder, value_type = folder_of(partition), INTERNAL_VALUE_TYPES.get(partition.topic)
+        folder, value_type = partition_folder(partition), INTERNAL_VALUE_TYPES.get(partition.topic)
         if value_type is not None:
             add_new_fields(self._store, folder, value_type, self._cache)
         return DeltaPartitionTable(
@@ -249,12 +248,12 @@ class DeltaStorage:
 
     def _check_metadata_not_lost(self) -> None:
         """A root with topics had metadata: an empty log in its place would make all of them unknown."""
-        if _topic_id_of(self._store, folder_of(_METADATA)) is not None:
+        if _topic_id_of(self._store, partition_folder(_METADATA)) is not None:
             return
         topics = [name for name in self._store.list(_TOPICS).folders if name != CLUSTER_METADATA_TOPIC]
         if topics:
             raise StorageDamaged(
-                f"{folder_of(_METADATA)}: expected the cluster's metadata, found none, "
+                f"{partition_folder(_METADATA)}: expected the cluster's metadata, found none, "
                 f"but there are topics: {', '.join(topics[:3])}"
             )
 
@@ -268,14 +267,10 @@ class DeltaStorage:
             now_ms=time.time_ns() // 1_000_000,
         )
         try:
-            self._store.create(f"{folder_of(partition)}/{LOG_FOLDER}/{version_name(0)}", data)
+            self._store.create(f"{partition_folder(partition)}/{LOG_FOLDER}/{version_name(0)}", data)
         except KeyExists:
             # Another storage on this root was faster; opening tells whether it made the same topic.
             return
-
-
-def folder_of(partition: TopicPartition) -> str:
-    return f"{_TOPICS}/{partition.topic}/{partition.partition}"
 
 
 def _topic_id_of(store: ObjectStore, folder: str) -> str | None:
@@ -284,23 +279,21 @@ def _topic_id_of(store: ObjectStore, folder: str) -> str | None:
     Raises `StorageDamaged` if there is a log that does not tell: it may be anybody's, so nobody may remove it.
     """
     log_folder = f"{folder}/{LOG_FOLDER}"
-    names = [entry.name for entry in store.list(log_folder, with_sizes=False).files]
-    versions = sorted(name for name in names if parse_version_name(name) is not None)
-    checkpoints = sorted(version for name in names if (version := parse_checkpoint_name(name)) is not None)
-    if versions and parse_version_name(versions[0]) == 0:
+    listing = list_log(store, folder)
+    if 0 in listing.versions:
         try:
-            metadata = decode_commit(0, store.get(f"{log_folder}/{versions[0]}")).metadata
+            metadata = decode_commit(0, store.get(f"{log_folder}/{version_name(0)}")).metadata
             if metadata is not None and metadata.topic_id is not None:
                 return metadata.topic_id
         except (MalformedCommit, KeyNotFound):
             pass
     hint = read_hint(store, log_folder)
-    for version in reversed(checkpoints):
+    for version in reversed(listing.checkpoints):
         try:
             return decode_checkpoint(version, load_proved(store, log_folder, version, hint)).metadata.topic_id
         except (MalformedCheckpoint, KeyNotFound):
             continue
-    if versions or checkpoints:
+    if listing.versions or listing.checkpoints:
         raise StorageDamaged(f"{log_folder}: expected a topic id in version 0 or a checkpoint, found none")
     return None
 

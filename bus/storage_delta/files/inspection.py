@@ -1,6 +1,6 @@
 """What lies in the storage of a bus root, opened for looking: records of data files, topics of the cluster.
 
-Guards one promise: looking changes nothing (see replay.py, which reads the log).
+Guards one promise: looking changes nothing.
 """
 
 from __future__ import annotations
@@ -13,19 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from bus.cluster_metadata.cluster import ClusterState, replay_cluster
-from bus.errors import StorageDamaged
+from bus.errors import StorageDamaged, first_line
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.storage_delta.files.proved_parquet import ProvedFile, open_proved
 from bus.storage_delta.files.trials import TRIALS
+from bus.storage_delta.log.actions import LOG_START_APP
+from bus.storage_delta.log.listing import list_log, partition_folder
+from bus.storage_delta.log.reading import load_state
 from bus.storage_delta.stores.store import Data, KeyNotFound, ObjectStore
-from bus.storage_delta.verify.replay import (
-    LOG_START_APP,
-    Unreadable,
-    first_line,
-    list_log,
-    partition_folder,
-    replay_table,
-)
 
 # ------------------------------------------------------------------ data files
 
@@ -42,15 +37,18 @@ class StoreFile:
         return self.store.get_range(self.key, start, length)
 
 
+class UnreadableFile(ValueError):
+    """No Parquet file that can be decoded."""
+
+
 def open_data_file(store: ObjectStore, folder: str, path: str) -> ProvedFile:
-    """Every page of it was decoded once, where a crash costs nothing. Raises `Unreadable` if it is no Parquet file that
-    can be decoded, `StorageFault`."""
+    """Every page of it was decoded once, where a crash costs nothing. Raises `UnreadableFile`, `StorageFault`."""
     key = f"{folder}/{path}"
     try:
         source = StoreFile(store, key, store.size(key))
         return open_proved(source, TRIALS.sums_of(source))
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise Unreadable(f"expected a Parquet file, found: {first_line(error)}") from None
+        raise UnreadableFile(f"expected a Parquet file, found: {first_line(error)}") from None
 
 
 def read_records(
@@ -70,7 +68,7 @@ def read_records(
                     wanted &= offsets < to_offset
                 if np.any(wanted):
                     yield batch.filter(pa.array(wanted))
-    except (Unreadable, KeyNotFound, pa.ArrowException, OSError, ValueError) as error:
+    except (UnreadableFile, KeyNotFound, pa.ArrowException, OSError, ValueError) as error:
         raise StorageDamaged(f"{folder}/{path}: {first_line(error)}") from None
 
 
@@ -95,9 +93,9 @@ def read_cluster_rows(store: ObjectStore) -> Iterator[tuple[int, Mapping[str, An
     listing = list_log(store, folder)
     if not listing.versions and not listing.checkpoints:
         return
-    table = replay_table(store, folder, listing)
-    log_start = table.txns.get(LOG_START_APP, 0)
-    for file in table.files_by_offset:
+    state = load_state(store, folder)
+    log_start = state.done(LOG_START_APP, 0)
+    for file in state.files_by_offset:
         for batch in read_records(store, folder, file.path, from_offset=log_start):
             offsets = batch.column(batch.schema.get_field_index("offset")).to_pylist()
             yield from zip(offsets, batch.column(batch.schema.get_field_index("value")).to_pylist(), strict=True)

@@ -7,7 +7,7 @@ at its last version is tried in another process. Changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -16,8 +16,8 @@ from bus.records.log_schema import LOG_SCHEMA
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log.actions import LiveFile
+from bus.storage_delta.log.reading import load_state
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.verify.replay import AddedFile, replay_table
 
 # <root>/topics/<topic>/<partition>
 _FOLDERS_BELOW_ROOT = 3
@@ -31,7 +31,7 @@ class TableFiles:
         store, self._folder = LocalStore(root), folder
         self._reader = DataReader(store, "/".join(names), LOG_SCHEMA, ReadCache())
         try:
-            self._entries = {file.path: _entry(file) for file in replay_table(store, "/".join(names)).files.values()}
+            self._entries: Mapping[str, LiveFile] = load_state(store, "/".join(names)).files
         except StorageDamaged:
             self._entries = {}
 
@@ -51,18 +51,3 @@ class TableFiles:
             except RecordsDamaged as damage:
                 return str(damage)
         return None
-
-
-def _entry(file: AddedFile) -> LiveFile:
-    return LiveFile(
-        path=file.path,
-        size_bytes=file.size_bytes,
-        base_offset=file.base_offset,
-        next_offset=file.last_offset + 1,
-        record_count=file.record_count,
-        timestamp_min_ms=0,
-        timestamp_max_ms=0,
-        leader_epoch=0,
-        is_ours=file.tag is not None,
-        sums=file.sums or "",
-    )

@@ -7,26 +7,17 @@ read hides no other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import unquote
 
 from bus.errors import StorageDamaged
 from bus.model import TopicPartition
+from bus.storage_delta.log.actions import LOG_FOLDER, Commit, LiveFile, MalformedCommit, checkpoint_name, version_name
+from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint
+from bus.storage_delta.log.listing import LogListing, list_log, partition_folder
+from bus.storage_delta.log.reading import describe_by_statistics, read_commit
+from bus.storage_delta.log.table_state import adopt
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
-from bus.storage_delta.verify.replay import (
-    Action,
-    AddedFile,
-    LogListing,
-    Unreadable,
-    decode_add,
-    list_log,
-    load_checkpoint,
-    load_version,
-    partition_folder,
-    version_file,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +60,7 @@ def describe_versions(store: ObjectStore, partition: TopicPartition, *, count_ma
     summaries = list(_summaries(store, folder, sorted(list_log(store, folder).versions)[-count_max:], {}))
     for summary in summaries:
         if summary.error is not None:
-            raise StorageDamaged(f"{folder}/{version_file(summary.version)}: {summary.error}")
+            raise StorageDamaged(f"{folder}/{LOG_FOLDER}/{version_name(summary.version)}: {summary.error}")
     return summaries
 
 
@@ -80,62 +71,50 @@ def read_history(store: ObjectStore, partition: TopicPartition) -> Iterator[Vers
     yield from _summaries(store, folder, list(listing.versions), _files_before(store, folder, listing))
 
 
-def _files_before(store: ObjectStore, folder: str, listing: LogListing) -> dict[str, AddedFile]:
+def _files_before(store: ObjectStore, folder: str, listing: LogListing) -> dict[str, LiveFile]:
     """What was live at the oldest checkpoint that can be read: versions are dropped up to one."""
     for version in listing.checkpoints:
         try:
-            return _added(load_checkpoint(store, folder, version), None)
-        except (Unreadable, KeyNotFound):
+            data = store.get(f"{folder}/{LOG_FOLDER}/{checkpoint_name(version)}")
+            adds = adopt(decode_checkpoint(version, data).adds, describe_by_statistics)
+            return {add.path: add.live for add in adds if add.live is not None}
+        except (MalformedCheckpoint, KeyNotFound):
             continue
     return {}
 
 
 def _summaries(
-    store: ObjectStore, folder: str, versions: Iterable[int], known: dict[str, AddedFile]
+    store: ObjectStore, folder: str, versions: Iterable[int], known: dict[str, LiveFile]
 ) -> Iterator[VersionSummary]:
     for version in versions:
         try:
-            actions = load_version(store, folder, version)
+            commit = read_commit(store, folder, version, describe_by_statistics)
         except KeyNotFound:
             continue  # a broker dropped it meanwhile
-        except Unreadable as error:
+        except MalformedCommit as error:
             yield VersionSummary(version, -1, "unreadable", -1, NO_FILES, NO_FILES, str(error))
             continue
-        yield _summarize(version, actions, known)
+        yield _summarize(commit, known)
 
 
-def _summarize(version: int, actions: Sequence[Action], known: dict[str, AddedFile]) -> VersionSummary:
+def _summarize(commit: Commit, known: dict[str, LiveFile]) -> VersionSummary:
     """Keeps `known`, the live files, in step."""
-    info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    removed = [known.pop(path, None) for path in _removed(actions)]
-    added: Mapping[str, AddedFile] = {}
-    error = None
-    try:
-        added = _added(actions, version)
-    except Unreadable as unreadable:
-        error = str(unreadable)
-    known.update(added)
+    removed = [known.pop(remove.path, None) for remove in commit.removes]
+    faults = [f"{add.path}: {add.fault}" for add in commit.adds if add.fault]
+    added = [] if faults else [add.live for add in commit.adds if add.live is not None]
+    known.update((file.path, file) for file in added)
     return VersionSummary(
-        version=version,
-        timestamp_ms=int(info.get("timestamp", -1)),
-        operation=str(info.get("operation", "unknown")),
-        leader_epoch=int(info.get("leaderEpoch", -1)),
-        added=_summarize_files(list(added.values())),
+        version=commit.version,
+        timestamp_ms=commit.committed_ms or -1,
+        operation=commit.operation,
+        leader_epoch=-1 if commit.leader_epoch is None else commit.leader_epoch,
+        added=_summarize_files(added),
         removed=_summarize_files(removed),
-        error=error,
+        error=faults[0] if faults else None,
     )
 
 
-def _added(actions: Sequence[Action], version: int | None) -> dict[str, AddedFile]:
-    files = [decode_add(action["add"], version) for action in actions if "add" in action]
-    return {file.path: file for file in files}
-
-
-def _removed(actions: Sequence[Action]) -> list[str]:
-    return [unquote(str(action["remove"].get("path"))) for action in actions if "remove" in action]
-
-
-def _summarize_files(files: Sequence[AddedFile | None]) -> FilesSummary:
+def _summarize_files(files: Sequence[LiveFile | None]) -> FilesSummary:
     known = [file for file in files if file is not None]
     is_whole = len(known) == len(files)
     return FilesSummary(
@@ -143,6 +122,6 @@ def _summarize_files(files: Sequence[AddedFile | None]) -> FilesSummary:
         record_count=sum(file.record_count for file in known) if is_whole else None,
         size_bytes=sum(file.size_bytes for file in known) if is_whole else None,
         base_offset=min((file.base_offset for file in known), default=-1),
-        last_offset=max((file.last_offset for file in known), default=-1),
+        last_offset=max((file.next_offset for file in known), default=0) - 1,
         level=max((file.level for file in known), default=-1),
     )

@@ -6,23 +6,29 @@ told apart by the log alone, as the broker that cleans them does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bus.model import TopicPartition
-from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
-from bus.storage_delta.verify.replay import (
-    AddedFile,
-    LogListing,
-    ReplayedTable,
-    Unreadable,
-    list_log,
-    load_last_checkpoint,
-    load_version,
-    partition_folder,
-    replay_table,
+from bus.storage_delta.log.actions import (
+    FILE_TAG,
+    LOG_FOLDER,
+    SUMS_TAG,
+    LiveFile,
+    MalformedCommit,
+    checkpoint_name,
+    decode_commit,
+    version_name,
 )
+from bus.storage_delta.log.checkpoint_files import decode_checkpoint
+from bus.storage_delta.log.checkpoint_hint import read_hint
+from bus.storage_delta.log.listing import LogListing, list_table, partition_folder
+from bus.storage_delta.log.reading import read_whole_log
+from bus.storage_delta.log.table_state import TableState
+from bus.storage_delta.maintenance.orphans import load_removed
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class PartitionSummary:
     log_start: int
     high_watermark: int
     leader_epoch: int
-    files: Sequence[AddedFile]  # live, in offset order
+    files: Sequence[LiveFile]  # live, in offset order
     compacted_to: int
     lost_ranges: Sequence[tuple[int, int]]  # (first, one past the last)
     checkpoints: Sequence[int]
@@ -67,7 +73,7 @@ class PartitionSummary:
 
     @property
     def levels(self) -> list[LevelSummary]:
-        found: dict[int, list[AddedFile]] = {}
+        found: dict[int, list[LiveFile]] = {}
         for file in self.files:
             found.setdefault(file.level, []).append(file)
         return [
@@ -101,51 +107,73 @@ class PartitionSummary:
 def describe_partition(store: ObjectStore, partition: TopicPartition) -> PartitionSummary:
     """Raises `StorageDamaged` if there is no table that can be replayed."""
     folder = partition_folder(partition)
-    listing = list_log(store, folder)
-    table = replay_table(store, folder, listing)
-    last_checkpoint = _last_checkpoint(store, folder)
+    listing = list_table(store, folder)
+    reading = read_whole_log(store, folder)
+    state, hint = reading.state, read_hint(store, f"{folder}/{LOG_FOLDER}")
+    base = -1 if reading.checkpoint is None else reading.checkpoint.version
+    removed = {*load_removed(store, folder, base), *state.removed} - state.files.keys()
     return PartitionSummary(
         partition=partition,
-        topic_id=table.configuration.get("bus.topic_id", ""),
+        topic_id=(state.metadata.topic_id if state.metadata is not None else None) or "",
         path=store.table_url(folder) or f"{store.url}/{folder}",
-        version=table.version,
-        first_version=min([*listing.versions, table.version]),
-        log_start=table.log_start,
-        high_watermark=table.high_watermark,
-        leader_epoch=table.leader_epoch,
-        files=table.files_by_offset,
-        compacted_to=table.compacted_to,
-        lost_ranges=table.lost_ranges,
+        version=state.version,
+        first_version=min([*listing.versions, state.version]),
+        log_start=state.log_start,
+        high_watermark=state.high_watermark,
+        leader_epoch=state.leader_epoch,
+        files=state.files_by_offset,
+        compacted_to=state.compacted_to,
+        lost_ranges=state.lost_ranges,
         checkpoints=list(listing.checkpoints),
-        last_checkpoint=last_checkpoint,
-        checkpoint_ms=None if last_checkpoint is None else _commit_time(store, folder, last_checkpoint),
+        last_checkpoint=None if hint is None else hint.version,
+        checkpoint_ms=None if hint is None else _commit_time(store, folder, hint.version),
         log_file_count=len(listing.versions) + len(listing.checkpoints),
         log_bytes=sum(listing.versions.values()) + sum(listing.checkpoints.values()),
-        kept_files={path: size for path, size in listing.data_files.items() if path in table.removed},
-        orphans=_orphans(listing, table),
+        kept_files={path: size for path, size in listing.data_files.items() if path in removed},
+        orphans=_orphans(listing, state, removed),
     )
 
 
-def _orphans(listing: LogListing, table: ReplayedTable) -> dict[str, int]:
+def load_entries(store: ObjectStore, partition: TopicPartition, files: Sequence[LiveFile]) -> list[dict[str, Any]]:
+    """`files` with their statistics and tags, as the log has them."""
+    log_folder = f"{partition_folder(partition)}/{LOG_FOLDER}"
+    bodies: dict[str, Mapping[str, Any]] = {}
+    for version in sorted({file.version for file in files if file.version >= 0}):
+        commit = decode_commit(version, store.get(f"{log_folder}/{version_name(version)}"), with_bodies=True)
+        bodies.update((add.path, add.body or {}) for add in commit.adds)
+    hint = read_hint(store, log_folder)
+    if hint is not None and any(file.version < 0 for file in files):
+        data = store.get(f"{log_folder}/{checkpoint_name(hint.version)}")
+        content = decode_checkpoint(hint.version, data, with_bodies=True)
+        bodies = {**{add.path: add.body or {} for add in content.adds}, **bodies}
+    return [_entry(file, bodies.get(file.path, {})) for file in files]
+
+
+def _entry(file: LiveFile, body: Mapping[str, Any]) -> dict[str, Any]:
+    tags = body.get("tags") or {}
     return {
-        path: size
-        for path, size in listing.data_files.items()
-        if path.endswith(".parquet") and path not in table.files and path not in table.removed
+        "path": file.path,
+        "size_bytes": file.size_bytes,
+        "version": None if file.version < 0 else file.version,
+        "stats": json.loads(body.get("stats") or "{}"),
+        "tag": tags.get(FILE_TAG),
+        "level": file.level,
+        "sums": tags.get(SUMS_TAG),
     }
 
 
-def _last_checkpoint(store: ObjectStore, folder: str) -> int | None:
-    try:
-        return load_last_checkpoint(store, folder)
-    except Unreadable:
-        return None
+def _orphans(listing: LogListing, state: TableState, removed: Collection[str]) -> dict[str, int]:
+    return {
+        path: size
+        for path, size in listing.data_files.items()
+        if path.endswith(".parquet") and path not in state.files and path not in removed
+    }
 
 
 def _commit_time(store: ObjectStore, folder: str, version: int) -> int | None:
     """None if its file is gone, or whoever wrote it did not say."""
     try:
-        actions = load_version(store, folder, version)
-    except (Unreadable, KeyNotFound):
+        data = store.get(f"{folder}/{LOG_FOLDER}/{version_name(version)}")
+        return decode_commit(version, data).committed_ms or None
+    except (MalformedCommit, KeyNotFound):
         return None
-    info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    return int(info["timestamp"]) if "timestamp" in info else None

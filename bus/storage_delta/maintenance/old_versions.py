@@ -28,11 +28,10 @@ from bus.storage_delta.log.actions import (
     MalformedCommit,
     checkpoint_name,
     decode_commit,
-    parse_checkpoint_name,
-    parse_version_name,
     version_name,
 )
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint
+from bus.storage_delta.log.listing import list_log
 from bus.storage_delta.maintenance.orphans import load_removed
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
@@ -126,7 +125,8 @@ class OldVersions:
         beyond = last_version - limits.count_max + 1
         if not self._is_anything_due(limits, beyond, checkpoint_version) or not is_last():
             return Dropped()
-        log = _list_log(self._store, self._log_folder)
+        listing = list_log(self._store, self._folder)
+        log = _Log(list(listing.versions), list(listing.checkpoints))
         if not log.versions:
             return Dropped()
         kept_from = self._newest_whole(log, min(self._end(log.versions, limits, beyond), checkpoint_version))
@@ -254,10 +254,3 @@ class OldVersions:
 def _power_of_two(number: int) -> int:
     """The largest that is not above; so what was once far enough apart stays so, or goes by halves."""
     return 1 << max(0, number.bit_length() - 1)
-
-
-def _list_log(store: ObjectStore, log_folder: str) -> _Log:
-    names = [entry.name for entry in store.list(log_folder, with_sizes=False).files]
-    versions = sorted(version for name in names if (version := parse_version_name(name)) is not None)
-    checkpoints = sorted(version for name in names if (version := parse_checkpoint_name(name)) is not None)
-    return _Log(versions, checkpoints)

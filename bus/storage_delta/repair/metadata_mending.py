@@ -7,13 +7,10 @@ two promises: nothing is written unless a record does not fit, and what is repla
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from bus.cluster_metadata.cluster import ClusterState
-from bus.cluster_metadata.cluster_mending import Contradiction, FoundTopic, Mended, mend_cluster
+from bus.cluster_metadata.cluster_mending import Contradiction, FoundTable, Mended, find_topics, mend_cluster
 from bus.cluster_metadata.cluster_records import encode_record
 from bus.cluster_metadata.cluster_snapshot import snapshot_of
 from bus.errors import StorageDamaged, count_of
@@ -22,20 +19,15 @@ from bus.ports import Committed
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
 from bus.storage_delta.files.inspection import load_cluster, read_cluster_rows
 from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.log.actions import decode_producers
+from bus.storage_delta.log.listing import partition_folder
+from bus.storage_delta.log.reading import load_state
 from bus.storage_delta.log.schema_evolution import add_new_fields
 from bus.storage_delta.repair.quarantine import Quarantine
 from bus.storage_delta.repair.report import Steps
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.typed_log import DeltaTypedLog
-from bus.storage_delta.verify.replay import (
-    PRODUCER_APPS,
-    ReplayedTable,
-    Unreadable,
-    list_log,
-    partition_folder,
-    replay_table,
-)
 
 METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 
@@ -46,7 +38,7 @@ def find_contradictions(store: ObjectStore) -> Mended | None:
     rows = list(read_cluster_rows(store))
     if not mend_cluster(rows).contradictions:
         return None
-    found, producer_id_max = _find_tables(store)
+    found, producer_id_max = find_topics(_find_tables(store))
     return mend_cluster(rows, found, producer_id_max=producer_id_max)
 
 
@@ -100,58 +92,19 @@ def _write_snapshot(table: DeltaPartitionTable, state: ClusterState, steps: Step
 # ------------------------------------------------------------------ what the tables say
 
 
-def _find_tables(store: ObjectStore) -> tuple[Mapping[str, FoundTopic], int]:
-    """By topic, and the largest producer id that wrote anywhere. Tables that cannot be read tell nothing."""
-    found: dict[str, FoundTopic] = {}
-    producer_id_max = -1
-    for name in store.list("topics", with_sizes=False).folders:
-        if name == CLUSTER_METADATA_TOPIC:
-            continue
-        tables = dict(_tables_of(store, name))
-        ids = [_producer_ids(table) for table in tables.values()]
-        producer_id_max = max([producer_id_max, *itertools.chain.from_iterable(ids)])
-        topic = _topic_of(tables)
-        if topic is not None:
-            found[name] = topic
-    return found, producer_id_max
+def _find_tables(store: ObjectStore) -> Mapping[str, Sequence[FoundTable]]:
+    """By topic. Tables that cannot be read tell nothing."""
+    names = store.list("topics", with_sizes=False).folders
+    return {name: list(_tables_of(store, name)) for name in names if name != CLUSTER_METADATA_TOPIC}
 
 
-def _tables_of(store: ObjectStore, name: str) -> Iterator[tuple[int, ReplayedTable]]:
+def _tables_of(store: ObjectStore, name: str) -> Iterator[FoundTable]:
     for number in store.list(f"topics/{name}", with_sizes=False).folders:
         if number.isdecimal():
-            folder = partition_folder(TopicPartition(name, int(number)))
             try:
-                yield int(number), replay_table(store, folder, list_log(store, folder))
-            except (Unreadable, KeyNotFound, StorageDamaged):
+                state = load_state(store, partition_folder(TopicPartition(name, int(number))))
+            except (StorageDamaged, KeyNotFound):
                 continue
-
-
-def _topic_of(tables: Mapping[int, ReplayedTable]) -> FoundTopic | None:
-    """Of several topic ids under one name, the one that has the most records, and of these the one with most tables."""
-    by_id: dict[str, dict[int, ReplayedTable]] = defaultdict(dict)
-    for number, table in tables.items():
-        configuration: Any = (table.metadata or {}).get("configuration") or {}
-        topic_id = configuration.get("bus.topic_id")
-        if isinstance(topic_id, str):
-            by_id[topic_id][number] = table
-    if not by_id:
-        return None
-
-    def size_of(topic_id: str) -> tuple[int, int]:
-        mine = by_id[topic_id].values()
-        return sum(table.high_watermark for table in mine), len(mine)
-
-    topic_id = max(by_id, key=size_of)
-    mine = by_id[topic_id]
-    return FoundTopic(
-        topic_id,
-        {number: table.high_watermark for number, table in mine.items()},
-        {number: table.leader_epoch for number, table in mine.items()},
-    )
-
-
-def _producer_ids(table: ReplayedTable) -> Iterator[int]:
-    for app_id in table.txns:
-        number = app_id.removeprefix(PRODUCER_APPS)
-        if app_id.startswith(PRODUCER_APPS) and number.isdecimal():
-            yield int(number)
+            topic_id = None if state.metadata is None else state.metadata.topic_id
+            producer_id_max = max(decode_producers(state.txns), default=-1)
+            yield FoundTable(int(number), topic_id, state.high_watermark, state.leader_epoch, producer_id_max)

@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bus.errors import count_of
+from bus.errors import count_of, first_line
 from bus.model import TimestampType
 from bus.records.log_schema import STATS_COLUMNS, TIMESTAMP_TYPE, delta_schema_string
-from bus.storage_delta.files.inspection import open_data_file
+from bus.storage_delta.files.inspection import UnreadableFile, open_data_file
 from bus.storage_delta.files.proved_parquet import ProvedFile
 from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.verify.producer_verification import PRODUCER_COLUMNS
-from bus.storage_delta.verify.replay import AddedFile, Unreadable, bare_type, first_line
+from bus.storage_delta.verify.replay import AddedFile, bare_type
 
 _Finding = tuple[str, str, str]  # promise, expected, found
 _NEVER_NULL = ("offset", "timestamp", "timestamp_type", "leader_epoch")
@@ -77,7 +77,7 @@ def check_data_file(
         if not check.breaches:
             for group in range(parquet.num_row_groups):
                 _read_group(check, parquet, group)
-    except (Unreadable, pa.ArrowException, OSError, ValueError) as error:
+    except (UnreadableFile, pa.ArrowException, OSError, ValueError) as error:
         check.breaches.append(("live files are readable", "a Parquet file that can be decoded", first_line(error)))
         return check
     if not check.row_count:

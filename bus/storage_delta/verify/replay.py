@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bus.errors import StorageDamaged
+from bus.errors import StorageDamaged, first_line
 from bus.model import TopicPartition
 from bus.storage_delta.files.trials import TRIALS
 from bus.storage_delta.log.version_sums import check_sum
@@ -403,9 +403,3 @@ def bare_type(node: Any) -> Any:
         left_out = ("nullable", "metadata", "containsNull", "valueContainsNull")
         return {key: bare_type(value) for key, value in node.items() if key not in left_out}
     return [bare_type(item) for item in node] if isinstance(node, list) else node
-
-
-def first_line(error: BaseException) -> str:
-    """Libraries tell long stories; the first line is what happened."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

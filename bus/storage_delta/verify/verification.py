@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 from bus.cluster_metadata.cluster import ClusterState
 from bus.errors import StorageDamaged, count_of
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
-from bus.storage_delta.files.inspection import load_cluster
-from bus.storage_delta.repair.metadata_mending import find_contradictions
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 from bus.storage_delta.verify.data_file_verification import check_data_file
 from bus.storage_delta.verify.log_verification import Breach, LogCheck, LogMoved
 from bus.storage_delta.verify.maintenance_verification import check_start
+from bus.storage_delta.verify.metadata_verification import find_contradictions, load_cluster
 from bus.storage_delta.verify.producer_verification import ProducerCheck
 from bus.storage_delta.verify.replay import (
     LOG_FOLDER,
