@@ -1,28 +1,20 @@
-"""What lies in the storage of a bus root, opened for looking: records of data files, topics of the cluster.
+"""Data files opened for looking at what is in them.
 
 Guards one promise: looking changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from bus.cluster_metadata.cluster import ClusterState, replay_cluster
 from bus.errors import StorageDamaged, first_line
-from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.storage_delta.files.proved_parquet import ProvedFile, open_proved
 from bus.storage_delta.files.trials import TRIALS
-from bus.storage_delta.log.actions import LOG_START_APP
-from bus.storage_delta.log.listing import list_log, partition_folder
-from bus.storage_delta.log.reading import load_state
 from bus.storage_delta.stores.store import Data, KeyNotFound, ObjectStore
-
-# ------------------------------------------------------------------ data files
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,32 +62,3 @@ def read_records(
                     yield batch.filter(pa.array(wanted))
     except (UnreadableFile, KeyNotFound, pa.ArrowException, OSError, ValueError) as error:
         raise StorageDamaged(f"{folder}/{path}: {first_line(error)}") from None
-
-
-# ------------------------------------------------------------------ the cluster
-
-
-def load_cluster(store: ObjectStore) -> ClusterState:
-    """The cluster's metadata log replayed: which topics there are. Raises `StorageDamaged`."""
-    rows = list(read_cluster_rows(store))
-    try:
-        return replay_cluster((row for _, row in rows), first_offset=rows[0][0] if rows else 0)
-    except ValueError as error:
-        folder = partition_folder(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
-        raise StorageDamaged(
-            f"{folder}: {error}; `bus log repair {CLUSTER_METADATA_TOPIC}` says what can be mended"
-        ) from None
-
-
-def read_cluster_rows(store: ObjectStore) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The rows of the metadata log from its start on, with their offsets. Raises `StorageDamaged`."""
-    folder = partition_folder(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
-    listing = list_log(store, folder)
-    if not listing.versions and not listing.checkpoints:
-        return
-    state = load_state(store, folder)
-    log_start = state.done(LOG_START_APP, 0)
-    for file in state.files_by_offset:
-        for batch in read_records(store, folder, file.path, from_offset=log_start):
-            offsets = batch.column(batch.schema.get_field_index("offset")).to_pylist()
-            yield from zip(offsets, batch.column(batch.schema.get_field_index("value")).to_pylist(), strict=True)

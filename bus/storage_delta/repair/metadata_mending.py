@@ -17,7 +17,7 @@ from bus.errors import StorageDamaged, count_of
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import Committed
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
-from bus.storage_delta.files.inspection import load_cluster, read_cluster_rows
+from bus.storage_delta.cluster_rows import load_cluster, read_cluster_rows
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log.actions import decode_producers
 from bus.storage_delta.log.listing import partition_folder
