@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, RecordBatch, TimestampType, TopicPartition
 from bus.ports import Committed, ProducerProgress
 from bus.records.arrow_batches import check_records, complete_columns, sequences_of
-from bus.storage_delta.root import DeltaStorage, folder_of, open_storage
+from bus.storage_delta.log.listing import partition_folder
+from bus.storage_delta.root import DeltaStorage, open_storage
 from bus.storage_delta.table import DeltaPartitionTable
 
 NOW_MS = 1_700_000_000_000
@@ -86,7 +87,7 @@ def table(storage: DeltaStorage) -> DeltaPartitionTable:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return str(tmp_path / "root" / folder_of(PARTITION))
+    return str(tmp_path / "root" / partition_folder(PARTITION))
 
 
 def expected_rows() -> list[tuple[int, bytes, Row]]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated, encode_record
 from bus.model import TopicPartition
 from bus.ports import Committed
-from bus.storage_delta.root import DeltaStorage, folder_of, open_storage
+from bus.storage_delta.log.listing import partition_folder
+from bus.storage_delta.root import DeltaStorage, open_storage
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import Report, verify_partition
@@ -33,7 +34,7 @@ class LogRoot:
 
     def _place(self, root: Path) -> None:
         self.root = root
-        self.folder = root / folder_of(PARTITION)
+        self.folder = root / partition_folder(PARTITION)
         self.log = self.folder / "_delta_log"
 
     @classmethod

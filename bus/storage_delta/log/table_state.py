@@ -54,6 +54,7 @@ class Harm:
     version: int
     author: str
     deed: str
+    is_file_unknown: bool = False  # it added a data file of which the state has no entry
 
     @property
     def way_out(self) -> str:
@@ -131,7 +132,7 @@ def state_of_checkpoint(checkpoint: CheckpointContent) -> TableState:
     for add in checkpoint.adds:
         if add.live is None:
             deed = f"added {add.path}, which is no file of the log: {add.fault}"
-            draft.harms[add.path] = Harm(checkpoint.version, "a checkpoint", deed)
+            draft.harms[add.path] = Harm(checkpoint.version, "a checkpoint", deed, is_file_unknown=True)
         else:
             draft.files[add.path] = add.live
     told = checkpoint.txns.get(HIGH_WATERMARK_APP)
@@ -205,10 +206,11 @@ class _Draft:
             if told is not None and told.version > self.high_watermark:
                 self.high_watermark = told.version
 
-    def _judge(self, commit: Commit, subject: str, deed: str) -> None:
+    def _judge(self, commit: Commit, subject: str, deed: str, *, is_file_unknown: bool = False) -> None:
         """An empty `deed` undoes the harm that was done to the subject."""
         if deed:
-            self.harms[subject] = Harm(commit.version, f"{commit.operation} of {commit.engine_info}", deed)
+            author = f"{commit.operation} of {commit.engine_info}"
+            self.harms[subject] = Harm(commit.version, author, deed, is_file_unknown)
         else:
             self.harms.pop(subject, None)
 
@@ -250,7 +252,7 @@ class _Draft:
             del self.harms[path]
             return
         if file is None:
-            self._judge(commit, path, f"added {path}, which is no file of the log: {add.fault}")
+            self._judge(commit, path, f"added {path}, which is no file of the log: {add.fault}", is_file_unknown=True)
             return
         if add.is_data_change:
             if file.base_offset != self.high_watermark:

@@ -11,7 +11,8 @@ import pytest
 
 from bus.model import TopicPartition
 from bus.ports import Committed, Conflicted, PreparedFiles, SwapKind
-from bus.storage_delta.root import folder_of, open_storage_on
+from bus.storage_delta.log.listing import partition_folder
+from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.local import FileSystem, LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.stores import NOW_MS, log_batch
@@ -41,7 +42,7 @@ def disk() -> SyncedFiles:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return tmp_path / folder_of(PARTITION)
+    return tmp_path / partition_folder(PARTITION)
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from bus.model import TopicPartition
 from bus.ports import Committed, Conflicted, ProducerProgress, Unknown
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log.actions import decode_commit, version_name
-from bus.storage_delta.root import DeltaStorage, folder_of, open_storage, open_storage_on
+from bus.storage_delta.log.listing import partition_folder
+from bus.storage_delta.root import DeltaStorage, open_storage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import KeyExists, KeyNotFound, OutcomeUnknown
@@ -21,7 +22,7 @@ from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.stores import NOW_MS, FailingFileSystem, ScriptedStore, log_batch
 
 PARTITION = TopicPartition("orders", 0)
-FOLDER = folder_of(PARTITION)
+FOLDER = partition_folder(PARTITION)
 LOG = f"{FOLDER}/_delta_log"
 
 

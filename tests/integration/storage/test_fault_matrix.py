@@ -12,14 +12,15 @@ import pytest
 from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.ports import CommitOutcome, Committed, Conflicted, PreparedFiles, Unknown
-from bus.storage_delta.root import folder_of, open_storage_on
+from bus.storage_delta.log.listing import partition_folder
+from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import OutcomeUnknown
 from bus.storage_delta.verify.verification import verify_partition
 from tests.support.stores import NOW_MS, log_batch
 
 PARTITION = TopicPartition("orders", 0)
-FOLDER = folder_of(PARTITION)
+FOLDER = partition_folder(PARTITION)
 FAR_MS = 2**62
 CHANGES = {"create", "confirm", "write_unique", "write_parts", "put", "delete", "sync"}
 

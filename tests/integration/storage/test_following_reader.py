@@ -11,8 +11,8 @@ from bus.ports import Committed
 from bus.records.log_schema import log_schema
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log.following import FollowingReader
+from bus.storage_delta.log.listing import partition_folder
 from bus.storage_delta.partition_reader import TableView
-from bus.storage_delta.root import folder_of
 from bus.storage_delta.stores.local import LocalStore
 from tests.support.log_root import PARTITION, TOPIC_ID, LogRoot
 from tests.support.stores import NOW_MS
@@ -27,7 +27,7 @@ def log(tmp_path: Path) -> LogRoot:
 
 def follow(log: LogRoot, topic_id: str = TOPIC_ID) -> FollowingReader:
     return FollowingReader(
-        LocalStore(str(log.root)), folder_of(PARTITION), log_schema(), ReadCache(), topic_id=topic_id
+        LocalStore(str(log.root)), partition_folder(PARTITION), log_schema(), ReadCache(), topic_id=topic_id
     )
 
 

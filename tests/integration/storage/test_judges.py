@@ -17,7 +17,8 @@ from bus.model import TopicPartition
 from bus.ports import Committed, ProducerProgress
 from bus.storage_delta.log import checkpoints
 from bus.storage_delta.log.actions import checkpoint_name
-from bus.storage_delta.root import folder_of, open_storage, open_storage_on
+from bus.storage_delta.log.listing import partition_folder
+from bus.storage_delta.root import open_storage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
@@ -38,7 +39,7 @@ def table(tmp_path: Path, disk: FailingFileSystem) -> DeltaPartitionTable:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return str(tmp_path / folder_of(PARTITION))
+    return str(tmp_path / partition_folder(PARTITION))
 
 
 def append(table: DeltaPartitionTable, count: int, *producers: ProducerProgress) -> Committed:
@@ -162,7 +163,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_is_named(table: DeltaPartitionTab
 
 def test_a_checkpoint_of_a_table_that_is_gone_is_a_fault(table: DeltaPartitionTable, tmp_path: Path) -> None:
     append(table, 1)
-    LocalStore(str(tmp_path)).delete_folder(folder_of(PARTITION))
+    LocalStore(str(tmp_path)).delete_folder(partition_folder(PARTITION))
     with pytest.raises(StorageFault, match="no checkpoint of version 1"):
         table.write_checkpoint()
 

@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, RecordBatch, TimestampType, TopicPartition
 from bus.ports import Committed, ProducerMatch, ProducerProgress
 from bus.records.arrow_batches import check_records, complete_columns, sequences_of
-from bus.storage_delta.root import DeltaStorage, folder_of, open_storage, open_storage_on
+from bus.storage_delta.log.listing import partition_folder
+from bus.storage_delta.root import DeltaStorage, open_storage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
@@ -86,7 +87,7 @@ def table(storage: DeltaStorage) -> DeltaPartitionTable:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return str(tmp_path / folder_of(PARTITION))
+    return str(tmp_path / partition_folder(PARTITION))
 
 
 def reopen(table: DeltaPartitionTable, storage: DeltaStorage, url: str) -> DeltaPartitionTable:
@@ -282,7 +283,7 @@ def test_producers_that_were_idle_for_too_long_leave_the_checkpoints_and_their_r
         check_match(opened.match_producer(stamped(4, 0, 3)), stamped(4, 0, 3), [12, 13, 14])
         append(opened, stamped(50, opened.producer_progress[50].last_sequence + 1, 1), now_ms=3_000)
         opened.write_checkpoint()
-    store = LocalStore(url.removesuffix(f"/{folder_of(PARTITION)}"))
+    store = LocalStore(url.removesuffix(f"/{partition_folder(PARTITION)}"))
     assert verify_partition(store, PARTITION, topic_id="id").breaches == []
 
 

@@ -13,7 +13,8 @@ import pytest
 from bus.errors import ErrorCode, StorageDamaged, VersionReplaced
 from bus.model import TopicPartition
 from bus.ports import Committed, Unknown
-from bus.storage_delta.root import folder_of, open_storage_on
+from bus.storage_delta.log.listing import partition_folder
+from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.local import FileSystem, LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.partition_bench import Bench, code, send, with_partition
@@ -43,7 +44,7 @@ class Log:
     def __init__(self, root: Path) -> None:
         self.disk = Linking()
         self.store = LocalStore(str(root), self.disk)
-        self.folder = root / folder_of(PARTITION)
+        self.folder = root / partition_folder(PARTITION)
         self.table = self.open(create=True)
         for value in (b"a", b"b"):
             self.append(value)

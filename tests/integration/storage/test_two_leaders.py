@@ -11,14 +11,15 @@ from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.ports import CommitOutcome, Committed, Conflicted, FenceLost, Unknown
 from bus.runtime.partitions.partition_queue import Appended
-from bus.storage_delta.root import folder_of, open_storage_on
+from bus.storage_delta.log.listing import partition_folder
+from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.partition_bench import Bench, code, send, with_partition
 from tests.support.stores import NOW_MS, ScriptedStore, log_batch
 
 PARTITION = TopicPartition("orders", 0)
-FOLDER = folder_of(PARTITION)
+FOLDER = partition_folder(PARTITION)
 
 
 class Leaders:
