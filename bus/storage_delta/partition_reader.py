@@ -22,7 +22,9 @@ from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.producer_matching import find_last_row, match_batch
 from bus.storage_delta.files.producer_spans import ProducerIndex
 from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.log.actions import LOG_FOLDER, LiveFile, is_same_schema
+from bus.storage_delta.log.actions import LOG_FOLDER, Commit, LiveFile, is_same_schema
+from bus.storage_delta.log.following import LogFollower
+from bus.storage_delta.log.reading import describe_by_statistics
 from bus.storage_delta.log.snapshot import Snapshot, load_snapshot
 from bus.storage_delta.maintenance.old_versions import find_high_watermark
 from bus.storage_delta.stores.store import ObjectStore
@@ -239,3 +241,41 @@ class PartitionReader:
         if version > self.view.state.version:
             return None
         return find_high_watermark(self._store, f"{self.folder}/{LOG_FOLDER}", version, self.data)
+
+
+class FollowingReader:
+    """The reading half of a table that another process writes; one thread at a time."""
+
+    def __init__(
+        self, store: ObjectStore, folder: str, schema: pa.Schema, cache: ReadCache, *, topic_id: str | None
+    ) -> None:
+        """Raises `StorageDamaged`, also if the table is another topic's."""
+        self._topic_id = topic_id
+        self._follower = LogFollower(store, folder, describe_by_statistics)
+        self.reader = PartitionReader(store, folder, schema, cache)
+        self._load()
+
+    def refresh(self) -> TableView:
+        """The last committed version. One that only appends costs what it appends; anything else has the log read
+        afresh. Raises `StorageDamaged`."""
+        commits = self._follower.read_on()
+        if commits is None or not all(map(self._append, commits)):
+            self._load()
+        return self.reader.view
+
+    def _load(self) -> None:
+        self.reader.load(topic_id=self._topic_id)
+        self._follower.begin(self.reader.state.version)
+
+    def _append(self, commit: Commit) -> bool:
+        """False if the version does anything else than to append a file of ours."""
+        view = self.reader.view
+        if commit.removes or commit.metadata is not None or commit.protocol is not None or len(commit.adds) != 1:
+            return False
+        (add,) = commit.adds
+        if add.live is None or not add.live.is_ours or not add.is_data_change:
+            return False
+        if add.live.base_offset != view.state.high_watermark:
+            return False
+        self.reader.view = view.appended(add.live, -1 if commit.leader_epoch is None else commit.leader_epoch)
+        return True

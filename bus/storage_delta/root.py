@@ -41,7 +41,7 @@ from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_c
 from bus.storage_delta.log.checkpoint_hint import load_proved, read_hint
 from bus.storage_delta.log.listing import list_log, partition_folder
 from bus.storage_delta.log.schema_evolution import add_new_fields, find_value_type
-from bus.storage_delta.partition_reader import PartitionReader
+from bus.storage_delta.partition_reader import FollowingReader, PartitionReader
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import KeyExists, KeyLocked, KeyNotFound, Lock, ObjectStore
@@ -144,12 +144,21 @@ class RootReader:
     ) -> PartitionReader:
         """The table at its last version; unless `value_type` is given, an internal topic's values are structs with the
         fields that the table has. Raises `StorageDamaged`, also if it is not there."""
-        newest = INTERNAL_VALUE_TYPES.get(partition.topic)
-        if value_type is None and newest is not None:
-            value_type = find_value_type(self._store, partition_folder(partition), newest, self._cache)
-        reader = PartitionReader(self._store, partition_folder(partition), log_schema(value_type), self._cache)
+        schema = self._schema(partition) if value_type is None else log_schema(value_type)
+        reader = PartitionReader(self._store, partition_folder(partition), schema, self._cache)
         reader.load(topic_id=topic_id)
         return reader
+
+    def follow_partition(self, partition: TopicPartition, *, topic_id: str | None = None) -> FollowingReader:
+        """The same, to be looked at again and again."""
+        schema = self._schema(partition)
+        return FollowingReader(self._store, partition_folder(partition), schema, self._cache, topic_id=topic_id)
+
+    def _schema(self, partition: TopicPartition) -> pa.Schema:
+        newest = INTERNAL_VALUE_TYPES.get(partition.topic)
+        if newest is None:
+            return log_schema(None)
+        return log_schema(find_value_type(self._store, partition_folder(partition), newest, self._cache))
 
 
 class _NamedLocks:

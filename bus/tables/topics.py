@@ -22,7 +22,8 @@ from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import LogState
 from bus.storage_delta.files.table_files import TableFiles
-from bus.storage_delta.log.actions import LOG_FOLDER, version_name
+from bus.storage_delta.log.actions import LOG_FOLDER
+from bus.storage_delta.partition_reader import FollowingReader
 from bus.storage_delta.root import FORMAT_VERSION, MARKER, open_reader
 from bus.storage_delta.stores.store import ObjectStore
 from bus.tables.snapshots import FollowedTable, TableSnapshot, check_plain, open_snapshot
@@ -40,7 +41,7 @@ class TopicTables:
         self._followed: dict[TopicPartition, FollowedTable] = {}
         self._cluster: tuple[int, ClusterState] = (-1, EMPTY_CLUSTER)
         self._reader = open_reader(str(self.root))
-        self._states: dict[TopicPartition, tuple[str | None, LogState]] = {}
+        self._readers: dict[TopicPartition, tuple[str | None, FollowingReader]] = {}
 
     def topics(self) -> Mapping[str, int]:
         """Name -> number of partitions, as of now; internal topics included, sorted by name."""
@@ -76,17 +77,10 @@ class TopicTables:
         """
         topic = self._replay().topics.get(partition.topic)
         topic_id = topic.topic_id if topic else None
-        known = self._states.get(partition)
-        if known is None or known[0] != topic_id or not self._is_latest(partition, known[1].version):
-            is_metadata = partition == _METADATA
-            reader = (
-                self._reader.open_metadata()
-                if is_metadata
-                else self._reader.open_partition(partition, topic_id=topic_id)
-            )
-            known = (topic_id, reader.state)
-            self._states[partition] = known
-        return known[1]
+        known = self._readers.get(partition)
+        if known is None or known[0] != topic_id:
+            known = self._readers[partition] = topic_id, self._reader.follow_partition(partition, topic_id=topic_id)
+        return known[1].refresh().state
 
     def path(self, partition: TopicPartition) -> Path:
         """The folder of the partition's table, which any Delta reader can open."""
@@ -107,12 +101,6 @@ class TopicTables:
         if table is None or table.topic_id != topic_id:
             table = self._followed[partition] = FollowedTable(self.path(partition), partition, topic_id=topic_id)
         return table.latest()
-
-    def _is_latest(self, partition: TopicPartition, version: int) -> bool:
-        """Versions are contiguous, so the next one's file tells; log clean-up removes the own one first."""
-        log = self.path(partition) / LOG_FOLDER
-        has_next = (log / version_name(version + 1)).exists()
-        return not has_next and (log / version_name(version)).exists()
 
     def _has_metadata(self) -> bool:
         return os.path.isdir(self._metadata_log)

@@ -14,15 +14,12 @@ import pyarrow.compute as pc
 from bus.cluster_metadata.cluster import Topic
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
-from bus.records.log_schema import INTERNAL_VALUE_TYPES, log_schema
+from bus.records.log_schema import INTERNAL_VALUE_TYPES
 from bus.spark.source.access import Bounds, FileRange, InputRange, TopicFacts
 from bus.spark.source.options import Location
 from bus.spark.source.planning import OffsetRange
 from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.log.following import FollowingReader
-from bus.storage_delta.log.listing import partition_folder
-from bus.storage_delta.log.schema_evolution import find_value_type
-from bus.storage_delta.partition_reader import TableView
+from bus.storage_delta.partition_reader import FollowingReader, TableView
 from bus.storage_delta.root import open_reader
 from bus.tables.topics import TopicTables
 
@@ -113,10 +110,7 @@ class StorageAccess:
         return known[1]
 
     def _open(self, partition: TopicPartition, topic_id: str) -> FollowingReader:
-        folder, value_type = partition_folder(partition), INTERNAL_VALUE_TYPES.get(partition.topic)
-        if value_type is not None:
-            value_type = find_value_type(self._root.store, folder, value_type, self._cache)
-        return FollowingReader(self._root.store, folder, log_schema(value_type), self._cache, topic_id=topic_id)
+        return self._root.follow_partition(partition, topic_id=topic_id)
 
 
 def files_of(view: TableView, folder: Path, wanted: OffsetRange) -> tuple[FileRange, ...]:

@@ -1,65 +1,55 @@
-"""A partition's table for those who look at it again and again: what was appended since costs what was appended.
+"""What is committed behind a version that is known, for those who look at a table again and again.
 
-Guards one promise: after `refresh` the view is that of the last committed version. A version that only appends is added
-to the view; anything else, or a version that is gone already, has the log read anew.
+Guards one promise: what comes out is every version after the known one, in order, and the log is the one that it was
+known from. Where that cannot be said, for versions were dropped, put back or cannot be read, the log has to be read
+afresh.
 """
 
 from __future__ import annotations
 
-import pyarrow as pa
+from bus.errors import StorageFault
+from bus.storage_delta.log.actions import LOG_FOLDER, Commit, MalformedCommit, version_name
+from bus.storage_delta.log.reading import Describe, read_commit
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore, Stamp
 
-from bus.errors import StorageDamaged
-from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.log.actions import LOG_FOLDER, Commit, MalformedCommit, decode_commit, version_name
-from bus.storage_delta.partition_reader import PartitionReader, TableView
-from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
+# One after the other costs more than to read the log afresh from its last checkpoint.
+_FOLLOWED_VERSIONS_MAX = 100
 
 
-class FollowingReader:
-    """Of the table in `folder`; one thread at a time."""
+class LogFollower:
+    """Of the log in `folder`; one thread at a time."""
 
-    def __init__(
-        self, store: ObjectStore, folder: str, schema: pa.Schema, cache: ReadCache, *, topic_id: str | None
-    ) -> None:
-        """Raises `StorageDamaged`, also if the table is another topic's."""
+    def __init__(self, store: ObjectStore, folder: str, describe: Describe) -> None:
         self._store = store
-        self._topic_id = topic_id
-        self._log_folder = f"{folder}/{LOG_FOLDER}"
-        self.reader = PartitionReader(store, folder, schema, cache)
-        self.reader.load(topic_id=topic_id)
+        self._folder = folder
+        self._describe = describe
+        self._version = -1
+        self._stamp: Stamp = None  # of that version's file, None if it is not there
 
-    def refresh(self) -> TableView:
-        """The last committed version. Raises `StorageDamaged`."""
-        while (commit := self._read(self.reader.state.version + 1)) is not None:
-            if not self._append(commit):
-                self.reader.load(topic_id=self._topic_id)
-        if not self._is_there(self.reader.state.version):  # cleaning has overtaken: later versions may be there
-            self.reader.load(topic_id=self._topic_id)
-        return self.reader.view
+    def begin(self, version: int) -> None:
+        """The log was read up to `version`."""
+        self._version, self._stamp = version, self._stamp_of(version)
 
-    def _append(self, commit: Commit) -> bool:
-        """False if the version does anything else than to append files of ours."""
-        view = self.reader.view
-        if commit.removes or commit.metadata is not None or commit.protocol is not None or len(commit.adds) != 1:
-            return False
-        (add,) = commit.adds
-        if add.live is None or not add.is_data_change or add.live.base_offset != view.state.high_watermark:
-            return False
-        self.reader.view = view.appended(add.live, -1 if commit.leader_epoch is None else commit.leader_epoch)
-        return True
-
-    def _read(self, version: int) -> Commit | None:
-        key = f"{self._log_folder}/{version_name(version)}"
+    def read_on(self) -> list[Commit] | None:
+        """What was committed since the last call; None if the log has to be read afresh."""
+        commits, version, stamp = list[Commit](), self._version, self._stamp
         try:
-            return decode_commit(version, self._store.get(key))
+            while stamp is not None and len(commits) < _FOLLOWED_VERSIONS_MAX:
+                following = self._stamp_of(version + 1)
+                # After that look: versions are dropped oldest first, so if this one is there, so would be the next.
+                if self._stamp_of(version) != stamp:
+                    return None
+                if following is None:
+                    self._version, self._stamp = version, stamp
+                    return commits
+                commits.append(read_commit(self._store, self._folder, version + 1, self._describe))
+                version, stamp = version + 1, following
+        except (StorageFault, MalformedCommit):
+            pass
+        return None
+
+    def _stamp_of(self, version: int) -> Stamp:
+        try:
+            return self._store.stamp(f"{self._folder}/{LOG_FOLDER}/{version_name(version)}")
         except KeyNotFound:
             return None
-        except MalformedCommit as malformed:
-            raise StorageDamaged(f"{key}: {malformed}") from None
-
-    def _is_there(self, version: int) -> bool:
-        try:
-            self._store.size(f"{self._log_folder}/{version_name(version)}")
-        except KeyNotFound:
-            return False
-        return True

@@ -49,11 +49,13 @@ def load_state(store: ObjectStore, folder: str, *, version: int | None = None) -
     return read_whole_log(store, folder, version=version).state
 
 
-def read_whole_log(store: ObjectStore, folder: str, *, version: int | None = None) -> LogReading:
+def read_whole_log(
+    store: ObjectStore, folder: str, *, version: int | None = None, describe: Describe | None = None
+) -> LogReading:
     """The log up to `version`, or to its last one, for those who only look: no data file is opened, and what harms the
     log is left for them to see. Raises `StorageDamaged` if the log cannot be read up to there, or does not tell which
     offsets a file has."""
-    reading = read_log(store, folder, describe_by_statistics, version_max=version)
+    reading = read_log(store, folder, describe or describe_by_statistics, version_max=version)
     if reading.torn is not None:
         name = f"{folder}/{LOG_FOLDER}/{version_name(reading.state.version + 1)}"
         raise StorageDamaged(f"{name}: {reading.torn}; see bus log verify")

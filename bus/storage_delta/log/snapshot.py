@@ -111,7 +111,7 @@ def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapsh
 
     reading = read_log(store, folder, describe)
     state, checkpoint = reading.state, reading.checkpoint
-    for harm in state.harms.values():
+    for harm in [one for one in state.harms.values() if not one.is_doubt]:
         name = f"{folder}/{LOG_FOLDER}/{version_name(harm.version)}"
         raise StorageDamaged(f"{name}: {harm.author} {harm.deed}; {harm.way_out}")
     if reading.torn is not None:

@@ -55,6 +55,7 @@ class Harm:
     author: str
     deed: str
     is_file_unknown: bool = False  # it added a data file of which the state has no entry
+    is_doubt: bool = False  # the records may be there all the same: the offsets of the live files decide
 
     @property
     def way_out(self) -> str:
@@ -195,22 +196,26 @@ class _Draft:
             self._judge(commit, _METADATA, "has no protocol or no metadata")
         if not commit.is_ours:
             self.foreign_versions.append(commit.version)
-            self._judge_rewriting(commit)
+        gone = [self.files[remove.path] for remove in commit.removes if remove.path in self.files]
         for remove in commit.removes:
             self._remove(commit, remove)
         for add in commit.adds:
             self._add(commit, add)
+        if not commit.is_ours and not any(remove.is_data_change for remove in commit.removes):
+            self._judge_rewriting(commit, gone)
         if commit.txns:
             self.txns.update(commit.txns)
             told = commit.txns.get(HIGH_WATERMARK_APP)
             if told is not None and told.version > self.high_watermark:
                 self.high_watermark = told.version
 
-    def _judge(self, commit: Commit, subject: str, deed: str, *, is_file_unknown: bool = False) -> None:
+    def _judge(
+        self, commit: Commit, subject: str, deed: str, *, is_file_unknown: bool = False, is_doubt: bool = False
+    ) -> None:
         """An empty `deed` undoes the harm that was done to the subject."""
         if deed:
             author = f"{commit.operation} of {commit.engine_info}"
-            self.harms[subject] = Harm(commit.version, author, deed, is_file_unknown)
+            self.harms[subject] = Harm(commit.version, author, deed, is_file_unknown, is_doubt)
         else:
             self.harms.pop(subject, None)
 
@@ -225,17 +230,13 @@ class _Draft:
         if not deed:
             self.trusted_metadata = metadata
 
-    def _judge_rewriting(self, commit: Commit) -> None:
+    def _judge_rewriting(self, commit: Commit, gone: Sequence[LiveFile]) -> None:
         """Of another engine: files in place of others have as many records."""
-        rewritten = [add for add in commit.adds if not add.is_data_change and add.live is not None]
-        if not rewritten:
-            return
-        gone = [self.files[remove.path] for remove in commit.removes if remove.path in self.files]
-        before = sum(file.record_count for file in gone)
-        after = sum(add.live.record_count for add in rewritten if add.live is not None)
+        added = [add.live for add in commit.adds if not add.is_data_change and add.live is not None]
+        before, after = sum(file.record_count for file in gone), sum(file.record_count for file in added)
         if before != after:
             deed = f"replaced files with {before} records by files with {after}"
-            self._judge(commit, rewritten[0].path, deed)
+            self._judge(commit, [*gone, *added][0].path, deed, is_doubt=True)
 
     def _remove(self, commit: Commit, remove: Remove) -> None:
         path = remove.path

@@ -10,9 +10,8 @@ from bus.errors import StorageDamaged
 from bus.ports import Committed
 from bus.records.log_schema import log_schema
 from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.log.following import FollowingReader
 from bus.storage_delta.log.listing import partition_folder
-from bus.storage_delta.partition_reader import TableView
+from bus.storage_delta.partition_reader import FollowingReader, TableView
 from bus.storage_delta.stores.local import LocalStore
 from tests.support.log_root import PARTITION, TOPIC_ID, LogRoot
 from tests.support.stores import NOW_MS
