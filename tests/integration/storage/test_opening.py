@@ -19,9 +19,9 @@ from bus.model import TopicPartition
 from bus.ports import ProducerProgress
 from bus.records.arrow_batches import complete_columns
 from bus.storage_delta.log.actions import checkpoint_name, version_name
+from bus.storage_delta.log.listing import partition_folder
 from bus.storage_delta.root import (
     DeltaStorage,
-    folder_of,
     open_partition_readonly,
     open_storage,
     open_storage_on,
@@ -50,7 +50,7 @@ def table(storage: DeltaStorage) -> DeltaPartitionTable:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return tmp_path / folder_of(PARTITION)
+    return tmp_path / partition_folder(PARTITION)
 
 
 @pytest.fixture
@@ -301,7 +301,7 @@ def test_opening_lists_neither_data_files_nor_what_is_before_the_checkpoint(
     opened = open_storage_on(store, exclusive=False).open_partition(PARTITION, topic_id="id")
     assert opened.state == table.state
     # The checkpoint, its own version, two more and what names the checkpoint.
-    assert store.listings == [(f"{folder_of(PARTITION)}/_delta_log", 5)]
+    assert store.listings == [(f"{partition_folder(PARTITION)}/_delta_log", 5)]
 
 
 def test_without_a_hint_that_leads_anywhere_the_whole_log_is_listed(
