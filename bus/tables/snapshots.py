@@ -8,6 +8,7 @@ sees.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -85,10 +86,14 @@ class FollowedTable:
 
     def latest(self) -> TableSnapshot:
         """The last committed version. Raises `StorageDamaged`."""
-        commits = None if self._known is None else self._follower.read_on()
-        if self._known is not None and commits == []:
-            return self._known[1]
         known, self._known = self._known, None
+        commits = None
+        if known is not None:
+            with contextlib.suppress(StorageDamaged):  # which reading the log afresh tells as well
+                commits = self._follower.read_on()
+        if known is not None and commits == []:
+            self._known = known
+            return known[1]
         if known is None or commits is None:
             state = _read_state(self._path, self._partition, None)
             self._follower.begin(state.version)

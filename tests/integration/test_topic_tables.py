@@ -15,6 +15,8 @@ import bus.tables.snapshots
 from bus.cluster_metadata.cluster_records import TopicCreated, TopicDeleted
 from bus.errors import StorageDamaged, StorageFault
 from bus.ports import Committed
+from bus.storage_delta.log.reading import LogReading, read_whole_log
+from bus.storage_delta.stores.local import LocalStore
 from bus.tables.snapshots import TableSnapshot, check_plain
 from bus.tables.topics import TopicTables
 from tests.support.hand_written_root import HandWrittenRoot, HandWrittenTable
@@ -51,6 +53,8 @@ def check(log: LogRoot, tables: TopicTables) -> TableSnapshot:
     assert found == TopicTables(str(log.root)).snapshot(PARTITION)
     assert found.version == log.table.state.version
     assert list(found.files) == [str(log.folder / file.path) for file in log.table.files]
+    judged = DeltaTable(str(log.folder)).file_uris()
+    assert sorted(Path(file).name for file in found.files) == sorted(Path(file).name for file in judged)
     return found
 
 
@@ -83,7 +87,7 @@ def test_appends_are_followed_one_and_many(log: LogRoot, tables: TopicTables) ->
 
 def test_an_append_opens_no_table(log: LogRoot, tables: TopicTables, monkeypatch: pytest.MonkeyPatch) -> None:
     log.append(3)
-    monkeypatch.setattr(bus.tables.snapshots, "DeltaTable", lambda *_, **__: pytest.fail("opened"))
+    monkeypatch.setattr(bus.tables.snapshots, "read_whole_log", lambda *_, **__: pytest.fail("opened"))
     assert tables.snapshot(PARTITION).first_offsets == tuple(range(0, 5 * COUNT, COUNT))
 
 
@@ -101,9 +105,14 @@ def test_a_table_that_is_far_behind_is_opened_afresh(
     log.append(130)
     opened = []
     with monkeypatch.context() as patch:
-        patch.setattr(bus.tables.snapshots, "DeltaTable", lambda path, version: opened.append(path) or DeltaTable(path))
+
+        def read(store: LocalStore, folder: str, **options: Any) -> LogReading:
+            opened.append(folder)
+            return read_whole_log(store, folder, **options)
+
+        patch.setattr(bus.tables.snapshots, "read_whole_log", read)
         found = tables.snapshot(PARTITION)
-    assert opened == [str(log.folder)]
+    assert opened == [log.folder.name]
     assert found == check(log, tables)
 
 

@@ -7,7 +7,7 @@ afresh.
 
 from __future__ import annotations
 
-from bus.errors import StorageFault
+from bus.errors import StorageDamaged, StorageFault
 from bus.storage_delta.log.actions import LOG_FOLDER, Commit, MalformedCommit, version_name
 from bus.storage_delta.log.reading import Describe, read_commit
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore, Stamp
@@ -31,7 +31,8 @@ class LogFollower:
         self._version, self._stamp = version, self._stamp_of(version)
 
     def read_on(self) -> list[Commit] | None:
-        """What was committed since the last call; None if the log has to be read afresh."""
+        """What was committed since the last call; None if the log has to be read afresh. Raises `StorageDamaged` for a
+        version that cannot be read."""
         commits, version, stamp = list[Commit](), self._version, self._stamp
         try:
             while stamp is not None and len(commits) < _FOLLOWED_VERSIONS_MAX:
@@ -44,7 +45,10 @@ class LogFollower:
                     return commits
                 commits.append(read_commit(self._store, self._folder, version + 1, self._describe))
                 version, stamp = version + 1, following
-        except (StorageFault, MalformedCommit):
+        except MalformedCommit as malformed:
+            name = f"{self._folder}/{LOG_FOLDER}/{version_name(version + 1)}"
+            raise StorageDamaged(f"{name}: {malformed}") from None
+        except StorageFault:
             pass
         return None
 

@@ -36,6 +36,7 @@ WRITER_VERSION_MAX = 2
 
 # Keys of `TableState.harms` that are no data file.
 _PROTOCOL, _METADATA = "protocol", "metaData"
+_OTHER_COLUMNS = "changed the table's columns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Harm:
     author: str
     deed: str
     is_file_unknown: bool = False  # it added a data file of which the state has no entry
-    is_doubt: bool = False  # the records may be there all the same: the offsets of the live files decide
+    is_doubt: bool = False  # opening judges it by what the table has at last: its columns, the offsets of its files
 
     @property
     def way_out(self) -> str:
@@ -224,8 +225,8 @@ class _Draft:
         if before is not None and metadata.topic_id != before.topic_id:
             deed = f"changed the topic id from {before.topic_id} to {metadata.topic_id}"
         elif before is not None and not commit.is_ours and not has_same_columns(metadata, before):
-            deed = "changed the table's columns"
-        self._judge(commit, _METADATA, deed)
+            deed = _OTHER_COLUMNS
+        self._judge(commit, _METADATA, deed, is_doubt=deed == _OTHER_COLUMNS)
         self.metadata = metadata
         if not deed:
             self.trusted_metadata = metadata
