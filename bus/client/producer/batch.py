@@ -215,6 +215,7 @@ class RecordBatchBuilder:
         timestamp_ms: int,
         size_bytes: int,
     ) -> RecordFuture:
+        assert not self.chunks, "a closed batch takes no record"
         index = len(self.values)
         try:
             if key is not None and self.keys is None:

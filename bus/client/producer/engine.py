@@ -24,6 +24,9 @@ from bus.errors import BusError, ErrorCode
 
 logger = logging.getLogger(__name__)
 
+# Value, key, headers, partition, timestamp_ms and size in bytes.
+_Record = tuple[bytes | None, bytes | None, Headers | None, int | None, int, int]
+
 
 class Stream(Protocol):
     """To one broker, in order. Its owner calls `on_answer` for each request and `on_end` once."""
@@ -138,13 +141,12 @@ class Engine:
         """One record into its topic's open batch. Waits for buffer.memory until `deadline`; with None it does not wait
         but returns None, and nothing was done. Raises `BusError`."""
         sender = self.sender
+        record = (value, key, headers, partition, timestamp_ms, size_bytes)
         batch: RecordBatchBuilder | None = self.accumulator.open.get(topic)  # a producer that has ended has none
         if batch is None or batch.size_bytes + size_bytes > batch.limit_bytes:
             limit = self.accumulator.limit_for(size_bytes, partition_count, has_key=key is not None)
-            batch = self._make_room(topic, size_bytes, limit, deadline)
-            if batch is None:
-                return None
-        future = batch.add(value, key, headers, partition, timestamp_ms, size_bytes)
+            return self._make_room_and_add(topic, record, limit, deadline)
+        future = batch.add(*record)
         if batch.due_at <= sender.wakes_at or batch.is_filled or self.pool.waiting_count > 0:
             now = self._clock()
             if sender.has_to_follow_up(batch, now):
@@ -152,21 +154,34 @@ class Engine:
                     sender.follow_up(batch, now)
         return future
 
-    def _make_room(
-        self, topic: str, size_bytes: int, limit_bytes: int, deadline: float | None
-    ) -> RecordBatchBuilder | None:
+    def _make_room_and_add(
+        self, topic: str, record: _Record, limit_bytes: int, deadline: float | None
+    ) -> RecordFuture | None:
+        """The record is added in the step that makes room for it: what is carried out at the end of a step may close
+        any open batch, and an empty one would leave without its record."""
         sender = self.sender
+        *_, size_bytes = record
         least = max(size_bytes, self._config.batch_size)
         while True:
             sender.check_usable()
             with self._step:
-                batch = sender.make_room(topic, size_bytes, self._clock(), limit_bytes=limit_bytes, least_bytes=least)
-            if batch is not None or deadline is None:
-                return batch
+                now = self._clock()
+                batch = sender.make_room(topic, size_bytes, now, limit_bytes=limit_bytes, least_bytes=least)
+                if batch is not None:
+                    return self._add_first(batch, record, now)
+            if deadline is None:
+                return None
             self._wait_for_memory(least, deadline)
             if sender.is_usable and topic not in self.accumulator.open:
-                return self.accumulator.open_batch(topic, least, self._clock())
+                with self._step:
+                    now = self._clock()
+                    return self._add_first(self.accumulator.open_batch(topic, least, now), record, now)
             self.pool.give_back(least)  # another thread was faster, or it is too late
+
+    def _add_first(self, batch: RecordBatchBuilder, record: _Record, now: float) -> RecordFuture:
+        future = batch.add(*record)
+        self.sender.follow_up(batch, now)
+        return future
 
     def add_chunks(self, topic: str, chunks: Sequence[tuple[int, Chunk]], *, size_bytes: int, deadline: float) -> None:
         """Runs of a batch with their partitions, in order. Waits for buffer.memory until `deadline`."""

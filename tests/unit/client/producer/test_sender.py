@@ -274,6 +274,24 @@ def test_record_that_no_longer_fits_sends_the_batch_before_it() -> None:
     assert len(bench.sent()) == 2
 
 
+@pytest.mark.parametrize("linger_ms", [0, 5])
+def test_record_whose_batch_is_opened_while_a_connection_is_made_is_sent(linger_ms: int) -> None:
+    bench = Bench(linger_ms=linger_ms, batch_size=1_000)
+
+    def take_a_while() -> None:
+        bench.now += 1.0
+
+    bench.on_open = take_a_while
+    futures = [bench.send(value * 600) for value in (b"x", b"y")]
+    bench.pass_time(1.0)
+    chunks = [chunk for request in bench.streams[0].requests for part in request.parts for chunk in part.chunks]
+    assert [chunk.record_count for chunk in chunks] == [1, 1]
+    while bench.engine.sender.connections["a"].requests:
+        bench.answer(OK)
+    assert [code_of(future) for future in futures] == [None, None]
+    assert bench.used_bytes == 0
+
+
 def test_one_request_has_a_part_of_each_partition_of_a_leader() -> None:
     bench = Bench("a", "b", "a", linger_ms=10)
     for partition in (0, 1, 2):
