@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import deltalake
@@ -29,7 +30,7 @@ TOPICS = {
     "compacted": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "max.compaction.lag.ms": 1},
 }
 ACTIONS = {"kept": ["roll", "clean"], "retained": ["clean"], "compacted": ["compact", "roll", "clean"]}
-JOBS = ("roll: ", "compaction: ", "retention: ", "cleaning: ")  # as the broker's log calls them
+JOBS = ("roll: ", "compaction: ", "retention by ", "cleaning: ")  # as the broker's log calls them
 OPTIONS = ("--set", "log.retention.check.interval.ms=50", "--log-level", "INFO")
 
 
@@ -41,7 +42,12 @@ class Writer:
         self._sent = 0
         self.acknowledged: dict[str, dict[int, bytes]] = {topic: {} for topic in TOPICS}
 
-    def write_until_the_broker_dies(self, started: threading.Event) -> None:
+    def write_until(self, is_over: threading.Event, started: threading.Event) -> None:
+        while not is_over.is_set():
+            self._write_until_something_fails(started)
+        started.set()
+
+    def _write_until_something_fails(self, started: threading.Event) -> None:
         producer = Producer(self._address, retries=0, linger_ms=0, request_timeout_ms=5_000)
         try:
             while True:
@@ -59,15 +65,15 @@ class Writer:
         except (BusError, TimeoutError):
             return
         finally:
-            started.set()
             producer.close(timeout=0)
 
 
-def maintain_until_the_broker_dies(address: str, topic: str) -> None:
-    with contextlib.suppress(BusError), Admin(address, request_timeout_ms=5_000) as admin:
-        while True:
-            for action in ACTIONS[topic]:
-                list(admin.maintain_log(topic, action))
+def maintain_until(is_over: threading.Event, address: str, topic: str) -> None:
+    while not is_over.is_set():
+        with contextlib.suppress(BusError), Admin(address, request_timeout_ms=5_000) as admin:
+            while True:
+                for action in ACTIONS[topic]:
+                    list(admin.maintain_log(topic, action))
 
 
 def jobs_in(log: Path) -> dict[str, int]:
@@ -152,17 +158,20 @@ def test_everything_acknowledged_survives_kill_9_in_the_middle_of_maintenance(tm
         with Admin(broker.address) as admin:
             admin.create_topics([NewTopic(topic, 1, {**LIFE, **configs}) for topic, configs in TOPICS.items()])
         for _ in range(ROUNDS):
-            started, before = threading.Event(), jobs_in(broker.log_path)
+            started, is_over, before = threading.Event(), threading.Event(), jobs_in(broker.log_path)
             threads = in_threads(
-                lambda started=started: writer.write_until_the_broker_dies(started),  # type: ignore[misc]
-                *(lambda topic=topic: maintain_until_the_broker_dies(broker.address, topic) for topic in TOPICS),  # type: ignore[misc]
+                partial(writer.write_until, is_over, started),
+                *(partial(maintain_until, is_over, broker.address, topic) for topic in TOPICS),
             )
-            started.wait()
-            wait_until(lambda before=before: have_run_since(before, broker.log_path), "each job has run")  # type: ignore[misc]
-            threading.Event().wait(chance.uniform(0, 0.5))  # the moment of the crash is the input of this test
-            broker.kill()
-            for thread in threads:
-                thread.join()
+            try:
+                started.wait()
+                wait_until(lambda before=before: have_run_since(before, broker.log_path), "each job has run")  # type: ignore[misc]
+                threading.Event().wait(chance.uniform(0, 0.5))  # the moment of the crash is the input of this test
+            finally:
+                is_over.set()
+                broker.kill()
+                for thread in threads:
+                    thread.join()
             broker.start()
             check(broker.address, writer.acknowledged)
         assert all(len(sent) > ROUNDS * 10 for sent in writer.acknowledged.values())

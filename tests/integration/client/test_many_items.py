@@ -72,6 +72,9 @@ def test_leaders_are_asked_for_offsets_in_several_requests() -> None:
     asked: list[int] = []
 
     class Leaders:
+        def retry(self, ask: Callable[[], object], *, deadline: float) -> object:
+            return ask()
+
         def wait_partition(self, topic: str, partition: int, *, timeout_s: float) -> None: ...
 
         def leader_address(self, info: None, partition: int) -> str:

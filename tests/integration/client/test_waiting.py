@@ -36,13 +36,13 @@ class Watched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits = threading.Event()
-        pause = Cluster.pause
+        pause = Cluster._pause
 
         def watched(cluster: Cluster, attempt: int, error: BusError, deadline: float) -> bool:
             self.waits.set()
             return pause(cluster, attempt, error, deadline)
 
-        monkeypatch.setattr(Cluster, "pause", watched)
+        monkeypatch.setattr(Cluster, "_pause", watched)
 
 
 @pytest.fixture
