@@ -203,13 +203,16 @@ class BusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return LogNow(selection, access.bounds(selection.partitions))
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """Asks again while the broker is gone, for as long and as often as the options say."""
+        """Asks again while the broker is gone, for as long and as often as the options say; and once more about a topic
+        that went away between two questions: then the first one tells that it is gone."""
         deadline_s = self._clock() + self._options.patience_ms / 1000
         interval_s = self._options.retry_interval_ms / 1000
 
         def may_retry(attempt: int, error: BusError) -> bool:
             is_over = attempt >= self._options.retries and self._clock() >= deadline_s
-            return error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not is_over
+            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return attempt == 0
+            return error.retriable and not is_over
 
         def pause(attempt: int, error: BusError) -> bool:
             grown_s = min(max(interval_s, _RETRY_MIN_S) * 2 ** min(attempt, 30), _RETRY_MAX_S)

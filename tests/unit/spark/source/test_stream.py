@@ -279,6 +279,23 @@ def test_a_topic_that_was_deleted_stops_the_query(log: FakeLogAccess) -> None:
         query.batch()
 
 
+class WithoutOrdersInBetween(FakeLogAccess):
+    """The topic goes away after it was looked for, and before it is asked how far it goes."""
+
+    def bounds(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
+        if P0 in partitions and "bounds" in self.asked:
+            self.facts.pop("orders", None)
+        return super().bounds(partitions)
+
+
+def test_a_topic_that_is_deleted_between_two_questions_stops_the_query_by_name() -> None:
+    log = WithoutOrdersInBetween()
+    log.create("orders", 10, 5)
+    query = Query(log).begin()
+    with pytest.raises(DataLost, match="topic orders was deleted"):
+        query.batch()
+
+
 def test_a_topic_that_was_deleted_is_left_out_where_losses_are_allowed(log: FakeLogAccess) -> None:
     log.create("alerts", 2)
     query = Query(log, subscribe="orders,alerts", failOnDataLoss="false").begin()
