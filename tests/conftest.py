@@ -6,8 +6,8 @@ draws others, and more. Each test has a timeout of its own. A shell that starts 
 and the programs that they start, ignore Ctrl-C, which some of these are tested for. A test writes below its tmp_path
 only: a file that a run leaves in the checkout fails the run.
 
-In several processes (`pytest -n 2 --dist loadfile`) each file is run by one of them, and one runs all that needs Spark:
-a session takes seconds to start and a gigabyte of memory.
+In several processes (`pytest -n 2 --dist loadfile`) each file is run by one of them, and what needs Spark by the first
+for as long as the others have other files to run: a session takes seconds to start and a gigabyte of memory.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -63,16 +64,21 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 _OF_SPARK = ("tests/spark/", "tests/end_to_end/test_spark_exactly_once.py")
 
 
-class _SparkInOneProcess(LoadFileScheduling):
-    """Hands out files in the order of the command line, the tests of Spark as if they were one file."""
+class _SparkApart(LoadFileScheduling):
+    """Hands out files in the order of the command line: those of Spark to the first process, since a session takes
+    seconds to start, the others to the rest. A process that has no file of its kind left takes one of the other."""
 
-    def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        return "spark" if file.startswith(_OF_SPARK) else file
+    _spark_process: object = None
+
+    def _assign_work_unit(self, node: Any) -> None:
+        self._spark_process = self._spark_process or node
+        is_of_kind = (file for file in self.workqueue if file.startswith(_OF_SPARK) is (node is self._spark_process))
+        self.workqueue.move_to_end(next(is_of_kind, next(iter(self.workqueue))), last=False)
+        super()._assign_work_unit(node)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
     if config.getoption("dist") != "loadfile":
         return None
     config.option.loadscopereorder = False
-    return _SparkInOneProcess(config, log)
+    return _SparkApart(config, log)
