@@ -58,7 +58,6 @@ def decide_delete_group(step: GroupStep, *, request_id: int) -> None:
 def end_group(step: GroupStep) -> None:
     """Of an empty group without offsets. Who was given a member id and comes with it now is told that it is unknown."""
     assert not step.group.offsets, f"group {step.group.group_id} has offsets"
-    for member_id in step.group.pending_members:
-        remove_pending(step, member_id)
+    remove_pending(step, step.group.pending_members)
     if step.group.protocol_type is not None:
         step.record(GroupTombstone(step.group.group_id))

@@ -33,9 +33,9 @@ class MemberIdGiven:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberIdForgotten:
+class MemberIdsForgotten:
     group_id: str
-    member_id: str
+    member_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class MemberSynced:
 
 MemoryRecord = (
     MemberIdGiven
-    | MemberIdForgotten
+    | MemberIdsForgotten
     | MemberJoins
     | StaticMemberReplaced
     | MembersRemoved
@@ -144,9 +144,9 @@ def _apply_to_membership(group: Group, record: GroupStored | GroupTombstone | Me
         case GroupTombstone():
             return replace(new_group(group.group_id), offsets=group.offsets)
         case MemberIdGiven(_, member_id):
-            return replace(group, pending_members=group.pending_members | {member_id})
-        case MemberIdForgotten(_, member_id):
-            return replace(group, pending_members=group.pending_members - {member_id})
+            return replace(group, pending_members=group.pending_members.changed({member_id: True}))
+        case MemberIdsForgotten(_, member_ids):
+            return replace(group, pending_members=group.pending_members.changed(dict.fromkeys(member_ids)))
         case MembersRemoved(_, member_ids):
             return group.remove_members(member_ids)
         case StaticMemberReplaced(_, member_id, by):
@@ -163,7 +163,7 @@ def _with_joining(group: Group, record: MemberJoins) -> Group:
     return replace(
         group.put_members([member]),
         protocol_type=group.protocol_type if group.members else record.protocol_type,
-        pending_members=group.pending_members - {member.member_id},
+        pending_members=group.pending_members.changed({member.member_id: None}),
         initial_delay=None if delay is None else replace(delay, has_new_member=True),
     )
 

@@ -97,7 +97,8 @@ class Group:
     leader_id: str | None = None  # None exactly without members
     members: Mapping[str, Member] = field(default_factory=dict)
     instance_ids: Mapping[str, str] = field(default_factory=dict)  # of static members -> member id
-    pending_members: frozenset[str] = frozenset()  # told their id with MEMBER_ID_REQUIRED
+    # Ids that were told with MEMBER_ID_REQUIRED, each with True; there may be thousands, that come one by one.
+    pending_members: ChangingMap[str, bool] = field(default_factory=ChangingMap)
     supporters: Mapping[str, int] = field(default_factory=dict)  # of a protocol: how many members
     joining_count: int = 0  # members that await a join
     unsynced_count: int = 0  # members that have to sync
@@ -219,7 +220,7 @@ class Group:
         static = {member.group_instance_id: member.member_id for member in members if member.group_instance_id}
         assert self.instance_ids == static
         assert all(member_id == member.member_id for member_id, member in self.members.items())
-        assert not self.pending_members & self.members.keys()
+        assert not self.pending_members.keys() & self.members.keys()
         assert (self.leader_id is None) == (not self.members)
         assert self.leader_id is None or self.leader_id in self.members
         assert not self.members or self.has_common_protocol(next(iter(members)).protocols)

@@ -18,7 +18,11 @@ from bus.consumer_groups.membership import (
     remove_pending,
     unknown_member,
 )
-from bus.consumer_groups.rebalances import begin_rebalance, complete_when_all_joined, rebalance_or_complete
+from bus.consumer_groups.rebalances import (
+    begin_rebalance,
+    complete_when_all_joined,
+    rebalance_or_complete,
+)
 from bus.consumer_groups.request_bounds import check_request
 from bus.consumer_groups.requests import (
     NO_MEMBER_ID,
@@ -84,14 +88,16 @@ def expire_session(step: GroupStep, member_id: str) -> None:
 
 def expire_pending_member(step: GroupStep, member_id: str) -> None:
     if member_id in step.group.pending_members:
-        remove_pending(step, member_id)
+        remove_pending(step, [member_id])
         complete_when_all_joined(step)
 
 
 def decide_leave(step: GroupStep, command: LeaveGroup, *, request_id: int) -> None:
     """All that can leave do, and one rebalance follows."""
     reasons: dict[str, str] = {}  # of members that leave, by member id
-    members = tuple(_leave(step, leaving, reasons) for leaving in command.members)
+    pending: dict[str, None] = {}
+    members = tuple(_leave(step.group, leaving, reasons, pending) for leaving in command.members)
+    remove_pending(step, pending)
     remove_members(step, reasons)
     step.reply(request_id, Left(members))
     left = [leaving for leaving, refused in zip(command.members, members, strict=True) if refused is None]
@@ -100,11 +106,11 @@ def decide_leave(step: GroupStep, command: LeaveGroup, *, request_id: int) -> No
         rebalance_or_complete(step, f"members {names} leave")
 
 
-def _leave(step: GroupStep, leaving: LeavingMember, reasons: dict[str, str]) -> Refused | None:
-    """Why it cannot; None: it was pending and is not any more, or it was added to `reasons`."""
-    group, member_id = step.group, leaving.member_id
-    if member_id in group.pending_members:
-        remove_pending(step, member_id)
+def _leave(group: Group, leaving: LeavingMember, reasons: dict[str, str], pending: dict[str, None]) -> Refused | None:
+    """Why it cannot; None: it was added to `reasons`, or to `pending`."""
+    member_id = leaving.member_id
+    if member_id in group.pending_members and member_id not in pending:
+        pending[member_id] = None
         return None
     if member_id == NO_MEMBER_ID and leaving.group_instance_id is not None:
         member_id = group.instance_ids.get(leaving.group_instance_id, NO_MEMBER_ID)

@@ -79,7 +79,7 @@ def _refuse_for_size(step: GroupStep, command: JoinGroup, request_id: int) -> No
     )
     _refuse(step, request_id, refused, NO_MEMBER_ID)
     if command.member_id in step.group.pending_members:
-        remove_pending(step, command.member_id)
+        remove_pending(step, [command.member_id])
     elif command.member_id in step.group.members:
         remove_member(step, command.member_id, "the group is too large")
     complete_if_all_joined(step)

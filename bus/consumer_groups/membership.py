@@ -6,9 +6,9 @@ while a request of his waits: it is answered first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from bus.consumer_groups.changes import MemberIdForgotten, MembersRemoved
+from bus.consumer_groups.changes import MemberIdsForgotten, MembersRemoved
 from bus.consumer_groups.group import Group, Member
 from bus.consumer_groups.requests import NO_MEMBER_ID, JoinRefused, TimerKind
 from bus.consumer_groups.steps import GroupStep
@@ -79,9 +79,11 @@ def remove_members(step: GroupStep, reasons: Mapping[str, str]) -> None:
         step.record(MembersRemoved(group.group_id, tuple(reasons)))
 
 
-def remove_pending(step: GroupStep, member_id: str) -> None:
-    step.cancel_timer(TimerKind.PENDING_MEMBER, member_id)
-    step.record(MemberIdForgotten(step.group.group_id, member_id))
+def remove_pending(step: GroupStep, member_ids: Collection[str]) -> None:
+    for member_id in member_ids:
+        step.cancel_timer(TimerKind.PENDING_MEMBER, member_id)
+    if member_ids:
+        step.record(MemberIdsForgotten(step.group.group_id, tuple(member_ids)))
 
 
 def answer_waiting(step: GroupStep, member: Member, refused: Refused, joins_with: str) -> bool:

@@ -163,7 +163,7 @@ class GroupBench:
         is_preparing = self.group.state is GroupState.PREPARING_REBALANCE
         assert (GroupTimer(TimerKind.REBALANCE, GROUP_ID) in self.deadlines) == is_preparing
         assert (GroupTimer(TimerKind.SYNC, GROUP_ID) in self.deadlines) == (self.group.unsynced_count > 0)
-        known = self.group.members.keys() | self.group.pending_members | {""}
+        known = self.group.members.keys() | self.group.pending_members.keys() | {""}
         assert {timer.member_id for timer in self.deadlines} <= known
 
     def check_the_history_makes_the_group(self) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bus.consumer_groups.administration import list_group
+from bus.consumer_groups.changes import MemberIdsForgotten
 from bus.consumer_groups.records import GroupTombstone, OffsetTombstone
 from bus.consumer_groups.requests import (
     DeleteGroup,
@@ -92,3 +93,16 @@ def test_group_that_never_had_members_has_no_record_of_its_own_to_delete() -> No
     bench.ask(NOBODYS)
     bench.ask(DeleteGroup(GROUP_ID))
     assert tuple(bench.steps[-1].records) == (OffsetTombstone(GROUP_ID, ORDERS),)
+
+
+def test_end_of_a_group_forgets_all_ids_that_were_given_at_once_and_giving_one_copies_no_others() -> None:
+    bench = GroupBench()
+    for _ in range(600):
+        bench.answer(join())
+    assert bench.group is not None
+    settled = bench.group.pending_members._settled
+    bench.answer(join())
+    assert bench.group.pending_members._settled is settled
+    assert bench.answer(DeleteGroup(GROUP_ID)) == GroupDeleted()
+    assert [type(change) for change in bench.steps[-1].changes] == [MemberIdsForgotten]
+    assert bench.group is None
