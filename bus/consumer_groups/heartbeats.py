@@ -20,6 +20,7 @@ from bus.consumer_groups.membership import (
 )
 from bus.consumer_groups.rebalances import (
     begin_rebalance,
+    complete_if_all_joined,
     complete_when_all_joined,
     rebalance_or_complete,
 )
@@ -93,17 +94,17 @@ def expire_pending_member(step: GroupStep, member_id: str) -> None:
 
 
 def decide_leave(step: GroupStep, command: LeaveGroup, *, request_id: int) -> None:
-    """All that can leave do, and one rebalance follows."""
+    """All that can leave do, and one rebalance follows if one of them was a member."""
     reasons: dict[str, str] = {}  # of members that leave, by member id
     pending: dict[str, None] = {}
     members = tuple(_leave(step.group, leaving, reasons, pending) for leaving in command.members)
     remove_pending(step, pending)
     remove_members(step, reasons)
     step.reply(request_id, Left(members))
-    left = [leaving for leaving, refused in zip(command.members, members, strict=True) if refused is None]
-    if left and step.group.state is not GroupState.EMPTY:
-        names = named([leaving.member_id or leaving.group_instance_id or "" for leaving in left])
-        rebalance_or_complete(step, f"members {names} leave")
+    if reasons:
+        rebalance_or_complete(step, f"members {named(list(reasons))} leave")
+    elif pending:
+        complete_if_all_joined(step)
 
 
 def _leave(group: Group, leaving: LeavingMember, reasons: dict[str, str], pending: dict[str, None]) -> Refused | None:

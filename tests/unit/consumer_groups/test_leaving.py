@@ -65,6 +65,18 @@ def test_pending_member_leaves_without_a_rebalance() -> None:
     assert bench.group is not None
     assert not bench.group.pending_members
     assert GroupTimer(TimerKind.PENDING_MEMBER, GROUP_ID, pending) not in bench.deadlines
+    assert bench.group.state is GroupState.STABLE
+    assert not bench.notices
+
+
+def test_rebalance_that_waited_for_a_pending_member_alone_ends_when_that_one_leaves() -> None:
+    bench = stable_bench()
+    bench.answer(join())
+    pending = f"m-{bench.last_request_id}"
+    joins = [bench.ask(join(member_id)) for member_id in ("m-1", "m-3")]
+    assert not set(joins) & bench.answers.keys()
+    assert leave(bench, LeavingMember(pending), LeavingMember(pending)) == [None, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert set(joins) <= bench.answers.keys()
 
 
 def test_only_pending_member_leaves_and_there_is_no_group() -> None:
