@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from bus.consumer_groups.group import Group
 from bus.consumer_groups.requests import NO_MEMBER_ID, GroupCommand, JoinGroup, OffsetCommit, SyncGroup
+from bus.consumer_groups.steps import MINUTE_MS
 from bus.errors import ErrorCode, Refused
 
 # So many clients are remembered for the ids that they were given before those whose ids have expired are looked for.
@@ -26,6 +27,7 @@ class GroupBounds:
     members_bytes_max: int = 268_435_456
     members_per_client_max: int = 20_000
     offsets_max: int = 5_000_000
+    max_session_timeout_ms: int = 30 * MINUTE_MS
 
 
 class GroupTotals:
@@ -74,6 +76,8 @@ class GroupTotals:
     def _check_new_member(self, command: JoinGroup, *, now_ms: int) -> Refused | None:
         if self.members >= self._bounds.members_max:
             return self._refuse("members", "group.members.count.max", self.members)
+        if command.session_timeout_ms > self._bounds.max_session_timeout_ms:
+            return None  # the rules refuse it, and no id is given that might come back for so long
         return self._give_id(command.client_host, until_ms=now_ms + command.session_timeout_ms, now_ms=now_ms)
 
     def _give_id(self, client: str, *, until_ms: int, now_ms: int) -> Refused | None:

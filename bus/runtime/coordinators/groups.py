@@ -361,6 +361,7 @@ def group_bounds(config: BrokerConfig) -> GroupBounds:
         members_bytes_max=config.group_members_bytes_max,
         members_per_client_max=config.group_members_per_client_max,
         offsets_max=config.group_offsets_count_max,
+        max_session_timeout_ms=config.group_max_session_timeout_ms,
     )
 
 

@@ -96,6 +96,16 @@ def test_clients_are_not_all_looked_through_for_each_new_one() -> None:
     assert len(totals._given) <= 1_001, "expired ones are forgotten"
 
 
+def test_join_whose_session_timeout_is_refused_takes_none_of_the_ids_of_its_client() -> None:
+    async def scenario(bench: GroupBench) -> None:
+        too_long = replace(join_of("g", None), session_timeout_ms=2**31 - 1)
+        for _ in range(3):
+            assert refusal(await bench.submit(too_long, "x")).code is ErrorCode.INVALID_SESSION_TIMEOUT
+        assert refusal(await bench.submit(join_of("g", None), "id-1")).code is ErrorCode.MEMBER_ID_REQUIRED
+
+    run(scenario, bounds=GroupBounds(members_per_client_max=2))
+
+
 def test_new_offsets_beyond_the_bound_are_refused_and_those_that_are_there_move_on() -> None:
     async def scenario(bench: GroupBench) -> None:
         assert await bench.commit("g", 1) == TAKEN
