@@ -9,7 +9,6 @@ of it to the others, and twelve of them leave a thirteenth (dynamic thresholds, 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Hashable
 
 # A client that has no more than this part of it is never held back by others.
@@ -25,7 +24,8 @@ class RequestMemory:
         self._overdraft_bytes = overdraft_bytes
         self._bytes = 0
         self._bytes_of: dict[Hashable, int] = {}
-        self._waiting: deque[tuple[Hashable, asyncio.Future[None]]] = deque()
+        # By client, each in the order they came: what others drop costs a look at each client, not at each stream.
+        self._waiting: dict[Hashable, dict[asyncio.Future[None], None]] = {}
 
     def bytes_left(self, client: Hashable) -> int:
         """How much more the client may have now."""
@@ -60,19 +60,23 @@ class RequestMemory:
         """First come, first served, among those who may."""
         while not self.has_room(client):
             called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append((client, called))
-            await called
+            self._waiting.setdefault(client, {})[called] = None
+            try:
+                await called
+            finally:
+                self._leave(client, called)
 
     def _call_those_with_room(self) -> None:
-        still_waiting: deque[tuple[Hashable, asyncio.Future[None]]] = deque()
-        for client, called in self._waiting:
-            if called.done():
-                continue
-            if self.has_room(client):
-                called.set_result(None)
-            else:
-                still_waiting.append((client, called))
-        self._waiting = still_waiting
+        for client in [client for client in self._waiting if self.has_room(client)]:
+            for called in self._waiting.pop(client):
+                if not called.done():
+                    called.set_result(None)
+
+    def _leave(self, client: Hashable, called: asyncio.Future[None]) -> None:
+        line = self._waiting.get(client, {})
+        line.pop(called, None)
+        if not line:
+            self._waiting.pop(client, None)
 
 
 class Held:

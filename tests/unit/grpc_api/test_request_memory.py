@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable
+
+import pytest
 
 from bus.grpc_api.server.request_memory import Held, RequestMemory
 
@@ -72,5 +75,41 @@ def test_those_who_wait_go_on_in_the_order_they_came_as_far_as_they_may() -> Non
         await settle()
         assert went == ["newcomer", "greedy", "other"]
         await asyncio.gather(*waiting, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_streams_of_one_client_that_wait_cost_the_others_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        memory, looks = RequestMemory(1000), []
+        greedy = memory.hold("greedy", 500)
+        waiting = [asyncio.ensure_future(memory.wait_for_room("greedy")) for _ in range(100)]
+        await settle()
+        has_room = memory.has_room
+
+        def counted(client: Hashable) -> bool:
+            looks.append(client)
+            return has_room(client)
+
+        monkeypatch.setattr(memory, "has_room", counted)
+        memory.hold("other", 100).drop()
+        assert looks == ["greedy"]
+        greedy.drop()
+        await asyncio.gather(*waiting)
+        assert not memory._waiting
+
+    asyncio.run(scenario())
+
+
+def test_streams_that_end_while_they_wait_are_forgotten() -> None:
+    async def scenario() -> None:
+        memory = RequestMemory(1000)
+        memory.hold("greedy", 500)
+        waiting = [asyncio.ensure_future(memory.wait_for_room("greedy")) for _ in range(3)]
+        await settle()
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert not memory._waiting
 
     asyncio.run(scenario())
