@@ -8,7 +8,9 @@ may still arrive, late, after the requests of the next stream (but not in a rest
 process). A request may arrive twice. Answers are delayed, or lost with their stream. A broker may answer that it is
 busy, that it is no leader, that the disk failed (before or after the commit), or not at all; it may restart, which
 forgets all but the log. Partitions move between two brokers, and clients learn of it late. A broker that lags behind
-may not know the topic for a while. Records may be refused for good.
+may not know the topic for a while. Records may be refused for good. In the client itself time passes while a stream
+is opened, and streams that cannot be opened, calls that cannot be begun and requests that cannot be sent are tried
+again.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import itertools
 import random
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from bus.client.config.parsing import ProducerConfig, parse_config
@@ -51,11 +53,15 @@ class Faults:
     restart: int = 60
     refused_record: int = 40
     lost_call: int = 6  # of InitProducerId and ResumeProducer
+    slow_opening: int = 4
+    failed_opening: int = 6
+    failed_begin: int = 12  # of a call beside the streams
+    failed_send: int = 30
     moved_leader: int = 0
     unknown_topic: int = 0  # of the answers to a question for metadata
 
 
-NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+NO_FAULTS = Faults(**{each.name: 0 for each in fields(Faults)})
 
 
 class World:
@@ -94,9 +100,10 @@ class World:
 
     def run(self, until: float) -> None:
         while self._events and self._events[0][0] <= until:
-            self.now, _, event = heapq.heappop(self._events)
+            time, _, event = heapq.heappop(self._events)
+            self.now = max(self.now, time)  # an event may have taken time
             event()
-        self.now = until
+        self.now = max(self.now, until)
 
     def settle(self) -> None:
         """The network heals; everything gets its outcome."""
@@ -144,7 +151,7 @@ class Client:
             clock=lambda: world.now,
             backoff_s=lambda failures: min(0.1, 0.01 * 2**failures) * world.random.uniform(0.8, 1.2),
             open_stream=self._open_stream,
-            run_errand=lambda errand: world.at(world.delay(), lambda: self._serve(errand)),
+            run_errand=self._run_errand,
             wake=lambda: world.at(0.0, self._tick),
         )
         self.futures: list[tuple[int, int, RecordFuture]] = []  # value, partition, future
@@ -163,15 +170,27 @@ class Client:
             world.at(max(0.0, next_at - world.now), lambda: self._tick() if next_at == self._tick_at else None)
 
     def _open_stream(self, address: str) -> SimulatedStream:
-        stream = SimulatedStream(self._world, self.engine, address)
-        self._world.streams.append(stream)
+        world = self._world
+        if world.chance(world.faults.slow_opening):
+            world.now += world.delay()
+        if world.chance(world.faults.failed_opening):
+            raise RuntimeError("simulated: no more threads")
+        stream = SimulatedStream(world, self.engine, address)
+        world.streams.append(stream)
         return stream
+
+    def _run_errand(self, errand: Errand) -> None:
+        world = self._world
+        if world.chance(world.faults.failed_begin):
+            raise RuntimeError("simulated: no more threads")
+        world.at(world.delay(), lambda: self._serve(errand))
 
     # ------------------------------------------------------------ the user
 
     def send(self, value: int, partition: int | None, key: bytes | None = None) -> None:
         """The record's time is its value. Raises what `send` raises."""
-        data = b"%d" % value
+        width = self._world.random.choice((1, 1, 1, 120))  # a large one may not fit into the batch that is open
+        data = b"%0*d" % (width, value)
         try:
             with self.engine.lock:
                 future = self.engine.add(
@@ -267,6 +286,8 @@ class SimulatedStream:
 
     def send(self, request: Request) -> None:
         world = self._world
+        if world.chance(world.faults.failed_send):
+            raise MemoryError("simulated")
         for part in request.parts:
             if part.payload is None:  # as the encoder does
                 part.payload = (_records_of(part.chunks), 0, 0)

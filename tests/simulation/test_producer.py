@@ -17,7 +17,7 @@ def play(world: World, records: int) -> None:
     for value in range(records):
         world.send(value, world.random.randrange(len(world.logs)))
         if world.random.randrange(4) == 0:
-            world.run(world.now + world.random.uniform(0, 0.05))
+            world.run(world.now + world.random.uniform(0, world.random.choice((0.05, 0.05, 0.05, 1.0))))
     world.settle()
 
 

@@ -46,7 +46,11 @@ class RequestStream:
         requests = iter(self._requests.get, None)
         self._connection, self._call = cluster.open_stream(address, method, requests, serializer)
         self._reader = threading.Thread(target=self._read, name=f"bus-{method.lower()}-{address}", daemon=True)
-        self._reader.start()
+        try:
+            self._reader.start()
+        except BaseException:
+            self.cut("nobody reads its answers")
+            raise
 
     def send(self, request: Any) -> None:
         self._requests.put(request)

@@ -103,15 +103,28 @@ class Engine:
                 case Cut(connection, reason):
                     self._streams[connection].cut(reason)
                 case errand:
-                    self._run_errand(errand)
+                    self._begin(errand)
+
+    def _begin(self, errand: Errand) -> None:
+        try:
+            self._run_errand(errand)
+        except Exception as failure:  # whose step this is has no part in it; the sender waits for an answer
+            logger.exception("a call of the producer could not be begun")
+            error = BusError(ErrorCode.NETWORK_EXCEPTION, f"the call could not be begun: {failure!r}")
+            self.sender.on_no_answer(errand, error, self._clock())
 
     def _open(self, address: str) -> None:
         try:
             stream = self._open_stream(address)
-        except BaseException:
-            self.sender.on_not_opened(address)
-            raise
-        self._streams[self.sender.on_opened(address, self._clock())] = stream
+        except BaseException as failure:
+            self.sender.on_not_opened(address, self._clock())
+            if not isinstance(failure, Exception):
+                raise
+            # What is to go there was taken in, maybe in another call than this one: it is tried again, as long as it
+            # may be.
+            logger.exception("a stream to %s could not be opened", address)
+        else:
+            self._streams[self.sender.on_opened(address, self._clock())] = stream
 
     def _send(self, connection: Connection, request: Request) -> None:
         stream = self._streams[connection]
@@ -316,6 +329,11 @@ class Engine:
         """Each topic that was asked for: None, or why nothing is known of it."""
         with self.lock, self._step:
             self.sender.on_refreshed(results, self._clock())
+        self.announce()
+
+    def on_no_answer(self, errand: Errand, error: BusError) -> None:
+        with self.lock, self._step:
+            self.sender.on_no_answer(errand, error, self._clock())
         self.announce()
 
     def tick(self) -> float:

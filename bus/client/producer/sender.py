@@ -304,9 +304,22 @@ class Sender:
         self._drain(now, is_hurried=self._opening.pop(address))
         return connection
 
-    def on_not_opened(self, address: str) -> None:
-        """Tried again when there is something to do next."""
+    def on_not_opened(self, address: str, now: float) -> None:
+        """What waits there tries again after a pause."""
         del self._opening[address]
+        for queue in self._active:
+            if queue.address == address and queue.retry_at <= now:
+                self._back_off(queue, now, queue.failures)
+                queue.failures += 1
+
+    def on_no_answer(self, errand: Errand, error: BusError, now: float) -> None:
+        match errand:
+            case RefreshTopics(topics):
+                self.on_refreshed(dict.fromkeys(topics, error), now)
+            case InitProducer():
+                self.on_no_identity(error, now)
+            case Resume():
+                self.on_not_resumed(errand, error, now)
 
     def _look_after(self, queue: PartitionQueue, now: float) -> None:
         """A queue that has nothing to send: is it done, or is there something to find out first?"""

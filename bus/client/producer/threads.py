@@ -100,8 +100,9 @@ class ProducerThreads:
 
     def _run_errand(self, errand: Errand) -> None:
         if self._runner is None:
-            self._runner = threading.Thread(target=self._run_errands, name="bus-producer-calls", daemon=True)
-            self._runner.start()
+            runner = threading.Thread(target=self._run_errands, name="bus-producer-calls", daemon=True)
+            runner.start()  # fails if there are too many threads: another errand tries again
+            self._runner = runner
         self._errands.put(errand)
 
     def _run_errands(self) -> None:
@@ -110,16 +111,8 @@ class ProducerThreads:
                 self._run(errand)
             except Exception as failure:  # the loop's edge: the sender waits for an answer
                 logger.exception("a call of the producer failed")
-                self._give_up(errand, BusError(ErrorCode.NETWORK_EXCEPTION, f"the call failed: {failure!r}"))
-
-    def _give_up(self, errand: Errand, error: BusError) -> None:
-        match errand:
-            case RefreshTopics(topics):
-                self.engine.on_refreshed(dict.fromkeys(topics, error))
-            case InitProducer():
-                self.engine.on_no_identity(error)
-            case Resume():
-                self.engine.on_not_resumed(errand, error)
+                error = BusError(ErrorCode.NETWORK_EXCEPTION, f"the call failed: {failure!r}")
+                self.engine.on_no_answer(errand, error)
 
     def _run(self, errand: Errand) -> None:
         match errand:

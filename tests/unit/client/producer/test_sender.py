@@ -811,21 +811,52 @@ def test_idle_sender_asks_for_no_early_wake_up() -> None:
 # ---------------------------------------------------------------- faults of its surroundings
 
 
-def test_stream_that_cannot_be_opened_loses_nothing() -> None:
-    def fail() -> None:
-        raise RuntimeError("no more threads")
+def no_more_threads(*_: Any) -> None:
+    raise RuntimeError("no more threads")
 
+
+def test_stream_that_cannot_be_opened_is_opened_after_a_pause() -> None:
     bench = Bench()
-    bench.on_open = fail
-    with pytest.raises(RuntimeError):
-        bench.send_run(b"a")
+    bench.on_open = no_more_threads
+    futures = [bench.send_run(b"a"), bench.send_run(b"b")]
     bench.on_open = lambda: None
-    future = bench.send_run(b"b")
-    assert bench.sent() == [[(0, 0, 0)], [(0, 0, 1)]]
-    bench.answer(OK)
-    bench.answer(OK)
-    assert future.done()
+    bench.pass_time(0.05)
+    assert bench.sent() == []
+    bench.pass_time(0.10)
+    while bench.engine.sender.connections["a"].requests:
+        bench.answer(OK)
+    assert [code_of(future) for future in futures] == [None, None]
     assert bench.used_bytes == 0
+
+
+def test_answer_of_one_broker_counts_though_no_stream_to_another_one_can_be_opened() -> None:
+    bench = Bench("a", None)
+    first, other = bench.send(b"a", 0), bench.send(b"b", 1)
+    bench.leaders[1] = "b"
+    bench.now += 1.0
+    bench.on_open = no_more_threads
+    bench.answer(OK)
+    assert (code_of(first), other.done()) == (None, False)
+    bench.on_open = lambda: None
+    bench.pass_time(1.0)
+    bench.answer(OK)
+    assert code_of(other) is None
+
+
+@pytest.mark.parametrize("kind", [InitProducer, RefreshTopics, Resume])
+def test_call_that_cannot_be_begun_is_begun_again(kind: type[Errand]) -> None:
+    bench = Bench(None if kind is RefreshTopics else "a", identity=None if kind is InitProducer else (7, 0))
+    bench.engine._run_errand = no_more_threads
+    future = bench.send(b"a")
+    if kind is Resume:
+        bench.send(b"b")
+        bench.answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        bench.answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    bench.pass_time(0.2)
+    bench.engine._run_errand = bench.errands.append
+    bench.pass_time(1.0)
+    assert [type(errand) for errand in bench.errands].count(kind) == 1
+    assert not future.done()
 
 
 class Interrupt(BaseException):
