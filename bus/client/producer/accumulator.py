@@ -49,11 +49,15 @@ class RecordAccumulator:
             limit = max(limit, min(limit * partition_count, self._bytes_max))
         return max(record_bytes, limit)
 
-    def open_batch(self, topic: str, limit_bytes: int, now: float) -> RecordBatchBuilder:
+    def open_batch(self, topic: str, limit_bytes: int, partition_count: int, now: float) -> RecordBatchBuilder:
         """`limit_bytes` are taken from the pool."""
         assert topic not in self.open, f"{topic} has an open batch"
         batch = self.open[topic] = RecordBatchBuilder(
-            topic, limit_bytes=limit_bytes, due_at=now + self._linger_s, deadline=now + self._delivery_timeout_s
+            topic,
+            limit_bytes=limit_bytes,
+            due_at=now + self._linger_s,
+            deadline=now + self._delivery_timeout_s,
+            partition_count=partition_count,
         )
         return batch
 
@@ -67,7 +71,8 @@ class RecordAccumulator:
         return True
 
     def close(self, batch: RecordBatchBuilder, info: TopicInfo | None, now: float) -> list[tuple[int, RowChunk]]:
-        """Its chunks by partition; `info` None: nobody knows the topic any more, and partition 0 is as good as any."""
+        """Its chunks by partition. `info` None: the topic is not known any more, though it may be again. Then records
+        go where they would have gone when the batch was opened."""
         batch.trim()
         chunks = self._split(batch, info, now)
         del self.open[batch.topic]  # only now: an interrupt while it was split leaves it as it was
@@ -75,8 +80,6 @@ class RecordAccumulator:
         return chunks
 
     def _split(self, batch: RecordBatchBuilder, info: TopicInfo | None, now: float) -> list[tuple[int, RowChunk]]:
-        if info is None:
-            return batch.close_whole(0)
         if batch.partitions is None and (batch.keys is None or self._ignores_keys):
             shares = self._spread(batch.topic, info, batch.size_bytes, now)
             if len(shares) == 1:
@@ -86,14 +89,17 @@ class RecordAccumulator:
         keys = None if batch.keys is None else pa.array(batch.keys, pa.binary())
         return batch.close_split(self._partitions_of(batch, keys, info, now), keys)
 
-    def _partitions_of(self, batch: RecordBatchBuilder, keys: pa.Array | None, info: TopicInfo, now: float) -> Any:
+    def _partitions_of(
+        self, batch: RecordBatchBuilder, keys: pa.Array | None, info: TopicInfo | None, now: float
+    ) -> Any:
         """Of each record: the one that was asked for, else that of its key, else a share of the rest."""
         records = len(batch.values)
         asked = batch.partitions or {}
         if keys is None or self._ignores_keys:
             partitions = np.full(records, -1, np.int64)
         else:
-            partitions = partitions_of_keys(keys, len(info.partitions))
+            count = batch.partition_count if info is None else len(info.partitions)
+            partitions = partitions_of_keys(keys, count)
             if keys.null_count:
                 partitions[keys.is_null().to_numpy(zero_copy_only=False)] = -1
         for position, partition in asked.items():
@@ -104,9 +110,11 @@ class RecordAccumulator:
             partitions[undecided] = _in_turn(shares, len(undecided))
         return partitions
 
-    def _spread(self, topic: str, info: TopicInfo, size_bytes: int, now: float) -> list[int]:
+    def _spread(self, topic: str, info: TopicInfo | None, size_bytes: int, now: float) -> list[int]:
         """The partitions that share so many bytes in equal parts, in ascending order: one for an ordinary batch, and
-        several for one that has grown while the broker was busy."""
+        several for one that has grown while the broker was busy. Of an unknown topic one is as good as any."""
+        if info is None:
+            return [0]
         most = max(1, size_bytes // max(_SHARE_BYTES_MIN, self._config.batch_size))
         shares = min(len(info.partitions), most)
         return sorted(self._choose(topic, info, size_bytes // shares, now) for _ in range(shares))

@@ -178,6 +178,7 @@ class RecordBatchBuilder:
         "headers",
         "keys",
         "limit_bytes",
+        "partition_count",
         "partitions",
         "size_bytes",
         "times_ms",
@@ -185,8 +186,11 @@ class RecordBatchBuilder:
         "values",
     )
 
-    def __init__(self, topic: str, *, limit_bytes: int, due_at: float, deadline: float) -> None:
+    def __init__(
+        self, topic: str, *, limit_bytes: int, due_at: float, deadline: float, partition_count: int = 1
+    ) -> None:
         self.topic = topic
+        self.partition_count = partition_count  # of the topic, as the first record's caller knew it
         self.full_bytes = limit_bytes  # it is to leave then, unless it grows on meanwhile
         self.limit_bytes = limit_bytes
         self.due_at = due_at

@@ -157,8 +157,7 @@ class Engine:
         record = (value, key, headers, partition, timestamp_ms, size_bytes)
         batch: RecordBatchBuilder | None = self.accumulator.open.get(topic)  # a producer that has ended has none
         if batch is None or batch.size_bytes + size_bytes > batch.limit_bytes:
-            limit = self.accumulator.limit_for(size_bytes, partition_count, has_key=key is not None)
-            return self._make_room_and_add(topic, record, limit, deadline)
+            return self._make_room_and_add(topic, record, partition_count, deadline)
         future = batch.add(*record)
         if batch.due_at <= sender.wakes_at or batch.is_filled or self.pool.waiting_count > 0:
             now = self._clock()
@@ -168,18 +167,19 @@ class Engine:
         return future
 
     def _make_room_and_add(
-        self, topic: str, record: _Record, limit_bytes: int, deadline: float | None
+        self, topic: str, record: _Record, partition_count: int, deadline: float | None
     ) -> RecordFuture | None:
         """The record is added in the step that makes room for it: what is carried out at the end of a step may close
         any open batch, and an empty one would leave without its record."""
         sender = self.sender
-        *_, size_bytes = record
+        _, key, *_, size_bytes = record
+        limit = self.accumulator.limit_for(size_bytes, partition_count, has_key=key is not None)
         least = max(size_bytes, self._config.batch_size)
         while True:
             sender.check_usable()
             with self._step:
                 now = self._clock()
-                batch = sender.make_room(topic, size_bytes, now, limit_bytes=limit_bytes, least_bytes=least)
+                batch = sender.make_room(topic, size_bytes, partition_count, now, limit_bytes=limit, least_bytes=least)
                 if batch is not None:
                     return self._add_first(batch, record, now)
             if deadline is None:
@@ -188,7 +188,8 @@ class Engine:
             if sender.is_usable and topic not in self.accumulator.open:
                 with self._step:
                     now = self._clock()
-                    return self._add_first(self.accumulator.open_batch(topic, least, now), record, now)
+                    batch = self.accumulator.open_batch(topic, least, partition_count, now)
+                    return self._add_first(batch, record, now)
             self.pool.give_back(least)  # another thread was faster, or it is too late
 
     def _add_first(self, batch: RecordBatchBuilder, record: _Record, now: float) -> RecordFuture:

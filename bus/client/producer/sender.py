@@ -184,7 +184,7 @@ class Sender:
             raise BusError(ErrorCode.INVALID_REQUEST, "this producer is closed")
 
     def make_room(
-        self, topic: str, size_bytes: int, now: float, *, limit_bytes: int, least_bytes: int
+        self, topic: str, size_bytes: int, partition_count: int, now: float, *, limit_bytes: int, least_bytes: int
     ) -> RecordBatchBuilder | None:
         """An open batch with room for a record of `size_bytes`: the topic's, grown, or a new one of `limit_bytes`, or
         of `least_bytes` if memory is short. None: there is no memory; what frees some is on its way."""
@@ -198,7 +198,7 @@ class Sender:
         if taken is None:
             self._drain(now, is_hurried=True)
             return None
-        return self.accumulator.open_batch(topic, taken, now)
+        return self.accumulator.open_batch(topic, taken, partition_count, now)
 
     def has_to_follow_up(self, batch: RecordBatchBuilder, now: float) -> bool:
         """After a record was added to `batch`. Changes nothing, so an interrupt may come: without linger.ms this is

@@ -37,14 +37,14 @@ class Bench:
         """Value, key, partition of each; the batch."""
         limit = self.accumulator.limit_for(100_000, len(self.info.partitions), has_key=False)
         assert self.pool.try_take(limit)
-        batch = self.accumulator.open_batch("t", limit, now)
+        batch = self.accumulator.open_batch("t", limit, len(self.info.partitions), now)
         for value, key, partition in records:
             batch.add(value, key, None, partition, 5, RECORD_OVERHEAD_BYTES + len(value) + len(key or b""))
         return batch
 
-    def close(self, batch: Any) -> dict[int, list[bytes]]:
+    def close(self, batch: Any, *, is_known: bool = True) -> dict[int, list[bytes]]:
         placed = {}
-        for partition, chunk in self.accumulator.close(batch, self.info, 0.0):
+        for partition, chunk in self.accumulator.close(batch, self.info if is_known else None, 0.0):
             chunk.to_arrow()
             placed[partition] = chunk.values.to_pylist()
         return placed
@@ -98,13 +98,6 @@ def test_what_a_batch_did_not_use_is_given_back_when_it_closes_and_the_rest_with
     assert sum(chunk.reserved_bytes for _, chunk in chunks) == used
 
 
-def test_records_of_a_topic_that_nobody_knows_any_more_are_kept_together() -> None:
-    bench = Bench(sticky=2)
-    batch = bench.fill((b"a", b"k", None), (b"b", None, 3))
-    ((partition, chunk),) = bench.accumulator.close(batch, None, 0.0)
-    assert (partition, chunk.record_count) == (0, 2)
-
-
 RECORDS = st.lists(
     st.tuples(st.binary(max_size=4), st.none() | st.binary(max_size=4), st.none() | st.integers(0, 2)), min_size=1
 )
@@ -135,3 +128,16 @@ def test_batch_that_has_grown_is_shared_out_and_each_share_keeps_its_order() -> 
     assert bench.close(batch) == {0: values[:69], 2: values[69:]}
     places = [(future._batch.place_of(future._index)[0].partition) for future in futures]
     assert places == [0] * 69 + [2] * 136
+
+
+def test_records_of_a_topic_that_is_not_known_any_more_go_by_their_keys_and_partitions_all_the_same() -> None:
+    keys = [b"%d" % number for number in range(20)]
+    records = [*((key, key, None) for key in keys), (b"asked", None, 3), (b"any", None, None)]
+    bench = Bench()
+    placed = bench.close(bench.fill(*records), is_known=False)
+    expected: dict[int, list[bytes]] = defaultdict(list)
+    for key in keys:
+        expected[partition_of_key(key, 4)].append(key)
+    expected[3].append(b"asked")
+    expected[0].append(b"any")
+    assert placed == expected

@@ -859,6 +859,17 @@ def test_call_that_cannot_be_begun_is_begun_again(kind: type[Errand]) -> None:
     assert not future.done()
 
 
+def test_records_of_a_topic_that_is_unknown_for_a_while_go_where_they_were_sent() -> None:
+    bench = Bench("a", "a", "a", linger_ms=10)
+    bench.send(b"a", 1)
+    bench.send(b"b", 2)
+    bench.is_known = False
+    bench.pass_time(0.010)
+    bench.is_known = True
+    bench.pass_time(1.0)
+    assert bench.sent() == [[(1, 0, 0), (2, 0, 0)]]
+
+
 class Interrupt(BaseException):
     pass
 
