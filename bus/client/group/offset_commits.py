@@ -42,14 +42,16 @@ class Member(Protocol):
 
 
 class Commit:
-    """One call of the user's, and its outcome: `error` counts once it `is_done`."""
+    """One call of the user's, and its outcome: `error` counts once it `is_done`. `left` are those of its offsets that
+    are not committed: what is repeated must not take back what went with it and was asked for later."""
 
-    __slots__ = ("asked_at", "callback", "deadline", "error", "is_done", "is_repeated", "offsets")
+    __slots__ = ("asked_at", "callback", "deadline", "error", "is_done", "is_repeated", "left", "offsets")
 
     def __init__(
         self, offsets: Offsets, *, asked_at: float, deadline: float, is_repeated: bool, callback: CommitCallback | None
     ) -> None:
         self.offsets = dict(offsets)
+        self.left = dict(offsets)
         self.asked_at = asked_at
         self.deadline = deadline
         self.is_repeated = is_repeated
@@ -176,12 +178,12 @@ class OffsetCommits:
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         while self._waiting:
             commit = self._waiting.popleft()
-            refusal = self._refusal(commit.offsets)
+            refusal = self._refusal(commit.left)
             if refusal is not None:
                 self._settle(commit, refusal)
             else:
                 commits.append(commit)
-                offsets.update(commit.offsets)
+                offsets.update(commit.left)
         if commits:
             self._send_portions(self._coordinator.address, stamp, commits, deque(commit_portions(offsets)), {}, now)
 
@@ -229,22 +231,21 @@ class OffsetCommits:
             self._member.note_refusal(error, generation)
         again: list[Commit] = []
         for commit in commits:
-            failures = [errors[partition] for partition in commit.offsets if partition in errors]
+            failures = [errors[partition] for partition in commit.left if partition in errors]
+            self._note(commit, errors)
             if failures and commit.is_repeated and all(error.retriable for error in failures) and now < commit.deadline:
                 again.append(commit)
             else:
-                self._note(commit, errors, now)
+                self._on_latency(now - commit.asked_at)
                 self._settle(commit, next((e for e in failures if not e.retriable), next(iter(failures), None)))
         self._waiting.extendleft(reversed(again))
         self._failures = self._failures + 1 if again else 0
         self._retry_at = now + self._backoff_s(self._failures - 1) if again else -math.inf
         self.advance(now)
 
-    def _note(self, commit: Commit, errors: Mapping[TopicPartition, BusError], now: float) -> None:
-        self._on_latency(now - commit.asked_at)
-        for partition, committed in commit.offsets.items():
-            if partition not in errors:
-                self.committed[partition] = committed.offset
+    def _note(self, commit: Commit, errors: Mapping[TopicPartition, BusError]) -> None:
+        for partition in commit.left.keys() - errors.keys():
+            self.committed[partition] = commit.left.pop(partition).offset
 
     def _settle(self, commit: Commit, error: BusError | None) -> None:
         commit.is_done, commit.error = True, error

@@ -134,6 +134,30 @@ def test_repeated_commit_does_not_overtake_what_was_asked_for_after_it() -> None
     assert offsets == {P0: 2}
 
 
+def test_repeated_commit_takes_nothing_back_that_went_with_it_and_was_asked_for_later() -> None:
+    world = World()
+    under_way = world.ask({P0: 1})
+    repeated = world.ask({P0: 10, P1: 5}, is_repeated=True)
+    world.ask({P0: 20})
+    world.answer(world.take()[0])
+    assert under_way.is_done
+    request, offsets = world.take()
+    assert offsets == {P0: 20, P1: 5}
+    answers = [
+        pb.OffsetCommitPartitionResponse(topic="t", partition=0),
+        pb.OffsetCommitPartitionResponse(topic="t", partition=1, error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)),
+    ]
+    world.commits.on_answer(request, pb.OffsetCommitResponse(partitions=answers), world.now)
+    assert world.commits.committed == {P0: 20}
+    world.now += BACKOFF_S
+    world.owned = {P1}
+    world.commits.advance(world.now)
+    request, offsets = world.take()
+    assert offsets == {P1: 5}
+    world.answer(request)
+    assert (repeated.error, world.commits.committed) == (None, {P0: 20, P1: 5})
+
+
 def test_partition_of_another_member_is_not_sent_even_if_it_was_ours_when_asked() -> None:
     world = World()
     world.ask({P0: 1})
