@@ -79,6 +79,9 @@ class CoordinatorLog(Generic[StateT, RecordT]):
     async def load(self) -> Loaded[StateT] | Refused:
         """Refused while the partition is stopped. Raises `StorageFault` if a file cannot be read for now, and
         `StorageDamaged` if the table makes no sense. Records that make none are logged and cost themselves."""
+        refused = await self._partition.catch_up()
+        if refused is not None:
+            return refused
         last: dict[bytes, KeyedRow] = {}
         offset = 0
         while True:

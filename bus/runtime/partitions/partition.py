@@ -80,6 +80,7 @@ from bus.runtime.partitions.partition_queue import (
     PartitionQueue,
     ResumeResult,
     WaitingBatch,
+    WaitingCatchUp,
     WaitingChange,
     WaitingDelete,
     WaitingOrphans,
@@ -240,6 +241,11 @@ class Partition:
     def delete_below(self, offset: int) -> asyncio.Future[DeleteRecordsResult]:
         """For retention: what it has found due."""
         return self._put_change(WaitingDelete(offset, True, _new_future()))
+
+    def catch_up(self) -> asyncio.Future[Refused | None]:
+        """None once memory is what the log says: an append of unknown outcome is answered before the log is read again.
+        Refused if that cannot be done for now. The future never fails."""
+        return self._put_change(WaitingCatchUp(_new_future()))
 
     def look_after(self) -> None:
         """Begin what the partition's age has made due. To be called now and then; returns at once."""

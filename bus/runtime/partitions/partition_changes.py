@@ -19,7 +19,14 @@ from bus.ports import Clock, CommitOutcome, Committed, Conflicted, PartitionTabl
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.maintenance import DeleteRecordsResult, FilesSwapped, RecordsDeleted, SwapResult
 from bus.runtime.partitions.orphan_deletion import OrphanDeletion
-from bus.runtime.partitions.partition_queue import WaitingChange, WaitingDelete, WaitingOrphans, WaitingSwap, refuse
+from bus.runtime.partitions.partition_queue import (
+    WaitingCatchUp,
+    WaitingChange,
+    WaitingDelete,
+    WaitingOrphans,
+    WaitingSwap,
+    refuse,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +87,10 @@ class PartitionChanges:
                     deleted_count = await self._delete_orphans(orphans)
                     if not answer.done():
                         answer.set_result(deleted_count)
+                case WaitingCatchUp(answer):
+                    refusal = await self._leader.check_ready()
+                    if not answer.done():
+                        answer.set_result(refusal)
         finally:
             refuse([waiting], self._refuse(ErrorCode.UNKNOWN_SERVER_ERROR, "the change was interrupted"))
 

@@ -110,7 +110,14 @@ class WaitingOrphans:
     answer: asyncio.Future[int | Refused]
 
 
-WaitingChange = WaitingDelete | WaitingSwap | WaitingOrphans
+@dataclass(slots=True)
+class WaitingCatchUp:
+    """Memory is to be what the log says, also after a commit of unknown outcome."""
+
+    answer: asyncio.Future[Refused | None]
+
+
+WaitingChange = WaitingDelete | WaitingSwap | WaitingOrphans | WaitingCatchUp
 
 
 class PartitionQueue:

@@ -12,7 +12,7 @@ from bus.consumer_groups.loading import GroupCodec
 from bus.consumer_groups.records import decode_record
 from bus.consumer_groups.requests import GroupTimer, TimerKind
 from bus.errors import ErrorCode, Refused, StorageFault, StorageFull
-from bus.ports import Conflicted, KeyedRow, Unknown
+from bus.ports import Conflicted, KeyedRow, LogState, Unknown
 from bus.runtime.coordinators import shard
 from bus.runtime.coordinators.groups import sweep
 from tests.support.fake_table import Scripted, wait_until
@@ -116,11 +116,29 @@ def test_commit_whose_reply_was_lost_is_there_after_the_load() -> None:
         bench.table.script = [Scripted.LOST_REPLY]
         assert code(await bench.commit("g", 2)) is ErrorCode.NOT_COORDINATOR
         await bench.loaded()
-        await wait_until(lambda: bench.partition.state.high_watermark == 1)
-        answer = await bench.commit("other", 1)
-        if answer != TAKEN:  # the load was faster than the partition's own, and the append found it out
-            assert code(answer) is ErrorCode.NOT_COORDINATOR
-            await bench.loaded()
+        assert await bench.offset("g") == 2
+        assert await bench.commit("other", 1) == TAKEN
+
+    run(scenario)
+
+
+def test_load_waits_until_the_partition_knows_how_the_append_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "_LOAD_RETRY_S", 0)
+
+    async def scenario(bench: GroupBench) -> None:
+        bench.table.script, reload, reloads = [Scripted.LOST_REPLY], bench.table.reload, []
+
+        def counted() -> LogState:
+            reloads.append(bench.table.reload_fault)
+            return reload()
+
+        monkeypatch.setattr(bench.table, "reload", counted)
+        bench.table.reload_fault = StorageFault("the disk is away")
+        assert code(await bench.commit("g", 2)) is ErrorCode.NOT_COORDINATOR
+        await wait_until(lambda: len(reloads) > 2)
+        assert bench.shard.is_loading, "what memory had before the append would be served"
+        bench.table.reload_fault = None
+        await bench.loaded()
         assert await bench.offset("g") == 2
 
     run(scenario)
