@@ -143,12 +143,17 @@ class _Listening:
     def run(self) -> dict[str, RunSummary]:
         threads = [threading.Thread(target=self._run, args=run, name=f"bus-listener-{run[0]}") for run in self._runs]
         with StopSignals(self._on_signal):
-            for thread in threads:
-                thread.start()
+            try:
+                for thread in threads:
+                    thread.start()
+            except BaseException as error:  # there may be no more threads
+                self._errors.append(error)
+                self._stop.set()
             for thread in threads:
                 while thread.is_alive():
                     thread.join(_JOIN_S)
         if self._errors:
+            self._close_all()  # of those that ran it changes nothing
             raise self._errors[0]
         return self._summaries
 

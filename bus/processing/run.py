@@ -114,8 +114,8 @@ class ProcessingRun:
             "processing with %s, order %s, ack %s", count_of(settings.workers, "worker"), settings.order, settings.ack
         )
         with StopSignals(self._on_signal):
-            self._workers.start()
             try:
+                self._workers.start()
                 while not self._is_over():
                     self._do_round()
             except BaseException:
@@ -152,9 +152,13 @@ class ProcessingRun:
             self._apply_pauses()
 
     def _poll_ms(self) -> int:
+        now = self._clock()
         with self._board.locked() as flow:
             due_ms = flow.next_commit_ms()
-        return _POLL_MS if due_ms is None else max(0, min(_POLL_MS, due_ms - self._clock()))
+        if due_ms is None or due_ms <= now:
+            # What is overdue was put off, or is nothing yet: then the record that is done next wakes the poll.
+            due_ms = self._commit_again_ms if self._commit_again_ms > now else now + _POLL_MS
+        return min(_POLL_MS, due_ms - now)
 
     def _add_undeserializable(self, error: RecordDeserializationError) -> None:
         """It takes its place among the others, so that order holds for what becomes of it too."""

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -402,6 +402,55 @@ def test_hurry_beside_stop_waits_for_nobody() -> None:
     may_end.set()
     assert (summary.abandoned, summary.ended_by, consumer.committed) == (1, "stop", {})
     assert summary.duration_ms < 10_000
+
+
+class TimedConsumer(FakeConsumer):
+    """Notes for how long each poll may wait."""
+
+    def __init__(self, script: Iterable[Any] = ()) -> None:
+        super().__init__(script)
+        self.timeouts_ms: list[int] = []
+
+    def poll(self, timeout_ms: int = 500) -> list[ConsumerRecord]:
+        self.timeouts_ms.append(timeout_ms)
+        return super().poll(timeout_ms)
+
+
+@pytest.mark.parametrize("is_put_off", [False, True])
+def test_polls_wait_though_the_time_of_a_commit_is_over(is_put_off: bool) -> None:
+    """There is nothing to commit, or the coordinator is away."""
+    consumer = TimedConsumer()
+    now, seen, stop = [0], threading.Event(), threading.Event()
+
+    def pass_time() -> None:
+        now[0] = 1_000
+
+    if is_put_off:
+        consumer.commit_errors.append(BusError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "away"))
+        consumer.script += [[record(0)], waiting_for(consumer, seen.is_set)]
+    consumer.script += [pass_time, consumer.timeouts_ms.clear, lambda: None, stop.set]
+    settings = parse_settings({"ack": "time", "ack_time_ms": 100})
+    sink = DeadLetterBox().send
+    ProcessingRun(consumer, consumer, lambda record: seen.set(), settings, sink, stop, clock=lambda: now[0]).run()
+    assert consumer.timeouts_ms == [200, 200]
+
+
+def test_workers_that_cannot_be_started_end_the_run_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, []
+
+    def start_one(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    consumer = FakeConsumer()
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    with pytest.raises(RuntimeError):
+        run(consumer, lambda record: None)
+    assert consumer.is_closed
+    started[0].join(20)
+    assert not started[0].is_alive()
 
 
 @pytest.mark.parametrize(
