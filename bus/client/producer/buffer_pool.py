@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from bus.client.producer.interrupts import uninterrupted
 from bus.errors import BusError, ErrorCode
 
 
@@ -86,7 +87,8 @@ class BufferPool:
         try:
             waiter.event.wait(max(0.0, deadline - self._clock()))
         finally:
-            self._lock.acquire()
+            with uninterrupted:  # the caller releases it, held or not
+                self._lock.acquire()
 
     def _give_up(self, waiter: _Waiter) -> None:
         if waiter.is_granted:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -208,3 +209,43 @@ def test_interrupt_while_getting_in_line_leaves_nobody_there() -> None:
     with pytest.raises(Interrupt), pool.lock:
         pool.pool.wait(60, deadline=FOREVER, on_wait=pool.waits.append)
     assert pool.pool.waiting_count == 0
+
+
+class InterruptedLock:
+    """Ctrl-C comes while the waiter waits to have the lock back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.is_on = False
+        self.release = self._lock.release
+
+    def acquire(self) -> bool:
+        if self.is_on:
+            signal.raise_signal(signal.SIGINT)
+        return self._lock.acquire()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+def test_waiter_that_is_interrupted_before_it_has_the_lock_back_still_gets_it_first() -> None:
+    lock: Any = InterruptedLock()
+    pool = BufferPool(100, lock, lambda: 0.0)
+
+    def wait() -> None:
+        with lock:  # to release it unless it is held is an error
+            assert pool.try_take(60)
+            pool.wait(50, 0.0, lambda seconds: None)
+
+    lock.is_on = True
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert pool.available_bytes == 40
+    assert pool.waiting_count == 0
