@@ -9,6 +9,7 @@ there.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType
@@ -18,12 +19,13 @@ from typing import Any
 class _Uninterrupted:
     """One for the process: only the main thread changes it. Sections may be nested."""
 
-    __slots__ = ("_depth", "_handler", "_is_noted")
+    __slots__ = ("_depth", "_handler", "_is_noted", "_thread_id")
 
     def __init__(self) -> None:
         self._depth = 0
         self._handler: Any = None  # of the program, while a section runs
         self._is_noted = False
+        self._thread_id = 0  # whose section it is
 
     def __enter__(self) -> None:
         if threading.get_ident() != threading.main_thread().ident:
@@ -35,6 +37,7 @@ class _Uninterrupted:
             if self._handler is not None:
                 signal.signal(signal.SIGINT, self._note)
         self._depth += 1
+        self._thread_id = threading.get_ident()
 
     def __exit__(self, *error: object) -> None:
         if threading.get_ident() != threading.main_thread().ident:
@@ -51,5 +54,15 @@ class _Uninterrupted:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._is_noted = True
 
+    def end_in_child(self) -> None:
+        """After a fork in another thread: in the child that one is the main thread, and the section has no end."""
+        if self._depth and self._thread_id != threading.get_ident():
+            handler, self._handler = self._handler, None
+            self._depth, self._is_noted = 0, False
+            if handler is not None:
+                signal.signal(signal.SIGINT, handler)
+
 
 uninterrupted = _Uninterrupted()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=uninterrupted.end_in_child)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from types import FrameType
 from typing import Any
@@ -50,3 +51,27 @@ def test_signal_before_any_line_of_a_section_is_handled_once() -> None:
             break
         assert section.handled == [signal.SIGINT], f"line {section.line}"
     assert at > 10
+
+
+def test_child_of_a_fork_in_another_thread_has_the_handler_of_the_program() -> None:
+    """There the other thread is the main thread, and what the main thread was in has no end."""
+    script = """
+import os, signal, sys, threading, warnings
+from bus.client.producer.interrupts import uninterrupted
+warnings.simplefilter("ignore")
+handler = signal.getsignal(signal.SIGINT)
+def fork():
+    child = os.fork()
+    if child == 0:
+        with uninterrupted:
+            pass
+        os._exit(0 if signal.getsignal(signal.SIGINT) is handler else 3)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+codes = []
+with uninterrupted:
+    thread = threading.Thread(target=fork)
+    thread.start()
+    thread.join()
+sys.exit(codes[0])
+"""
+    assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0
