@@ -175,7 +175,8 @@ class Cluster:
         return (is_missing and self.is_patient and not self._closed.is_set()) or self.may_retry(error)
 
     def wait_partition(self, name: str, partition: int, *, timeout_s: float) -> TopicInfo:
-        """As `wait_topic`, and the topic has this partition: what the cache does not know yet is asked for once."""
+        """As `wait_topic`, and the topic has this partition: of one that the cache does not know a broker's answer
+        decides."""
         deadline = time.monotonic() + timeout_s
         info = self.wait_topic(name, timeout_s=timeout_s)
         return self.with_partition(info, partition, deadline=deadline)
@@ -183,7 +184,7 @@ class Cluster:
     def with_partition(self, info: TopicInfo, partition: int, *, deadline: float) -> TopicInfo:
         """`info`, or a newer one, if the topic has this partition. Raises `BusError` UNKNOWN_TOPIC_OR_PARTITION."""
         if partition >= len(info.partitions):
-            info = self.refresh([info.name], deadline=deadline)[info.name]
+            info = self.retry(lambda: self.refresh([info.name], deadline=deadline)[info.name], deadline=deadline)
         if not 0 <= partition < len(info.partitions):
             raise BusError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
