@@ -48,6 +48,7 @@ class GroupLink:
         self._lock = lock
         self._machines = machines
         self._outbox: deque[GroupRequest] = deque()
+        self._unsent: deque[tuple[GroupRequest, BusError]] = deque()  # there was no session to send them on
         self._session: GroupSession | None = None
         self._candidate = 0
         self._keeper: threading.Thread | None = None
@@ -63,14 +64,22 @@ class GroupLink:
             self._outbox.append(request)
             return
         assert request.address is not None, "a coordinator has an address"
-        if self._session is None or self._session.is_over or self._session.address != request.address:
+        try:
+            session = self._session_to(request.address)
+        except Exception as failure:  # the machines are in the middle of a step: `deliver` tells them
+            self._unsent.append((request, _not_begun(request, failure)))
+        else:
+            session.send(request)
+
+    def _session_to(self, address: str) -> GroupSession:
+        if self._session is None or self._session.is_over or self._session.address != address:
             self.cut_session()
-            self._session = GroupSession(self._cluster, request.address, self._on_answers)
-        self._session.send(request)
+            self._session = GroupSession(self._cluster, address, self._on_answers)
+        return self._session
 
     @property
     def has_outgoing(self) -> bool:
-        return bool(self._outbox)
+        return bool(self._outbox or self._unsent)
 
     def cut_session(self) -> None:
         """What it has not answered yet fails. The lock is held."""
@@ -80,6 +89,12 @@ class GroupLink:
 
     def deliver(self) -> None:
         """Send what waits; the lock is not held, since an answer may be there at once."""
+        while self._unsent:
+            try:
+                request, error = self._unsent.popleft()
+            except IndexError:  # another thread was faster
+                break
+            self._on_answer(request, error)
         while self._outbox:
             try:
                 request = self._outbox.popleft()
@@ -94,8 +109,8 @@ class GroupLink:
                     timeout_s=request.timeout_ms / 1000,
                     on_done=partial(self._on_answer, request),
                 )
-            except BusError as error:
-                self._on_answer(request, error)
+            except Exception as failure:
+                self._on_answer(request, _not_begun(request, failure))
 
     def _next_candidate(self) -> str:
         candidates = self._cluster.candidates()
@@ -167,3 +182,9 @@ class GroupLink:
             session.join(_END_S)
         if self._keeper is not None and threading.current_thread() is not self._keeper:
             self._keeper.join(_END_S)
+
+
+def _not_begun(request: GroupRequest, failure: Exception) -> BusError:
+    if isinstance(failure, BusError):
+        return failure
+    return BusError(ErrorCode.NETWORK_EXCEPTION, f"{request.method} could not be begun: {failure!r}")
