@@ -12,14 +12,11 @@ import json
 import re
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from bus.model import SEQUENCE_MODULUS
-
-if TYPE_CHECKING:
-    from bus.storage_delta.log.actions import LiveFile
 
 # A file of more producers has wider spans. It bounds what each file costs in the log, its checkpoints and memory.
 SPANS_PER_FILE_MAX = 64
@@ -76,7 +73,7 @@ def spans_of_statistics(stats: str | None) -> str:
         minima, maxima = told["minValues"], told["maxValues"]
         id_min, id_max = int(minima["producer_id"]), int(maxima["producer_id"])
         sequence_min, sequence_max = int(minima["sequence"]), int(maxima["sequence"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return EVERY_SPAN
     if not (0 <= id_min <= id_max <= _ID_MAX and 0 <= sequence_min <= sequence_max < SEQUENCE_MODULUS):
         return EVERY_SPAN
@@ -113,13 +110,18 @@ def decode_spans(texts: Sequence[str], first_file: int = 0) -> Any:
     return spans
 
 
+class _FileOfProducers(Protocol):
+    @property
+    def producers(self) -> str: ...
+
+
 class ProducerIndex:
     """The spans of all files of a list that only grows at its end. Costs nothing until somebody asks. Safe for threads.
 
     An answer is an array of spans, in the order of their files: `file` is the file's place in the list.
     """
 
-    def __init__(self, files: Sequence[LiveFile]) -> None:
+    def __init__(self, files: Sequence[_FileOfProducers]) -> None:
         self._files = files
         self._file_count = 0
         self._spans = np.empty(0, _SPAN)

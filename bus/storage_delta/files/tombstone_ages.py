@@ -10,10 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from bus.storage_delta.log.actions import LiveFile
+from typing import Protocol
 
 # (next_offset, since_ms), both of them growing.
 Ages = Sequence[tuple[int, int]]
@@ -26,7 +23,16 @@ _STEP_MIN_MS = 60_000
 _PAIRS = re.compile(r"(\d+:\d+)( \d+:\d+)*")
 
 
-def ages_of(files: Iterable[LiveFile]) -> list[tuple[int, int]]:
+class _FileOfAges(Protocol):
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def committed_ms(self) -> int: ...
+    @property
+    def ages(self) -> str: ...
+
+
+def ages_of(files: Iterable[_FileOfAges]) -> list[tuple[int, int]]:
     """Of files that follow each other. Where a file says it is older than the one before, it is as old as that one."""
     ages: list[tuple[int, int]] = []
     for file in files:
