@@ -111,13 +111,19 @@ def _snapshot_of(state: TableState, path: Path, partition: TopicPartition, topic
         raise StorageDamaged(
             f"{partition}: expected a table of topic id {topic_id} in {path}, found {metadata.topic_id}"
         )
+    try:
+        schema = _schema_of(metadata.schema_string)
+    except ValueError as error:
+        raise StorageDamaged(
+            f"{partition}: expected a Delta schema in the log of {path}, found none: {error}"
+        ) from None
     files = state.files_by_offset
     return TableSnapshot(
         partition=partition,
         folder=str(path),
         version=state.version,
         files=tuple(f"{path}/{file.path}" for file in files),
-        schema=_schema_of(metadata.schema_string),
+        schema=schema,
         log_start=state.done(LOG_START_APP, 0),
         first_offsets=tuple(file.base_offset for file in files),
         delta_schema=metadata.schema_string,

@@ -28,7 +28,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
-from bus.model import TopicPartition
+from bus.model import TIMESTAMP_MS_MAX, TopicPartition
 from bus.ports import ProducerProgress
 from bus.records.log_schema import STATS_COLUMNS, delta_schema_string
 from bus.storage_delta.files.producer_spans import NO_SPANS, check_spans, count_spans, spans_of_statistics
@@ -55,6 +55,11 @@ SUMS_TAG = "bus.crc32"
 _OLD_TAG_NUMBERS = 6
 _UNKNOWN_ENGINE = "an unknown engine"
 _TAG_NUMBERS = 7
+
+# A name that is too long for a file system, or that it cannot say, is the name of no file.
+_NAME_BYTES_MAX = 255
+_parse_json = json.JSONDecoder().decode  # `json.loads` without its options: an opening reads thousands of versions
+_STATS_DEPTH_MAX = 10_000
 
 _VERSION_NAME = re.compile(r"(\d{20})\.json")
 _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -421,13 +426,14 @@ def decode_commit(version: int, data: bytes, *, with_bodies: bool = False) -> Co
     """Raises `MalformedCommit` if the file is empty, torn or is no list of actions, or `ChangedCommit`. `with_bodies`:
     each `Add` has its action too."""
     try:
-        actions = [json.loads(line) for line in data.decode().split("\n") if line.strip()]
+        actions = [_parse_json(line) for line in data.decode().split("\n") if line.strip()]
         if not all(isinstance(action, dict) for action in actions):
             raise TypeError("a line is no JSON object")
-        info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+        told = (action["commitInfo"] for action in actions if "commitInfo" in action)
+        info: Mapping[str, Any] = next(told, {}) or {}
         commit = _commit_of(version, info, actions, with_bodies)
         expected = info.get("actionCount")
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise MalformedCommit(f"expected one action a line, found {len(data)} bytes: {error}") from None
     if not actions:
         raise MalformedCommit(f"expected at least one action, found {len(data)} bytes without any")
@@ -441,31 +447,45 @@ def decode_commit(version: int, data: bytes, *, with_bodies: bool = False) -> Co
     return commit
 
 
+def _text_of(value: Any) -> str:
+    """JSON can name halves of characters, which no store and no terminal takes. Raises `ValueError`."""
+    text = str(value)
+    if not text.isascii():
+        text.encode()
+    return text
+
+
+def _told(info: Mapping[str, Any], name: str, number_max: int) -> int | None:
+    """A number of `commitInfo`, in which other engines may write what they like."""
+    number = info.get(name)
+    return number if type(number) is int and 0 <= number <= number_max else None
+
+
 def _commit_of(
     version: int, info: Mapping[str, Any], actions: Sequence[Mapping[str, Any]], with_bodies: bool
 ) -> Commit:
     adds, removes, txns = list[Add](), list[Remove](), dict[str, Txn]()
     metadata, protocol = None, None
     for action in actions:
-        if "txn" in action:
-            txns[str(action["txn"]["appId"])] = decode_txn(action["txn"])
-        if "add" in action:
-            add = decode_add(action["add"], version)
-            adds.append(replace(add, body=action["add"]) if with_bodies else add)
-        if "remove" in action:
-            removes.append(decode_remove(action["remove"]))
-        if "metaData" in action and metadata is None:
-            metadata = decode_metadata(action["metaData"])
-        if "protocol" in action and protocol is None:
-            protocol = decode_protocol(action["protocol"])
+        if (body := action.get("txn")) is not None:
+            txns[_text_of(body["appId"])] = decode_txn(body)
+        if (body := action.get("add")) is not None:
+            add = decode_add(body, version)
+            adds.append(replace(add, body=body) if with_bodies else add)
+        if (body := action.get("remove")) is not None:
+            removes.append(decode_remove(body))
+        if (body := action.get("metaData")) is not None and metadata is None:
+            metadata = decode_metadata(body)
+        if (body := action.get("protocol")) is not None and protocol is None:
+            protocol = decode_protocol(body)
     return Commit(
         version=version,
-        operation=str(info.get("operation", "unknown")),
-        engine_info=str(info.get("engineInfo", _UNKNOWN_ENGINE)),
+        operation=_text_of(info.get("operation", "unknown")),
+        engine_info=_text_of(info.get("engineInfo", _UNKNOWN_ENGINE)),
         txn_id=info.get("txnId"),
-        leader_epoch=info.get("leaderEpoch"),
+        leader_epoch=_told(info, "leaderEpoch", (1 << 31) - 1),
         incarnation=info.get("incarnation") or None,
-        committed_ms=int(info.get("timestamp") or 0),
+        committed_ms=_told(info, "timestamp", TIMESTAMP_MS_MAX) or 0,
         adds=adds,
         removes=removes,
         txns=txns,
@@ -482,7 +502,7 @@ def decode_add(add: Mapping[str, Any], version: int = -1) -> Add:
         int(add["size"]),
         bool(add.get("dataChange", True)),
         tags.get(FILE_TAG),
-        stats=add.get("stats"),
+        stats=_check_stats(add.get("stats")),
         committed_ms=int(add.get("modificationTime") or 0),
         ages=tags.get(AGES_TAG),
         level=tags.get(LEVEL_TAG),
@@ -506,11 +526,13 @@ def make_add(
 ) -> Add:
     """`tag` is that of our files, None if the file is not of our making. `stats` counts if the tag tells nothing of
     producers (see `is_telling`)."""
-    path = unquote(encoded_path)
+    path = _decode_path(encoded_path)
+    check_int64(max(size_bytes, committed_ms))
     if tag is None:
         return Add(path, size_bytes, is_data_change, None, spans_of_statistics(stats), committed_ms, stats)
     numbers, spans = tag.split(" ", _TAG_NUMBERS), NO_SPANS
     base, following, count, time_min, time_max, epoch = map(int, numbers[:_OLD_TAG_NUMBERS])
+    check_int64(max(following, time_max, epoch))
     if len(numbers) == _OLD_TAG_NUMBERS:
         spans = spans_of_statistics(stats)
     elif numbers[_OLD_TAG_NUMBERS] != "0":
@@ -534,6 +556,33 @@ def make_add(
     return Add(path, size_bytes, is_data_change, live, spans, committed_ms)
 
 
+def _check_stats(stats: str | None) -> str | None:
+    """The Delta library that writes checkpoints parses them by recursion, and has the process end where they are very
+    deep. Raises `ValueError`."""
+    if stats and len(stats) > _STATS_DEPTH_MAX and max(stats.count("["), stats.count("{")) > _STATS_DEPTH_MAX:
+        raise ValueError(f"expected statistics, found {len(stats)} characters of nested JSON")
+    return stats
+
+
+def _decode_path(encoded: str) -> str:
+    path = unquote(encoded)
+    is_long = (len(path) > _NAME_BYTES_MAX or not path.isascii()) and _has_long_name(path)
+    if not path or "\0" in path or is_long:
+        raise ValueError(f"expected the name of a data file, found {path[:80]!r}")
+    return path
+
+
+def _has_long_name(path: str) -> bool:
+    return any(len(name.encode()) > _NAME_BYTES_MAX for name in path.split("/"))
+
+
+def check_int64(number: int) -> int:
+    """Delta has no larger numbers. Raises `ValueError`."""
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"expected a number of 64 bits, found one of {number.bit_length()}")
+    return number
+
+
 def is_telling(tag: str | None) -> bool:
     """Whether a file's tag says which producers are in it, so that its statistics need not be parsed."""
     return tag is not None and tag.count(" ") >= _OLD_TAG_NUMBERS
@@ -542,12 +591,16 @@ def is_telling(tag: str | None) -> bool:
 def decode_remove(remove: Mapping[str, Any]) -> Remove:
     """A `remove` of a version file or a checkpoint."""
     return Remove(
-        unquote(remove["path"]), bool(remove.get("dataChange", True)), int(remove.get("deletionTimestamp") or 0)
+        _decode_path(remove["path"]),
+        bool(remove.get("dataChange", True)),
+        check_int64(int(remove.get("deletionTimestamp") or 0)),
     )
 
 
 def decode_txn(txn: Mapping[str, Any]) -> Txn:
-    return Txn(int(txn["version"]), int(txn.get("lastUpdated") or 0))
+    version, updated_ms = int(txn["version"]), int(txn.get("lastUpdated") or 0)
+    check_int64(version if updated_ms < 1 << 63 else updated_ms)
+    return Txn(version, updated_ms)
 
 
 def decode_metadata(metadata: Mapping[str, Any]) -> TableMetadata:
@@ -627,7 +680,7 @@ def is_same_schema(schema_string: str, schema: pa.Schema) -> bool:
     """Whether a table has the columns of `schema`, whatever it says about nulls and comments."""
     try:
         found = _without_trimmings(json.loads(schema_string))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return bool(found == _without_trimmings(json.loads(table_schema_string(schema))))
 
@@ -640,7 +693,7 @@ def has_same_columns(one: TableMetadata, other: TableMetadata) -> bool:
         return bool(
             _without_trimmings(json.loads(one.schema_string)) == _without_trimmings(json.loads(other.schema_string))
         )
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

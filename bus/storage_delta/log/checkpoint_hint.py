@@ -30,7 +30,7 @@ def read_hint(store: ObjectStore, log_folder: str) -> Hint | None:
         hint: Any = json.loads(store.get(f"{log_folder}/{LAST_CHECKPOINT}"))
         told = (hint.get("tags") or {}).get(SUMS_TAG)
         return Hint(int(hint["version"]), None if told is None else decode_sums(told))
-    except (ValueError, KeyError, TypeError, AttributeError, KeyNotFound):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, KeyNotFound):
         return None
 
 

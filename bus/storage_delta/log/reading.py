@@ -18,6 +18,7 @@ from bus.storage_delta.log.actions import (
     Commit,
     LiveFile,
     MalformedCommit,
+    check_int64,
     checkpoint_name,
     decode_commit,
     version_name,
@@ -98,8 +99,9 @@ def describe_by_statistics(add: Add) -> LiveFile:
     try:
         stats = json.loads(add.stats or "")
         first, last = int(stats["minValues"]["offset"]), int(stats["maxValues"]["offset"])
-        return LiveFile(add.path, add.size_bytes, first, last + 1, int(stats["numRecords"]), 0, 0, 0)
-    except (KeyError, TypeError, ValueError) as error:
+        count = check_int64(int(stats["numRecords"]))
+        return LiveFile(add.path, add.size_bytes, check_int64(first), check_int64(last + 1), count, 0, 0, 0)
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise StorageDamaged(
             f"expected statistics with numRecords and the offsets' minimum and maximum, found {type(error).__name__} "
             f"{error}"

@@ -155,11 +155,19 @@ def _entry(file: LiveFile, body: Mapping[str, Any]) -> dict[str, Any]:
         "path": file.path,
         "size_bytes": file.size_bytes,
         "version": None if file.version < 0 else file.version,
-        "stats": json.loads(body.get("stats") or "{}"),
+        "stats": _stats_of(body.get("stats")),
         "tag": tags.get(FILE_TAG),
         "level": file.level,
         "sums": tags.get(SUMS_TAG),
     }
+
+
+def _stats_of(text: Any) -> Any:
+    """As they stand there, where they are no JSON."""
+    try:
+        return json.loads(text or "{}")
+    except (ValueError, TypeError, RecursionError):
+        return text
 
 
 def _orphans(listing: LogListing, state: TableState, removed: Collection[str]) -> dict[str, int]:

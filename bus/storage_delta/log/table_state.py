@@ -197,7 +197,7 @@ class _Draft:
             self._judge(commit, _METADATA, "has no protocol or no metadata")
         if not commit.is_ours:
             self.foreign_versions.append(commit.version)
-        gone = [self.files[remove.path] for remove in commit.removes if remove.path in self.files]
+        gone = () if commit.is_ours else self._replaced_by(commit)
         for remove in commit.removes:
             self._remove(commit, remove)
         for add in commit.adds:
@@ -209,6 +209,11 @@ class _Draft:
             told = commit.txns.get(HIGH_WATERMARK_APP)
             if told is not None and told.version > self.high_watermark:
                 self.high_watermark = told.version
+
+    def _replaced_by(self, commit: Commit) -> Sequence[LiveFile]:
+        """Live files that go, or are added again because their statistics were computed anew."""
+        paths = dict.fromkeys([*(remove.path for remove in commit.removes), *(add.path for add in commit.adds)])
+        return [self.files[path] for path in paths if path in self.files]
 
     def _judge(
         self, commit: Commit, subject: str, deed: str, *, is_file_unknown: bool = False, is_doubt: bool = False

@@ -222,7 +222,7 @@ class HistoryReader:
         """Line by line: of a torn one there may be some left."""
         told: dict[str, Txn] = {}
         for action in self._lines(version):
-            with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError, OverflowError):
+            with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
                 match action:
                     case {"add": body}:
                         add = replace(decode_add(body, version), body=body)
@@ -238,7 +238,7 @@ class HistoryReader:
             data = self._store.get(f"{self._folder}/{LOG_FOLDER}/{version_name(version)}")
             check_sum(data)  # what has changed tells nothing
             for line in data.splitlines():
-                with contextlib.suppress(ValueError):
+                with contextlib.suppress(ValueError, RecursionError):
                     yield json.loads(line)
 
     def _gather_metadata(self, found: History, metadata: TableMetadata) -> None:

@@ -110,7 +110,7 @@ def _check_entry(file: AddedFile, may_have_holes: bool) -> Iterator[_Finding]:
     name = file.path.split("-", 1)[0]
     if file.tag is None:
         return
-    if not name.isdigit() or int(name) != file.base_offset:
+    if not name.isdigit() or name.lstrip("0") != str(file.base_offset).lstrip("0"):
         yield "files are named by their first offset", f"{file.base_offset:020d}", name
 
 
@@ -145,7 +145,7 @@ def _check_columns(found: pa.Schema, schema_string: str) -> Iterator[_Finding]:
         actual = [
             (column["name"], bare_type(column["type"])) for column in json.loads(delta_schema_string(found))["fields"]
         ]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         yield promise, "types that Delta knows", first_line(error)
         return
     if [name for name, _ in actual] != [name for name, _ in expected]:

@@ -44,6 +44,8 @@ _TAGS = {
     AGES_TAG: re.compile(r"(?:\d+:\d+(?: \d+:\d+)*)?"),
     SUMS_TAG: re.compile(r"\d+ (?:[0-9a-f]{8}){2,}"),
 }
+_OUR_ENGINE = "delta-bus/"
+_INFO = "commitInfo"
 _ACTIONS = ("add", "remove", "txn", "metaData", "protocol", "domainMetadata")
 
 
@@ -119,18 +121,36 @@ def load_version(store: ObjectStore, folder: str, version: int) -> list[Action]:
         if not line.strip():
             continue
         try:
-            action = json.loads(line)
-        except ValueError as error:
+            action = json.loads(line.decode())
+        except (ValueError, RecursionError) as error:
             raise Unreadable(f"expected JSON in line {number}, found {len(line)} bytes: {error}") from None
-        if not isinstance(action, dict) or not all(isinstance(body, dict) for body in action.values()):
+        if not isinstance(action, dict):
             raise Unreadable(f"expected an action in line {number}, found {type(action).__name__}")
-        _check_fields(action, f"line {number}")
-        actions.append(action)
+        actions.append(_known_actions(action, f"line {number}"))
     try:
         check_sum(data)
     except ValueError as error:
         raise Unreadable(str(error)) from None
     return actions
+
+
+def _known_actions(action: Action, where: str) -> Action:
+    """Without what the Delta protocol does not name or what is null, which readers pass over. Raises `Unreadable`."""
+    known = {name: body for name, body in action.items() if name in (*_ACTIONS, _INFO) and body is not None}
+    for name, body in known.items():
+        if not isinstance(body, dict):
+            raise Unreadable(f"expected {name} as an object in {where}, found {type(body).__name__}")
+    info = known.get(_INFO)
+    if info is not None and not str(info.get("engineInfo")).startswith(_OUR_ENGINE):
+        known[_INFO] = {name: value for name, value in info.items() if _is_usable(name, value)}
+    _check_fields(known, where)
+    return known
+
+
+def _is_usable(name: str, value: Any) -> bool:
+    """Other engines may write what they like into `commitInfo`."""
+    is_out_of_range = type(value) is int and not 0 <= value < 1 << 63
+    return type(value) in _OPTIONAL[_INFO].get(name, (type(value),)) and not is_out_of_range
 
 
 # What an action cannot do without, and what it may leave out (Delta protocol, "Actions").
@@ -170,6 +190,8 @@ def _check_fields(action: Action, where: str) -> None:
                 if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
                     kind = kinds[0].__name__
                     raise Unreadable(f"expected {name}.{field_name} of type {kind} in {where}, found {value!r:.80}")
+                if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+                    raise Unreadable(f"expected {name}.{field_name} in 64 bits in {where}, found more")
         texts = [value for kept in (body, body.get("tags"), body.get("configuration")) for value in _texts(kept)]
         if not all(map(_is_text, texts)):
             raise Unreadable(f"expected text in {name} in {where}, found what is no Unicode")
@@ -256,15 +278,22 @@ def decode_add(body: Mapping[str, Any], version: int | None) -> AddedFile:
         level = int(tags.get(LEVEL_TAG) or 0)
         path, size_bytes = unquote(body["path"]), int(body["size"])
         added = AddedFile(path, size_bytes, version, stats, tags.get(FILE_TAG), level, tags.get(SUMS_TAG))
+        _check_path(path)
         _check_tags(tags)
         _ = added.record_count, added.first_row, added.last_row, added.base_offset, added.last_offset
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
         problem = f"{type(error).__name__} {error}"
         raise Unreadable(
             f"expected path, size and statistics with numRecords and the offsets' minimum and maximum, found "
             f"{body.get('path', 'an add without a path')} with {problem}"
         ) from None
     return added
+
+
+def _check_path(path: str) -> None:
+    """Raises `ValueError` for what can be the name of no file."""
+    if "\0" in path or any(len(name.encode()) > 255 for name in path.split("/")):
+        raise ValueError(f"the name {path[:80]!r}")
 
 
 def _check_tags(tags: Mapping[str, Any]) -> None:
@@ -393,7 +422,7 @@ def load_last_checkpoint(store: ObjectStore, folder: str) -> int | None:
         return None
     try:
         return int(json.loads(data)["version"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise Unreadable(f"expected an object with a version, found {len(data)} bytes: {first_line(error)}") from None
 
 
