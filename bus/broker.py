@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable
 
+from bus.broker_api.broker_api import BrokerApi
 from bus.config.broker import BrokerConfig
 from bus.errors import RootLost, StorageFault, count_of
 from bus.grpc_api.server.server import BusServer
@@ -49,7 +50,8 @@ class Broker:
         self._config = config
         self._clock = clock or SystemClock()
         self._storage = storage
-        self._server = BusServer(config)
+        self._stopping = asyncio.Event()
+        self._server = BusServer(config, self._stopping)
         self._calls = BlockingCalls(config.num_io_threads, maintenance_threads=config.log_cleaner_threads)
         self._tasks = TaskScope("broker")
         self._coordinator: GroupCoordinator | None = None
@@ -84,7 +86,15 @@ class Broker:
                 new_uuid=lambda: str(uuid.uuid4()),
             )
             self._coordinator.start()
-            await self._server.start(self.cluster, self._coordinator, self._clock, self._calls)
+            api = BrokerApi(
+                cluster,
+                self._coordinator,
+                self._config,
+                clock=self._clock,
+                calls=self._calls,
+                stopping=self._stopping,
+            )
+            await self._server.start(api)
         except BaseException:
             if self._coordinator is not None:
                 self._coordinator.close()

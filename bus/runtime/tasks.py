@@ -55,6 +55,13 @@ class TaskScope:
         await self.join()
 
 
+def answered(result: T) -> asyncio.Future[T]:
+    """For what is known without waiting, where others are waited for."""
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    answer.set_result(result)
+    return answer
+
+
 def _log_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("task %s failed", task.get_name(), exc_info=error)

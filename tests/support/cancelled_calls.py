@@ -11,9 +11,10 @@ from typing import Any
 from uuid import uuid4
 
 from bus.broker import SystemClock
+from bus.broker_api.broker_api import BrokerApi
 from bus.config.broker import BrokerConfig
-from bus.grpc_api.server.requests import StreamRegistry
 from bus.grpc_api.server.server import BusServicer
+from bus.grpc_api.server.streams import StreamRegistry
 from bus.model import BrokerEndpoint
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
@@ -107,7 +108,8 @@ class QuietBroker:
         self.storage = open_storage_on(self.store)
         self.calls = BlockingCalls(4)
         self.tasks = TaskScope("broker")
-        self.streams = StreamRegistry()
+        stopping = asyncio.Event()
+        self.streams = StreamRegistry(stopping)
         self.cluster = Cluster(
             self.storage,
             self.config,
@@ -132,7 +134,10 @@ class QuietBroker:
             new_uuid=lambda: str(uuid4()),
         )
         self.coordinator.start()
-        self.calls_of = BusServicer(self.cluster, self.coordinator, self._clock, self.streams, self.calls, self.config)
+        api = BrokerApi(
+            self.cluster, self.coordinator, self.config, clock=self._clock, calls=self.calls, stopping=stopping
+        )
+        self.calls_of = BusServicer(api, self.streams, self.config)
 
     async def call(self, method: str, request: Any) -> Any:
         """As gRPC calls it; the answer, or those of a stream of answers."""

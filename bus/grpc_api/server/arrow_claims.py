@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bus.grpc_api.server.requests import TakesLong
+from bus.broker_api.requests import TakesLong
 from bus.records.arrow_batches import MalformedRecords
 
 # Every batch costs some time, however small: a payload is meant to be one.

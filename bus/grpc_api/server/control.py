@@ -1,118 +1,69 @@
-"""Offsets, metadata, topics and configs over gRPC: each item of a request gets its own answer."""
+"""Offsets, metadata, topics, configs and views over gRPC: messages to values, and answers back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from bus.cluster_metadata.cluster import Topic
-from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
-from bus.cluster_metadata.configs import AlterOperation, ConfigOperation, describe_topic_configs
-from bus.cluster_metadata.names import is_internal_topic
-from bus.config.broker import describe_broker_config
+from bus.broker_api.metadata import (
+    ConfigResource,
+    MetadataApi,
+    OffsetAnswer,
+    OffsetQuestion,
+    ResourceKind,
+    TopicDescription,
+)
+from bus.broker_api.requests import InvalidArgument
+from bus.cluster_metadata.cluster_decisions import CreatePartitions, CreateTopic, DeleteTopic
+from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
+from bus.cluster_metadata.view_decisions import CreateView
 from bus.config.keys import ConfigEntry
-from bus.errors import ErrorCode, Refused, StorageFault, show_names
-from bus.grpc_api.server.requests import InvalidArgument
+from bus.errors import ErrorCode, Refused
+from bus.grpc_api.server.refusals import with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.json_views import JsonView
 from bus.model import TopicPartition
-from bus.partition_log.reads import ListedOffset
-from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShare, LoopShares
 from bus.runtime.metadata.controller import TopicAnswer
 
-# Of one request: each is a table of the storage, and the others are asked for again.
-_AUTO_CREATED_MAX = 100
+_KINDS = {pb.RESOURCE_TYPE_TOPIC: ResourceKind.TOPIC, pb.RESOURCE_TYPE_BROKER: ResourceKind.BROKER}
 
 
 class ControlHandler:
-    def __init__(self, cluster: Cluster, shares: LoopShares) -> None:
-        self._cluster = cluster
+    def __init__(self, api: MetadataApi, shares: LoopShares) -> None:
+        self._api = api
         self._shares = shares
 
     # ------------------------------------------------------------------ offsets and metadata
 
     async def list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+        answers = await self._api.list_offsets(map(_question, request.partitions))
         response, share = pb.ListOffsetsResponse(), self._shares.begin()
-        for asked in request.partitions:
+        for asked, answer in zip(request.partitions, answers, strict=True):
             if share.is_used_up:
                 await share.wait()
-            response.partitions.append(await self._list_offset(asked))
+            response.partitions.append(_listed_offset(asked, answer))
         return response
 
-    async def _list_offset(self, asked: pb.ListOffsetsPartition) -> pb.ListOffsetsPartitionResponse:
-        answer = pb.ListOffsetsPartitionResponse(
-            topic=asked.topic, partition=asked.partition, offset=-1, timestamp_ms=-1, version=-1
-        )
-        epoch = asked.current_leader_epoch if asked.HasField("current_leader_epoch") else None
-        partition = self._cluster.host.find(TopicPartition(asked.topic, asked.partition))
-        listed: ListedOffset | Refused
-        if isinstance(partition, Refused):
-            listed = partition
-        else:
-            try:
-                listed = (
-                    await partition.list_offset_at(asked.version, epoch)
-                    if asked.HasField("version")
-                    else await partition.list_offset(asked.timestamp_ms, epoch)
-                )
-                answer.version = partition.state.version
-            except StorageFault as fault:
-                listed = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition.name}: {fault}")
-        if isinstance(listed, Refused):
-            _set_error(answer, listed)
-        else:
-            answer.offset, answer.timestamp_ms = listed.offset, listed.timestamp_ms
-            answer.leader_epoch = listed.leader_epoch
-        return answer
-
     async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
-        """A topic that is named twice is told once: its partitions may be thousands."""
-        asked = list(dict.fromkeys(request.topics))
-        refused: Mapping[str, Refused] = {}
-        if request.allow_auto_topic_creation:
-            missing = [name for name in asked if name not in self._cluster.state.topics]
-            refused = await self._cluster.controller.auto_create_topics(missing[:_AUTO_CREATED_MAX])
-        state = self._cluster.state
-        names = asked or sorted(state.topics)
+        found = await self._api.describe(request.topics, may_create=request.allow_auto_topic_creation)
         response = pb.MetadataResponse(
-            cluster_id=self._cluster.storage.cluster_id,
-            controller_id=self._cluster.endpoint.broker_id,
+            cluster_id=found.cluster_id,
+            controller_id=found.controller_id,
             brokers=[
-                pb.Broker(broker_id=broker.broker_id, host=broker.host, port=broker.port)
-                for broker in state.brokers.values()
+                pb.Broker(broker_id=broker.broker_id, host=broker.host, port=broker.port) for broker in found.brokers
             ],
-            root=self._cluster.storage.root_url,
+            root=found.root_url,
         )
         share = self._shares.begin()
-        for name in names:
+        for name, topic in found.topics:
             if share.is_used_up:
                 await share.wait()
             answer = response.topics.add(name=name)
-            topic = state.topics.get(name)
-            if topic is not None:
-                await self._tell_topic(answer, topic, share)
-                continue
-            message = f"expected an existing topic, found {show_names([name])!r}"
-            # Why it was not created for the caller, if it was to be.
-            _set_error(answer, refused.get(name) or Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message))
+            if isinstance(topic, Refused):
+                with_error(answer, topic)
+            else:
+                await _tell_topic(answer, topic, share)
         return response
-
-    async def _tell_topic(self, answer: pb.TopicMetadata, topic: Topic, share: LoopShare) -> None:
-        answer.topic_id = topic.topic_id
-        answer.is_internal = is_internal_topic(topic.name)
-        for number in range(len(topic.partitions)):
-            if share.is_used_up:
-                await share.wait()
-            answer.partitions.append(self._partition(topic, number))
-
-    def _partition(self, topic: Topic, number: int) -> pb.PartitionMetadata:
-        leadership = topic.partitions[number]
-        answer = pb.PartitionMetadata(
-            partition=number, leader_id=leadership.leader_id, leader_epoch=leadership.leader_epoch
-        )
-        error = self._cluster.host.find_error(TopicPartition(topic.name, number))
-        if error is not None:
-            _set_error(answer, error)
-        return answer
 
     # ------------------------------------------------------------------ topics
 
@@ -121,81 +72,118 @@ class ControlHandler:
             CreateTopic(topic.name, topic.partitions, dict(topic.configs), request.validate_only)
             for topic in request.topics
         ]
-        answers = await self._cluster.controller.create_topics(commands)
+        answers = await self._api.create_topics(commands)
         return pb.CreateTopicsResponse(topics=_topic_results((c.name for c in commands), answers))
 
     async def delete_topics(self, request: pb.DeleteTopicsRequest) -> pb.DeleteTopicsResponse:
-        answers = await self._cluster.controller.delete_topics([DeleteTopic(name) for name in request.topics])
+        answers = await self._api.delete_topics([DeleteTopic(name) for name in request.topics])
         return pb.DeleteTopicsResponse(topics=_topic_results(request.topics, answers))
 
     async def create_partitions(self, request: pb.CreatePartitionsRequest) -> pb.CreatePartitionsResponse:
         commands = [CreatePartitions(topic.name, topic.partitions, request.validate_only) for topic in request.topics]
-        answers = await self._cluster.controller.create_partitions(commands)
+        answers = await self._api.create_partitions(commands)
         return pb.CreatePartitionsResponse(topics=_topic_results((c.name for c in commands), answers))
 
     # ------------------------------------------------------------------ configs
 
     async def describe_configs(self, request: pb.DescribeConfigsRequest) -> pb.DescribeConfigsResponse:
-        """A resource that is named twice is described once: its entries are many."""
+        answers = await self._api.describe_configs(map(_resource, request.resources), frozenset(request.keys))
         response, share = pb.DescribeConfigsResponse(), self._shares.begin()
-        keys, described = frozenset(request.keys), set()
-        for resource in request.resources:
+        for resource, entries in zip(request.resources, answers, strict=True):
             if share.is_used_up:
                 await share.wait()
-            is_again = (resource.type, resource.name) in described
-            described.add((resource.type, resource.name))
-            response.resources.append(self._describe(resource, keys, is_again=is_again))
+            answer = response.resources.add(resource=resource)
+            if isinstance(entries, Refused):
+                with_error(answer, entries)
+            else:
+                answer.entries.extend(map(_config_entry, entries))
         return response
-
-    def _describe(self, resource: pb.ConfigResource, keys: frozenset[str], *, is_again: bool) -> pb.ConfigsResult:
-        answer = pb.ConfigsResult(resource=resource)
-        entries: Sequence[ConfigEntry] | Refused
-        if is_again:
-            message = f"expected each resource once in a request, found {show_names([resource.name])!r} again"
-            entries = Refused(ErrorCode.INVALID_REQUEST, message)
-        elif resource.type not in pb.ResourceType.values():
-            known = ", ".join(pb.ResourceType.keys())
-            entries = Refused(ErrorCode.INVALID_REQUEST, f"expected a type among {known}, found {resource.type}")
-        elif resource.type == pb.RESOURCE_TYPE_BROKER:
-            entries = self._check_broker(resource) or describe_broker_config(self._cluster.config)
-        elif (topic := self._cluster.state.topics.get(resource.name)) is not None:
-            entries = describe_topic_configs(topic.configs, self._cluster.config)
-        else:
-            message = f"expected an existing topic, found {resource.name!r}"
-            entries = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
-        if isinstance(entries, Refused):
-            _set_error(answer, entries)
-            return answer
-        answer.entries.extend(_config_entry(entry) for entry in entries if not keys or entry.name in keys)
-        return answer
-
-    def _check_broker(self, resource: pb.ConfigResource) -> Refused | None:
-        own = str(self._cluster.endpoint.broker_id)
-        if resource.name in ("", own):
-            return None
-        return Refused(ErrorCode.INVALID_REQUEST, f"expected the broker that answers, {own}, found {resource.name!r}")
 
     async def alter_configs(self, request: pb.AlterConfigsRequest) -> pb.AlterConfigsResponse:
-        topics = [item for item in request.resources if item.resource.type == pb.RESOURCE_TYPE_TOPIC]
-        answers = iter(
-            await self._cluster.controller.alter_topic_configs(
-                [
-                    AlterTopicConfigs(item.resource.name, _operations(item.operations), request.validate_only)
-                    for item in topics
-                ]
-            )
-        )
-        read_only = Refused(
-            ErrorCode.INVALID_REQUEST, "broker configs are read at start: change the file or the option and restart"
-        )
+        changes = [(_resource(item.resource), _operations(item.operations)) for item in request.resources]
+        answers = await self._api.alter_configs(changes, validate_only=request.validate_only)
         response = pb.AlterConfigsResponse()
-        for item in request.resources:
-            answer = pb.ConfigsResult(resource=item.resource)
-            outcome = next(answers) if item.resource.type == pb.RESOURCE_TYPE_TOPIC else read_only
-            if isinstance(outcome, Refused):
-                _set_error(answer, outcome)
-            response.resources.append(answer)
+        for item, refusal in zip(request.resources, answers, strict=True):
+            answer = response.resources.add(resource=item.resource)
+            if refusal is not None:
+                with_error(answer, refusal)
         return response
+
+    # ------------------------------------------------------------------ views
+
+    async def create_view(self, request: pb.CreateViewRequest) -> pb.CreateViewResponse:
+        asked = request.view
+        command = CreateView(
+            name=asked.name,
+            topic=asked.topic,
+            schema=asked.schema,
+            columns=None if request.has_usual_columns else tuple(asked.columns),
+            replaces=request.replace,
+            validate_only=request.validate_only,
+        )
+        answer = await self._api.create_view(command)
+        if isinstance(answer, Refused):
+            return with_error(pb.CreateViewResponse(), answer)
+        return pb.CreateViewResponse(view=_view(answer))
+
+    async def delete_view(self, request: pb.DeleteViewRequest) -> pb.DeleteViewResponse:
+        answer = await self._api.delete_view(request.name)
+        return with_error(pb.DeleteViewResponse(), answer) if isinstance(answer, Refused) else pb.DeleteViewResponse()
+
+    async def list_views(self, _: pb.ListViewsRequest) -> pb.ListViewsResponse:
+        return pb.ListViewsResponse(views=map(_view, self._api.views()))
+
+
+def _question(asked: pb.ListOffsetsPartition) -> OffsetQuestion:
+    return OffsetQuestion(
+        TopicPartition(asked.topic, asked.partition),
+        asked.timestamp_ms,
+        asked.version if asked.HasField("version") else None,
+        asked.current_leader_epoch if asked.HasField("current_leader_epoch") else None,
+    )
+
+
+def _listed_offset(asked: pb.ListOffsetsPartition, answer: OffsetAnswer | Refused) -> pb.ListOffsetsPartitionResponse:
+    response = pb.ListOffsetsPartitionResponse(topic=asked.topic, partition=asked.partition)
+    if isinstance(answer, Refused):
+        response.offset = response.timestamp_ms = response.version = -1
+        return with_error(response, answer)
+    listed = answer.listed
+    response.offset, response.timestamp_ms = listed.offset, listed.timestamp_ms
+    response.leader_epoch, response.version = listed.leader_epoch, answer.version
+    return response
+
+
+async def _tell_topic(answer: pb.TopicMetadata, described: TopicDescription, share: LoopShare) -> None:
+    answer.topic_id = described.topic.topic_id
+    answer.is_internal = described.is_internal
+    for number, leadership in enumerate(described.topic.partitions):
+        if share.is_used_up:
+            await share.wait()
+        partition = answer.partitions.add(
+            partition=number, leader_id=leadership.leader_id, leader_epoch=leadership.leader_epoch
+        )
+        error = described.errors.get(number)
+        if error is not None:
+            with_error(partition, error)
+
+
+def _topic_results(names: Iterable[str], answers: Sequence[TopicAnswer]) -> list[pb.TopicResult]:
+    return [
+        with_error(pb.TopicResult(name=name), answer)
+        if isinstance(answer, Refused)
+        else pb.TopicResult(name=name, topic_id=answer.topic_id, partitions=answer.partitions)
+        for name, answer in zip(names, answers, strict=True)
+    ]
+
+
+def _resource(resource: pb.ConfigResource) -> ConfigResource:
+    kind = _KINDS.get(resource.type)
+    if kind is not None:
+        return ConfigResource(kind, resource.name)
+    known = ", ".join(pb.ResourceType.keys())
+    unknown = Refused(ErrorCode.INVALID_REQUEST, f"expected a type among {known}, found {resource.type}")
+    return ConfigResource(unknown, resource.name)
 
 
 def _operations(operations: Iterable[pb.AlterConfigOp]) -> list[ConfigOperation]:
@@ -208,18 +196,6 @@ def _operation(number: int) -> AlterOperation:
     except ValueError:
         known = ", ".join(f"{one.value} ({one.name})" for one in AlterOperation)
         raise InvalidArgument(f"expected an operation on a config among {known}, found {number}") from None
-
-
-def _topic_results(names: Iterable[str], answers: Sequence[TopicAnswer]) -> list[pb.TopicResult]:
-    results = []
-    for name, answer in zip(names, answers, strict=True):
-        result = pb.TopicResult(name=name)
-        if isinstance(answer, Refused):
-            _set_error(result, answer)
-        else:
-            result.topic_id, result.partitions = answer.topic_id, answer.partitions
-        results.append(result)
-    return results
 
 
 def _config_entry(entry: ConfigEntry) -> pb.ConfigEntry:
@@ -235,13 +211,5 @@ def _config_entry(entry: ConfigEntry) -> pb.ConfigEntry:
     )
 
 
-def _set_error(
-    answer: pb.ListOffsetsPartitionResponse
-    | pb.TopicMetadata
-    | pb.PartitionMetadata
-    | pb.TopicResult
-    | pb.ConfigsResult,
-    refusal: Refused,
-) -> None:
-    answer.error_code = int(refusal.code)  # type: ignore[assignment]
-    answer.error_message = refusal.message
+def _view(view: JsonView) -> pb.View:
+    return pb.View(name=view.name, topic=view.topic, schema=view.schema, columns=view.columns)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from bus.broker_api.fetch import FetchedPartition
 from bus.errors import Refused
 from bus.grpc_api.server.fetch_encoding import encode_batches, encode_records
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -22,9 +23,6 @@ _QUICK_PLAIN_RECORDS_MAX = 256
 _PARTITIONS = tag_of(pb.FetchResponse, "partitions")
 _BATCHES = tag_of(pb.PartitionFetchResponse, "batches")
 
-# Its name, the offset from which it was fetched, and what was found.
-FetchedPartition = tuple[TopicPartition, int, FetchResult]
-
 
 @dataclass(slots=True)
 class Answer:
@@ -33,14 +31,15 @@ class Answer:
     correlation_id: int
     columns: Sequence[str]
     is_plain: bool
-    results: list[FetchedPartition] = field(default_factory=list)
-    bytes_max: int = 0
+    results: Sequence[FetchedPartition]
+    bytes_max: int
 
     @property
     def is_quick(self) -> bool:
         if len(self.results) > _QUICK_PARTITIONS_MAX:
             return False
-        found = [batch for _, _, result in self.results if not isinstance(result, Refused) for batch in result.batches]
+        results = [fetched.result for fetched in self.results]
+        found = [batch for result in results if not isinstance(result, Refused) for batch in result.batches]
         if len(found) > _QUICK_BATCHES_MAX or sum(batch.size_bytes for batch in found) > _QUICK_BYTES_MAX:
             return False
         return not self.is_plain or sum(batch.record_count for batch in found) <= _QUICK_PLAIN_RECORDS_MAX
@@ -49,18 +48,19 @@ class Answer:
 def encode_answer(answer: Answer) -> bytes:
     """The partitions with records or an error; all of them if none has. Touches nothing but `answer`."""
     response: list[Any] = [pb.FetchResponse(correlation_id=answer.correlation_id).SerializeToString()]
-    has_news = any(isinstance(result, Refused) or result.batches for _, _, result in answer.results)
+    has_news = any(isinstance(one.result, Refused) or one.result.batches for one in answer.results)
     bytes_left = answer.bytes_max
-    for name, offset, result in answer.results:
+    for fetched in answer.results:
+        result = fetched.result
         if has_news and not isinstance(result, Refused) and not result.batches:
             continue
-        message = _encode(name, result)
+        message = _encode(fetched.partition, result)
         pieces: list[Any] = []
         if not isinstance(result, Refused):
             if answer.is_plain:
                 if result.batches and bytes_left <= 0:
                     continue
-                message.records.records.extend(encode_records(result.batches, offset, bytes_left))
+                message.records.records.extend(encode_records(result.batches, fetched.offset, bytes_left))
                 bytes_left -= message.ByteSize()
             else:
                 for batch in encode_batches(result.batches, answer.columns):

@@ -16,38 +16,28 @@ from collections.abc import AsyncIterator
 
 import grpc
 
+from bus.broker_api.groups import GroupApi, OffsetCommitting
+from bus.broker_api.request_memory import Held, RequestMemory
+from bus.broker_api.requests import InvalidArgument, new_request_id
 from bus.consumer_groups.requests import GroupAnswer
 from bus.errors import Refused
 from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.server.guards import hold_requests
-from bus.grpc_api.server.request_memory import Held, RequestMemory
-from bus.grpc_api.server.requests import InvalidArgument, StreamRegistry, new_request_id
+from bus.grpc_api.server.streams import StreamRegistry
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.runtime.cluster import Cluster
-from bus.runtime.coordinators.groups import GroupCoordinator
-from bus.runtime.loop_shares import LoopShares
 
 # Requests of one stream whose answers have not been written.
 STREAM_REQUESTS_MAX = 256
 
 
 class GroupSessionHandler:
-    def __init__(
-        self,
-        cluster: Cluster,
-        coordinator: GroupCoordinator,
-        streams: StreamRegistry,
-        memory: RequestMemory,
-        shares: LoopShares,
-    ) -> None:
-        self._cluster = cluster
-        self._coordinator = coordinator
+    def __init__(self, api: GroupApi, streams: StreamRegistry, memory: RequestMemory) -> None:
+        self._api = api
         self._streams = streams
         self._memory = memory
-        self._shares = shares
 
     async def stream(self, requests: AsyncIterator[pb.GroupSessionRequest], context: grpc.aio.ServicerContext) -> None:
-        session = _Session(self._cluster, self._coordinator, self._shares)
+        session = _Session(self._api)
         held_requests = hold_requests(self._memory, requests, context.peer())
         reader = self._streams.start(session.read(held_requests), f"group/{new_request_id()}")
         reader.add_done_callback(session.end)
@@ -69,10 +59,8 @@ _Response = tuple[pb.GroupSessionResponse, Held | None]  # and the request that 
 
 
 class _Session:
-    def __init__(self, cluster: Cluster, coordinator: GroupCoordinator, shares: LoopShares) -> None:
-        self._cluster = cluster
-        self._coordinator = coordinator
-        self._shares = shares
+    def __init__(self, api: GroupApi) -> None:
+        self._api = api
         self._responses: deque[_Response] = deque()
         self._has_news = asyncio.Event()
         self._has_room = asyncio.Event()
@@ -112,36 +100,29 @@ class _Session:
 
     def _heartbeat(self, request: pb.GroupSessionRequest, held: Held) -> None:
         command = calls.decode_heartbeat(request.heartbeat)
-        answer = self._coordinator.heartbeat(command)
+        answer = self._api.heartbeat(command)
         member = (command.group_id, command.member_id)
         if member != self._member:
             self._stop_listening()
             self._member = member
-        self._coordinator.listen(*member, self._tell)
+        self._api.listen(*member, self._tell)
         self._respond(
             pb.GroupSessionResponse(correlation_id=request.correlation_id, heartbeat=calls.encode_heartbeat(answer)),
             held,
         )
 
     async def _commit(self, request: pb.GroupSessionRequest, held: Held) -> None:
-        decoded = await calls.decode_commit_in_slices(request.offset_commit, self._cluster.state, self._shares.begin())
-        if not decoded.command.offsets:
-            self._respond(_commit_response(request, decoded, None), held)
-            return
-        refused = await self._coordinator.prepare()
-        if refused is not None:
-            self._respond(_commit_response(request, decoded, refused), held)
-            return
+        asked = request.offset_commit
+        committing = await self._api.begin_commit(calls.member_of(asked), calls.offsets_of(asked))
         self._unanswered += 1
-        answer = self._coordinator.submit(decoded.command)
-        answer.add_done_callback(functools.partial(self._on_committed, request, decoded, held))
+        committing.answer.add_done_callback(functools.partial(self._on_committed, request, committing, held))
 
     # ------------------------------------------------------------------ out
 
     def _on_committed(
         self,
         request: pb.GroupSessionRequest,
-        decoded: calls.DecodedCommit,
+        committing: OffsetCommitting,
         held: Held,
         answer: asyncio.Future[GroupAnswer],
     ) -> None:
@@ -149,8 +130,9 @@ class _Session:
         self._has_news.set()
         if answer.cancelled() or self._is_closed:
             held.drop()
-        else:
-            self._respond(_commit_response(request, decoded, answer.result()), held)
+            return
+        response = calls.encode_commit(request.offset_commit, committing.outcomes())
+        self._respond(pb.GroupSessionResponse(correlation_id=request.correlation_id, offset_commit=response), held)
 
     def _on_notice(self, refused: Refused) -> None:
         self._respond(pb.GroupSessionResponse(heartbeat=calls.encode_heartbeat(refused)))
@@ -183,18 +165,9 @@ class _Session:
 
     def _stop_listening(self) -> None:
         if self._member is not None:
-            self._coordinator.unlisten(*self._member, self._tell)
+            self._api.unlisten(*self._member, self._tell)
 
 
 def _drop(held: Held | None) -> None:
     if held is not None:
         held.drop()
-
-
-def _commit_response(
-    request: pb.GroupSessionRequest, decoded: calls.DecodedCommit, answer: GroupAnswer | None
-) -> pb.GroupSessionResponse:
-    return pb.GroupSessionResponse(
-        correlation_id=request.correlation_id,
-        offset_commit=calls.encode_commit(request.offset_commit, decoded, answer),
-    )

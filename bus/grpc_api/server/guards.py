@@ -15,9 +15,9 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 
+from bus.broker_api.request_memory import Held, RequestMemory
+from bus.broker_api.requests import BrokerStopping, InvalidArgument, new_request_id
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
-from bus.grpc_api.server.request_memory import Held, RequestMemory
-from bus.grpc_api.server.requests import BrokerStopping, InvalidArgument, new_request_id
 from bus.runtime.logs import request_id
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Hashable
 from typing import Generic, Protocol, TypeVar
 
-from bus.grpc_api.server.request_memory import RequestMemory
+from bus.broker_api.request_memory import RequestMemory
 
 STREAM_BYTES_MAX = 32 * 1024 * 1024
 STREAM_REQUESTS_MAX = 1024

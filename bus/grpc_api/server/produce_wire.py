@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from bus.grpc_api.server.requests import TakesLong
+from bus.broker_api.requests import TakesLong
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import encode_field, fields_of, tag_of
 

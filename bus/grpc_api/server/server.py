@@ -11,7 +11,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
+from bus.broker_api.broker_api import BrokerApi
+from bus.broker_api.request_memory import RequestMemory
 from bus.config.broker import BrokerConfig
+from bus.grpc_api.server.callers import caller_of
 from bus.grpc_api.server.control import ControlHandler
 from bus.grpc_api.server.fetch import FetchHandler
 from bus.grpc_api.server.group_sessions import GroupSessionHandler
@@ -22,15 +25,8 @@ from bus.grpc_api.server.produce import ProduceHandler
 from bus.grpc_api.server.produce_window import STREAM_BYTES_MAX
 from bus.grpc_api.server.producers import ProducerHandler
 from bus.grpc_api.server.request_limits import CONTROL_BYTES_MAX, control_reader, produce_reader
-from bus.grpc_api.server.request_memory import RequestMemory
-from bus.grpc_api.server.requests import StreamRegistry
-from bus.grpc_api.server.views import ViewHandler
+from bus.grpc_api.server.streams import StreamRegistry
 from bus.grpc_api.v1 import bus_pb2, bus_pb2_grpc
-from bus.ports import Clock
-from bus.runtime.blocking import BlockingCalls
-from bus.runtime.cluster import Cluster
-from bus.runtime.coordinators.groups import GroupCoordinator
-from bus.runtime.loop_shares import LoopShares
 
 _PENDING_CALLS_MAX = 20_000
 _CONCURRENT_CALLS_MAX = 4_096
@@ -46,40 +42,24 @@ class AddressInUse(OSError):
 
 
 class BusServicer(bus_pb2_grpc.BusServicer):
-    def __init__(
-        self,
-        cluster: Cluster,
-        coordinator: GroupCoordinator,
-        clock: Clock,
-        streams: StreamRegistry,
-        calls: BlockingCalls,
-        config: BrokerConfig,
-    ) -> None:
-        memory, shares = RequestMemory(config.queued_max_request_bytes, _OVERDRAFT_BYTES), LoopShares()
+    def __init__(self, api: BrokerApi, streams: StreamRegistry, config: BrokerConfig) -> None:
+        memory = RequestMemory(config.queued_max_request_bytes, _OVERDRAFT_BYTES)
         # Of all calls but Produce: a client whose records wait for a slow disk still gets its heartbeats through.
         self._control_memory = RequestMemory(config.queued_max_request_bytes // 4, _CONTROL_OVERDRAFT_BYTES)
-        self._control = ControlHandler(cluster, shares)
-        self._producers = ProducerHandler(cluster, shares, config.request_timeout_ms)
+        self._control = ControlHandler(api.metadata, api.shares)
+        self._producers = ProducerHandler(api.producers, api.shares)
         self._produce = ProduceHandler(
-            cluster,
-            clock,
+            api.produce,
             streams,
-            calls,
+            api.calls,
             memory,
-            shares,
-            request_timeout_ms=config.request_timeout_ms,
+            api.shares,
             unpacked_bytes_max=max(_UNPACKED_BYTES_MAX, config.socket_request_max_bytes),
         )
-        answers = RequestMemory(config.queued_max_request_bytes)
-        self._fetch = FetchHandler(
-            cluster, streams, calls, self._control_memory, answers, shares, config.fetch_max_bytes
-        )
-        self._groups = GroupHandler(cluster, coordinator, calls, shares)
-        self._group_sessions = GroupSessionHandler(cluster, coordinator, streams, self._control_memory, shares)
-        self._views = ViewHandler(cluster)
-        self._maintenance = MaintenanceHandler(
-            cluster, streams, shares, jobs_max=config.log_cleaner_threads, request_timeout_ms=config.request_timeout_ms
-        )
+        self._fetch = FetchHandler(api.fetch, streams, api.calls, self._control_memory)
+        self._groups = GroupHandler(api.groups, api.endpoint, api.calls, api.shares)
+        self._group_sessions = GroupSessionHandler(api.groups, streams, self._control_memory)
+        self._maintenance = MaintenanceHandler(api.maintenance, api.shares)
 
     async def _unary(self, handle: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
         """While it waits for its answer, a request counts against its client's share of memory."""
@@ -90,7 +70,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         await guard_stream(self._produce.stream, request_iterator, context)
 
     async def ProduceOnce(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(functools.partial(self._produce.once, client=context.peer()), request, context)
+        return await guard(functools.partial(self._produce.once, caller=caller_of(context)), request, context)
 
     async def InitProducerId(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary(self._producers.init, request, context)
@@ -108,7 +88,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         return await self._unary(self._groups.find_coordinator, request, context)
 
     async def JoinGroup(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(functools.partial(self._groups.join, peer=context.peer()), request, context)
+        return await self._unary(functools.partial(self._groups.join, caller=caller_of(context)), request, context)
 
     async def SyncGroup(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary(self._groups.sync, request, context)
@@ -172,13 +152,13 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         return await self._unary(self._maintenance.swap_files, request, context)
 
     async def CreateView(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._views.create, request, context)
+        return await self._unary(self._control.create_view, request, context)
 
     async def DeleteView(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._views.delete, request, context)
+        return await self._unary(self._control.delete_view, request, context)
 
     async def ListViews(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._views.list, request, context)
+        return await self._unary(self._control.list_views, request, context)
 
 
 # Their answers are large, and made as bytes at once: the generated code would copy them half a dozen times.
@@ -207,11 +187,12 @@ _NEW_HANDLER = {
 
 
 class BusServer:
-    """Bound with `start`; `stop` ends it in order: nothing new is read, what was read is answered, then it closes."""
+    """Bound with `start`; `stop` ends it in order: `stopping` is set, nothing new is read, what was read is answered,
+    then it closes."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, stopping: asyncio.Event) -> None:
         self._config = config
-        self._streams = StreamRegistry()
+        self._streams = StreamRegistry(stopping)
         self._health = HealthServicer()
         limit = config.socket_request_max_bytes
         self._server = grpc.aio.server(
@@ -242,8 +223,8 @@ class BusServer:
             raise AddressInUse(f"cannot listen on {address}: is another program using it, or is it not this machine's?")
         return port
 
-    async def start(self, cluster: Cluster, coordinator: GroupCoordinator, clock: Clock, calls: BlockingCalls) -> None:
-        servicer = BusServicer(cluster, coordinator, clock, self._streams, calls, self._config)
+    async def start(self, api: BrokerApi) -> None:
+        servicer = BusServicer(api, self._streams, self._config)
         handlers = method_handlers(servicer, self._config.socket_request_max_bytes)
         self._server.add_registered_method_handlers(SERVICE_NAME, handlers)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))

@@ -47,7 +47,7 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.log import CoordinatorLog
 from bus.runtime.coordinators.shard import CoordinatorShard
-from bus.runtime.tasks import TaskScope
+from bus.runtime.tasks import TaskScope, answered
 
 _log = logging.getLogger(__name__)
 
@@ -145,21 +145,22 @@ class GroupCoordinator:
         return creation.result()
 
     async def call(self, command: GroupCommand) -> GroupAnswer:
+        return await (await self.begin(command))
+
+    async def begin(self, command: GroupCommand) -> asyncio.Future[GroupAnswer]:
         """See `CoordinatorShard.submit`; creates `__consumer_offsets` for a command that may be a group's beginning."""
         if not self._shards and isinstance(command, (JoinGroup, OffsetCommit)) and not check_request(None, command):
             refused = await self.prepare()
             if refused is not None:
-                return refused
-        return await self.submit(command)
+                return answered(refused)
+        return self.submit(command)
 
     def submit(self, command: GroupCommand) -> asyncio.Future[GroupAnswer]:
-        """As `call`, for a group that is there: nothing is created."""
+        """As `begin`, for a group that is there: nothing is created."""
         shard = self._find_shard(command.group_id)
         if isinstance(shard, CoordinatorShard):
             return shard.submit(self._with_member_id(command))
-        answer: asyncio.Future[GroupAnswer] = asyncio.get_running_loop().create_future()
-        answer.set_result(self._answer_without_groups(command) if shard is None else shard)
-        return answer
+        return answered(self._answer_without_groups(command) if shard is None else shard)
 
     def heartbeat(self, command: Heartbeat) -> HeartbeatTaken | Refused:
         """At once."""

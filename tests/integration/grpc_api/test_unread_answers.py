@@ -13,9 +13,9 @@ import grpc
 import pyarrow as pa
 import pytest
 
+from bus.broker_api.request_memory import RequestMemory
 from bus.config.broker import BrokerConfig
 from bus.grpc_api.server import server
-from bus.grpc_api.server.request_memory import RequestMemory
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.records.arrow_batches import encode_arrow

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bus.broker_api.requests import TakesLong
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.arrow_claims import Allowance
 from bus.grpc_api.server.codec import decode_produce
@@ -16,7 +17,6 @@ from bus.grpc_api.server.fetch_encoding import (
     encode_batches,
     encode_records,
 )
-from bus.grpc_api.server.requests import TakesLong
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import LogBatch, TimestampType
 from bus.records.arrow_batches import decode_arrow, encode_arrow

@@ -2,19 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply
-from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated
+from bus.broker_api.requests import Caller
 from bus.consumer_groups import requests as rq
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server import group_calls as calls
+from bus.grpc_api.server.callers import client_host
 from bus.grpc_api.server.consumer_protocol import decode_assignment, decode_protocol
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
-
-
-def cluster(topic_id: str = "id") -> ClusterState:
-    state = apply(EMPTY_CLUSTER, BrokerRegistered(0, "h", 1))
-    return apply(state, TopicCreated("t", topic_id, 2, 0))
 
 
 @pytest.mark.parametrize(
@@ -27,7 +22,7 @@ def cluster(topic_id: str = "id") -> ClusterState:
     ],
 )
 def test_host_of_a_client_is_shown_as_kafka_does(peer: str, host: str) -> None:
-    assert calls.client_host(peer) == host
+    assert client_host(peer) == host
 
 
 def test_topics_of_a_consumer_are_read_and_its_bytes_kept() -> None:
@@ -50,38 +45,9 @@ def test_bytes_of_the_consumer_protocol_that_are_none_are_refused_and_those_of_o
 
 
 def test_rebalance_timeout_that_is_not_given_is_the_session_timeout() -> None:
-    join = calls.decode_join(pb.JoinGroupRequest(session_timeout_ms=7_000), "ipv4:1.2.3.4:5")
+    join = calls.decode_join(pb.JoinGroupRequest(session_timeout_ms=7_000), Caller("c", "/1.2.3.4", "r"))
     assert isinstance(join, rq.JoinGroup)
     assert (join.rebalance_timeout_ms, join.group_instance_id, join.client_host) == (7_000, None, "/1.2.3.4")
-
-
-def test_commit_is_taken_for_partitions_that_exist_under_the_id_of_their_topic() -> None:
-    request = pb.OffsetCommitRequest(
-        partitions=[
-            pb.OffsetCommitPartition(topic="t", partition=2, offset=1),
-            pb.OffsetCommitPartition(topic="t", partition=1, offset=5),
-            pb.OffsetCommitPartition(topic="none", partition=0, offset=1),
-        ]
-    )
-    decoded = calls.decode_commit(request, cluster())
-    assert [(one.partition, one.topic_id, one.offset) for one in decoded.command.offsets] == [
-        (TopicPartition("t", 1), "id", 5)
-    ]
-    too_large = Refused(ErrorCode.OFFSET_METADATA_TOO_LARGE, "too large")
-    response = calls.encode_commit(request, decoded, rq.OffsetsCommitted((too_large,)))
-    assert [item.error_code for item in response.partitions] == [
-        pb.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
-        pb.ERROR_CODE_OFFSET_METADATA_TOO_LARGE,
-        pb.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
-    ]
-
-
-@pytest.mark.parametrize(("is_all", "expected"), [(True, []), (False, [("t", -1)])])
-def test_offset_of_a_deleted_topic_is_not_shown_for_its_namesake(is_all: bool, expected: list[tuple[str, int]]) -> None:
-    asked = pb.OffsetFetchGroup(group_id="g", all_partitions=is_all)
-    answer = rq.OffsetsFetched((rq.CommittedOffset(TopicPartition("t", 0), "id of the deleted one", 5),))
-    response = calls.encode_offset_fetch(asked, answer, cluster())
-    assert [(item.topic, item.offset) for item in response.offsets] == expected
 
 
 def test_generation_of_an_offset_fetch_counts_only_with_a_member() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from bus.broker_api.maintenance import MaintenanceApi
+from bus.broker_api.requests import BrokerStopping
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.maintenance import BrokerStopping, MaintenanceHandler
-from bus.grpc_api.server.requests import StreamRegistry
+from bus.grpc_api.server.maintenance import MaintenanceHandler
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.ports import SwapKind
@@ -55,14 +56,16 @@ class Bench:
 
     def __init__(self, partitions: int, request_timeout_ms: int = 30_000) -> None:
         self.cluster = FakeCluster(partitions)
-        self.streams = StreamRegistry()
-        self.handler = MaintenanceHandler(
-            self.cluster,  # type: ignore[arg-type]  # as far as the handler knows it
-            self.streams,
-            LoopShares(),
+        self.stopping = asyncio.Event()
+        shares = LoopShares()
+        api = MaintenanceApi(
+            self.cluster,  # type: ignore[arg-type]  # as far as the API knows it
+            self.stopping,
+            shares,
             jobs_max=2,
             request_timeout_ms=request_timeout_ms,
         )
+        self.handler = MaintenanceHandler(api, shares)
         self.answers: list[pb.MaintainLogResponse] = []
 
     async def maintain(self, *numbers: int, topic: str = "orders") -> None:
@@ -171,7 +174,7 @@ def test_stopping_broker_waits_for_no_maintenance() -> None:
         bench = Bench(3)
         call = asyncio.ensure_future(bench.maintain())
         await settle()
-        await bench.streams.drain()
+        bench.stopping.set()
         with pytest.raises(BrokerStopping):
             await call
         assert bench.begun() == [0, 1]

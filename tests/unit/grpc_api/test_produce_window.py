@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from bus.broker_api.request_memory import RequestMemory
 from bus.grpc_api.server.produce_window import STREAM_BYTES_MAX, STREAM_REQUESTS_MAX, Window
-from bus.grpc_api.server.request_memory import RequestMemory
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ Here, and only after a refusal, the records are looked at, by whole columns.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TIMESTAMP_MS_MAX, RecordBatch, TimestampType
 from bus.partition_log.appends import AppendRules
 
@@ -24,9 +24,17 @@ FAULTS_MAX = 1_000
 BLAMES_RECORDS = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_TIMESTAMP, ErrorCode.INVALID_RECORD})
 
 
+@dataclass(frozen=True, slots=True)
+class RecordFault:
+    """`index`: of the record in its batch."""
+
+    index: int
+    message: str
+
+
 def find_faults(
     batch: RecordBatch, refusal: Refused, rules: AppendRules, *, received_ms: int, answered_ms: int
-) -> list[pb.RecordError]:
+) -> list[RecordFault]:
     """In the order of the batch, at most `FAULTS_MAX`. None if the batch is refused for another reason, or if no record
     of it would be taken: then the refusal says it all. It was refused at some time from `received_ms` to `answered_ms`;
     no record that was at fault then is left out.
@@ -55,7 +63,7 @@ def find_faults(
         if is_keyless[index]:
             yield "expected a key (cleanup.policy has compact), found none"
 
-    return [pb.RecordError(index=index, message="; ".join(say(index))) for index in indices[:FAULTS_MAX].tolist()]
+    return [RecordFault(index, "; ".join(say(index))) for index in indices[:FAULTS_MAX].tolist()]
 
 
 def record_sizes(columns: pa.RecordBatch) -> Any:

@@ -15,13 +15,6 @@ from bus.runtime.loop_shares import LoopShare
 T = TypeVar("T")
 
 
-def answered(result: T) -> asyncio.Future[T]:
-    """For what is known without asking the partition."""
-    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    answer.set_result(result)
-    return answer
-
-
 async def gather_answers(
     answers: Sequence[asyncio.Future[T]], *, timeout_ms: int, otherwise: str, share: LoopShare
 ) -> list[T | Refused]:

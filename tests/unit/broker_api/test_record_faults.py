@@ -7,8 +7,8 @@ import dataclasses
 import pyarrow as pa
 import pytest
 
+from bus.broker_api.record_faults import FAULTS_MAX, find_faults, record_sizes
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.record_faults import FAULTS_MAX, find_faults, record_sizes
 from bus.model import RecordBatch, TimestampType
 from bus.partition_log.appends import AppendRules
 from bus.records.arrow_batches import check_records

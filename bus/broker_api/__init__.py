@@ -1,0 +1,5 @@
+"""What a broker answers to each call: values and the caller in, values out.
+
+All that decides about a call as a whole is here, above the rules of one partition, group or topic; adapters convert
+messages to values and back. So every protocol that the broker speaks gives the same answers.
+"""

@@ -1,0 +1,48 @@
+"""All that a broker answers, for the adapters of its protocols."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bus.broker_api.fetch import FetchApi
+from bus.broker_api.groups import GroupApi
+from bus.broker_api.maintenance import MaintenanceApi
+from bus.broker_api.metadata import MetadataApi
+from bus.broker_api.produce import ProduceApi
+from bus.broker_api.producers import ProducerApi
+from bus.broker_api.request_memory import RequestMemory
+from bus.config.broker import BrokerConfig
+from bus.ports import Clock
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.cluster import Cluster
+from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.loop_shares import LoopShares
+
+
+class BrokerApi:
+    """One API for each kind of call; and what adapters share with it: turns on the event loop (`shares`), and threads
+    for what takes long (`calls`). Once `stopping` is set, what waits for more is answered with what there is."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        coordinator: GroupCoordinator,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        calls: BlockingCalls,
+        stopping: asyncio.Event,
+    ) -> None:
+        self.calls = calls
+        self.shares = shares = LoopShares()
+        self.endpoint = cluster.endpoint
+        timeout_ms = config.request_timeout_ms
+        answers = RequestMemory(config.queued_max_request_bytes)
+        self.metadata = MetadataApi(cluster, shares)
+        self.producers = ProducerApi(cluster, shares, request_timeout_ms=timeout_ms)
+        self.produce = ProduceApi(cluster, clock, calls, shares, request_timeout_ms=timeout_ms)
+        self.fetch = FetchApi(cluster, stopping, answers, shares, bytes_max=config.fetch_max_bytes)
+        self.groups = GroupApi(cluster, coordinator, shares)
+        self.maintenance = MaintenanceApi(
+            cluster, stopping, shares, jobs_max=config.log_cleaner_threads, request_timeout_ms=timeout_ms
+        )

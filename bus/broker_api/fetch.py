@@ -1,0 +1,153 @@
+"""Fetch: records of several partitions, once there are enough of them or the caller has waited as long as it wants.
+
+What an answer takes in memory counts from when its records are read until the adapter has written it, against a share
+of its caller: one that does not read its answers gets smaller ones, and no other caller does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from bus.broker_api.request_memory import Held, RequestMemory
+from bus.broker_api.requests import Items
+from bus.errors import ErrorCode, Refused
+from bus.model import TopicPartition
+from bus.runtime.cluster import Cluster
+from bus.runtime.loop_shares import LoopShares
+from bus.runtime.partitions.fetches import FetchPosition, FetchResult, FetchWish, FitBatches, fetch
+
+# An answer may have so much, however much the caller has not read yet.
+_ANSWER_BYTES_MIN = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """`bytes_max` 0 stands for the broker's. `turn` grows with each request of a session: the partition that was first
+    last time is last now, so that none is starved by `bytes_max`."""
+
+    positions: Items[FetchPosition]
+    bytes_max: int
+    bytes_min: int
+    wait_ms_max: int
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """`offset`: from which it was fetched."""
+
+    partition: TopicPartition
+    offset: int
+    result: FetchResult
+
+
+class AnswerRoom:
+    """What the answer of one call takes, or of one stream, where they come one after another."""
+
+    def __init__(self, memory: RequestMemory, client: Hashable) -> None:
+        self.client = client
+        self.granted_bytes = 0
+        self._memory = memory
+        self._held: Held | None = None
+
+    def reserve(self, bytes_max: int) -> int:
+        self.release()
+        self.granted_bytes = min(bytes_max, max(_ANSWER_BYTES_MIN, self._memory.bytes_left(self.client)))
+        self._held = self._memory.hold(self.client, self.granted_bytes)
+        return self.granted_bytes
+
+    def settle(self, size_bytes: int) -> None:
+        """The answer takes so much."""
+        self.release()
+        self._held = self._memory.hold(self.client, size_bytes)
+
+    def release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held.drop()
+
+
+class FetchApi:
+    """`answers` is the memory of all answers. A fetch ends early once `stopping` is set."""
+
+    def __init__(
+        self, cluster: Cluster, stopping: asyncio.Event, answers: RequestMemory, shares: LoopShares, *, bytes_max: int
+    ) -> None:
+        self._cluster = cluster
+        self._stopping = stopping
+        self._answers = answers
+        self._shares = shares
+        self._bytes_max = bytes_max
+
+    def room_for(self, client: Hashable) -> AnswerRoom:
+        return AnswerRoom(self._answers, client)
+
+    async def fetch(self, request: FetchRequest, room: AnswerRoom, fit: FitBatches) -> list[FetchedPartition]:
+        """An answer for each partition that is named. `room` holds as much as it may have, which the adapter settles by
+        what it makes of it; `fit` says how much that will be."""
+        if request.bytes_max < 0:
+            message = f"expected max_bytes from 0 on, found {request.bytes_max}"
+            return await self.refuse(request, Refused(ErrorCode.INVALID_FETCH_SIZE, message))
+        wish, refused = await self._wish(request, room, fit)
+        results = await fetch(wish, self._cluster.host.find, self._stopping, self._shares)
+        return refused + [
+            FetchedPartition(position.partition, position.offset, result)
+            for position, (_, result) in zip(wish.positions, results, strict=True)
+        ]
+
+    async def refuse(self, request: FetchRequest, refusal: Refused) -> list[FetchedPartition]:
+        """Each partition once."""
+        names: dict[TopicPartition, None] = {}
+        share = self._shares.begin()
+        for position in request.positions:
+            if share.is_used_up:
+                await share.wait()
+            names[position.partition] = None
+        return [FetchedPartition(name, 0, refusal) for name in names]
+
+    async def _wish(
+        self, request: FetchRequest, room: AnswerRoom, fit: FitBatches
+    ) -> tuple[FetchWish, list[FetchedPartition]]:
+        """And the answers of partitions that are not fetched: those that the request names twice."""
+        asked: list[FetchPosition] = []
+        share = self._shares.begin()
+        for position in request.positions:
+            if share.is_used_up:
+                await share.wait()
+            asked.append(position)
+        counts = Counter(position.partition for position in asked)
+        positions: list[FetchPosition] = []
+        refused: dict[TopicPartition, Refused] = {}
+        for position in _in_turn(asked, request.turn):
+            if share.is_used_up:
+                await share.wait()
+            name, times = position.partition, counts[position.partition]
+            if times > 1:
+                message = f"expected each partition once in a request, found {name} {times} times"
+                refused[name] = Refused(ErrorCode.INVALID_REQUEST, message)
+            elif position.bytes_max < 0:
+                message = f"{name}: expected partition_max_bytes from 0 on, found {position.bytes_max}"
+                refused[name] = Refused(ErrorCode.INVALID_FETCH_SIZE, message)
+            else:
+                positions.append(position)
+        bytes_max = min(
+            request.bytes_max or self._bytes_max, self._bytes_max, sum(position.bytes_max for position in positions)
+        )
+        wish = FetchWish(
+            positions,
+            wait_ms_max=0 if refused else max(0, request.wait_ms_max),
+            bytes_min=max(0, request.bytes_min),
+            reserve=functools.partial(room.reserve, bytes_max),
+            release=room.release,
+            fit=fit,
+        )
+        return wish, [FetchedPartition(name, 0, refusal) for name, refusal in refused.items()]
+
+
+def _in_turn(asked: Sequence[FetchPosition], turn: int) -> list[FetchPosition]:
+    first = turn % len(asked) if asked else 0
+    return [*asked[first:], *asked[:first]]

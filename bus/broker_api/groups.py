@@ -1,0 +1,204 @@
+"""Consumer groups: the calls of members and of administrators. Joins and syncs wait as long as the group needs.
+
+What can be said of a request without its group is said here: how many items it may have, and that it names each group
+once. Guards two promises: an offset is committed for a partition that exists, under the id of its topic, and what was
+committed for another topic of the same name is never shown; and no call holds the loop for long, of any size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bus.broker_api.requests import InvalidArgument, Items
+from bus.cluster_metadata.cluster import ClusterState
+from bus.consumer_groups import requests as rq
+from bus.consumer_groups.request_bounds import GROUPS_MAX, PARTITIONS_MAX, STATES_MAX, check_count, shown
+from bus.consumer_groups.requests import GroupAnswer, GroupCommand
+from bus.errors import ErrorCode, Refused
+from bus.model import BrokerEndpoint, TopicPartition
+from bus.runtime.cluster import Cluster
+from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.loop_shares import LoopShares
+from bus.runtime.tasks import answered
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """Who commits, as it says."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffset:
+    partition: TopicPartition
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitting:
+    """A commit under way. `refused`: of each partition, why the coordinator is not asked about it."""
+
+    refused: Sequence[Refused | None]
+    answer: asyncio.Future[GroupAnswer]
+
+    def outcomes(self) -> list[Refused | None]:
+        """Once `answer` is there: for each partition why its offset was not committed, None if it was."""
+        answer = self.answer.result()
+        taken = iter(answer.partitions if isinstance(answer, rq.OffsetsCommitted) else ())
+        return [refused or (answer if isinstance(answer, Refused) else next(taken)) for refused in self.refused]
+
+
+class GroupApi:
+    def __init__(self, cluster: Cluster, coordinator: GroupCoordinator, shares: LoopShares) -> None:
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._shares = shares
+        self.listen = coordinator.listen
+        self.unlisten = coordinator.unlisten
+
+    async def find_coordinator(self, group_id: str) -> BrokerEndpoint | Refused:
+        return await self._coordinator.find(group_id)
+
+    # ------------------------------------------------------------------ members
+
+    async def call(self, command: rq.JoinGroup | rq.SyncGroup | rq.LeaveGroup) -> GroupAnswer:
+        return await self._coordinator.call(command)
+
+    def heartbeat(self, command: rq.Heartbeat) -> rq.HeartbeatTaken | Refused:
+        return self._coordinator.heartbeat(command)
+
+    def protocol_type(self, group_id: str) -> str | None:
+        """That of the group as it is; None if there is none, or nothing is known of it for now."""
+        return self._coordinator.protocol_type(group_id)
+
+    # ------------------------------------------------------------------ offsets
+
+    async def begin_commit(self, member: GroupMember, offsets: Items[PartitionOffset]) -> OffsetCommitting:
+        """Raises `InvalidArgument` for more partitions than a request may name."""
+        require_count(len(offsets), PARTITIONS_MAX, "partitions")
+        state, share = self._cluster.state, self._shares.begin()
+        looked_up: list[rq.OffsetToCommit | Refused] = []
+        for item in offsets:
+            if share.is_used_up:
+                await share.wait()
+            looked_up.append(_with_topic_id(item, state))
+        refused = [found if isinstance(found, Refused) else None for found in looked_up]
+        known = tuple(found for found in looked_up if not isinstance(found, Refused))
+        if not known:
+            return OffsetCommitting(refused, answered(rq.OffsetsCommitted(())))
+        command = rq.OffsetCommit(member.group_id, member.generation, member.member_id, member.group_instance_id, known)
+        return OffsetCommitting(refused, await self._coordinator.begin(command))
+
+    async def commit(self, member: GroupMember, offsets: Items[PartitionOffset]) -> list[Refused | None]:
+        """Raises as `begin_commit` does."""
+        committing = await self.begin_commit(member, offsets)
+        await committing.answer
+        return committing.outcomes()
+
+    async def fetch_offsets(self, questions: Items[rq.OffsetFetch]) -> list[list[rq.CommittedOffset] | Refused]:
+        """An answer for each group. A partition that was asked for by name and has no offset has NO_OFFSET. Raises
+        `InvalidArgument` for too many groups."""
+        require_count(len(questions), GROUPS_MAX, "groups")
+        asked = list(questions)
+        answers: list[list[rq.CommittedOffset] | Refused] = []
+        found = await self._ask(asked)
+        share = self._shares.begin()
+        for question, answer in zip(asked, found, strict=True):
+            if not isinstance(answer, rq.OffsetsFetched):
+                assert isinstance(answer, Refused), f"expected the answer to an OffsetFetch, found {answer}"
+                answers.append(answer)
+                continue
+            shown_ones: list[rq.CommittedOffset] = []
+            for committed in answer.offsets:
+                if share.is_used_up:
+                    await share.wait()
+                if _is_of_topic(committed, self._cluster.state):
+                    shown_ones.append(committed)
+                elif question.partitions is not None:
+                    shown_ones.append(rq.CommittedOffset(committed.partition, "", rq.NO_OFFSET))
+            answers.append(shown_ones)
+        return answers
+
+    async def delete_offsets(self, command: rq.OffsetDelete) -> Sequence[Refused | None] | Refused:
+        answer = await self._coordinator.call(command)
+        if isinstance(answer, rq.OffsetsDeleted):
+            return answer.partitions
+        assert isinstance(answer, Refused), f"expected the answer to an OffsetDelete, found {answer}"
+        return answer
+
+    # ------------------------------------------------------------------ administration
+
+    async def list_groups(self, states: Items[str]) -> tuple[list[rq.ListedGroup], Refused | None]:
+        """Of all partitions that this broker leads; and why some may be missing, if they may. No `states`: in any;
+        their names count in any case of letters, as in Kafka."""
+        too_many = check_count(len(states), STATES_MAX, "states")
+        if too_many is not None:
+            return [], too_many
+        wanted = {state.lower() for state in states}
+        there, refused = self._coordinator.list_groups()
+        listed, share = [], self._shares.begin()
+        for group in there:
+            if share.is_used_up:
+                await share.wait()
+            if not wanted or group.state.lower() in wanted:
+                listed.append(group)
+        return listed, refused
+
+    async def describe_groups(self, group_ids: Items[str]) -> list[rq.DescribedGroup | Refused]:
+        """Raises `InvalidArgument` for too many groups, as `delete_groups` does."""
+        require_count(len(group_ids), GROUPS_MAX, "groups")
+        answers = await self._ask([rq.DescribeGroup(group_id) for group_id in group_ids])
+        return [answer for answer in answers if isinstance(answer, (rq.DescribedGroup, Refused))]
+
+    async def delete_groups(self, group_ids: Items[str]) -> list[Refused | None]:
+        require_count(len(group_ids), GROUPS_MAX, "groups")
+        answers = await self._ask([rq.DeleteGroup(group_id) for group_id in group_ids])
+        return [answer if isinstance(answer, Refused) else None for answer in answers]
+
+    async def _ask(self, commands: Iterable[GroupCommand]) -> list[GroupAnswer]:
+        """Each group is asked once: what names it again is refused."""
+        asked: set[str] = set()
+        answers: list[asyncio.Future[GroupAnswer] | Refused] = []
+        share = self._shares.begin()
+        for command in commands:
+            if share.is_used_up:
+                await share.wait()
+            is_again = command.group_id in asked
+            answers.append(_named_twice(command.group_id) if is_again else self._coordinator.submit(command))
+            asked.add(command.group_id)
+        return [answer if isinstance(answer, Refused) else await answer for answer in answers]
+
+
+def _with_topic_id(item: PartitionOffset, state: ClusterState) -> rq.OffsetToCommit | Refused:
+    name = item.partition
+    if state.leadership(name) is None:
+        found = f"{shown(name.topic)}-{name.partition}"
+        return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing partition, found {found}")
+    topic_id = state.topics[name.topic].topic_id
+    return rq.OffsetToCommit(name, topic_id, item.offset, item.leader_epoch, item.metadata)
+
+
+def _is_of_topic(committed: rq.CommittedOffset, state: ClusterState) -> bool:
+    topic = state.topics.get(committed.partition.topic)
+    return committed.offset >= 0 and topic is not None and topic.topic_id == committed.topic_id
+
+
+def require_count(count: int, count_max: int, what: str) -> None:
+    """Raises `InvalidArgument`: an answer to so many has no place for a refusal of the whole."""
+    refused = check_count(count, count_max, what)
+    if refused is not None:
+        raise InvalidArgument(refused.message)
+
+
+def _named_twice(group_id: str) -> Refused:
+    return Refused(
+        ErrorCode.INVALID_REQUEST, f"expected each group once in a request, found {shown(group_id)!r} more than once"
+    )

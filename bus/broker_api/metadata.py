@@ -1,0 +1,228 @@
+"""What the cluster knows of itself: topics, partitions and their offsets, configs. Each item that is asked for gets an
+answer of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from bus.cluster_metadata.cluster import Topic
+from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
+from bus.cluster_metadata.configs import ConfigOperation, describe_topic_configs
+from bus.cluster_metadata.names import is_internal_topic
+from bus.cluster_metadata.view_decisions import CreateView
+from bus.config.broker import describe_broker_config
+from bus.config.keys import ConfigEntry
+from bus.errors import ErrorCode, Refused, StorageFault, show_names
+from bus.json_views import JsonView
+from bus.model import BrokerEndpoint, TopicPartition
+from bus.partition_log.reads import ListedOffset
+from bus.runtime.cluster import Cluster
+from bus.runtime.loop_shares import LoopShare, LoopShares
+from bus.runtime.metadata.controller import TopicAnswer
+
+# Of one request: each is a table of the storage, and the others are asked for again.
+_AUTO_CREATED_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetQuestion:
+    """`timestamp_ms` may be one of the special ones (partition_log/reads.py). `version`: asks for the high watermark
+    that this version of the table left, whatever the time."""
+
+    partition: TopicPartition
+    timestamp_ms: int
+    version: int | None
+    current_leader_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAnswer:
+    """`version`: of the table, when it was asked."""
+
+    listed: ListedOffset
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """`errors`: why partitions cannot be used, by their number."""
+
+    topic: Topic
+    is_internal: bool
+    errors: Mapping[int, Refused]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    cluster_id: str
+    controller_id: int
+    brokers: Sequence[BrokerEndpoint]
+    root_url: str
+    topics: Sequence[tuple[str, TopicDescription | Refused]]
+
+
+class ResourceKind(Enum):
+    TOPIC = "topic"
+    BROKER = "broker"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigResource:
+    """`kind`: or why it is none."""
+
+    kind: ResourceKind | Refused
+    name: str
+
+
+class MetadataApi:
+    def __init__(self, cluster: Cluster, shares: LoopShares) -> None:
+        self._cluster = cluster
+        self._shares = shares
+
+    # ------------------------------------------------------------------ offsets
+
+    async def list_offsets(self, questions: Iterable[OffsetQuestion]) -> list[OffsetAnswer | Refused]:
+        answers, share = [], self._shares.begin()
+        for question in questions:
+            if share.is_used_up:
+                await share.wait()
+            answers.append(await self._list_offset(question))
+        return answers
+
+    async def _list_offset(self, question: OffsetQuestion) -> OffsetAnswer | Refused:
+        partition = self._cluster.host.find(question.partition)
+        if isinstance(partition, Refused):
+            return partition
+        epoch = question.current_leader_epoch
+        try:
+            if question.version is not None:
+                listed = await partition.list_offset_at(question.version, epoch)
+            else:
+                listed = await partition.list_offset(question.timestamp_ms, epoch)
+        except StorageFault as fault:
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition.name}: {fault}")
+        return listed if isinstance(listed, Refused) else OffsetAnswer(listed, partition.state.version)
+
+    # ------------------------------------------------------------------ the cluster
+
+    async def describe(self, names: Iterable[str], *, may_create: bool) -> ClusterDescription:
+        """No names: all topics. One that is named twice is told once: its partitions may be thousands. `may_create`:
+        those that do not exist are created, if the broker is configured so."""
+        asked = list(dict.fromkeys(names))
+        refused: Mapping[str, Refused] = {}
+        if may_create:
+            missing = [name for name in asked if name not in self._cluster.state.topics]
+            refused = await self._cluster.controller.auto_create_topics(missing[:_AUTO_CREATED_MAX])
+        state = self._cluster.state
+        topics: list[tuple[str, TopicDescription | Refused]] = []
+        share = self._shares.begin()
+        for name in asked or sorted(state.topics):
+            if share.is_used_up:
+                await share.wait()
+            topic = state.topics.get(name)
+            if topic is None:
+                # Why it was not created for the caller, if it was to be.
+                topics.append((name, refused.get(name) or _no_topic(show_names([name]))))
+            else:
+                topics.append((name, await self._describe_topic(topic, share)))
+        return ClusterDescription(
+            self._cluster.storage.cluster_id,
+            self._cluster.endpoint.broker_id,
+            list(state.brokers.values()),
+            self._cluster.storage.root_url,
+            topics,
+        )
+
+    async def _describe_topic(self, topic: Topic, share: LoopShare) -> TopicDescription:
+        errors: dict[int, Refused] = {}
+        for number in range(len(topic.partitions)):
+            if share.is_used_up:
+                await share.wait()
+            error = self._cluster.host.find_error(TopicPartition(topic.name, number))
+            if error is not None:
+                errors[number] = error
+        return TopicDescription(topic, is_internal_topic(topic.name), errors)
+
+    # ------------------------------------------------------------------ topics and views
+
+    async def create_topics(self, commands: Sequence[CreateTopic]) -> list[TopicAnswer]:
+        return await self._cluster.controller.create_topics(commands)
+
+    async def delete_topics(self, commands: Sequence[DeleteTopic]) -> list[TopicAnswer]:
+        return await self._cluster.controller.delete_topics(commands)
+
+    async def create_partitions(self, commands: Sequence[CreatePartitions]) -> list[TopicAnswer]:
+        return await self._cluster.controller.create_partitions(commands)
+
+    async def create_view(self, command: CreateView) -> JsonView | Refused:
+        return await self._cluster.controller.create_view(command)
+
+    async def delete_view(self, name: str) -> JsonView | Refused:
+        return await self._cluster.controller.delete_view(name)
+
+    def views(self) -> list[JsonView]:
+        """Sorted by name."""
+        views = self._cluster.state.views
+        return [views[name] for name in sorted(views)]
+
+    # ------------------------------------------------------------------ configs
+
+    async def describe_configs(
+        self, resources: Iterable[ConfigResource], keys: frozenset[str]
+    ) -> list[Sequence[ConfigEntry] | Refused]:
+        """`keys`: no others; empty: all. A resource that is named twice is described once: its entries are many."""
+        answers: list[Sequence[ConfigEntry] | Refused] = []
+        described: set[ConfigResource] = set()
+        share = self._shares.begin()
+        for resource in resources:
+            if share.is_used_up:
+                await share.wait()
+            if resource in described:
+                message = f"expected each resource once in a request, found {show_names([resource.name])!r} again"
+                answers.append(Refused(ErrorCode.INVALID_REQUEST, message))
+                continue
+            described.add(resource)
+            entries = self._describe_config(resource)
+            if not isinstance(entries, Refused) and keys:
+                entries = [entry for entry in entries if entry.name in keys]
+            answers.append(entries)
+        return answers
+
+    def _describe_config(self, resource: ConfigResource) -> Sequence[ConfigEntry] | Refused:
+        match resource.kind:
+            case Refused():
+                return resource.kind
+            case ResourceKind.BROKER:
+                return self._check_broker(resource.name) or describe_broker_config(self._cluster.config)
+            case ResourceKind.TOPIC:
+                topic = self._cluster.state.topics.get(resource.name)
+                if topic is None:
+                    return _no_topic(resource.name)
+                return describe_topic_configs(topic.configs, self._cluster.config)
+
+    def _check_broker(self, name: str) -> Refused | None:
+        own = str(self._cluster.endpoint.broker_id)
+        if name in ("", own):
+            return None
+        return Refused(ErrorCode.INVALID_REQUEST, f"expected the broker that answers, {own}, found {name!r}")
+
+    async def alter_configs(
+        self, changes: Sequence[tuple[ConfigResource, Sequence[ConfigOperation]]], *, validate_only: bool
+    ) -> list[Refused | None]:
+        commands = [
+            AlterTopicConfigs(resource.name, operations, validate_only)
+            for resource, operations in changes
+            if resource.kind is ResourceKind.TOPIC
+        ]
+        answers = iter(await self._cluster.controller.alter_topic_configs(commands))
+        read_only = Refused(
+            ErrorCode.INVALID_REQUEST, "broker configs are read at start: change the file or the option and restart"
+        )
+        outcomes = [next(answers) if resource.kind is ResourceKind.TOPIC else read_only for resource, _ in changes]
+        return [outcome if isinstance(outcome, Refused) else None for outcome in outcomes]
+
+
+def _no_topic(name: str) -> Refused:
+    return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found {name!r}")

@@ -1,0 +1,300 @@
+"""Produce: the batches of a request, each to its partition, and what became of them.
+
+A request is taken in one step (`submit`: its batches are queued, in order) and answered in another (`answer`), so that
+an adapter can take the next one meanwhile. What is costly to decode is decoded in a thread, where clients take turns.
+Guards one promise: each partition of a request has one answer, whatever the others have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from bus.broker_api.producers import ClaimedStamp, check_stamp
+from bus.broker_api.record_faults import BLAMES_RECORDS, RecordFault, find_faults
+from bus.broker_api.request_memory import Held
+from bus.broker_api.requests import Caller, Items, TakesLong
+from bus.broker_api.throttling import DrainRates
+from bus.cluster_metadata.names import is_internal_topic
+from bus.errors import ErrorCode, Refused
+from bus.model import ProducerStamp, RecordBatch, TopicPartition
+from bus.partition_log.appends import check_acks
+from bus.ports import Clock
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.cluster import Cluster
+from bus.runtime.loop_shares import LoopShares
+from bus.runtime.partitions.partition import Partition
+from bus.runtime.partitions.partition_queue import Appended, AppendResult
+from bus.runtime.tasks import TaskScope
+
+# Of a refused batch of more, the records at fault are looked for in a thread.
+_QUICK_FAULTS_RECORDS = 10_000
+_MAY_BE_COMMITTED = "no commit within {} ms; the records may still be committed"
+_NO_MEMORY = (
+    "the broker has queued.max.request.bytes of requests waiting for a commit, or this client its share; retry later"
+)
+
+DecodedRecords = RecordBatch | Refused
+
+
+class Payload(Protocol):
+    """The records of a request as they came. An entry for each partition: that of `refused` if there is one, else its
+    batch, or why it is none. Both methods touch nothing else, so `decode` may run in a thread."""
+
+    size_bytes: int
+
+    def decode_quickly(self, refused: Sequence[Refused | None], now_ms: int) -> list[DecodedRecords]:
+        """Raises `TakesLong` if `decode` should be called in a thread instead."""
+        ...
+
+    def decode(self, refused: Sequence[Refused | None], now_ms: int) -> list[DecodedRecords]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """What a request says of a batch beside its records. `topic_id` empty, `current_leader_epoch` None: not checked."""
+
+    partition: TopicPartition
+    topic_id: str
+    stamp: ClaimedStamp
+    current_leader_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    """`timeout_ms`: up to 0 stands for the broker's."""
+
+    correlation_id: int
+    acks: int
+    timeout_ms: int
+    destinations: Items[Destination]
+    payload: Payload
+
+
+@dataclass(slots=True)
+class _Submitted:
+    """`refusal`: it was not queued. `batch` is kept until it is settled: a refusal may be about some of its records."""
+
+    partition: TopicPartition
+    refusal: Refused | None = None
+    answer: asyncio.Future[AppendResult] | None = None
+    batch: RecordBatch | None = None
+    size_bytes: int = 0
+    faults: Sequence[RecordFault] = ()
+    search: asyncio.Task[None] | None = None  # for `faults`, in a thread
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where a batch goes, and the identity of its producer if that is idempotent."""
+
+    partition: Partition
+    stamp: ProducerStamp | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceInFlight:
+    """A request whose batches are queued or refused."""
+
+    correlation_id: int
+    timeout_ms: int
+    deadline_s: float
+    size_bytes: int  # as it came, or as its records are, whichever is more
+    received_ms: int
+    submitted: list[_Submitted] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProduced:
+    """`faults`: the records at fault, where a refusal is about some of them only."""
+
+    partition: TopicPartition
+    result: AppendResult
+    faults: Sequence[RecordFault]
+
+
+class ProduceApi:
+    """`request_timeout_ms`: of requests that have none."""
+
+    def __init__(
+        self, cluster: Cluster, clock: Clock, calls: BlockingCalls, shares: LoopShares, *, request_timeout_ms: int
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._calls = calls
+        self._shares = shares
+        self._request_timeout_ms = request_timeout_ms
+        self._drain_rates = DrainRates()
+        self._searches = TaskScope("produce")
+
+    # ------------------------------------------------------------------ in
+
+    async def submit(self, request: ProduceRequest, caller: Caller, held: Held) -> ProduceInFlight:
+        """Queue the batches of all partitions; what is refused has its answer. `held`: what the request takes in
+        memory, which grows by that of its records and is used until all of them are settled.
+
+        A partition is looked for before its records are decoded, and again when they are: that may have taken a while.
+        """
+        refusal = check_acks(request.acks)
+        if refusal is not None:
+            return await self._refuse(request, refusal)
+        now_ms = self._clock.now_ms()
+        share = self._shares.begin()
+        destinations: list[Destination] = []
+        targets: list[_Target | Refused] = []
+        for destination in request.destinations:
+            if share.is_used_up:
+                await share.wait()
+            destinations.append(destination)
+            targets.append(self._find(destination, request.acks))
+        refused = [target if isinstance(target, Refused) else None for target in targets]
+        try:
+            decoded = request.payload.decode_quickly(refused, now_ms)
+            is_stale = share.wait_count > 0
+        except TakesLong:
+            decode = functools.partial(request.payload.decode, refused, now_ms)
+            decoded = await self._calls.compute(decode, caller.connection)
+            is_stale = True
+            share.renew()
+        in_flight = self._in_flight(request, decoded, now_ms)
+        held.grow_to(in_flight.size_bytes)
+        for destination, target, item in zip(destinations, targets, decoded, strict=True):
+            if share.is_used_up:
+                await share.wait()
+                is_stale = True
+            if is_stale and not isinstance(target, Refused):
+                target = self._find(destination, request.acks)
+            submitted = self._append(destination, target, item, request, caller, held, in_flight.received_ms)
+            in_flight.submitted.append(submitted)
+        return in_flight
+
+    async def refuse_for_memory(self, request: ProduceRequest) -> ProduceInFlight:
+        """The request of a client that has its share of the broker's memory."""
+        return await self._refuse(request, Refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _NO_MEMORY))
+
+    async def _refuse(self, request: ProduceRequest, refusal: Refused) -> ProduceInFlight:
+        in_flight = self._in_flight(request, (), self._clock.now_ms())
+        share = self._shares.begin()
+        for destination in request.destinations:
+            if share.is_used_up:
+                await share.wait()
+            size_bytes = request.payload.size_bytes
+            in_flight.submitted.append(_Submitted(destination.partition, refusal, size_bytes=size_bytes))
+        return in_flight
+
+    def _in_flight(self, request: ProduceRequest, decoded: Sequence[DecodedRecords], now_ms: int) -> ProduceInFlight:
+        timeout_ms = request.timeout_ms if request.timeout_ms > 0 else self._request_timeout_ms
+        record_bytes = sum(item.size_bytes for item in decoded if not isinstance(item, Refused))
+        return ProduceInFlight(
+            request.correlation_id,
+            timeout_ms,
+            asyncio.get_running_loop().time() + timeout_ms / 1000,
+            max(request.payload.size_bytes, record_bytes),
+            now_ms,
+        )
+
+    def _find(self, destination: Destination, acks: int) -> _Target | Refused:
+        """Where the batch goes, if it may, as far as is known without its records."""
+        name = destination.partition
+        partition = self._cluster.host.find(name, destination.topic_id)
+        if isinstance(partition, Refused):
+            return partition
+        if is_internal_topic(name.topic):
+            message = f"{name.topic} is internal, only the bus writes to it"
+            return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+        stamp = check_stamp(destination.stamp, acks)
+        if stamp is None:
+            return _Target(partition, None)
+        refusal = stamp if isinstance(stamp, Refused) else self._cluster.producers.check(stamp)
+        if refusal is not None:
+            return Refused(refusal.code, f"{name}: {refusal.message}")
+        assert not isinstance(stamp, Refused)
+        return _Target(partition, stamp)
+
+    def _append(
+        self,
+        destination: Destination,
+        target: _Target | Refused,
+        decoded: DecodedRecords,
+        request: ProduceRequest,
+        caller: Caller,
+        held: Held,
+        received_ms: int,
+    ) -> _Submitted:
+        name = destination.partition
+        if isinstance(target, Refused):
+            return _Submitted(name, target)
+        if isinstance(decoded, Refused):
+            return _Submitted(name, Refused(decoded.code, f"{name}: {decoded.message}"))
+        batch = decoded if target.stamp is None else replace(decoded, producer=target.stamp)
+        submitted = _Submitted(name, None, None, batch, batch.size_bytes)
+        held.use()
+        submitted.answer = target.partition.append(
+            batch,
+            acks=request.acks,
+            current_leader_epoch=destination.current_leader_epoch,
+            request_id=f"{caller.request_id}/{request.correlation_id}",
+            on_settled=functools.partial(self._settle, submitted, held, received_ms),
+        )
+        return submitted
+
+    def _settle(self, submitted: _Submitted, held: Held, received_ms: int, result: AppendResult) -> None:
+        """Its records are committed or dropped; from here on only the answer is kept, for as long as it is not read."""
+        batch, submitted.batch = submitted.batch, None
+        rules = self._cluster.host.append_rules(submitted.partition.topic)
+        if batch is None or rules is None or not isinstance(result, Refused) or result.code not in BLAMES_RECORDS:
+            held.drop()
+            return
+        find = functools.partial(
+            find_faults, batch, result, rules, received_ms=received_ms, answered_ms=self._clock.now_ms()
+        )
+        if batch.record_count <= _QUICK_FAULTS_RECORDS:
+            held.drop()
+            submitted.faults = find()
+        else:
+            submitted.search = self._searches.start(self._search(submitted, find, held), "faults")
+
+    async def _search(self, submitted: _Submitted, find: Callable[[], list[RecordFault]], held: Held) -> None:
+        try:
+            submitted.faults = await self._calls.compute(find, held.client)
+        finally:
+            held.drop()
+
+    # ------------------------------------------------------------------ out
+
+    async def answer(self, in_flight: ProduceInFlight) -> tuple[list[PartitionProduced], int]:
+        """What became of each batch, once it is known or the request's time is up; and for how many milliseconds the
+        client is asked to send nothing more."""
+        loop, share = asyncio.get_running_loop(), self._shares.begin()
+        late = Refused(ErrorCode.REQUEST_TIMED_OUT, _MAY_BE_COMMITTED.format(in_flight.timeout_ms))
+        produced: list[PartitionProduced] = []
+        throttle_ms = 0
+        for item in in_flight.submitted:
+            if share.is_used_up:
+                await share.wait()
+            result: AppendResult | None = item.refusal
+            if item.answer is not None:
+                if not item.answer.done() and (timeout_s := in_flight.deadline_s - loop.time()) > 0:
+                    await asyncio.wait([item.answer], timeout=timeout_s)
+                    share.renew()
+                result = item.answer.result() if item.answer.done() else late
+            if item.search is not None:
+                await asyncio.wait([item.search])
+                share.renew()
+            assert result is not None, f"the batch for {item.partition} was neither queued nor refused"
+            throttle_ms = max(throttle_ms, self._note(item, result, loop.time()))
+            faults = item.faults if isinstance(result, Refused) else ()
+            produced.append(PartitionProduced(item.partition, result, faults))
+        return produced, throttle_ms
+
+    def _note(self, item: _Submitted, result: AppendResult, now_s: float) -> int:
+        """For the rates; the milliseconds to wait for."""
+        if isinstance(result, Appended):
+            if item.size_bytes:
+                self._drain_rates.add_drained(item.partition, item.size_bytes, now_s)
+        elif result.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+            return self._drain_rates.throttle_ms(item.partition, item.size_bytes, now_s)
+        return 0

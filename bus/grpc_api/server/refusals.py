@@ -1,0 +1,15 @@
+"""Refusals as the two fields that every answer, and every part of one, has for them."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from bus.errors import Refused
+
+MessageT = TypeVar("MessageT", bound=Any)
+
+
+def with_error(response: MessageT, refusal: Refused) -> MessageT:
+    """The response, with error code and message set."""
+    response.error_code, response.error_message = int(refusal.code), refusal.message
+    return response

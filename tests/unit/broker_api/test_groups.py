@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bus.broker_api.groups import GroupApi, GroupMember, PartitionOffset
+from bus.broker_api.requests import InvalidArgument
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply
+from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated
+from bus.consumer_groups import requests as rq
+from bus.consumer_groups.request_bounds import GROUPS_MAX, PARTITIONS_MAX
+from bus.errors import ErrorCode, Refused
+from bus.model import TopicPartition
+from bus.runtime.loop_shares import LoopShares
+from bus.runtime.tasks import answered
+
+MEMBER = GroupMember("g", 1, "m", None)
+
+
+class FakeCoordinator:
+    """Gives each command the same answer."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.asked: list[Any] = []
+        self.listen = self.unlisten = lambda *_: None
+
+    def submit(self, command: Any) -> asyncio.Future[Any]:
+        self.asked.append(command)
+        return answered(self.answer)
+
+    async def begin(self, command: Any) -> asyncio.Future[Any]:
+        return self.submit(command)
+
+
+def api_on(coordinator: FakeCoordinator) -> GroupApi:
+    """With topic t of two partitions, whose id is "id"."""
+    state = apply(apply(EMPTY_CLUSTER, BrokerRegistered(0, "h", 1)), TopicCreated("t", "id", 2, 0))
+    return GroupApi(SimpleNamespace(state=state), coordinator, LoopShares())  # type: ignore[arg-type]
+
+
+def offset_of(topic: str, partition: int, offset: int) -> PartitionOffset:
+    return PartitionOffset(TopicPartition(topic, partition), offset, -1, "")
+
+
+def test_commit_is_taken_for_partitions_that_exist_under_the_id_of_their_topic() -> None:
+    too_large = Refused(ErrorCode.OFFSET_METADATA_TOO_LARGE, "too large")
+    coordinator = FakeCoordinator(rq.OffsetsCommitted((too_large, None)))
+    offsets = [offset_of("t", 2, 1), offset_of("t", 1, 5), offset_of("none", 0, 1), offset_of("t", 0, 6)]
+    outcomes = asyncio.run(api_on(coordinator).commit(MEMBER, offsets))
+    assert [outcome and outcome.code for outcome in outcomes] == [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OFFSET_METADATA_TOO_LARGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        None,
+    ]
+    (command,) = coordinator.asked
+    assert [(one.partition, one.topic_id, one.offset) for one in command.offsets] == [
+        (TopicPartition("t", 1), "id", 5),
+        (TopicPartition("t", 0), "id", 6),
+    ]
+
+
+def test_coordinator_that_refuses_a_commit_refuses_what_it_was_asked_about() -> None:
+    coordinator = FakeCoordinator(Refused(ErrorCode.UNKNOWN_MEMBER_ID, "who?"))
+    outcomes = asyncio.run(api_on(coordinator).commit(MEMBER, [offset_of("none", 0, 1), offset_of("t", 1, 5)]))
+    assert [outcome and outcome.code for outcome in outcomes] == [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    ]
+
+
+def test_commit_of_partitions_that_do_not_exist_asks_no_coordinator() -> None:
+    coordinator = FakeCoordinator(None)
+    outcomes = asyncio.run(api_on(coordinator).commit(MEMBER, [offset_of("none", 0, 1)]))
+    assert [outcome and outcome.code for outcome in outcomes] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert coordinator.asked == []
+
+
+@pytest.mark.parametrize(
+    ("partitions", "expected"), [(None, []), ((TopicPartition("t", 0),), [(TopicPartition("t", 0), rq.NO_OFFSET)])]
+)
+def test_offset_of_a_deleted_topic_is_not_shown_for_its_namesake(partitions: Any, expected: list[Any]) -> None:
+    deleted = rq.CommittedOffset(TopicPartition("t", 0), "id of the deleted one", 5)
+    there = rq.CommittedOffset(TopicPartition("t", 1), "id", 7)
+    api = api_on(FakeCoordinator(rq.OffsetsFetched((deleted, there))))
+    ((answer),) = asyncio.run(api.fetch_offsets([rq.OffsetFetch("g", partitions)]))
+    assert not isinstance(answer, Refused)
+    assert [(one.partition, one.offset) for one in answer] == [*expected, (TopicPartition("t", 1), 7)]
+
+
+def test_group_that_is_named_twice_is_asked_once() -> None:
+    coordinator = FakeCoordinator(Refused(ErrorCode.GROUP_ID_NOT_FOUND, "none"))
+    answers = asyncio.run(api_on(coordinator).delete_groups(["a", "b", "a"]))
+    assert [answer and answer.code for answer in answers] == [
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert coordinator.asked == [rq.DeleteGroup("a"), rq.DeleteGroup("b")]
+
+
+def test_requests_with_too_many_items_are_refused_before_any_is_looked_at() -> None:
+    class TooMany:
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        def __len__(self) -> int:
+            return self.count
+
+        def __iter__(self) -> Any:
+            raise AssertionError("looked at")
+
+    api = api_on(FakeCoordinator(None))
+    for call in (
+        api.commit(MEMBER, TooMany(PARTITIONS_MAX + 1)),
+        api.fetch_offsets(TooMany(GROUPS_MAX + 1)),
+        api.describe_groups(TooMany(GROUPS_MAX + 1)),
+        api.delete_groups(TooMany(GROUPS_MAX + 1)),
+    ):
+        with pytest.raises(InvalidArgument, match="expected at most"):
+            asyncio.run(call)
