@@ -59,6 +59,7 @@ def _serve(arguments: list[str], output: Path) -> None:
 
 
 def _put_clocks(seams: Seams) -> None:
+    from bus.broker_api.produce import ProduceApi
     from bus.grpc_api.server import produce, produce_decoding
     from bus.runtime.partitions import partition
     from bus.storage_delta import table
@@ -70,7 +71,7 @@ def _put_clocks(seams: Seams) -> None:
         await stream(handler, requests, _TimedContext(context, seams))
 
     produce.ProduceHandler.stream = timed_stream  # type: ignore[assignment, method-assign]
-    seams.around(produce.ProduceHandler, "_submit", begins="submit begins")
+    seams.around(ProduceApi, "submit", begins="submit begins")
     seams.around(produce_decoding, "decode_produce", ends="decoded")
     seams.around(partition.Partition, "_append_to_table", begins="commit begins")
     seams.around(partition.Partition, "_succeed", begins="commit ends")
