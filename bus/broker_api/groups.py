@@ -43,17 +43,28 @@ class PartitionOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetCommitting:
-    """A commit under way. `refused`: of each partition, why the coordinator is not asked about it."""
+class LookedUpCommit:
+    """`command` is about the partitions that exist; `refused` has, for each partition, why it is none of these."""
 
+    command: rq.OffsetCommit
     refused: Sequence[Refused | None]
+
+    def outcomes(self, answer: GroupAnswer) -> list[Refused | None]:
+        """`answer`: to the command. For each partition why its offset was not committed, None if it was."""
+        taken = iter(answer.partitions if isinstance(answer, rq.OffsetsCommitted) else ())
+        return [refused or (answer if isinstance(answer, Refused) else next(taken)) for refused in self.refused]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitting:
+    """A commit under way."""
+
+    looked_up: LookedUpCommit
     answer: asyncio.Future[GroupAnswer]
 
     def outcomes(self) -> list[Refused | None]:
-        """Once `answer` is there: for each partition why its offset was not committed, None if it was."""
-        answer = self.answer.result()
-        taken = iter(answer.partitions if isinstance(answer, rq.OffsetsCommitted) else ())
-        return [refused or (answer if isinstance(answer, Refused) else next(taken)) for refused in self.refused]
+        """Once `answer` is there."""
+        return self.looked_up.outcomes(self.answer.result())
 
 
 class GroupApi:
@@ -85,17 +96,15 @@ class GroupApi:
         """Raises `InvalidArgument` for more partitions than a request may name."""
         require_count(len(offsets), PARTITIONS_MAX, "partitions")
         state, share = self._cluster.state, self._shares.begin()
-        looked_up: list[rq.OffsetToCommit | Refused] = []
+        found: list[rq.OffsetToCommit | Refused] = []
         for item in offsets:
             if share.is_used_up:
                 await share.wait()
-            looked_up.append(_with_topic_id(item, state))
-        refused = [found if isinstance(found, Refused) else None for found in looked_up]
-        known = tuple(found for found in looked_up if not isinstance(found, Refused))
-        if not known:
-            return OffsetCommitting(refused, answered(rq.OffsetsCommitted(())))
-        command = rq.OffsetCommit(member.group_id, member.generation, member.member_id, member.group_instance_id, known)
-        return OffsetCommitting(refused, await self._coordinator.begin(command))
+            found.append(with_topic_id(item, state))
+        looked_up = commit_of(member, found)
+        if not looked_up.command.offsets:
+            return OffsetCommitting(looked_up, answered(rq.OffsetsCommitted(())))
+        return OffsetCommitting(looked_up, await self._coordinator.begin(looked_up.command))
 
     async def commit(self, member: GroupMember, offsets: Items[PartitionOffset]) -> list[Refused | None]:
         """Raises as `begin_commit` does."""
@@ -116,15 +125,14 @@ class GroupApi:
                 assert isinstance(answer, Refused), f"expected the answer to an OffsetFetch, found {answer}"
                 answers.append(answer)
                 continue
-            shown_ones: list[rq.CommittedOffset] = []
+            offsets: list[rq.CommittedOffset] = []
             for committed in answer.offsets:
                 if share.is_used_up:
                     await share.wait()
-                if _is_of_topic(committed, self._cluster.state):
-                    shown_ones.append(committed)
-                elif question.partitions is not None:
-                    shown_ones.append(rq.CommittedOffset(committed.partition, "", rq.NO_OFFSET))
-            answers.append(shown_ones)
+                seen = as_seen(committed, question, self._cluster.state)
+                if seen is not None:
+                    offsets.append(seen)
+            answers.append(offsets)
         return answers
 
     async def delete_offsets(self, command: rq.OffsetDelete) -> Sequence[Refused | None] | Refused:
@@ -177,7 +185,7 @@ class GroupApi:
         return [answer if isinstance(answer, Refused) else await answer for answer in answers]
 
 
-def _with_topic_id(item: PartitionOffset, state: ClusterState) -> rq.OffsetToCommit | Refused:
+def with_topic_id(item: PartitionOffset, state: ClusterState) -> rq.OffsetToCommit | Refused:
     name = item.partition
     if state.leadership(name) is None:
         found = f"{shown(name.topic)}-{name.partition}"
@@ -186,9 +194,19 @@ def _with_topic_id(item: PartitionOffset, state: ClusterState) -> rq.OffsetToCom
     return rq.OffsetToCommit(name, topic_id, item.offset, item.leader_epoch, item.metadata)
 
 
-def _is_of_topic(committed: rq.CommittedOffset, state: ClusterState) -> bool:
+def commit_of(member: GroupMember, found: Sequence[rq.OffsetToCommit | Refused]) -> LookedUpCommit:
+    """`found`: what `with_topic_id` says of each partition."""
+    known = tuple(item for item in found if not isinstance(item, Refused))
+    command = rq.OffsetCommit(member.group_id, member.generation, member.member_id, member.group_instance_id, known)
+    return LookedUpCommit(command, [item if isinstance(item, Refused) else None for item in found])
+
+
+def as_seen(committed: rq.CommittedOffset, question: rq.OffsetFetch, state: ClusterState) -> rq.CommittedOffset | None:
+    """None: it is of a topic that is gone, and was not asked for by name."""
     topic = state.topics.get(committed.partition.topic)
-    return committed.offset >= 0 and topic is not None and topic.topic_id == committed.topic_id
+    if committed.offset >= 0 and topic is not None and topic.topic_id == committed.topic_id:
+        return committed
+    return None if question.partitions is None else rq.CommittedOffset(committed.partition, "", rq.NO_OFFSET)
 
 
 def require_count(count: int, count_max: int, what: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bus.broker_api.groups import commit_of, with_topic_id
+from bus.broker_api.requests import Caller
 from bus.client.group.protocol import decode_assignment, decode_subscription
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply
 from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated
@@ -26,6 +28,7 @@ from tests.support.group_rules_bench import GROUP_ID, GroupBench, load_groups
 from tests.support.hostile_group_requests import PARTITIONS, TOPIC, group_requests
 
 STATE = apply(apply(EMPTY_CLUSTER, BrokerRegistered(0, "h", 1)), TopicCreated(TOPIC, "id", PARTITIONS, 0))
+CALLER = Caller("ipv4:127.0.0.1:5000", "/127.0.0.1", "request")
 ROWS = DeltaKeyedRows(CONSUMER_OFFSETS_TOPIC, CONSUMER_OFFSETS_VALUE_TYPE)
 
 
@@ -55,7 +58,7 @@ class Door:
         group = self.bench.group
         match kind:
             case "join":
-                return calls.decode_join(request, "ipv4:127.0.0.1:5000")
+                return calls.decode_join(request, CALLER)
             case "sync":
                 return calls.decode_sync(request, None if group is None else group.protocol_type)
             case "heartbeat":
@@ -63,7 +66,8 @@ class Door:
             case "leave":
                 return calls.decode_leave(request)
             case "commit":
-                return calls.decode_commit(request, STATE).command
+                found = [with_topic_id(item, STATE) for item in calls.offsets_of(request)]
+                return commit_of(calls.member_of(request), found).command
             case "fetch":
                 return calls.decode_offset_fetch(request)
             case "forget":

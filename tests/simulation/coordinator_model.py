@@ -13,6 +13,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+from bus.broker_api.groups import as_seen, commit_of, with_topic_id
+from bus.broker_api.requests import Caller
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.decisions import GroupMachine
 from bus.consumer_groups.group import Group
@@ -23,6 +25,7 @@ from bus.consumer_groups.steps import GroupRules, Notice
 from bus.consumer_groups.totals import GroupBounds, GroupTotals
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.grpc_api.server import group_calls as calls
+from bus.grpc_api.server.refusals import with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.machine import Loaded
 from bus.model import BrokerEndpoint, TopicPartition
@@ -35,7 +38,7 @@ from bus.runtime.tasks import TaskScope
 if TYPE_CHECKING:
     from tests.simulation.group_world import World
 
-_PEER = "ipv4:127.0.0.1:5000"
+_CALLER = Caller("ipv4:127.0.0.1:5000", "/127.0.0.1", "request")
 
 Reply = Callable[[Any], None]
 
@@ -123,7 +126,7 @@ class Coordinator:
                 reply(calls.encode_coordinator(BrokerEndpoint(1, host, int(port))))
                 return None
             case "JoinGroup":
-                join = calls.decode_join(message, _PEER)
+                join = calls.decode_join(message, _CALLER)
                 return self._submit(method, join, reply, lambda answer: calls.encode_join(message, answer))
             case "SyncGroup":
                 return self._submit(method, calls.decode_sync(message, None), reply, calls.encode_sync)
@@ -131,18 +134,27 @@ class Coordinator:
                 leave = calls.decode_leave(message)
                 return self._submit(method, leave, reply, lambda answer: calls.encode_leave(message, answer))
             case "OffsetCommit":
-                commit = calls.decode_commit(message, cast(Any, self))
+                found = [with_topic_id(item, cast(Any, self)) for item in calls.offsets_of(message)]
+                commit = commit_of(calls.member_of(message), found)
                 return self._submit(
-                    method, commit.command, reply, lambda answer: calls.encode_commit(message, commit, answer)
+                    method, commit.command, reply, lambda answer: calls.encode_commit(message, commit.outcomes(answer))
                 )
             case "OffsetFetch":
                 (group,) = message.groups
                 fetch = calls.decode_offset_fetch(group)
-                return self._submit(
-                    method, fetch, reply, lambda answer: calls.encode_offset_fetch(group, answer, cast(Any, self))
-                )
+                return self._submit(method, fetch, reply, lambda answer: self._offsets(fetch, answer))
             case _:
                 raise AssertionError(f"nobody knows the call {method}")
+
+    def _offsets(self, fetch: rq.OffsetFetch, answer: GroupAnswer) -> pb.OffsetFetchGroupResponse:
+        group = pb.OffsetFetchGroupResponse(group_id=fetch.group_id)
+        if isinstance(answer, Refused):
+            with_error(group, answer)
+        else:
+            assert isinstance(answer, rq.OffsetsFetched)
+            seen = (as_seen(committed, fetch, cast(Any, self)) for committed in answer.offsets)
+            group.offsets.extend(calls.encode_committed(committed) for committed in seen if committed is not None)
+        return group
 
     def heartbeat(self, message: pb.HeartbeatRequest, tell: Callable[[Refused], None]) -> pb.HeartbeatResponse:
         assert self.shard is not None
