@@ -27,6 +27,7 @@ from bus.process_tuning import tune_process
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.tasks import TaskScope
 from bus.storage_delta.root import open_storage
 
@@ -50,7 +51,7 @@ class Broker:
         self._config = config
         self._clock = clock or SystemClock()
         self._storage = storage
-        self._stopping = asyncio.Event()
+        self._stopping = Stopping()
         self._server = BusServer(config, self._stopping)
         self._calls = BlockingCalls(config.num_io_threads, maintenance_threads=config.log_cleaner_threads)
         self._tasks = TaskScope("broker")

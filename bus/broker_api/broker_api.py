@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from bus.broker_api.fetch import FetchApi
 from bus.broker_api.groups import GroupApi
 from bus.broker_api.maintenance import MaintenanceApi
@@ -17,11 +15,12 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
 from bus.runtime.loop_shares import LoopShares
+from bus.runtime.partitions.fetches import Stopping
 
 
 class BrokerApi:
     """One API for each kind of call; and what adapters share with it: turns on the event loop (`shares`), and threads
-    for what takes long (`calls`). Once `stopping` is set, what waits for more is answered with what there is."""
+    for what takes long (`calls`). Once `stopping` has begun, what waits for more is answered with what there is."""
 
     def __init__(
         self,
@@ -31,7 +30,7 @@ class BrokerApi:
         *,
         clock: Clock,
         calls: BlockingCalls,
-        stopping: asyncio.Event,
+        stopping: Stopping,
     ) -> None:
         self.calls = calls
         self.shares = shares = LoopShares()

@@ -6,7 +6,6 @@ of its caller: one that does not read its answers gets smaller ones, and no othe
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections import Counter
 from collections.abc import Hashable, Sequence
@@ -18,7 +17,7 @@ from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShares
-from bus.runtime.partitions.fetches import FetchPosition, FetchResult, FetchWish, FitBatches, fetch
+from bus.runtime.partitions.fetches import FetchPosition, FetchResult, FetchWish, FitBatches, Stopping, fetch
 
 # An answer may have so much, however much the caller has not read yet.
 _ANSWER_BYTES_MIN = 64 * 1024
@@ -72,10 +71,10 @@ class AnswerRoom:
 
 
 class FetchApi:
-    """`answers` is the memory of all answers. A fetch ends early once `stopping` is set."""
+    """`answers` is the memory of all answers. A fetch ends early once `stopping` begins."""
 
     def __init__(
-        self, cluster: Cluster, stopping: asyncio.Event, answers: RequestMemory, shares: LoopShares, *, bytes_max: int
+        self, cluster: Cluster, stopping: Stopping, answers: RequestMemory, shares: LoopShares, *, bytes_max: int
     ) -> None:
         self._cluster = cluster
         self._stopping = stopping

@@ -19,6 +19,7 @@ from bus.model import TopicPartition
 from bus.ports import SwapKind
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShares
+from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.partitions.maintenance import DeleteRecordsResult, FilesSwapped, MaintainResult, MaintenanceAction
 from bus.runtime.tasks import answered
 
@@ -27,12 +28,12 @@ _NO_PARTITION = -1
 
 class MaintenanceApi:
     """`jobs_max` partitions of one call are worked on at a time, so that a call that is given up leaves the rest.
-    `stopping` is set when the broker is to stop."""
+    `stopping` begins when the broker is to stop."""
 
     def __init__(
         self,
         cluster: Cluster,
-        stopping: asyncio.Event,
+        stopping: Stopping,
         shares: LoopShares,
         *,
         jobs_max: int,

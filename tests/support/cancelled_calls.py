@@ -20,6 +20,7 @@ from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.tasks import TaskScope
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.store import ObjectStore
@@ -108,7 +109,7 @@ class QuietBroker:
         self.storage = open_storage_on(self.store)
         self.calls = BlockingCalls(4)
         self.tasks = TaskScope("broker")
-        stopping = asyncio.Event()
+        stopping = Stopping()
         self.streams = StreamRegistry(stopping)
         self.cluster = Cluster(
             self.storage,

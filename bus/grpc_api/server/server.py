@@ -27,6 +27,7 @@ from bus.grpc_api.server.producers import ProducerHandler
 from bus.grpc_api.server.request_limits import CONTROL_BYTES_MAX, control_reader, produce_reader
 from bus.grpc_api.server.streams import StreamRegistry
 from bus.grpc_api.v1 import bus_pb2, bus_pb2_grpc
+from bus.runtime.partitions.fetches import Stopping
 
 _PENDING_CALLS_MAX = 20_000
 _CONCURRENT_CALLS_MAX = 4_096
@@ -187,10 +188,10 @@ _NEW_HANDLER = {
 
 
 class BusServer:
-    """Bound with `start`; `stop` ends it in order: `stopping` is set, nothing new is read, what was read is answered,
+    """Bound with `start`; `stop` ends it in order: `stopping` begins, nothing new is read, what was read is answered,
     then it closes."""
 
-    def __init__(self, config: BrokerConfig, stopping: asyncio.Event) -> None:
+    def __init__(self, config: BrokerConfig, stopping: Stopping) -> None:
         self._config = config
         self._streams = StreamRegistry(stopping)
         self._health = HealthServicer()

@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.tasks import TaskScope
 
 
 class StreamRegistry:
-    """The readers of all open streams. After `drain`, which sets `stopping`, nothing more is read; what was read is
+    """The readers of all open streams. After `drain`, which begins `stopping`, nothing more is read; what was read is
     still answered."""
 
-    def __init__(self, stopping: asyncio.Event) -> None:
+    def __init__(self, stopping: Stopping) -> None:
         self._stopping = stopping
         self._readers = TaskScope("stream")
 
@@ -21,5 +22,5 @@ class StreamRegistry:
         return self._readers.start(reader, name)
 
     async def drain(self) -> None:
-        self._stopping.set()
+        self._stopping.begin()
         await self._readers.cancel()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -62,18 +62,53 @@ class FetchWish:
     fit: FitBatches = fit_by_size
 
 
+class Stopping:
+    """Begins once, when the broker is about to stop."""
+
+    def __init__(self) -> None:
+        self._has_begun = asyncio.Event()
+        self._waiting: set[asyncio.Event] = set()
+
+    @property
+    def has_begun(self) -> bool:
+        return self._has_begun.is_set()
+
+    def begin(self) -> None:
+        self._has_begun.set()
+        for wake in self._waiting:
+            wake.set()
+
+    async def wait(self) -> None:
+        await self._has_begun.wait()
+
+    @contextlib.contextmanager
+    def waking(self, wake: asyncio.Event) -> Iterator[None]:
+        """`wake` is set if stopping begins in this block; whether it has begun before is to be asked in it."""
+        self._waiting.add(wake)
+        try:
+            yield
+        finally:
+            self._waiting.discard(wake)
+
+
 FetchResult = ReadResult | Refused
 FindPartition = Callable[[TopicPartition, str], "Partition | Refused"]
 
 
 async def fetch(
-    wish: FetchWish, find_partition: FindPartition, draining: asyncio.Event, shares: LoopShares | None = None
+    wish: FetchWish, find_partition: FindPartition, stopping: Stopping, shares: LoopShares | None = None
 ) -> list[tuple[TopicPartition, FetchResult]]:
-    """One result a position, in the order of `wish`. Returns early if anything is refused or `draining` is set."""
-    shares = shares or LoopShares()
+    """One result a position, in the order of `wish`. Early if anything is refused, and as soon as `stopping` begins."""
+    wake = asyncio.Event()
+    with stopping.waking(wake):
+        return await _fetch(wish, find_partition, stopping, shares or LoopShares(), wake)
+
+
+async def _fetch(
+    wish: FetchWish, find_partition: FindPartition, stopping: Stopping, shares: LoopShares, wake: asyncio.Event
+) -> list[tuple[TopicPartition, FetchResult]]:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wish.wait_ms_max / 1000
-    wake = asyncio.Event()
     waited_on: list[Partition] = []
     try:
         while True:
@@ -82,7 +117,7 @@ async def fetch(
             decisions, has_enough = await _decide_all(wish, find_partition, share)
             is_refused = any(isinstance(decision, Refused) for decision in decisions)
             remaining = deadline - loop.time()
-            is_over = is_refused or draining.is_set() or remaining <= 0 or wish.bytes_min <= 0
+            is_over = is_refused or stopping.has_begun or remaining <= 0 or wish.bytes_min <= 0
             if is_over or has_enough:
                 results = await _read(wish, decisions, share)
                 if is_over or any(isinstance(result, Refused) or result.batches for _, result in results):

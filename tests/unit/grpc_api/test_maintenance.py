@@ -15,6 +15,7 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.ports import SwapKind
 from bus.runtime.loop_shares import LoopShares
+from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.partitions.maintenance import FilesSwapped, MaintenanceAction, MaintenanceResult, RecordsDeleted
 
 DONE = MaintenanceResult(9, 4, 1, 400, 300, 301, 7, 2, 3, 99)
@@ -56,7 +57,7 @@ class Bench:
 
     def __init__(self, partitions: int, request_timeout_ms: int = 30_000) -> None:
         self.cluster = FakeCluster(partitions)
-        self.stopping = asyncio.Event()
+        self.stopping = Stopping()
         shares = LoopShares()
         api = MaintenanceApi(
             self.cluster,  # type: ignore[arg-type]  # as far as the API knows it
@@ -174,7 +175,7 @@ def test_stopping_broker_waits_for_no_maintenance() -> None:
         bench = Bench(3)
         call = asyncio.ensure_future(bench.maintain())
         await settle()
-        bench.stopping.set()
+        bench.stopping.begin()
         with pytest.raises(BrokerStopping):
             await call
         assert bench.begun() == [0, 1]

@@ -11,8 +11,9 @@ import pytest
 from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault, show_way_out
 from bus.model import TopicPartition
 from bus.partition_log.reads import Readable
-from bus.runtime.partitions.fetches import FetchPosition, FetchResult, FetchWish, fetch
+from bus.runtime.partitions.fetches import FetchPosition, FetchResult, FetchWish, Stopping, fetch
 from bus.runtime.partitions.partition import Partition, ReadResult
+from tests.support.fake_table import wait_until
 from tests.support.stores import log_batch
 
 PLACE = TopicPartition("t", 0)
@@ -62,7 +63,7 @@ def answer_of(log: LogWithHoles, *, wait_ms: int = 60_000, bytes_min: int = 1) -
     wish = FetchWish([FetchPosition(PLACE, "", 3, 1_000, None)], wait_ms, bytes_min, lambda: 1_000)
 
     async def run() -> FetchResult:
-        ((_, result),) = await fetch(wish, lambda place, topic_id: cast("Partition", log), asyncio.Event())
+        ((_, result),) = await fetch(wish, lambda place, topic_id: cast("Partition", log), Stopping())
         return result
 
     return asyncio.run(asyncio.wait_for(run(), 10))
@@ -106,3 +107,18 @@ def test_only_a_damaged_log_stops_the_partition(fault: StorageFault, code: Error
     way_out = f"; {show_way_out('t', 0)}" if code is ErrorCode.CORRUPT_MESSAGE else ""
     assert answer_of(log) == Refused(code, f"{PLACE}: {fault}{way_out}")
     assert (log.stopped_with == str(fault)) is is_stopped
+
+
+def test_a_fetch_that_waits_answers_when_the_broker_begins_to_stop() -> None:
+    async def scenario() -> None:
+        log, stopping = LogWithHoles(EMPTY), Stopping()
+        wish = FetchWish([FetchPosition(PLACE, "", 3, 1_000, None)], 600_000, 1, lambda: 1_000)
+        fetching = asyncio.ensure_future(fetch(wish, lambda place, topic_id: cast("Partition", log), stopping))
+        await wait_until(lambda: bool(log._readers) and log.read_count == 2)
+        assert not fetching.done()
+        stopping.begin()
+        ((_, result),) = await asyncio.wait_for(fetching, 10)
+        assert result is EMPTY
+        assert not stopping._waiting
+
+    asyncio.run(scenario())

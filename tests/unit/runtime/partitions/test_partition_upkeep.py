@@ -18,7 +18,7 @@ from bus.partition_log.maintenance import MaintenanceRules
 from bus.partition_log.retention import RetentionRules
 from bus.partition_log.rolling import RUN_FILES_MAX, RollingRules
 from bus.ports import CommitOutcome, Conflicted, Dropped, SwapKind, Unknown
-from bus.runtime.partitions.fetches import FetchPosition, FetchWish, fetch
+from bus.runtime.partitions.fetches import FetchPosition, FetchWish, Stopping, fetch
 from bus.runtime.partitions.maintenance import (
     DeleteRecordsResult,
     FilesSwapped,
@@ -421,7 +421,7 @@ def test_a_fetch_that_waits_is_told_that_its_offset_was_deleted() -> None:
         await bench.append(3)
         position = FetchPosition(NAME, "", 2, 1_000_000, None)
         wish = FetchWish([position], wait_ms_max=60_000, bytes_min=1_000, reserve=lambda: 1_000_000)
-        waiting = asyncio.ensure_future(fetch(wish, lambda name, topic_id: bench.partition, asyncio.Event()))
+        waiting = asyncio.ensure_future(fetch(wish, lambda name, topic_id: bench.partition, Stopping()))
         await settle()
         assert not waiting.done()
         await bench.partition.delete_records(3)
