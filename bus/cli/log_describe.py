@@ -92,7 +92,7 @@ def describe(target: str, version_count: int, file_count: int, form: str | None,
     versions = describe_versions(store, summary.partition, count_max=version_count) if version_count else []
     files = summary.files[-file_count:] if file_count else []
     if resolve_form(form) == "json":
-        write_json([_as_object(summary, versions, load_entries(store, summary.partition, files))])
+        write_json([_as_object(summary, versions, load_entries(store, summary, files))])
     else:
         _write_partition(summary, versions, files)
 

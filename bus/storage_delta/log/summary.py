@@ -56,7 +56,8 @@ class PartitionSummary:
     compacted_to: int
     lost_ranges: Sequence[tuple[int, int]]  # (first, one past the last)
     checkpoints: Sequence[int]
-    last_checkpoint: int | None
+    last_checkpoint: int | None  # as `_last_checkpoint` says
+    read_checkpoint: int  # the newest that can be read; -1 if there is none
     checkpoint_ms: int | None  # when the version that it is of was committed
     log_file_count: int
     log_bytes: int
@@ -101,7 +102,7 @@ class PartitionSummary:
     @property
     def checkpoint_lag(self) -> int:
         """Versions that an opening replays."""
-        return self.version - (-1 if self.last_checkpoint is None else self.last_checkpoint)
+        return self.version - self.read_checkpoint
 
 
 def describe_partition(store: ObjectStore, partition: TopicPartition) -> PartitionSummary:
@@ -126,6 +127,7 @@ def describe_partition(store: ObjectStore, partition: TopicPartition) -> Partiti
         lost_ranges=state.lost_ranges,
         checkpoints=list(listing.checkpoints),
         last_checkpoint=None if hint is None else hint.version,
+        read_checkpoint=base,
         checkpoint_ms=None if hint is None else _commit_time(store, folder, hint.version),
         log_file_count=len(listing.versions) + len(listing.checkpoints),
         log_bytes=sum(listing.versions.values()) + sum(listing.checkpoints.values()),
@@ -134,17 +136,16 @@ def describe_partition(store: ObjectStore, partition: TopicPartition) -> Partiti
     )
 
 
-def load_entries(store: ObjectStore, partition: TopicPartition, files: Sequence[LiveFile]) -> list[dict[str, Any]]:
-    """`files` with their statistics and tags, as the log has them."""
-    log_folder = f"{partition_folder(partition)}/{LOG_FOLDER}"
+def load_entries(store: ObjectStore, summary: PartitionSummary, files: Sequence[LiveFile]) -> list[dict[str, Any]]:
+    """`files` of the table with their statistics and tags, as the log has them."""
+    log_folder = f"{partition_folder(summary.partition)}/{LOG_FOLDER}"
     bodies: dict[str, Mapping[str, Any]] = {}
     for version in sorted({file.version for file in files if file.version >= 0}):
         commit = decode_commit(version, store.get(f"{log_folder}/{version_name(version)}"), with_bodies=True)
         bodies.update((add.path, add.body or {}) for add in commit.adds)
-    hint = read_hint(store, log_folder)
-    if hint is not None and any(file.version < 0 for file in files):
-        data = store.get(f"{log_folder}/{checkpoint_name(hint.version)}")
-        content = decode_checkpoint(hint.version, data, with_bodies=True)
+    if any(file.version < 0 for file in files):
+        data = store.get(f"{log_folder}/{checkpoint_name(summary.read_checkpoint)}")
+        content = decode_checkpoint(summary.read_checkpoint, data, with_bodies=True)
         bodies = {**{add.path: add.body or {} for add in content.adds}, **bodies}
     return [_entry(file, bodies.get(file.path, {})) for file in files]
 

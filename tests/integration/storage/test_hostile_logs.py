@@ -71,7 +71,8 @@ def readers(log: LogRoot) -> dict[str, Callable[[], object]]:
     store = LocalStore(str(log.root))
 
     def describe() -> object:
-        return load_entries(store, PARTITION, describe_partition(store, PARTITION).files)
+        summary = describe_partition(store, PARTITION)
+        return load_entries(store, summary, summary.files)
 
     def follow() -> object:
         return FollowingReader(store, FOLDER, log_schema(), ReadCache(), topic_id=TOPIC_ID)
@@ -180,3 +181,21 @@ def test_a_mark_of_the_byte_order_is_no_json_to_any_reader(log: LogRoot) -> None
     with pytest.raises(StorageDamaged):
         log.open()
     assert [breach.promise for breach in log.verify().breaches] == ["versions are whole"]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "unnamed", "lost"])
+def test_files_are_described_from_the_checkpoint_that_can_be_read(log: LogRoot, damage: str) -> None:
+    log.table.write_checkpoint()
+    log.append(2)
+    log.table.write_checkpoint()
+    log.append()
+    newest, hint = log.log / f"{5:020}.checkpoint.parquet", log.log / LAST_CHECKPOINT
+    if damage == "truncated":
+        newest.write_bytes(newest.read_bytes()[:-9])
+    else:
+        (hint if damage == "unnamed" else newest).unlink()
+    store = LocalStore(str(log.root))
+    summary = describe_partition(store, PARTITION)
+    entries = load_entries(store, summary, summary.files)
+    assert [entry["stats"]["numRecords"] for entry in entries] == [10] * 6
+    assert summary.checkpoint_lag == (1 if damage == "unnamed" else 3)
