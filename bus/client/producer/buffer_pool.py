@@ -10,17 +10,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TypeVar
 
 from bus.client.producer.interrupts import uninterrupted
 from bus.errors import BusError, ErrorCode
 
+ResultT = TypeVar("ResultT")
+
 
 class _Waiter:
-    __slots__ = ("event", "is_granted", "size_bytes")
+    __slots__ = ("event", "is_granted", "is_released", "size_bytes")
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.is_granted = False
+        self.is_released = False  # the lock
         self.event = threading.Event()
 
 
@@ -46,8 +50,11 @@ class BufferPool:
         self.available_bytes -= size_bytes
         return True
 
-    def wait(self, size_bytes: int, deadline: float, on_wait: Callable[[float], None]) -> None:
-        """Take the bytes, or wait for them until `deadline`; `on_wait` gets the seconds that it took.
+    def wait(
+        self, size_bytes: int, deadline: float, on_wait: Callable[[float], None], use: Callable[[], ResultT]
+    ) -> ResultT:
+        """Take the bytes, or wait for them until `deadline`; `on_wait` gets the seconds that it took. Returns what
+        `use` makes of them: no interrupt comes in between, or they would be lost.
 
         Raises `BusError`: MESSAGE_TOO_LARGE at once if there will never be so many, REQUEST_TIMED_OUT, or what `close`
         was given.
@@ -59,36 +66,37 @@ class BufferPool:
             )
         if self._closed_by is not None:
             raise self._closed_by
-        if self.try_take(size_bytes):
-            return
+        with uninterrupted:
+            if self.try_take(size_bytes):
+                return use()
         waiter = _Waiter(size_bytes)
         started = self._clock()
+        interrupt: BaseException | None = None
         try:
-            self._waiters.append(waiter)
-            self._wait_unlocked(waiter, deadline)
-        except BaseException:  # an interrupt of the user's thread
-            self._give_up(waiter)
-            raise
-        finally:
-            on_wait(self._clock() - started)
-        if not waiter.is_granted:
-            self._give_up(waiter)
-            if self._closed_by is not None:
-                raise self._closed_by
-            raise BusError(
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"waited {self._clock() - started:.3f} s (max.block.ms) for {size_bytes} bytes of "
-                f"buffer.memory={self.total_bytes}: {self.available_bytes} are free, "
-                f"{self.total_bytes - self.available_bytes} are not acknowledged yet",
-            )
-
-    def _wait_unlocked(self, waiter: _Waiter, deadline: float) -> None:
-        self._lock.release()
-        try:
+            with uninterrupted:
+                self._waiters.append(waiter)
+                self._lock.release()
+                waiter.is_released = True
             waiter.event.wait(max(0.0, deadline - self._clock()))
-        finally:
-            with uninterrupted:  # the caller releases it, held or not
+        except BaseException as failure:  # an interrupt of the user's thread: the lock comes first
+            interrupt = failure
+        with uninterrupted:
+            if waiter.is_released:
                 self._lock.acquire()
+            on_wait(self._clock() - started)
+            if waiter.is_granted and interrupt is None:
+                return use()
+            self._give_up(waiter)
+        if interrupt is not None:
+            raise interrupt
+        if self._closed_by is not None:
+            raise self._closed_by
+        raise BusError(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"waited {self._clock() - started:.3f} s (max.block.ms) for {size_bytes} bytes of "
+            f"buffer.memory={self.total_bytes}: {self.available_bytes} are free, "
+            f"{self.total_bytes - self.available_bytes} are not acknowledged yet",
+        )
 
     def _give_up(self, waiter: _Waiter) -> None:
         if waiter.is_granted:

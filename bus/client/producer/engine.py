@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from bus.client.config.parsing import ProducerConfig
 from bus.client.producer.batch import Headers, RecordBatchBuilder, RecordFuture
@@ -24,6 +24,7 @@ from bus.errors import BusError, ErrorCode
 
 logger = logging.getLogger(__name__)
 
+ResultT = TypeVar("ResultT")
 # Value, key, headers, partition, timestamp_ms and size in bytes.
 _Record = tuple[bytes | None, bytes | None, Headers | None, int | None, int, int]
 
@@ -184,13 +185,19 @@ class Engine:
                     return self._add_first(batch, record, now)
             if deadline is None:
                 return None
-            self._wait_for_memory(least, deadline)
-            if sender.is_usable and topic not in self.accumulator.open:
-                with self._step:
-                    now = self._clock()
-                    batch = self.accumulator.open_batch(topic, least, partition_count, now)
-                    return self._add_first(batch, record, now)
-            self.pool.give_back(least)  # another thread was faster, or it is too late
+            future = self._wait_for_memory(
+                least, deadline, lambda: self._open_and_add(topic, record, partition_count, least)
+            )
+            if future is not None:
+                return future
+
+    def _open_and_add(self, topic: str, record: _Record, partition_count: int, taken_bytes: int) -> RecordFuture | None:
+        if not self.sender.is_usable or topic in self.accumulator.open:
+            self.pool.give_back(taken_bytes)  # it is too late, or another thread was faster
+            return None
+        with self._step:
+            now = self._clock()
+            return self._add_first(self.accumulator.open_batch(topic, taken_bytes, partition_count, now), record, now)
 
     def _add_first(self, batch: RecordBatchBuilder, record: _Record, now: float) -> RecordFuture:
         future = batch.add(*record)
@@ -206,17 +213,19 @@ class Engine:
                 sender.take_in(topic, chunks, self._clock())
                 return
             sender.hurry(self._clock())
-        self._wait_for_memory(size_bytes, deadline)
-        if not sender.is_usable:
-            self.pool.give_back(size_bytes)
-        sender.check_usable()
-        with self._step:
-            sender.take_in(topic, chunks, self._clock())
+        self._wait_for_memory(size_bytes, deadline, lambda: self._take_in(topic, chunks, size_bytes))
 
-    def _wait_for_memory(self, size_bytes: int, deadline: float) -> None:
+    def _take_in(self, topic: str, chunks: Sequence[tuple[int, Chunk]], taken_bytes: int) -> None:
+        if not self.sender.is_usable:
+            self.pool.give_back(taken_bytes)
+        self.sender.check_usable()
+        with self._step:
+            self.sender.take_in(topic, chunks, self._clock())
+
+    def _wait_for_memory(self, size_bytes: int, deadline: float, use: Callable[[], ResultT]) -> ResultT:
         self.metrics.waiting_threads += 1
         try:
-            self.pool.wait(size_bytes, deadline, self.metrics.record_pool_wait)
+            return self.pool.wait(size_bytes, deadline, self.metrics.record_pool_wait, use)
         except BusError as error:
             if error.code is ErrorCode.REQUEST_TIMED_OUT:
                 self.metrics.record_exhausted(self._clock())

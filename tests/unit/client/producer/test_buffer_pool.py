@@ -16,6 +16,9 @@ FOREVER = 10**6
 WAIT_S = 20
 
 
+def use() -> None: ...
+
+
 class Pool:
     """A pool, and threads that wait in it: `join` returns only once the thread is known to be in line."""
 
@@ -42,7 +45,7 @@ class Pool:
             try:
                 with self.lock:
                     entered.set()  # the lock comes free when the thread waits, and not before
-                    self.pool.wait(size_bytes, deadline, self.waits.append)
+                    self.pool.wait(size_bytes, deadline, self.waits.append, use)
                     self.granted.append(name)
             except BaseException as error:
                 self.errors[name] = error
@@ -106,7 +109,7 @@ def test_waiting_too_long_says_what_is_out_and_lets_the_next_one_forward() -> No
     pool.line_up("second", 60)
     pool.line_up("third", 10)
     with pool.lock, pytest.raises(BusError, match=r"buffer\.memory=100: 50 are free, 50 are not") as caught:
-        pool.pool.wait(5, deadline=0.0, on_wait=pool.waits.append)
+        pool.pool.wait(5, deadline=0.0, on_wait=pool.waits.append, use=use)
     assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert pool.waits == [0.0]
     assert pool.pool.waiting_count == 2
@@ -132,7 +135,7 @@ def test_first_in_line_that_gives_up_lets_those_behind_have_what_is_there() -> N
 def test_more_than_there_will_ever_be_is_refused_at_once() -> None:
     pool = Pool(100)
     with pool.lock, pytest.raises(BusError, match=r"buffer\.memory=100 bytes at once, found 101") as caught:
-        pool.pool.wait(101, deadline=FOREVER, on_wait=pool.waits.append)
+        pool.pool.wait(101, deadline=FOREVER, on_wait=pool.waits.append, use=use)
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
@@ -147,7 +150,7 @@ def test_closing_wakes_all_who_wait_and_refuses_who_comes_later() -> None:
     pool.finish("first", "second")
     assert pool.errors == {"first": CLOSED, "second": CLOSED}
     with pool.lock, pytest.raises(BusError, match="closed"):
-        pool.pool.wait(10, deadline=FOREVER, on_wait=pool.waits.append)
+        pool.pool.wait(10, deadline=FOREVER, on_wait=pool.waits.append, use=use)
     pool.give_back(100)
     assert pool.pool.available_bytes == 100
 
@@ -177,7 +180,7 @@ def test_interrupt_gives_everything_back_and_keeps_the_lock(monkeypatch: Any, is
     events = SimpleNamespace(Event=lambda: InterruptedEvent(before))
     monkeypatch.setattr("bus.client.producer.buffer_pool.threading", events)
     with pytest.raises(Interrupt), pool.lock:
-        pool.pool.wait(60, deadline=FOREVER, on_wait=pool.waits.append)
+        pool.pool.wait(60, deadline=FOREVER, on_wait=pool.waits.append, use=use)
     assert not pool.lock.locked()
     assert pool.pool.waiting_count == 0
     assert pool.pool.available_bytes == (100 if is_granted else 0)
@@ -195,7 +198,7 @@ def test_interrupt_of_the_first_in_line_lets_the_next_one_forward(monkeypatch: A
             pool.line_up("second", 40)
 
         with pytest.raises(Interrupt), pool.lock:
-            pool.pool.wait(60, deadline=FOREVER, on_wait=pool.waits.append)
+            pool.pool.wait(60, deadline=FOREVER, on_wait=pool.waits.append, use=use)
     pool.finish("second")
     assert pool.pool.available_bytes == 10
 
@@ -207,20 +210,24 @@ def test_interrupt_while_getting_in_line_leaves_nobody_there() -> None:
     pool = Pool(100, clock)
     assert pool.take(100)
     with pytest.raises(Interrupt), pool.lock:
-        pool.pool.wait(60, deadline=FOREVER, on_wait=pool.waits.append)
+        pool.pool.wait(60, deadline=FOREVER, on_wait=pool.waits.append, use=use)
     assert pool.pool.waiting_count == 0
 
 
 class InterruptedLock:
-    """Ctrl-C comes while the waiter waits to have the lock back."""
+    """Ctrl-C comes while the waiter gives the lock away, or waits to have it back."""
 
-    def __init__(self) -> None:
+    def __init__(self, at: str) -> None:
         self._lock = threading.Lock()
-        self.is_on = False
-        self.release = self._lock.release
+        self._at = at
+
+    def release(self) -> None:
+        self._lock.release()
+        if self._at == "release":
+            signal.raise_signal(signal.SIGINT)
 
     def acquire(self) -> bool:
-        if self.is_on:
+        if self._at == "acquire":
             signal.raise_signal(signal.SIGINT)
         return self._lock.acquire()
 
@@ -231,16 +238,16 @@ class InterruptedLock:
         self._lock.release()
 
 
-def test_waiter_that_is_interrupted_before_it_has_the_lock_back_still_gets_it_first() -> None:
-    lock: Any = InterruptedLock()
+@pytest.mark.parametrize("at", ["release", "acquire"])
+def test_waiter_that_is_interrupted_around_its_wait_has_the_lock_all_the_same(at: str) -> None:
+    lock: Any = InterruptedLock(at)
     pool = BufferPool(100, lock, lambda: 0.0)
 
     def wait() -> None:
         with lock:  # to release it unless it is held is an error
             assert pool.try_take(60)
-            pool.wait(50, 0.0, lambda seconds: None)
+            pool.wait(50, 0.0, lambda seconds: None, use)
 
-    lock.is_on = True
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bus.client.producer import buffer_pool
 from bus.errors import BusError, ErrorCode
 from tests.unit.client.producer.test_sender import OK, Bench
 
@@ -94,6 +96,48 @@ class Call:
                 bench.engine.start_flush()
             case "close":
                 bench.engine.close(CLOSED)
+
+
+class AnsweredEvent(threading.Event):
+    """What waits for memory waits until the broker has answered everything."""
+
+    bench: Bench
+    waits = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        before = sys.gettrace()
+        sys.settrace(None)
+        AnsweredEvent.waits += 1
+        while self.bench.engine.sender.connections["a"].requests:
+            self.bench.answer()
+        sys.settrace(before)
+        return self.is_set()
+
+
+@pytest.mark.parametrize("is_run", [False, True])
+def test_interrupt_of_a_thread_that_waits_for_memory_loses_none(is_run: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffer_pool, "threading", SimpleNamespace(Event=AnsweredEvent))
+    AnsweredEvent.waits = 0
+    wrong: list[str] = []
+    at = 0
+    while True:
+        at += 1
+        bench = AnsweredEvent.bench = Bench("a", batch_size=400, linger_ms=1_000, buffer_memory=1_024)
+        for _ in range(8):
+            bench.send(bytes(90))
+        interrupt = Interrupt(at)
+        send = partial(bench.send_run, bytes(900)) if is_run else partial(bench.send, bytes(390))
+        if not interrupt(send):
+            break
+        bench.engine.start_flush()
+        settle_all(bench, [])
+        bench.pass_time(1.0)
+        while bench.engine.sender.connections["a"].requests:
+            bench.answer()
+        if bench.used_bytes:
+            wrong.append(f"{interrupt.place}: {bench.used_bytes} bytes are lost")
+    assert not wrong, "\n".join(wrong)
+    assert AnsweredEvent.waits > 10
 
 
 def settle_all(bench: Bench, futures: list[Any]) -> None:
