@@ -67,6 +67,7 @@ class RowChunk:
         "keys",
         "outcome",
         "partition",
+        "place",
         "positions",
         "record_count",
         "refused",
@@ -101,6 +102,7 @@ class RowChunk:
         self.due_at = batch.due_at
         self.is_settled = False
         self.outcome: Outcome | None = None
+        self.place = (batch.topic, partition)
         self.positions: list[int] | None = None  # of what is left, if some were refused
         self.refused: dict[int, BusError] = {}
 

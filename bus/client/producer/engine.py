@@ -243,25 +243,34 @@ class Engine:
     # ------------------------------------------------------------ outcomes; the lock is not held
 
     def announce(self) -> None:
-        """Tell the futures of what was settled, and run their callbacks."""
-        settled = self.sender.settled
-        while settled:
+        """Tell the futures of what was settled, and run their callbacks: those of one partition in the order of its
+        records. What is behind a callback that another thread runs is left to that thread."""
+        while self.sender.settled:
             with self.lock:
-                chunk = settled.popleft() if settled else None
-                if chunk is not None:
-                    self._telling.add(chunk)
-            if chunk is not None:
-                self._announcing.is_here = True
-                try:
-                    chunk.announce()
-                except BaseException:  # an interrupt; the others are told by another thread
-                    self._wake()
-                    raise
-                finally:
-                    self._announcing.is_here = False
-                    with self.lock:
-                        self._telling.discard(chunk)
-                        self._told.notify_all()
+                chunk = self._take_untold()
+            if chunk is None:
+                return
+            was_here, self._announcing.is_here = self.is_in_callback, True
+            try:
+                chunk.announce()
+            except BaseException:  # an interrupt; the others are told by another thread
+                self._wake()
+                raise
+            finally:
+                self._announcing.is_here = was_here
+                with self.lock:
+                    self._telling.discard(chunk)
+                    self._told.notify_all()
+
+    def _take_untold(self) -> Chunk | None:
+        settled = self.sender.settled
+        busy = {chunk.place for chunk in self._telling}
+        for number, chunk in enumerate(settled):
+            if chunk.place not in busy:
+                del settled[number]
+                self._telling.add(chunk)
+                return chunk
+        return None
 
     def wait_until_told(self, timeout: float | None) -> None:
         """Until the callbacks have run of all that is settled. Raises `TimeoutError`. Not for a callback."""

@@ -110,6 +110,7 @@ class RunChunk:
         "due_at",
         "is_settled",
         "payload",
+        "place",
         "record_count",
         "reserved_bytes",
         "size_bytes",
@@ -138,6 +139,7 @@ class RunChunk:
         self.due_at = 0.0
         self.deadline = deadline
         self.is_settled = False
+        self.place = ("", -1)
         self._metadata: BatchMetadata | None = None
         self._error: BusError | None = None
 

@@ -30,6 +30,7 @@ FULL_BYTES = 256 * 1024
 class Chunk(Protocol):
     """What is produced or fails as one."""
 
+    place: tuple[str, int]  # topic and partition, once it is in a queue
     payload: Any  # Arrow bytes, or None: it has rows
     record_count: int
     size_bytes: int

@@ -892,6 +892,40 @@ def test_outcomes_behind_a_callback_that_was_interrupted_are_told_all_the_same()
     assert seen == [1]
 
 
+def test_callbacks_of_a_partition_keep_its_order_though_several_threads_tell() -> None:
+    bench = Bench("a", "a", batch_size=0, max_in_flight_requests_per_connection=1)
+    seen: list[int] = []
+
+    def tick_beside(future: Any) -> None:
+        thread = threading.Thread(target=bench.engine.tick)
+        thread.start()
+        thread.join(WAIT_S)
+        seen.append(0)
+
+    bench.send(b"before")
+    bench.send(b"0").add_done_callback(tick_beside)
+    bench.send(b"1").add_done_callback(lambda future: seen.append(1))
+    bench.send(b"2", 1).add_done_callback(lambda future: seen.append(2))
+    bench.answer(OK)
+    bench.answer(OK, OK)
+    assert seen == [2, 0, 1]
+
+
+def test_flush_is_refused_in_a_callback_after_other_callbacks_ran_in_it() -> None:
+    bench = Bench("a", "a")
+    seen: list[bool] = []
+
+    def close(future: Any) -> None:
+        bench.engine.close(BusError(ErrorCode.REQUEST_TIMED_OUT, "closed"))
+        seen.append(bench.engine.is_in_callback)
+
+    bench.send(b"a").add_done_callback(close)
+    bench.send(b"b", 1).add_done_callback(lambda future: None)
+    bench.answer(OK)
+    assert seen == [True]
+    assert not bench.engine.is_in_callback
+
+
 def test_no_callback_runs_on_a_users_thread_that_sends() -> None:
     bench = Bench("a", "a", linger_ms=10)
     seen: list[str] = []
