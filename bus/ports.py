@@ -196,12 +196,12 @@ class LogFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PreparedFiles:
-    """New data files, written and synced, that no version names yet, and what they are to replace."""
+    """New data files, written and synced, that no version names yet, and what they are to replace. An adapter returns a
+    subclass, with what it needs to commit them."""
 
     removes: Sequence[str]  # names of live data files that follow each other
     added_count: int
     rewritten_bytes: int
-    plan: Any  # the adapter's own
 
 
 class SwapKind(Enum):
@@ -237,13 +237,9 @@ def no_pace(byte_count: int) -> None:
 OFFSET_MAX = 2**63 - 1
 
 
-class PartitionTable(Protocol):
-    """One partition's table, open for its single writer.
-
-    `append`, `swap_files`, `advance_log_start`, `reload` and `write_checkpoint` never overlap with one another, but for
-    `write_checkpoint`, which may run beside the three commits. The reads may run beside anything, any number at once,
-    and see the state of one version.
-    """
+class LogTable(Protocol):
+    """The records of one partition's table. The reads may run beside anything, any number at once, and see the state of
+    one version."""
 
     @property
     def state(self) -> LogState: ...
@@ -282,12 +278,18 @@ class PartitionTable(Protocol):
         """The first record that has the largest timestamp."""
         ...
 
-    @property
-    def is_checkpoint_due(self) -> bool: ...
-
-    def write_checkpoint(self) -> None:
-        """Checkpoint the last committed version. A failure leaves the table as it was and raises `StorageFault`."""
+    def high_watermark_at(self, version: int) -> int | None:
+        """The high watermark that `version` left; None if that version is not there, or not there any more."""
         ...
+
+    @property
+    def compacted_to(self) -> int:
+        """Key compaction has seen all offsets below it, so some of them may be missing."""
+        ...
+
+
+class ProducerIndex(Protocol):
+    """What a table knows of the idempotent producers that wrote to it."""
 
     @property
     def producer_progress(self) -> Mapping[int, ProducerProgress]:
@@ -306,8 +308,57 @@ class PartitionTable(Protocol):
         called by the writer between two appends; appending `missing` then completes the MERGE."""
         ...
 
-    def high_watermark_at(self, version: int) -> int | None:
-        """The high watermark that `version` left; None if that version is not there, or not there any more."""
+    def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
+        """Where that producer ended: by the rows of its highest epoch, the last in offset order, and by what the log
+        remembers where these were retired or compacted. None if it never wrote here."""
+        ...
+
+
+class TableChanges(Protocol):
+    """What its leader does to a table beside appending, each as one version."""
+
+    @property
+    def state(self) -> LogState: ...
+
+    @property
+    def files(self) -> Sequence[LogFile]:
+        """The live data files of the last committed version, in offset order."""
+        ...
+
+    def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        """Put `prepared` in place of what it replaces, as one version with `dataChange=false`: no reader sees a record
+        come, go or move that compaction did not mean to drop. In the writer's place, as `append`. The high watermark
+        stays. On any other outcome than Committed the new files are removed again, or left for the next opening."""
+        ...
+
+    def advance_log_start(self, offset: int, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        """Let go of all records below `offset`, which is above the log start and not above the high watermark: one
+        version that removes every file that ends at or below it, with `dataChange=true`, and adds none. A file that
+        has offsets on both sides stays; nothing below `offset` is read from it again. The log start outlives restarts
+        and checkpoints. In the writer's place, as `append`."""
+        ...
+
+    def delete_orphans(self, orphans: frozenset[str]) -> int:
+        """Delete those that are orphans still; returns how many. The caller has found them a grace ago. In the writer's
+        place, as `append`: unless a version was committed since they were found, one that changes nothing is committed
+        first, so that no other leader can commit them any more. Raises `FenceLost`; then nothing was deleted."""
+        ...
+
+
+class TableUpkeep(Protocol):
+    """What is looked after, prepared and cleaned beside the log, without a change of any record."""
+
+    @property
+    def state(self) -> LogState: ...
+
+    @property
+    def files(self) -> Sequence[LogFile]:
+        """The live data files of the last committed version, in offset order."""
+        ...
+
+    @property
+    def compacted_to(self) -> int:
+        """Key compaction has seen all offsets below it, so some of them may be missing."""
         ...
 
     @property
@@ -321,13 +372,10 @@ class PartitionTable(Protocol):
         ...
 
     @property
-    def files(self) -> Sequence[LogFile]:
-        """The live data files of the last committed version, in offset order."""
-        ...
+    def is_checkpoint_due(self) -> bool: ...
 
-    @property
-    def compacted_to(self) -> int:
-        """Key compaction has seen all offsets below it, so some of them may be missing."""
+    def write_checkpoint(self) -> None:
+        """Checkpoint the last committed version. A failure leaves the table as it was and raises `StorageFault`."""
         ...
 
     def prepare_key_compaction(
@@ -360,19 +408,6 @@ class PartitionTable(Protocol):
         are our own. Beside appends and reads."""
         ...
 
-    def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
-        """Put `prepared` in place of what it replaces, as one version with `dataChange=false`: no reader sees a record
-        come, go or move that compaction did not mean to drop. In the writer's place, as `append`. The high watermark
-        stays. On any other outcome than Committed the new files are removed again, or left for the next opening."""
-        ...
-
-    def advance_log_start(self, offset: int, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
-        """Let go of all records below `offset`, which is above the log start and not above the high watermark: one
-        version that removes every file that ends at or below it, with `dataChange=true`, and adds none. A file that
-        has offsets on both sides stays; nothing below `offset` is read from it again. The log start outlives restarts
-        and checkpoints. In the writer's place, as `append`."""
-        ...
-
     def drop_old_versions(self, *, committed_before_ms: int, count_max: int, removed_before_ms: int) -> Dropped:
         """Delete versions that a validated checkpoint covers, those older than `committed_before_ms` and those beyond
         the newest `count_max`, but none committed after `removed_before_ms`; then the data files that only such
@@ -389,16 +424,13 @@ class PartitionTable(Protocol):
         what a crash left between file and commit. One listing."""
         ...
 
-    def delete_orphans(self, orphans: frozenset[str]) -> int:
-        """Delete those that are orphans still; returns how many. The caller has found them a grace ago. In the writer's
-        place, as `append`: unless a version was committed since they were found, one that changes nothing is committed
-        first, so that no other leader can commit them any more. Raises `FenceLost`; then nothing was deleted."""
-        ...
 
-    def find_last_sequence(self, producer_id: int) -> ProducerProgress | None:
-        """Where that producer ended: by the rows of its highest epoch, the last in offset order, and by what the log
-        remembers where these were retired or compacted. None if it never wrote here."""
-        ...
+class PartitionTable(LogTable, ProducerIndex, TableChanges, TableUpkeep, Protocol):
+    """One partition's table, open for its single writer.
+
+    `append`, `swap_files`, `advance_log_start`, `reload` and `write_checkpoint` never overlap with one another, but for
+    `write_checkpoint`, which may run beside the three commits.
+    """
 
 
 class TypedLog(Protocol):

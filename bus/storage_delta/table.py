@@ -67,7 +67,7 @@ from bus.storage_delta.maintenance.old_versions import Limits, OldVersions
 from bus.storage_delta.maintenance.orphans import FilesUnderWay, list_data_files, load_removed
 from bus.storage_delta.maintenance.rolling import Rolling
 from bus.storage_delta.maintenance.swap_checks import check_swap
-from bus.storage_delta.maintenance.swaps import SwapPlan, discard, since_reload
+from bus.storage_delta.maintenance.swaps import PreparedSwap, discard, since_reload
 from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.stores.store import KeyNotFound, KeyReplaced, ObjectStore, Written
 
@@ -451,7 +451,7 @@ class DeltaPartitionTable:
         # From now until the swap they are no orphans, however long it takes to read them.
         for name in adds:
             self._under_way.add(name)
-        checked: PreparedFiles | Refused | None = None
+        checked: PreparedSwap | Refused | None = None
         reloads = self._reloads
         try:
             with self._reader.reading() as view:
@@ -459,7 +459,7 @@ class DeltaPartitionTable:
                 checked = check_swap(
                     self._reader.data, self._schema, view, removed, removes=removes, adds=adds, kind=kind
                 )
-                if isinstance(checked, PreparedFiles):
+                if isinstance(checked, PreparedSwap):
                     # Their writer need not have synced them, nor their names.
                     self._store.sync(self._folder, adds)
                     checked = since_reload(checked, reloads, is_adopted=True)
@@ -467,41 +467,41 @@ class DeltaPartitionTable:
             checked = None
             raise
         finally:
-            if not isinstance(checked, PreparedFiles):
+            if not isinstance(checked, PreparedSwap):
                 self._under_way.settle(adds)
         return checked
 
     def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         assert not self._must_reload, f"{self._folder}: swap after an outcome that asked for a reload"
-        plan: SwapPlan = prepared.plan
+        assert isinstance(prepared, PreparedSwap), f"expected what this table prepared, found {prepared}"
         view, removes = self._reader.view, prepared.removes
         first = view.find_run(removes)
-        if first is None or plan.reloads != self._reloads:
-            paths = [file.path for file, _ in plan.adds]
-            if first is not None and plan.is_adopted:  # still fit, so their author may ask once more
+        if first is None or prepared.reloads != self._reloads:
+            paths = [file.path for file, _ in prepared.adds]
+            if first is not None and prepared.is_adopted:  # still fit, so their author may ask once more
                 self._under_way.settle(paths)
             else:
                 self._give_up(paths)
             changed = "the files have" if first is None else "the log was read again and may have"
             return Conflicted(view.state.version, None, f"{changed} changed since others were prepared for them")
         self._leader_epoch = max(self._leader_epoch, leader_epoch)
-        adds = [(replace(file, committed_ms=now_ms), stats) for file, stats in plan.adds]
+        adds = [(replace(file, committed_ms=now_ms), stats) for file, stats in prepared.adds]
         data = encode_swap(
             adds,
             removes,
-            operation=plan.operation,
+            operation=prepared.operation,
             high_watermark=view.state.high_watermark,
-            compacted_to=plan.compacted_to,
+            compacted_to=prepared.compacted_to,
             leader_epoch=leader_epoch,
             now_ms=now_ms,
-            txn_id=plan.txn_id,
+            txn_id=prepared.txn_id,
             incarnation=self._incarnation,
         )
         new_files = [file for file, _ in adds]
         outcome = self._commit(
             view.state.version + 1,
             data,
-            plan.txn_id,
+            prepared.txn_id,
             high_watermark=view.state.high_watermark,
             new_paths=[file.path for file in new_files],
         )
@@ -511,7 +511,7 @@ class DeltaPartitionTable:
                 new_files,
                 first=first,
                 removed_count=len(removes),
-                compacted_to=plan.compacted_to,
+                compacted_to=prepared.compacted_to,
                 leader_epoch=leader_epoch,
             )
             self._under_way.settle(file.path for file in new_files)

@@ -64,7 +64,7 @@ class FakeFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _Prepared(PreparedFiles):
     file: FakeFile
     compacted_to: int | None
 
@@ -329,7 +329,7 @@ class FakeTable:
         )
 
     def _prepared(self, files: Sequence[FakeFile], file: FakeFile, compacted_to: int | None) -> PreparedFiles:
-        return PreparedFiles([old.path for old in files], 1, file.size_bytes, _Plan(file, compacted_to))
+        return _Prepared([old.path for old in files], 1, file.size_bytes, file, compacted_to)
 
     def check_swap(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> PreparedFiles | Refused:
         self.prepared.append("check")
@@ -343,16 +343,16 @@ class FakeTable:
 
     def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         self.swaps.append(prepared)
-        plan: _Plan = prepared.plan
+        assert isinstance(prepared, _Prepared)
         paths = [file.path for file in self.live]
         if not set(prepared.removes) <= set(paths):
-            self.discarded.append(plan.file.path)
+            self.discarded.append(prepared.file.path)
             return Conflicted(self._state.version, None, "the files have changed since others were prepared for them")
         first = paths.index(prepared.removes[0])
 
         def swap() -> None:
-            self.live[first : first + len(prepared.removes)] = [plan.file]
-            self.compacted_to = max(self.compacted_to, plan.compacted_to or 0)
+            self.live[first : first + len(prepared.removes)] = [prepared.file]
+            self.compacted_to = max(self.compacted_to, prepared.compacted_to or 0)
 
         return self._change(swap)
 

@@ -23,9 +23,9 @@ from bus.ports import (
     Dropped,
     LogFile,
     MaintenanceStopped,
-    PartitionTable,
     PreparedFiles,
     SwapKind,
+    TableUpkeep,
 )
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.maintenance import (
@@ -73,7 +73,7 @@ class MaintenanceJobs:
     def __init__(
         self,
         name: TopicPartition,
-        table: PartitionTable,
+        table: TableUpkeep,
         *,
         calls: BlockingCalls,
         maintenance: Maintenance,

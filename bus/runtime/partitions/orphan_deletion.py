@@ -5,26 +5,13 @@ Guards one promise: a fence that was lost is an outcome like any other commit's,
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from bus.ports import CommitOutcome, Committed, FenceLost, LogState
-
-
-class OrphanTable(Protocol):
-    """The part of a table that this needs."""
-
-    @property
-    def state(self) -> LogState: ...
-
-    def delete_orphans(self, orphans: frozenset[str]) -> int:
-        """As `PartitionTable.delete_orphans`."""
-        ...
+from bus.ports import CommitOutcome, Committed, FenceLost, TableChanges
 
 
 class OrphanDeletion:
     """To be called in the writer's place, once. `count` says how many were deleted."""
 
-    def __init__(self, table: OrphanTable, orphans: frozenset[str]) -> None:
+    def __init__(self, table: TableChanges, orphans: frozenset[str]) -> None:
         self._table = table
         self._orphans = orphans
         self.count = 0

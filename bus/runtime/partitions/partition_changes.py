@@ -15,7 +15,7 @@ from bus.errors import ErrorCode, Refused, StorageFault, VersionReplaced
 from bus.model import TopicPartition
 from bus.partition_log.retention import decide_delete_records
 from bus.partition_log.state import CommitSucceeded, LogEvent, LogStartAdvanced, PartitionState
-from bus.ports import Clock, CommitOutcome, Committed, Conflicted, PartitionTable, PreparedFiles, Unknown
+from bus.ports import Clock, CommitOutcome, Committed, Conflicted, PreparedFiles, TableChanges, Unknown
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.maintenance import DeleteRecordsResult, FilesSwapped, RecordsDeleted, SwapResult
 from bus.runtime.partitions.orphan_deletion import OrphanDeletion
@@ -63,7 +63,7 @@ class Leader(Protocol):
 
 class PartitionChanges:
     def __init__(
-        self, name: TopicPartition, table: PartitionTable, leader: Leader, *, clock: Clock, calls: BlockingCalls
+        self, name: TopicPartition, table: TableChanges, leader: Leader, *, clock: Clock, calls: BlockingCalls
     ) -> None:
         self._name = name
         self._table = table

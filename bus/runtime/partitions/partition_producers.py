@@ -14,7 +14,7 @@ from bus.model import RecordBatch
 from bus.partition_log.appends import NoTrace, TableAnswer
 from bus.partition_log.producer_states import ProducerStates
 from bus.partition_log.producers import NONE_YET, Question, decide_resume
-from bus.ports import PartitionTable
+from bus.ports import ProducerIndex
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.partition_queue import ProducerResumed, ResumeResult
 
@@ -23,7 +23,7 @@ _FORGET_INTERVAL_MS = 60_000
 
 
 class PartitionProducers:
-    def __init__(self, table: PartitionTable, calls: BlockingCalls) -> None:
+    def __init__(self, table: ProducerIndex, calls: BlockingCalls) -> None:
         self.states = ProducerStates()
         self._table = table
         self._calls = calls

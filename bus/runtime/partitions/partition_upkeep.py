@@ -22,7 +22,7 @@ from bus.model import TopicPartition
 from bus.partition_log.cleaning import Backlog, decide_internal_compaction, decide_key_compaction
 from bus.partition_log.maintenance import MaintenanceRules
 from bus.partition_log.rolling import decide_roll, plan_full_roll
-from bus.ports import OFFSET_MAX, LogFile, PartitionTable, SwapKind
+from bus.ports import OFFSET_MAX, LogFile, SwapKind, TableUpkeep
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.logs import request_id
 from bus.runtime.partitions.maintenance import (
@@ -66,7 +66,7 @@ class PartitionUpkeep:
     def __init__(
         self,
         name: TopicPartition,
-        table: PartitionTable,
+        table: TableUpkeep,
         *,
         rules: MaintenanceRules,
         calls: BlockingCalls,

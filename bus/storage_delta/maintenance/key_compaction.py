@@ -14,14 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from bus.ports import Pace, PreparedFiles, SwapKind, no_pace
+from bus.ports import Pace, SwapKind, no_pace
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.tombstone_ages import ages_of, end_of_old, thin
 from bus.storage_delta.log.actions import LiveFile
 from bus.storage_delta.maintenance.last_of_key import find_last_of_keys
 from bus.storage_delta.maintenance.orphans import FilesUnderWay
 from bus.storage_delta.maintenance.rewritten_file import FileRewriter, Rewriting
-from bus.storage_delta.maintenance.swaps import prepared_swap
+from bus.storage_delta.maintenance.swaps import PreparedSwap, prepared_swap
 from bus.storage_delta.stores.store import ObjectStore
 
 FILE_BYTES_MAX = 128 << 20
@@ -49,7 +49,7 @@ class KeyCompaction:
 
     def prepare(
         self, files: Sequence[LiveFile], *, now_ms: int, tombstone_retention_ms: int, pace: Pace = no_pace
-    ) -> PreparedFiles | None:
+    ) -> PreparedSwap | None:
         """Write the files that are to replace `files`, the first live ones in offset order. None, and nothing stays
         written, if no record goes and the files would not become fewer. Raises `StorageFault`, likewise."""
         if not files:

@@ -17,7 +17,7 @@ from bus.storage_delta.stores.store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
-class SwapPlan:
+class PreparedSwap(PreparedFiles):
     """`adds`, each with its statistics, follow each other and stand for the offsets of what they replace."""
 
     adds: Sequence[tuple[LiveFile, str]]
@@ -29,26 +29,24 @@ class SwapPlan:
     is_adopted: bool = False  # another program wrote the files
 
 
-def since_reload(prepared: PreparedFiles, reloads: int, *, is_adopted: bool = False) -> PreparedFiles:
+def since_reload(prepared: PreparedSwap, reloads: int, *, is_adopted: bool = False) -> PreparedSwap:
     """To be committed only if the log was read `reloads` times by then."""
-    return replace(prepared, plan=replace(prepared.plan, reloads=reloads, is_adopted=is_adopted))
+    return replace(prepared, reloads=reloads, is_adopted=is_adopted)
 
 
 def prepared_swap(
     files: Sequence[LiveFile], adds: Sequence[tuple[LiveFile, str]], kind: SwapKind, *, txn_id: str
-) -> PreparedFiles:
+) -> PreparedSwap:
     """`adds`, which are in the store, in place of `files`."""
     is_same = kind is SwapKind.SAME_ROWS
-    return PreparedFiles(
+    return PreparedSwap(
         removes=[file.path for file in files],
         added_count=len(adds),
         rewritten_bytes=sum(file.size_bytes for file, _ in adds),
-        plan=SwapPlan(
-            adds,
-            operation="OPTIMIZE" if is_same else "COMPACT",
-            compacted_to=None if is_same else files[-1].next_offset,
-            txn_id=txn_id,
-        ),
+        adds=adds,
+        operation="OPTIMIZE" if is_same else "COMPACT",
+        compacted_to=None if is_same else files[-1].next_offset,
+        txn_id=txn_id,
     )
 
 
