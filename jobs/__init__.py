@@ -1,1 +1,1 @@
-"""PySpark entry points, one per file: arguments, DataFrame -> DataFrame, main. What they share is in `bus.jobs`."""
+"""Scripts for spark-submit, one for each of `bus.jobs`."""

@@ -1,1 +1,4 @@
-"""What the programs in `jobs/` share with each other and with nothing else: queries, ranges, records, rewrites."""
+"""PySpark jobs, one a module: arguments, DataFrame -> DataFrame, main; and what they share.
+
+Each runs as `python -m bus.jobs.NAME`, and by spark-submit with its script in `jobs/`.
+"""

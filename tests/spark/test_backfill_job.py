@@ -13,10 +13,7 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
-from bus.spark import jobs
-from bus.spark.file_loads import FILE_COLUMN, producer_name, records_in_log, write_files
-from bus.tables.topics import TopicTables
-from jobs.backfill import (
+from bus.jobs.backfill import (
     FileLoad,
     Mapping,
     as_records,
@@ -27,6 +24,9 @@ from jobs.backfill import (
     plan_loads,
     relative_path,
 )
+from bus.spark import jobs
+from bus.spark.file_loads import FILE_COLUMN, producer_name, records_in_log, write_files
+from bus.tables.topics import TopicTables
 from tests.support.copied_records import Place, running_place
 
 WHEN = datetime(2025, 3, 1, 12, tzinfo=timezone.utc)

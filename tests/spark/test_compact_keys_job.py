@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bus.config.topic import TopicConfig
 from bus.errors import BusError, ErrorCode
+from bus.jobs.compact_keys import Settings, assign_files, compact_partition, last_of_keys, main, plan, rows_to_write
 from bus.ports import PreparedFiles
 from bus.spark.jobs import JobFailed
 from bus.spark.log_files import PartitionFiles, load_files
 from bus.tables.topics import TopicTables
-from jobs.compact_keys import Settings, assign_files, compact_partition, last_of_keys, main, plan, rows_to_write
 from tests.support.job_root import NOW_MS, JobRoot, Row
 
 ROWS = "offset long, key binary, value binary, file string"

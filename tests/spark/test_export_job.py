@@ -10,8 +10,8 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs import export
-from jobs.export import exported, parse_arguments
+from bus.jobs import export
+from bus.jobs.export import exported, parse_arguments
 from tests.support.copied_records import Place, running_place
 from tests.support.spark_source import produce
 

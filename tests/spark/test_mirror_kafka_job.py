@@ -13,10 +13,10 @@ from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
 from bus import Producer
+from bus.jobs import mirror_kafka
+from bus.jobs.mirror_kafka import last_mirrored, mirrored, parse_arguments, starting_offsets
 from bus.jobs.records import with_origin
 from bus.spark import jobs
-from jobs import mirror_kafka
-from jobs.mirror_kafka import last_mirrored, mirrored, parse_arguments, starting_offsets
 from tests.support.copied_records import Place, running_place
 from tests.support.spark_source import produce
 

@@ -12,9 +12,7 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
-from bus.model import TopicPartition
-from bus.spark.jars import check_jars, jars_folder
-from jobs.offset_report import (
+from bus.jobs.offset_report import (
     LOG_SCHEMA,
     lag_report,
     main,
@@ -23,6 +21,8 @@ from jobs.offset_report import (
     partition_report,
     visible_records,
 )
+from bus.model import TopicPartition
+from bus.spark.jars import check_jars, jars_folder
 from tests.support.hand_written_groups import HandWrittenGroups
 from tests.support.hand_written_root import HandWrittenRoot
 from tests.support.job_root import NOW_MS, JobRoot

@@ -13,12 +13,12 @@ from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from bus.jobs import replay
 from bus.jobs.queries import reaches
 from bus.jobs.ranges import partition_offset
 from bus.jobs.records import before_ends, change_named, header_text, in_offset_order, topic_columns, with_origin
 from bus.model import TopicPartition
 from bus.spark import jobs
-from jobs import replay
 from tests.support.copied_records import Place, running_place
 from tests.support.spark_source import produce
 

@@ -11,9 +11,9 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
+from bus.jobs import streaming_aggregate
+from bus.jobs.streaming_aggregate import as_topic_rows, parse_arguments, parsed_records, windowed
 from bus.spark import jobs
-from jobs import streaming_aggregate
-from jobs.streaming_aggregate import as_topic_rows, parse_arguments, parsed_records, windowed
 from tests.support.copied_records import Place, running_place
 from tests.support.spark_source import produce
 

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bus import Admin, Consumer, NewTopic, Producer
+from bus.jobs import compact_files, compact_keys, verify_log
 from bus.model import TopicPartition
 from bus.tables.topics import TopicTables
-from jobs import compact_files, compact_keys, verify_log
 from tests.support.broker_thread import running_broker
 
 COMMITS, COUNT, KEYS = 4, 5, 3

@@ -15,13 +15,13 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
+from bus.jobs.verify_log import main, parse_arguments, verify_topic
 from bus.model import ProducerStamp, TopicPartition
 from bus.records.log_schema import LOG_SCHEMA
 from bus.spark import log_promises as promises
 from bus.spark.log_rows import BREACH_SCHEMA, LOGS_SCHEMA, ROW_COLUMNS, live_files
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.verify.verification import verify_partition
-from jobs.verify_log import main, parse_arguments, verify_topic
 from tests.support.job_root import NOW_MS, JobRoot
 
 ROWS = f"topic string, partition int, file string, position bigint, {ROW_COLUMNS}"
