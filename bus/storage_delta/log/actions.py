@@ -40,6 +40,7 @@ LAST_CHECKPOINT = "_last_checkpoint"
 FORMAT_VERSION = 1
 
 ENGINE = "delta-bus"
+REPAIR = "REPAIR"  # the operation of a version that a repair writes
 ENGINE_INFO = f"{ENGINE}/{distribution_version('delta-bus')}"
 HIGH_WATERMARK_APP = "bus/high_watermark"
 LEADER_EPOCH_APP = "bus/leader_epoch"

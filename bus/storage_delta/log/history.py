@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from bus.errors import StorageDamaged
 from bus.model import TopicPartition
-from bus.storage_delta.log.actions import LOG_FOLDER, Commit, LiveFile, MalformedCommit, checkpoint_name, version_name
+from bus.storage_delta.log.actions import (
+    LOG_FOLDER,
+    REPAIR,
+    Commit,
+    LiveFile,
+    MalformedCommit,
+    checkpoint_name,
+    version_name,
+)
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint
 from bus.storage_delta.log.listing import LogListing, list_log, partition_folder
 from bus.storage_delta.log.reading import describe_by_statistics, read_commit
@@ -47,7 +55,7 @@ class VersionSummary:
     @property
     def is_maintenance(self) -> bool:
         """It took something away, or was to: rolling, compaction, retention, a repair, or what another engine did."""
-        return self.removed.file_count > 0 or self.operation in ("DELETE", "REPAIR")
+        return self.removed.file_count > 0 or self.operation in ("DELETE", REPAIR)
 
 
 NO_FILES = FilesSummary(0, 0, 0, -1, -1, -1)

@@ -19,6 +19,7 @@ from bus.storage_delta.log.actions import (
     HIGH_WATERMARK_APP,
     LEADER_EPOCH_APP,
     LOG_START_APP,
+    REPAIR,
     Add,
     Commit,
     LiveFile,
@@ -245,11 +246,15 @@ class _Draft:
             self._judge(commit, [*gone, *added][0].path, deed, is_doubt=True)
 
     def _remove(self, commit: Commit, remove: Remove) -> None:
-        path = remove.path
-        self.removed[path] = Removal(commit.version, remove.removed_ms, self.files.pop(path, None))
+        path, file = remove.path, self.files.pop(remove.path, None)
+        self.removed[path] = Removal(commit.version, remove.removed_ms, file)
         is_undone = self.harms.pop(path, None) is not None
-        if remove.is_data_change and not is_undone and not commit.is_ours:
+        if is_undone:
+            return
+        if remove.is_data_change and not commit.is_ours:
             self._judge(commit, path, f"removed records of {path}, which only the broker may")
+        elif file is None and commit.is_ours and commit.operation != REPAIR:
+            self._judge(commit, path, f"removed {path}, which was not there: another version had this number")
 
     def _add(self, commit: Commit, add: Add) -> None:
         path, file = add.path, add.live

@@ -19,7 +19,15 @@ import deltalake
 
 from bus.errors import StorageDamaged, StorageFault
 from bus.storage_delta.files.trials import TRIALS
-from bus.storage_delta.log.actions import ENGINE_INFO, LOG_FOLDER, Txn, checkpoint_name, encode_new_file, version_name
+from bus.storage_delta.log.actions import (
+    ENGINE_INFO,
+    LOG_FOLDER,
+    REPAIR,
+    Txn,
+    checkpoint_name,
+    encode_new_file,
+    version_name,
+)
 from bus.storage_delta.log.version_sums import add_sum
 from bus.storage_delta.repair.files import FoundFile
 
@@ -61,7 +69,7 @@ def encode_repair(
     ]
     info = {
         "timestamp": now_ms,
-        "operation": "REPAIR",
+        "operation": REPAIR,
         "operationParameters": {} if undone_from is None else {"undoneFrom": str(undone_from)},
         "isBlindAppend": False,
         "engineInfo": ENGINE_INFO,

@@ -18,6 +18,7 @@ import pyarrow as pa
 from bus.errors import StorageDamaged
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.log.actions import (
+    HIGH_WATERMARK_APP,
     LOG_FOLDER,
     Add,
     Commit,
@@ -250,6 +251,14 @@ class HistoryReader:
         files that they added."""
         for commit in self._readable(version):
             if commit.is_ours and not any(add.fault for add in commit.adds):
+                yield commit
+
+    def displaced_commits(self, history: History) -> Iterator[Commit]:
+        """Versions of ours at or before the checkpoint with which `history` begins that go on where it ends: files of
+        the log that have another's name."""
+        for commit in self._readable(-1, end=history.base + 1):
+            told = commit.txns.get(HIGH_WATERMARK_APP)
+            if commit.is_ours and told is not None and told.version > history.high_watermark:
                 yield commit
 
     def is_readable(self, version: int) -> bool:

@@ -10,6 +10,7 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -221,7 +222,8 @@ def _all_that_is_told(history: History, log: HistoryReader) -> tuple[dict[str, N
     """Files, `txn`s and the high watermark of the history, and of what can be read behind it."""
     files, txns, end = dict(history.files), dict(history.txns), history.high_watermark
     has_later = history.problem is not None and not history.is_gathered
-    for commit in log.later_commits(history.version) if has_later else ():
+    later = log.later_commits(history.version) if has_later else ()
+    for commit in chain(later, log.displaced_commits(history)):
         for remove in commit.removes:
             files.pop(remove.path, None)
         files.update(named_files(commit.adds))

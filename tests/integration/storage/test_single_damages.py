@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bus.errors import StorageDamaged
 from bus.storage_delta.files import data_files
 from bus.storage_delta.repair.repair import repair_partition
 from bus.storage_delta.repair.report import RepairReport
@@ -144,6 +145,31 @@ def test_first_files_that_are_lost_with_the_version_of_the_first_are_given_up(lo
     mended = Reopened(store)
     assert [row[0] for row in mended.rows()] == [offset for offset in range(9) if offset not in lost]
     assert mended.table.state.high_watermark == 9
+    assert verify(store).breaches == []
+    assert repair(store, is_rehearsal=False).steps == []
+
+
+@pytest.mark.parametrize("is_file_lost", [False, True])
+def test_a_version_that_changed_places_with_that_of_the_checkpoint_is_found_and_its_records_are_told(
+    is_file_lost: bool,
+) -> None:
+    """The checkpoint hides the append, and what retention removed then removes nothing: the log looked whole."""
+    bench = healthy("retired")
+    files = files_of(bench)
+    removal, append = f"{LOG}/{6:020d}.json", f"{LOG}/{7:020d}.json"
+    files[removal], files[append] = files[append], files[removal]
+    last = next(key for key in files if key.startswith(f"{FOLDER}/{15:020d}-"))
+    if is_file_lost:
+        files[last] = bytes(len(files[last]))
+    store = store_of(bench, files)
+    with pytest.raises(StorageDamaged, match=r"0007\.json: DELETE .* which was not there"):
+        Reopened(store)
+    report = repair(store, is_rehearsal=False)
+    given_up = [(step.first_offset, step.last_offset) for step in report.steps if step.action == "give up"]
+    assert (report.error, given_up) == (None, [(15, 17)] if is_file_lost else [])
+    mended = Reopened(store)
+    assert [row[0] for row in mended.rows(7)] == list(range(7, 15 if is_file_lost else 18))
+    assert (mended.table.state.high_watermark, mended.progress) == (18, {7: (0, 8), 8: (0, 8)})
     assert verify(store).breaches == []
     assert repair(store, is_rehearsal=False).steps == []
 

@@ -45,6 +45,13 @@ def test_records_that_another_engine_removed_are_a_harm_until_they_are_back() ->
     assert restored.high_watermark == 9
 
 
+def test_a_version_of_ours_removes_what_is_there_unless_it_is_a_repair() -> None:
+    gone = [Remove("f5", False, 1), Remove("f9", False, 1)]
+    (harm,) = apply(created(), [Commit(3, "OPTIMIZE", OURS, removes=gone)]).harms.values()
+    assert harm.deed == "removed f9, which was not there: another version had this number"
+    assert not apply(created(), [Commit(3, "REPAIR", OURS, removes=gone)]).harms
+
+
 def test_records_that_another_engine_appended_elsewhere_are_a_harm_until_they_go() -> None:
     harmed = apply(created(), [foreign(3, adds=[added(live(100, 103))])])
     assert [harm.version for harm in harmed.harms.values()] == [3]
