@@ -61,7 +61,7 @@ _NEVER_BACK = (HIGH_WATERMARK_APP, LEADER_EPOCH_APP, COMPACTED_APP, LOG_START_AP
 class RepairPlan:
     table: RepairedTable
     bad: Sequence[BadFile]  # of those that the log names
-    unusable: Sequence[str]  # files that may have been acknowledged, and of which nothing can be read
+    unusable: Sequence[str]  # files behind the end of the log that may have been acknowledged; none can be read
     unnamed_end: Sequence[str]  # files behind the end of a log that can be followed to it
     lost: Sequence[tuple[int, int]]  # newly given up: (first, one past the last)
     high_watermark: int
@@ -129,7 +129,7 @@ class Planner:
         return RepairPlan(
             table=RepairedTable(cover.files, txns, metadata, protocol),
             bad=[one for one in bad if one.path not in chosen],
-            unusable=unusable if is_lossy else [],
+            unusable=unusable,
             unnamed_end=behind if history.problem is None else [],
             lost=lost,
             high_watermark=end,

@@ -251,6 +251,12 @@ class _Repair:
                 "commit that was never acknowledged left it; its records are brought back"
             )
             self.steps.add("find", path, detail)
+        for path in plan.unusable:
+            detail = (
+                f"a data file behind the end of the log that cannot be read: if a version named it that was lost, "
+                f"acknowledged records from offset {int(path[:20])} on are lost; if not, an interrupted commit left it"
+            )
+            self.steps.add("find", path, detail)
         for first, past_last in plan.lost:
             detail = "no file has a record of these offsets that can be read"
             self.steps.add("give up", f"offsets {first} to {past_last - 1}", detail, (first, past_last))

@@ -149,6 +149,25 @@ def test_first_files_that_are_lost_with_the_version_of_the_first_are_given_up(lo
     assert repair(store, is_rehearsal=False).steps == []
 
 
+@pytest.mark.parametrize("is_version_there", [False, True])
+def test_an_end_of_which_version_and_file_are_damaged_is_told_by_its_first_offset(is_version_there: bool) -> None:
+    bench = healthy("plain")
+    files = files_of(bench)
+    version = f"{LOG}/{3:020d}.json"
+    last = next(key for key in files if key.startswith(f"{FOLDER}/{6:020d}-"))
+    files[last] = bytes(len(files[last]))
+    if is_version_there:
+        files[version] = b""
+    else:
+        del files[version]
+    store = store_of(bench, files)
+    report = repair(store, is_rehearsal=False)
+    assert any(step.action == "find" and "records from offset 6 on are lost" in step.detail for step in report.steps)
+    assert ("quarantine", last.rsplit("/", 1)[1]) in told(report)
+    assert [row[0] for row in Reopened(store).rows()] == list(range(6))
+    assert repair(store, is_rehearsal=False).steps == []
+
+
 @pytest.mark.parametrize("is_file_lost", [False, True])
 def test_a_version_that_changed_places_with_that_of_the_checkpoint_is_found_and_its_records_are_told(
     is_file_lost: bool,
