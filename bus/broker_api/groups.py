@@ -116,10 +116,15 @@ class GroupApi:
         """An answer for each group. A partition that was asked for by name and has no offset has NO_OFFSET. Raises
         `InvalidArgument` for too many groups."""
         require_count(len(questions), GROUPS_MAX, "groups")
-        asked = list(questions)
-        answers: list[list[rq.CommittedOffset] | Refused] = []
-        found = await self._ask(asked)
+        asked: list[rq.OffsetFetch] = []
         share = self._shares.begin()
+        for question in questions:
+            if share.is_used_up:
+                await share.wait()
+            asked.append(question)
+        found = await self._ask(asked)
+        share.renew()
+        answers: list[list[rq.CommittedOffset] | Refused] = []
         for question, answer in zip(asked, found, strict=True):
             if not isinstance(answer, rq.OffsetsFetched):
                 assert isinstance(answer, Refused), f"expected the answer to an OffsetFetch, found {answer}"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ from bus.consumer_groups import requests as rq
 from bus.consumer_groups.request_bounds import GROUPS_MAX, PARTITIONS_MAX
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
+from bus.runtime import loop_shares
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.tasks import answered
 
@@ -123,3 +126,32 @@ def test_requests_with_too_many_items_are_refused_before_any_is_looked_at() -> N
     ):
         with pytest.raises(InvalidArgument, match="expected at most"):
             asyncio.run(call)
+
+
+def test_questions_about_offsets_are_converted_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_shares, "SLICE_S", 0)
+    events: list[str] = []
+
+    class Questions:
+        def __len__(self) -> int:
+            return 3
+
+        def __iter__(self) -> Iterator[rq.OffsetFetch]:
+            for number in range(3):
+                events.append("question")
+                yield rq.OffsetFetch(f"g{number}", (), "", rq.NO_GENERATION)
+
+    async def scenario() -> None:
+        async def others() -> None:
+            while True:
+                events.append("other")
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(others())
+        await api_on(FakeCoordinator(rq.OffsetsFetched(()))).fetch_offsets(Questions())
+        other.cancel()
+
+    asyncio.run(scenario())
+    questions = [number for number, event in enumerate(events) if event == "question"]
+    assert len(questions) == 3
+    assert all("other" in events[begin:end] for begin, end in pairwise(questions))
