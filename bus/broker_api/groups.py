@@ -168,8 +168,13 @@ class GroupApi:
     async def describe_groups(self, group_ids: Items[str]) -> list[rq.DescribedGroup | Refused]:
         """Raises `InvalidArgument` for too many groups, as `delete_groups` does."""
         require_count(len(group_ids), GROUPS_MAX, "groups")
-        answers = await self._ask([rq.DescribeGroup(group_id) for group_id in group_ids])
-        return [answer for answer in answers if isinstance(answer, (rq.DescribedGroup, Refused))]
+        described: list[rq.DescribedGroup | Refused] = []
+        for answer in await self._ask([rq.DescribeGroup(group_id) for group_id in group_ids]):
+            assert isinstance(answer, (rq.DescribedGroup, Refused)), (
+                f"expected the answer to a DescribeGroup, found {answer}"
+            )
+            described.append(answer)
+        return described
 
     async def delete_groups(self, group_ids: Items[str]) -> list[Refused | None]:
         require_count(len(group_ids), GROUPS_MAX, "groups")

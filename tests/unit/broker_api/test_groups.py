@@ -155,3 +155,8 @@ def test_questions_about_offsets_are_converted_in_slices(monkeypatch: pytest.Mon
     questions = [number for number, event in enumerate(events) if event == "question"]
     assert len(questions) == 3
     assert all("other" in events[begin:end] for begin, end in pairwise(questions))
+
+
+def test_group_that_is_described_by_no_description_is_a_broken_invariant() -> None:
+    with pytest.raises(AssertionError, match="DescribeGroup"):
+        asyncio.run(api_on(FakeCoordinator(rq.OffsetsCommitted(()))).describe_groups(["g"]))
