@@ -39,7 +39,7 @@ class OffsetQuestion:
 
 @dataclass(frozen=True, slots=True)
 class OffsetAnswer:
-    """`version`: of the table, when it was asked."""
+    """`version`: of the table, at the time of the answer."""
 
     listed: ListedOffset
     version: int
@@ -70,7 +70,7 @@ class ResourceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """`kind`: or why it is none."""
+    """`kind` is a refusal where the request names no kind that there is."""
 
     kind: ResourceKind | Refused
     name: str
@@ -108,8 +108,8 @@ class MetadataApi:
     # ------------------------------------------------------------------ the cluster
 
     async def describe(self, names: Iterable[str], *, may_create: bool) -> ClusterDescription:
-        """No names: all topics. One that is named twice is told once: its partitions may be thousands. `may_create`:
-        those that do not exist are created, if the broker is configured so."""
+        """No names: all topics. One that is named twice is described once: its partitions may be thousands.
+        `may_create`: those that do not exist are created, if the broker is configured so."""
         asked = list(dict.fromkeys(names))
         refused: Mapping[str, Refused] = {}
         if may_create:
@@ -220,8 +220,17 @@ class MetadataApi:
         read_only = Refused(
             ErrorCode.INVALID_REQUEST, "broker configs are read at start: change the file or the option and restart"
         )
-        outcomes = [next(answers) if resource.kind is ResourceKind.TOPIC else read_only for resource, _ in changes]
-        return [outcome if isinstance(outcome, Refused) else None for outcome in outcomes]
+        outcomes: list[Refused | None] = []
+        for resource, _ in changes:
+            match resource.kind:
+                case Refused():
+                    outcomes.append(resource.kind)
+                case ResourceKind.BROKER:
+                    outcomes.append(read_only)
+                case ResourceKind.TOPIC:
+                    answer = next(answers)
+                    outcomes.append(answer if isinstance(answer, Refused) else None)
+        return outcomes
 
 
 def _no_topic(name: str) -> Refused:
