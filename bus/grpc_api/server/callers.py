@@ -6,13 +6,14 @@ from urllib.parse import unquote
 
 import grpc
 
-from bus.broker_api.requests import Caller, new_request_id
+from bus.broker_api.requests import Caller
+from bus.runtime.logs import request_id
 
 
 def caller_of(context: grpc.aio.ServicerContext) -> Caller:
-    """A request that gets an id of its own."""
+    """For a handler, within its guard: the request keeps the id under which the guard logs it."""
     peer = context.peer()
-    return Caller(peer, client_host(peer), new_request_id())
+    return Caller(peer, client_host(peer), request_id.get())
 
 
 def client_host(peer: str) -> str:

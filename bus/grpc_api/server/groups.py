@@ -12,12 +12,14 @@ import functools
 from collections.abc import Callable
 from typing import TypeVar
 
+import grpc
+
 from bus.broker_api.groups import GroupApi
-from bus.broker_api.requests import Caller
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.request_bounds import PARTITIONS_MAX, check_count, shown
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server import group_calls as calls
+from bus.grpc_api.server.callers import caller_of
 from bus.grpc_api.server.refusals import with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
@@ -42,8 +44,8 @@ class GroupHandler:
     async def find_coordinator(self, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
         return calls.encode_coordinator(await self._api.find_coordinator(request.group_id))
 
-    async def join(self, request: pb.JoinGroupRequest, caller: Caller) -> pb.JoinGroupResponse:
-        command = await self._decode(request, functools.partial(calls.decode_join, request, caller))
+    async def join(self, request: pb.JoinGroupRequest, context: grpc.aio.ServicerContext) -> pb.JoinGroupResponse:
+        command = await self._decode(request, functools.partial(calls.decode_join, request, caller_of(context)))
         answer = command if isinstance(command, Refused) else await self._api.call(command)
         return calls.encode_join(request, answer)
 

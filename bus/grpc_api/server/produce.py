@@ -58,7 +58,8 @@ class ProduceHandler:
         self._shares = shares
         self._unpacked_bytes_max = unpacked_bytes_max
 
-    async def once(self, received: ProduceCall | UnparsedCall, caller: Caller) -> pb.ProduceResponse:
+    async def once(self, received: ProduceCall | UnparsedCall, context: grpc.aio.ServicerContext) -> pb.ProduceResponse:
+        caller = caller_of(context)
         is_refused = not self._memory.has_room(caller.connection)
         return await self._answer(await self._take(received, caller, is_refused=is_refused))
 

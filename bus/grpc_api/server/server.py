@@ -14,7 +14,6 @@ from grpc_reflection.v1alpha import reflection
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.request_memory import RequestMemory
 from bus.config.broker import BrokerConfig
-from bus.grpc_api.server.callers import caller_of
 from bus.grpc_api.server.control import ControlHandler
 from bus.grpc_api.server.fetch import FetchHandler
 from bus.grpc_api.server.group_sessions import GroupSessionHandler
@@ -71,7 +70,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         await guard_stream(self._produce.stream, request_iterator, context)
 
     async def ProduceOnce(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(functools.partial(self._produce.once, caller=caller_of(context)), request, context)
+        return await guard(functools.partial(self._produce.once, context=context), request, context)
 
     async def InitProducerId(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary(self._producers.init, request, context)
@@ -89,7 +88,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         return await self._unary(self._groups.find_coordinator, request, context)
 
     async def JoinGroup(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(functools.partial(self._groups.join, caller=caller_of(context)), request, context)
+        return await self._unary(functools.partial(self._groups.join, context=context), request, context)
 
     async def SyncGroup(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary(self._groups.sync, request, context)
