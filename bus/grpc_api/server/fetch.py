@@ -11,7 +11,6 @@ import grpc
 
 from bus.broker_api.fetch import AnswerRoom, FetchApi, FetchRequest
 from bus.broker_api.request_memory import Held, RequestMemory
-from bus.broker_api.requests import new_request_id
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.conversions import Converted
 from bus.grpc_api.server.fetch_answers import Answer, encode_answer
@@ -43,7 +42,7 @@ class FetchHandler:
         return await self._fetch(request, room)
 
     async def stream(self, requests: AsyncIterator[pb.FetchRequest], context: grpc.aio.ServicerContext) -> None:
-        stream_id = new_request_id()
+        stream_id = request_id.get()
         queue: _Queue = asyncio.Queue(STREAM_REQUESTS_MAX)
         held_requests = hold_requests(self._requests, requests, context.peer())
         reader = self._streams.start(_read(held_requests, queue), f"fetch/{stream_id}")

@@ -18,13 +18,14 @@ import grpc
 
 from bus.broker_api.groups import GroupApi, OffsetCommitting
 from bus.broker_api.request_memory import Held, RequestMemory
-from bus.broker_api.requests import InvalidArgument, new_request_id
+from bus.broker_api.requests import InvalidArgument
 from bus.consumer_groups.requests import GroupAnswer
 from bus.errors import Refused
 from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.server.guards import hold_requests
 from bus.grpc_api.server.streams import StreamRegistry
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.runtime.logs import request_id
 
 # Requests of one stream whose answers have not been written.
 STREAM_REQUESTS_MAX = 256
@@ -39,7 +40,7 @@ class GroupSessionHandler:
     async def stream(self, requests: AsyncIterator[pb.GroupSessionRequest], context: grpc.aio.ServicerContext) -> None:
         session = _Session(self._api)
         held_requests = hold_requests(self._memory, requests, context.peer())
-        reader = self._streams.start(session.read(held_requests), f"group/{new_request_id()}")
+        reader = self._streams.start(session.read(held_requests), f"group/{request_id.get()}")
         reader.add_done_callback(session.end)
         try:
             while (found := await session.next_response()) is not None:
