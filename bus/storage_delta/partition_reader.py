@@ -20,7 +20,7 @@ from bus.ports import FoundOffset, LogState, ProducerMatch, ProducerProgress
 from bus.storage_delta.files.batch_slices import count_within, position_of, slice_batch
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.producer_matching import find_last_row, match_batch
-from bus.storage_delta.files.producer_spans import ProducerIndex
+from bus.storage_delta.files.producer_spans import ProducerSpans
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log.actions import LOG_FOLDER, Commit, LiveFile, is_same_schema
 from bus.storage_delta.log.following import LogFollower
@@ -40,7 +40,7 @@ class TableView:
     state: LogState
     files: list[LiveFile]  # in offset order
     timestamp_maxima_ms: list[int]  # of all files up to this one: never falls, so it can be searched
-    producers: ProducerIndex  # of `files`
+    producers: ProducerSpans  # of `files`
     compacted_to: int  # offsets below it may be missing: key compaction has seen them
 
     @property
@@ -124,7 +124,7 @@ def view_of_snapshot(snapshot: Snapshot) -> TableView:
 def _view_of(files: list[LiveFile], state: LogState, compacted_to: int) -> TableView:
     maxima = list(accumulate((file.timestamp_max_ms for file in files), max))
     state = replace(state, file_count=len(files), size_bytes=sum(file.size_bytes for file in files))
-    return TableView(state, files, maxima, ProducerIndex(files), compacted_to)
+    return TableView(state, files, maxima, ProducerSpans(files), compacted_to)
 
 
 class PartitionReader:

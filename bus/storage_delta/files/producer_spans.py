@@ -115,7 +115,7 @@ class _FileOfProducers(Protocol):
     def producers(self) -> str: ...
 
 
-class ProducerIndex:
+class ProducerSpans:
     """The spans of all files of a list that only grows at its end. Costs nothing until somebody asks. Safe for threads.
 
     An answer is an array of spans, in the order of their files: `file` is the file's place in the list.

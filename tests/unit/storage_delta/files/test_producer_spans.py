@@ -14,7 +14,7 @@ from bus.storage_delta.files.producer_spans import (
     EVERY_SPAN,
     NO_SPANS,
     SPANS_PER_FILE_MAX,
-    ProducerIndex,
+    ProducerSpans,
     check_spans,
     count_spans,
     decode_spans,
@@ -134,7 +134,7 @@ def test_index_answers_as_a_search_through_all_files_would_while_they_grow(
     files: list[list[Run]], data: st.DataObject
 ) -> None:
     model = _Model([])
-    index = ProducerIndex(model.files)
+    index = ProducerSpans(model.files)
     for runs in files:
         spans = encoded(runs) if runs else NO_SPANS
         model.files.append(LiveFile("f", 1, 0, 1, 1, 0, 0, 0, producers=spans))
