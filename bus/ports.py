@@ -226,7 +226,7 @@ Pace = Callable[[int], None]
 
 
 class MaintenanceStopped(Exception):
-    """The partition is going away; what was half prepared has been removed again."""
+    """The partition is going away; partially written files are deleted."""
 
 
 def no_pace(byte_count: int) -> None:
@@ -402,7 +402,7 @@ class TableUpkeep(Protocol):
         ...
 
     def check_swap(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> PreparedFiles | Refused:
-        """Files that somebody else wrote into the table's folder, as `swap_files` takes them, once they were read and
+        """Files that another program wrote into the table's folder, as `swap_files` takes them, once they were read and
         found to be what `kind` allows: rows of the log's columns in offset order that stand for the very offsets of
         `removes`, live files that follow each other. INVALID_REQUEST says what was expected and found. Their statistics
         are our own. Beside appends and reads."""

@@ -34,7 +34,7 @@ def add_query_arguments(parser: argparse.ArgumentParser, *, batch_records: int) 
         "--checkpoint",
         required=True,
         metavar="FOLDER",
-        help="where the job keeps how far it is; the same folder goes on, a new one begins anew",
+        help="where the job keeps how far it is; the same folder goes on, a new one starts from the beginning",
     )
     parser.add_argument(
         "--batch-records",

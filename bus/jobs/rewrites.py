@@ -1,4 +1,4 @@
-"""What the jobs that write the files of a log anew have in common."""
+"""What the jobs that rewrite the files of a log have in common."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class ControlHandler:
             if isinstance(topic, Refused):
                 with_error(answer, topic)
             else:
-                await _tell_topic(answer, topic, share)
+                await _encode_topic(answer, topic, share)
         return response
 
     # ------------------------------------------------------------------ topics
@@ -154,7 +154,7 @@ def _listed_offset(asked: pb.ListOffsetsPartition, answer: OffsetAnswer | Refuse
     return response
 
 
-async def _tell_topic(answer: pb.TopicMetadata, described: TopicDescription, share: LoopShare) -> None:
+async def _encode_topic(answer: pb.TopicMetadata, described: TopicDescription, share: LoopShare) -> None:
     answer.topic_id = described.topic.topic_id
     answer.is_internal = described.is_internal
     for number, leadership in enumerate(described.topic.partitions):

@@ -12,7 +12,7 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True, slots=True)
 class Converted(Generic[MessageT, ValueT]):
-    """`convert` of each of `messages`, anew each time."""
+    """`convert` applied to each of `messages`; each iteration converts again."""
 
     messages: Sequence[MessageT]
     convert: Callable[[MessageT], ValueT]

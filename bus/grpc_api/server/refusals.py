@@ -1,4 +1,4 @@
-"""Refusals as the two fields that every answer, and every part of one, has for them."""
+"""Refusals as messages have them: every response, and every part of one that may be refused alone, has two fields."""
 
 from __future__ import annotations
 
