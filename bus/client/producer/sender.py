@@ -393,7 +393,8 @@ class Sender:
             connection.muted_until = now + throttle_time_ms / 1000
             self.metrics.record_throttle(throttle_time_ms, now)
             self._wake_by(connection.muted_until)
-        for part, answer in zip(request.parts, answers, strict=True):
+        # What is in the log is settled before an error of another partition can fail everything.
+        for part, answer in sorted(zip(request.parts, answers, strict=True), key=lambda pair: bool(pair[1].error_code)):
             self._take_answer(part, answer, now)
         self._drain(now)
         if not had_window and self._has_window(now):

@@ -664,6 +664,14 @@ def test_fenced_producer_fails_everything_and_every_later_call(code: ErrorCode) 
         assert caught.value.code is code
 
 
+def test_fenced_producer_is_told_what_the_same_answer_says_is_in_the_log() -> None:
+    bench = Bench("a", "a", linger_ms=10)
+    futures = [bench.send(b"a", 0), bench.send(b"b", 1)]
+    bench.pass_time(0.010)
+    bench.answer(ErrorCode.PRODUCER_FENCED, OK)
+    assert [code_of(future) for future in futures] == [ErrorCode.PRODUCER_FENCED, None]
+
+
 def resumed_bench(**configs: Any) -> tuple[Bench, BatchFuture, Resume]:
     """The second record was refused, the third waits until the partition is resumed."""
     bench = Bench(**configs)
