@@ -17,10 +17,15 @@ from bus.runtime.coordinators.groups import GroupCoordinator
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
 
+# What the streams of one client may take beyond its share of memory: what had been read when the share was used up.
+_OVERDRAFT_BYTES = 64 * 1024 * 1024
+_CONTROL_OVERDRAFT_BYTES = 16 * 1024 * 1024
+
 
 class BrokerApi:
-    """One API for each kind of call; and what adapters share with it: turns on the event loop (`shares`), and threads
-    for what takes long (`calls`). Once `stopping` has begun, what waits for more is answered with what there is."""
+    """One API for each kind of call; and what adapters share with it: turns on the event loop (`shares`), threads for
+    what takes long (`calls`), and the memory in which requests count until they are answered, whatever protocol they
+    came by. Once `stopping` has begun, what waits for more is answered with what there is."""
 
     def __init__(
         self,
@@ -35,6 +40,9 @@ class BrokerApi:
         self.calls = calls
         self.shares = shares = LoopShares()
         self.endpoint = cluster.endpoint
+        self.produce_memory = RequestMemory(config.queued_max_request_bytes, _OVERDRAFT_BYTES)
+        # Of all other calls: a client whose records wait for a slow disk still gets its heartbeats through.
+        self.control_memory = RequestMemory(config.queued_max_request_bytes // 4, _CONTROL_OVERDRAFT_BYTES)
         timeout_ms = config.request_timeout_ms
         answers = RequestMemory(config.queued_max_request_bytes)
         self.metadata = MetadataApi(cluster, shares)

@@ -12,7 +12,6 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from bus.broker_api.broker_api import BrokerApi
-from bus.broker_api.request_memory import RequestMemory
 from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.control import ControlHandler
 from bus.grpc_api.server.fetch import FetchHandler
@@ -21,18 +20,14 @@ from bus.grpc_api.server.groups import GroupHandler
 from bus.grpc_api.server.guards import guard, guard_answers, guard_stream, hold_request
 from bus.grpc_api.server.maintenance import MaintenanceHandler
 from bus.grpc_api.server.produce import ProduceHandler
-from bus.grpc_api.server.produce_window import STREAM_BYTES_MAX
 from bus.grpc_api.server.producers import ProducerHandler
-from bus.grpc_api.server.request_limits import CONTROL_BYTES_MAX, control_reader, produce_reader
+from bus.grpc_api.server.request_limits import control_reader, produce_reader
 from bus.grpc_api.server.streams import StreamRegistry
 from bus.grpc_api.v1 import bus_pb2, bus_pb2_grpc
 from bus.runtime.partitions.fetches import Stopping
 
 _PENDING_CALLS_MAX = 20_000
 _CONCURRENT_CALLS_MAX = 4_096
-# What the streams of one client may take beyond its share of memory: two full windows, or four of the largest requests.
-_OVERDRAFT_BYTES = 2 * STREAM_BYTES_MAX
-_CONTROL_OVERDRAFT_BYTES = 4 * CONTROL_BYTES_MAX
 _UNPACKED_BYTES_MAX = 100 * 1024 * 1024
 SERVICE_NAME: str = bus_pb2.DESCRIPTOR.services_by_name["Bus"].full_name
 
@@ -43,16 +38,14 @@ class AddressInUse(OSError):
 
 class BusServicer(bus_pb2_grpc.BusServicer):
     def __init__(self, api: BrokerApi, streams: StreamRegistry, config: BrokerConfig) -> None:
-        memory = RequestMemory(config.queued_max_request_bytes, _OVERDRAFT_BYTES)
-        # Of all calls but Produce: a client whose records wait for a slow disk still gets its heartbeats through.
-        self._control_memory = RequestMemory(config.queued_max_request_bytes // 4, _CONTROL_OVERDRAFT_BYTES)
+        self._control_memory = api.control_memory
         self._control = ControlHandler(api.metadata, api.shares)
         self._producers = ProducerHandler(api.producers, api.shares)
         self._produce = ProduceHandler(
             api.produce,
             streams,
             api.calls,
-            memory,
+            api.produce_memory,
             api.shares,
             unpacked_bytes_max=max(_UNPACKED_BYTES_MAX, config.socket_request_max_bytes),
         )

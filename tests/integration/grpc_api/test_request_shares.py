@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from bus.broker_api import broker_api
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
-from bus.grpc_api.server import server
 from bus.grpc_api.server.produce_wire import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.records.arrow_batches import encode_arrow
@@ -115,8 +115,8 @@ def test_requests_that_wait_on_a_stream_count_against_the_share_of_their_client(
 
 @pytest.fixture
 def small_overdraft(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_OVERDRAFT_BYTES", KIB * KIB)
-    monkeypatch.setattr(server, "_CONTROL_OVERDRAFT_BYTES", 256 * KIB)
+    monkeypatch.setattr(broker_api, "_OVERDRAFT_BYTES", KIB * KIB)
+    monkeypatch.setattr(broker_api, "_CONTROL_OVERDRAFT_BYTES", 256 * KIB)
 
 
 @pytest.mark.usefixtures("small_overdraft")

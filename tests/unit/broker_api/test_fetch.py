@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bus.broker_api import fetch as fetching
+from bus.broker_api.fetch import FetchApi, FetchedPartition, FetchRequest
+from bus.broker_api.request_memory import RequestMemory
+from bus.errors import ErrorCode, Refused
+from bus.model import TopicPartition
+from bus.runtime.loop_shares import LoopShares
+from bus.runtime.partitions.fetches import FetchPosition, FetchWish, Stopping, fit_by_size
+
+LIMIT = 1_000
+FOUND = Refused(ErrorCode.OFFSET_OUT_OF_RANGE, "as good as records here")
+
+
+class Bench:
+    """An API whose fetches are kept, and answered at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wishes: list[FetchWish] = []
+        monkeypatch.setattr(fetching, "fetch", self._fetch)
+        self.memory = RequestMemory(1 << 20)
+        host = SimpleNamespace(find=None)
+        cluster: Any = SimpleNamespace(host=host)
+        self.api = FetchApi(cluster, Stopping(), self.memory, LoopShares(), bytes_max=LIMIT)
+
+    async def _fetch(self, wish: FetchWish, *_: object) -> list[tuple[TopicPartition, Refused]]:
+        self.wishes.append(wish)
+        return [(position.partition, FOUND) for position in wish.positions]
+
+    def ask(self, positions: Sequence[FetchPosition], **changes: int) -> list[FetchedPartition]:
+        asked = {"bytes_max": 0, "bytes_min": 1, "wait_ms_max": 500, "turn": 0, **changes}
+        return asyncio.run(self.api.fetch(FetchRequest(positions, **asked), self.api.room_for("client"), fit_by_size))
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(monkeypatch)
+
+
+def position(number: int, *, offset: int = 5, bytes_max: int = 300) -> FetchPosition:
+    return FetchPosition(TopicPartition("t", number), "", offset, bytes_max, None)
+
+
+def codes_of(answers: Sequence[FetchedPartition]) -> dict[int, ErrorCode]:
+    return {one.partition.partition: one.result.code for one in answers if isinstance(one.result, Refused)}
+
+
+def test_partition_that_was_first_is_last_in_the_next_turn(bench: Bench) -> None:
+    for turn in (0, 1, 5):
+        bench.ask([position(0), position(1), position(2)], turn=turn)
+    assert [[one.partition.partition for one in wish.positions] for wish in bench.wishes] == [
+        [0, 1, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+    ]
+
+
+def test_partition_that_is_named_twice_is_refused_once_and_holds_up_no_other(bench: Bench) -> None:
+    answers = bench.ask([position(0), position(1), position(0)])
+    assert codes_of(answers) == {0: ErrorCode.INVALID_REQUEST, 1: FOUND.code}
+    assert len(answers) == 2
+    assert bench.wishes[0].wait_ms_max == 0, "what is refused is told at once"
+
+
+def test_sizes_below_zero_are_refused(bench: Bench) -> None:
+    answers = bench.ask([position(0, bytes_max=-1), position(1)])
+    assert codes_of(answers) == {0: ErrorCode.INVALID_FETCH_SIZE, 1: FOUND.code}
+    answers = bench.ask([position(0), position(1), position(1)], bytes_max=-1)
+    assert codes_of(answers) == {0: ErrorCode.INVALID_FETCH_SIZE, 1: ErrorCode.INVALID_FETCH_SIZE}
+
+
+@pytest.mark.parametrize(
+    ("asked", "count", "expected"),
+    [(0, 2, 600), (0, 9, LIMIT), (400, 2, 400), (10_000, 9, LIMIT)],
+)
+def test_answer_is_as_large_as_the_request_and_the_broker_allow(
+    bench: Bench, asked: int, count: int, expected: int
+) -> None:
+    bench.ask([position(number) for number in range(count)], bytes_max=asked)
+    assert bench.wishes[0].reserve() == expected
+
+
+def test_room_of_an_answer_counts_until_it_is_released(bench: Bench) -> None:
+    before = bench.memory.bytes_left("client")
+    room = bench.api.room_for("client")
+    assert room.reserve(500) == 500
+    assert bench.memory.bytes_left("client") == before - 1_000  # its own, and what is left to all
+    room.settle(100)
+    room.release()
+    room.release()
+    assert bench.memory.bytes_left("client") == before
