@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from bus.broker_api.produce import Destination, PartitionProduced, ProduceApi, ProduceRequest
+from bus.broker_api.producers import ClaimedStamp
+from bus.broker_api.request_memory import RequestMemory
+from bus.broker_api.requests import Caller, TakesLong
+from bus.errors import ErrorCode, Refused
+from bus.model import ProducerStamp, RecordBatch, TopicPartition
+from bus.partition_log.appends import ACKS_ALL
+from bus.records.arrow_batches import check_records
+from bus.runtime.loop_shares import LoopShares
+from bus.runtime.partitions.partition_queue import Appended
+
+CALLER = Caller("connection", "/127.0.0.1", "ab12")
+UNKNOWN = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "gone")
+BATCH = check_records(pa.RecordBatch.from_arrays([pa.array([b"value"])], names=["value"]), default_timestamp_ms=1)
+ALL_RIGHT = Appended(7, 3, -1, 0)
+
+
+class FakePartition:
+    """Settled when the test says so."""
+
+    def __init__(self) -> None:
+        self.appended: list[dict[str, Any]] = []
+
+    def append(self, batch: RecordBatch, **what: Any) -> asyncio.Future[Any]:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.appended.append({"batch": batch, "answer": answer, **what})
+        return answer
+
+    def settle(self, result: Any) -> None:
+        call = self.appended.pop(0)
+        call["on_settled"](result)
+        call["answer"].set_result(result)
+
+
+class Records:
+    """A payload of one record for each partition."""
+
+    size_bytes = 100
+
+    def __init__(self, *, takes_long: bool = False, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self._takes_long = takes_long
+        self._meanwhile = meanwhile
+
+    def decode_quickly(self, refused: Sequence[Refused | None], now_ms: int) -> list[RecordBatch | Refused]:
+        if self._takes_long:
+            raise TakesLong
+        return self.decode(refused, now_ms)
+
+    def decode(self, refused: Sequence[Refused | None], now_ms: int) -> list[RecordBatch | Refused]:
+        self._meanwhile()
+        return [one or BATCH for one in refused]
+
+
+class Bench:
+    def __init__(self, *topics: str) -> None:
+        self.partitions: dict[TopicPartition, Any] = {TopicPartition(topic, 0): FakePartition() for topic in topics}
+        host = SimpleNamespace(find=self._find, append_rules=lambda topic: None)
+        cluster: Any = SimpleNamespace(host=host, producers=SimpleNamespace(check=lambda stamp: None))
+        clock: Any = SimpleNamespace(now_ms=lambda: 1)
+        calls: Any = SimpleNamespace(compute=self._compute)
+        self.memory = RequestMemory(1 << 20)
+        self.api = ProduceApi(cluster, clock, calls, LoopShares(), request_timeout_ms=30_000)
+
+    def _find(self, name: TopicPartition, topic_id: str) -> Any:
+        return self.partitions.get(name, UNKNOWN)
+
+    async def _compute(self, decode: Callable[[], Any], client: object) -> Any:
+        return decode()
+
+    def of(self, topic: str) -> FakePartition:
+        found: FakePartition = self.partitions[TopicPartition(topic, 0)]
+        return found
+
+    @property
+    def held_bytes(self) -> int:
+        return (1 << 20) - self.memory.bytes_left("another")
+
+    async def submit(self, *topics: str, records: Records | None = None, **changes: Any) -> Any:
+        stamp = changes.pop("stamp", ClaimedStamp(None, 0, 0))
+        wanted = [Destination(TopicPartition(topic, 0), "", stamp, None) for topic in topics]
+        asked = {"correlation_id": 9, "acks": ACKS_ALL, "timeout_ms": 0, **changes}
+        request = ProduceRequest(destinations=wanted, payload=records or Records(), **asked)
+        held = self.memory.hold(CALLER.connection, request.payload.size_bytes)
+        try:
+            return await self.api.submit(request, CALLER, held)
+        finally:
+            held.drop()
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(test())
+
+
+def codes_of(produced: Sequence[PartitionProduced]) -> list[ErrorCode | None]:
+    return [one.result.code if isinstance(one.result, Refused) else None for one in produced]
+
+
+def test_each_partition_has_its_answer_whatever_the_others_have() -> None:
+    async def test() -> None:
+        bench = Bench("t", "__consumer_offsets")
+        in_flight = await bench.submit("none", "t", "__consumer_offsets")
+        assert [call["request_id"] for call in bench.of("t").appended] == ["ab12/9"]
+        bench.of("t").settle(ALL_RIGHT)
+        produced, throttle_ms = await bench.api.answer(in_flight)
+        assert codes_of(produced) == [UNKNOWN.code, None, ErrorCode.INVALID_TOPIC_EXCEPTION]
+        assert throttle_ms == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"acks": 2}, ErrorCode.INVALID_REQUIRED_ACKS),
+        ({"stamp": ClaimedStamp(-1, 0, 0)}, ErrorCode.INVALID_REQUEST),
+        ({"stamp": ClaimedStamp(7, 0, 0), "acks": 0}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_what_no_request_may_say_is_refused_before_anything_is_queued(changes: dict[str, Any], code: ErrorCode) -> None:
+    async def test() -> None:
+        bench = Bench("t")
+        produced, _ = await bench.api.answer(await bench.submit("t", "t", **changes))
+        assert codes_of(produced) == [code, code]
+        assert bench.of("t").appended == []
+        assert bench.held_bytes == 0
+
+    run(test)
+
+
+def test_batch_carries_the_stamp_of_its_producer() -> None:
+    async def test() -> None:
+        bench = Bench("t")
+        await bench.submit("t", stamp=ClaimedStamp(7, 2, 5))
+        assert bench.of("t").appended[0]["batch"].producer == ProducerStamp(7, 2, 5)
+
+    run(test)
+
+
+def test_partition_that_goes_while_records_are_decoded_is_not_written_to() -> None:
+    async def test() -> None:
+        bench = Bench("t")
+        partition = bench.of("t")
+        records = Records(takes_long=True, meanwhile=bench.partitions.clear)
+        produced, _ = await bench.api.answer(await bench.submit("t", records=records))
+        assert codes_of(produced) == [UNKNOWN.code]
+        assert partition.appended == []
+
+    run(test)
+
+
+def test_request_counts_until_its_records_are_settled_though_its_time_is_up() -> None:
+    async def test() -> None:
+        bench = Bench("t")
+        in_flight = await bench.submit("t", timeout_ms=1)
+        produced, _ = await bench.api.answer(in_flight)
+        assert codes_of(produced) == [ErrorCode.REQUEST_TIMED_OUT]
+        assert bench.held_bytes > 0
+        bench.of("t").settle(ALL_RIGHT)
+        assert bench.held_bytes == 0
+
+    run(test)
+
+
+def test_full_queue_asks_for_a_pause() -> None:
+    async def test() -> None:
+        bench = Bench("t")
+        in_flight = await bench.submit("t")
+        bench.of("t").settle(Refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "full"))
+        produced, throttle_ms = await bench.api.answer(in_flight)
+        assert codes_of(produced) == [ErrorCode.THROTTLING_QUOTA_EXCEEDED]
+        assert throttle_ms > 0
+
+    run(test)
