@@ -263,7 +263,7 @@ class MaintainedLog:
     files_after: int
     bytes_before: int  # their size
     bytes_after: int
-    rewritten_bytes: int  # that were written anew
+    rewritten_bytes: int  # that were rewritten
     log_start: int
     dropped_versions: int
     deleted_files: int  # data files that are gone from the storage

@@ -2,8 +2,8 @@
 
 Commands in, `Step`s out: records to be made durable and applied, and the answer. Guards one promise: a record that
 a decision gives can be applied to the state it was decided on, and a refused command gives none. Ids and the leader of
-new partitions come in as arguments. Decides on one command; whoever decides several before one append applies each
-one's records before the next decision.
+new partitions come in as arguments. Decides on one command; a caller that decides several before one append applies
+each one's records before the next decision.
 """
 
 from __future__ import annotations

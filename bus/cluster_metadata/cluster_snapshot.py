@@ -1,7 +1,7 @@
 """The cluster's state as records, so that the metadata log need not be kept from its beginning.
 
 A snapshot is ordinary records between `SnapshotBegan` and `SnapshotEnded`, written as one commit: who replays it has
-the state, whatever came before. Guards one promise: `replay(snapshot_of(state)) == state`, which whoever writes one
+the state, whatever came before. Guards one promise: `replay(snapshot_of(state)) == state`, which the writer of one
 checks. `is_snapshot_due` bounds both what is replayed and what is written: a snapshot costs as many rows as it has, so
 it waits for as many records of changes.
 """

@@ -88,7 +88,7 @@ def normalize_topic_configs(
 
 
 def find_contradiction(config: TopicConfig) -> str | None:
-    """What is allowed, and yet hardly what somebody wanted."""
+    """What is allowed, and yet hardly what was wanted."""
     if 0 <= config.retention_bytes < config.segment_bytes:
         return (
             f"segment.bytes is {config.segment_bytes}, above retention.bytes, {config.retention_bytes}: a file may "

@@ -1,6 +1,6 @@
 """A mapping that is replaced and never changed, cheap to replace also when it is large.
 
-Guards one promise: whoever holds one keeps what it saw. Entries are put and replaced one by one; to take some out
+Guards one promise: the holder of one keeps what it saw. Entries are put and replaced one by one; to take some out
 costs a copy of all.
 """
 

@@ -64,7 +64,7 @@ def check_init_producer(command: InitProducer) -> Refused | None:
 
 
 def decide_init_producer(state: ClusterState, command: InitProducer, *, new_producer_id: int | None) -> IdentityStep:
-    """The name's id and an epoch that nobody ever had. `new_producer_id`, never given before, is for a new name, and
+    """The name's id and an epoch that was never given. `new_producer_id`, never given before, is for a new name, and
     for one that has had its last epoch: it goes on with the new id at epoch 0, and the old id is fenced for good.
 
     A caller with the name's current identity gets the next epoch. If it asks again with the same one, since the answer

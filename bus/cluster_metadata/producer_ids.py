@@ -3,7 +3,7 @@
 Guards two promises: no producer id is given twice, and of a named producer no epoch counts any more that is below the
 highest one that was ever given. A name that expired, or has used up its epochs, leaves its id behind: that is retired,
 and may not write any more. Ids are given to brokers in blocks (KIP-730), so that a producer without a name costs no
-commit; what a broker had left of its block when it ended is lost, and nobody misses it.
+commit; what a broker had left of its block when it ended is lost, and is not missed.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def check_producer_name(name: str) -> Refused | None:
 def check_producer(producers: ProducerIds, stamp: ProducerStamp) -> Refused | None:
     """May this identity write anywhere at all? One look-up, whatever the number of producers.
 
-    Refused: INVALID_PRODUCER_ID_MAPPING (an id that nobody was ever given), PRODUCER_FENCED (a name whose next instance
+    Refused: INVALID_PRODUCER_ID_MAPPING (an id that was never given), PRODUCER_FENCED (a name whose next instance
     has come, or which has expired). A producer without a name raises its epoch by itself, and so may one that keeps the
     epoch of its name; what that must not do is up to each partition.
     """

@@ -1,6 +1,6 @@
 """A mapping that is replaced and never changed, cheap to replace also when it is large and entries go.
 
-Guards one promise: whoever holds one keeps what it saw. What was put or taken out lately lies over a large part that
+Guards one promise: the holder of one keeps what it saw. What was put or taken out lately lies over a large part that
 many versions share; a change copies the former, and both become one when the former has grown.
 """
 

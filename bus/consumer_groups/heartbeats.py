@@ -41,7 +41,7 @@ _TAKEN = HeartbeatTaken()
 
 
 def check_heartbeat(group: Group | None, command: Heartbeat) -> HeartbeatTaken | Refused:
-    """A few look-ups. The session of a member begins anew if the answer `is_sign_of_life`."""
+    """A few look-ups. The session of a member starts again if the answer `is_sign_of_life`."""
     if group is None:
         return check_request(None, command) or unknown_member(command.group_id, command.member_id)
     if command.group_instance_id is not None or command.member_id not in group.members:
@@ -73,7 +73,7 @@ def decide_heartbeat(step: GroupStep, command: Heartbeat, *, request_id: int) ->
 
 def expire_session(step: GroupStep, member_id: str) -> None:
     """A new member's join may not wait for ever; every other member that waits for an answer is spared: its session
-    begins anew with the answer."""
+    starts again with the answer."""
     member = step.group.members.get(member_id)
     if member is None:
         return

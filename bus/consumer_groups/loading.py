@@ -103,7 +103,7 @@ def _loaded_or_emptied(records: list[LoggedRecord], faults: list[str], now_ms: i
 
 
 def resume_timers(group: Group) -> tuple[SetTimer[GroupCommand], ...]:
-    """For a group that was just loaded: every session begins anew."""
+    """For a group that was just loaded: every session starts again."""
     return tuple(
         SetTimer(GroupTimer(TimerKind.SESSION, group.group_id, member.member_id), member.session_timeout_ms)
         for member in group.members.values()

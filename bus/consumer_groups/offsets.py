@@ -1,7 +1,7 @@
 """Committed offsets of a group: who may commit, fetch and delete them, and when they expire.
 
 Guards the promise to successors: a commit is taken from a member of the current generation or, while a group has no
-members, from a consumer that is none; so a zombie never commits over whoever has its partitions now.
+members, from a consumer that is none; so a zombie never commits over the member that has its partitions now.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _no_offset(partition: TopicPartition) -> CommittedOffset:
 
 
 def decide_delete_offsets(step: GroupStep, command: OffsetDelete, *, request_id: int) -> None:
-    """Not of topics that a member subscribes to (KIP-496). Of another protocol type nobody knows what is in use."""
+    """Not of topics that a member subscribes to (KIP-496). Of another protocol type it is not known what is in use."""
     group = step.group
     if group.members and not group.is_of_consumers:
         step.reply(

@@ -116,7 +116,7 @@ class HeartbeatTaken:
 
 @dataclass(frozen=True, slots=True)
 class LeavingMember:
-    member_id: str  # NO_MEMBER_ID with a group_instance_id: whoever has that instance id
+    member_id: str  # NO_MEMBER_ID with a group_instance_id: the member that has that instance id
     group_instance_id: str | None = None
     reason: str = ""
 

@@ -1,4 +1,4 @@
-"""Streaming queries as jobs: started once or for good, followed with lines for whoever watches, ended by a signal.
+"""Streaming queries as jobs: started once or for good, followed with lines for those who watch, ended by a signal.
 
 Guards one promise: a batch of a query that is run again writes to a topic what it wrote before, under the same stamps,
 so that the topic has it once: rows are brought into the order of their offsets first (`records.in_offset_order`), and

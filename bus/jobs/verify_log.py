@@ -51,7 +51,7 @@ def judge_rows(logs: DataFrame, files: DataFrame, summaries: DataFrame, producer
             promises.statistics_breaches(files, summaries),
             promises.epoch_breaches(summaries),
             promises.producer_breaches(producers),
-            # A file that nobody could read may have held what a `txn` tells of.
+            # A file that could not be read may have held what a `txn` tells of.
             promises.progress_breaches(logs.join(is_all_read, _PLACE, "left_semi"), producers, files),
         ],
     )

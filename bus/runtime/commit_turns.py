@@ -4,8 +4,9 @@ What a small commit costs is mostly the same for one record and for a thousand. 
 commits at once make each of them slower and smaller; a partition that waits for its turn instead gathers what arrives
 meanwhile, and commits it as one. Where the store is the bound (a slow disk, an object store), most of a commit is
 waiting, and many may wait at once. Which of the two it is, is measured: how long a commit that ran alone took, and how
-much of that was processor time. Guards one promise: nobody waits for a turn longer than `wait_max_s`, so that a commit
-that hangs holds up nobody else. What is true of commits is true of opening partitions, which take turns of their own.
+much of that was processor time. Guards one promise: no caller waits for a turn longer than `wait_max_s`, so that a
+commit that hangs does not hold up the others. What is true of commits is true of opening partitions, which take turns
+of their own.
 """
 
 from __future__ import annotations

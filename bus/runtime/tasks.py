@@ -1,4 +1,4 @@
-"""Tasks that belong to somebody.
+"""Tasks that belong to a scope.
 
 Python 3.10 has no `asyncio.TaskGroup`, and the broker's tasks come and go for as long as it runs, so a scope holds
 them: nothing is fire-and-forget, a failure is logged with its traceback, and closing waits for all of them.

@@ -1,7 +1,7 @@
 """One driver for many timers: it sleeps until the next slot of the wheel that is not empty.
 
-Time is that of the event loop, which no change of the wall clock moves: a session does not end because somebody set the
-clock. The driver is no task, so nothing has to be waited for when it is closed.
+Time is that of the event loop, which no change of the wall clock moves: a session does not end because an operator set
+the clock. The driver is no task, so nothing has to be waited for when it is closed.
 """
 
 from __future__ import annotations

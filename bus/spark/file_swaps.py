@@ -24,7 +24,7 @@ from bus.spark.log_files import load_files
 from bus.storage_delta.log.actions import LiveFile
 from bus.tables.topics import TopicTables
 
-# After these nobody can say from the answer alone whether the swap was committed.
+# After these it cannot be said from the answer alone whether the swap was committed.
 _DOUBTFUL = frozenset(
     {
         ErrorCode.REQUEST_TIMED_OUT,

@@ -73,7 +73,7 @@ def first_line(error: BaseException) -> str:
 
 
 def tell(text: str) -> None:
-    """A line for whoever watches the job."""
+    """A line for those who watch the job."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -285,7 +285,8 @@ class DeltaStorage:
 def _topic_id_of(store: ObjectStore, folder: str) -> str | None:
     """Whose table this is, by its oldest version or any checkpoint. None: nothing ever was committed there.
 
-    Raises `StorageDamaged` if there is a log that does not tell: it may be anybody's, so nobody may remove it.
+    Raises `StorageDamaged` if there is a log that does not tell: it may belong to another cluster, so it must not be
+    removed.
     """
     log_folder = f"{folder}/{LOG_FOLDER}"
     listing = list_log(store, folder)

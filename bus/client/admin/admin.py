@@ -115,7 +115,7 @@ class Admin:
         self._cluster.forget(wanted)
 
     def create_partitions(self, totals: Mapping[str, int], validate_only: bool = False) -> None:
-        """Grow topics to new totals. Keys are spread anew: a key's later records may go to another partition."""
+        """Grow topics to new totals. Keys are spread again: a key's later records may go to another partition."""
         is_trial = check_flag("validate_only", validate_only)
         totals = check_mapping("totals", totals, check_text, check_integer, "from topic to number of partitions")
         wanted = [pb.NewPartitions(name=name, partitions=total) for name, total in totals.items()]

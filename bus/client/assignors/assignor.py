@@ -84,7 +84,7 @@ def _place(member_id: str, group_instance_id: str | None) -> tuple[bool, str]:
 def subscribers_by_topic(
     partitions: Mapping[str, int], members: Mapping[str, MemberSubscription]
 ) -> dict[str, list[str]]:
-    """Topics that exist and that somebody subscribed to, sorted by name; their subscribers in the order of members."""
+    """Topics that exist and that a member subscribed to, sorted by name; their subscribers in the order of members."""
     subscribers: dict[str, list[str]] = {}
     for member_id in ordered_members(members):
         for topic in dict.fromkeys(members[member_id].topics):

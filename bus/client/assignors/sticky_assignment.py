@@ -164,7 +164,7 @@ class Claim:
 
 
 def strongest_claims(claims: Mapping[str, Claim]) -> dict[TopicPartition, str | None]:
-    """Of all that somebody claims, whose claim counts; None: nobody's, since two are equal."""
+    """Of all that is claimed, whose claim counts; None: no one's, since two are equal."""
     strongest: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id, claim in claims.items():
         for partition in dict.fromkeys(claim.partitions):

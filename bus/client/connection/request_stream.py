@@ -49,7 +49,7 @@ class RequestStream:
         try:
             self._reader.start()
         except BaseException:
-            self.cut("nobody reads its answers")
+            self.cut("its answers are not read")
             raise
 
     def send(self, request: Any) -> None:

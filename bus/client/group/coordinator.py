@@ -54,7 +54,7 @@ class CoordinatorFinder:
         """`on_lost`: requests to the former address will have no answer."""
         self.group_id = group_id
         self.address: str | None = None
-        self.error: BusError | None = None  # one that does not mend itself; for whoever asks next
+        self.error: BusError | None = None  # one that does not mend itself; for the caller that asks next
         self._request_timeout_ms = request_timeout_ms
         self._send = send
         self._backoff_s = backoff_s

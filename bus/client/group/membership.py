@@ -3,7 +3,7 @@
 A machine without threads, clock or I/O. It is told what was answered and that time has passed, sends requests without
 waiting for them, and hands out *work*: what only the thread that polls may do, callbacks and the leader's assignment.
 Guards Kafka's promise of one owner: a member gives up what it was told to give up before it joins again, and whoever
-is out of the group owns nothing, may commit nothing, and learns it before it joins anew.
+is out of the group owns nothing, may commit nothing, and learns it before it joins again.
 """
 
 from __future__ import annotations
@@ -553,8 +553,8 @@ class Membership:
 
 def _placed(work: Lead, partitions: Mapping[str, int], assignment: Assignment) -> dict[str, int]:
     """By topic, how many partitions need no further rebalance. The others are owned by a member that is to give them
-    up and to join again; if it dies before that, or comes back as a static one, nobody else asks for that rebalance.
-    Of a kept assignment nobody knows for which partitions it was made: what is in it is placed."""
+    up and to join again; if it dies before that, or comes back as a static one, no other member asks for that
+    rebalance. Of a kept assignment it is not known for which partitions it was made: what is in it is placed."""
     if work.is_kept:
         kept = Counter(partition.topic for partition in work.kept)
         return {topic: kept[topic] for topic in work.topics}

@@ -99,7 +99,7 @@ class OffsetCommits:
         return bool(self._done)
 
     def take_done(self) -> list[Commit]:
-        """Those whose outcome nobody has heard yet, in order."""
+        """Those whose outcome has not been told yet, in order."""
         done = list(self._done)
         self._done.clear()
         return done
@@ -115,7 +115,7 @@ class OffsetCommits:
     # ------------------------------------------------------------ auto-commit
 
     def start_auto(self, now: float) -> None:
-        """Partitions were assigned: the interval begins anew."""
+        """Partitions were assigned: the interval starts again."""
         if self.is_automatic:
             self.auto_at = now + self._config.auto_commit_interval_ms / 1000
 
@@ -136,7 +136,7 @@ class OffsetCommits:
             self.auto_at = min(self.auto_at, now + self._backoff_s(0))
 
     def forget(self, partitions: frozenset[TopicPartition]) -> None:
-        """They are read by somebody else from now on."""
+        """They are read by another member from now on."""
         for partition in partitions:
             self.committed.pop(partition, None)
 

@@ -133,7 +133,7 @@ class RowChunk:
         """Its one outcome, with the lock of the sender held; `announce` follows without it."""
         assert not self.is_settled, "a chunk is settled once"
         self.outcome = Outcome(metadata, error, offsets, self.refused or None)
-        self.is_settled = True  # last: whoever sees it without the lock finds the outcome
+        self.is_settled = True  # last: a thread that sees it without the lock finds the outcome
         self.values, self.keys, self.headers = [], None, None
 
     def announce(self) -> None:
@@ -163,7 +163,7 @@ class RowChunk:
 
 
 class RecordBatchBuilder:
-    """Invariant while open: `size_bytes <= limit_bytes <= reserved_bytes`, and nobody but the sender's lock's holder
+    """Invariant while open: `size_bytes <= limit_bytes <= reserved_bytes`, and only the holder of the sender's lock
     changes it. Closed once, whole or split."""
 
     __slots__ = (

@@ -44,7 +44,7 @@ class BufferPool:
         return len(self._waiters)
 
     def try_take(self, size_bytes: int) -> bool:
-        """Never past somebody who waits."""
+        """Never past a thread that waits."""
         if self._waiters or size_bytes > self.available_bytes:
             return False
         self.available_bytes -= size_bytes

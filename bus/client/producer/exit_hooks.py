@@ -1,4 +1,4 @@
-"""What becomes of a producer that nobody closes: at the end of the program, when it is forgotten, after a fork.
+"""What becomes of a producer that is never closed: at the end of the program, when it is forgotten, after a fork.
 
 Guards one promise: what was accepted is delivered, or it is said that it was not. At the end of the interpreter every
 open producer flushes for as long as its delivery.timeout.ms allows, all of them for ten seconds at most, and reports

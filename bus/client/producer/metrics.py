@@ -5,7 +5,7 @@ metrics.sample.window.ms each, the present one included; a total, of the produce
 batches and requests, never for records, and has no lock: its owner records under the one that it holds anyway. Reading
 is safe at any time, and may miss what is being recorded just then. Time comes in as seconds of one clock.
 
-There is no record-size-max: nobody looks at single records.
+There is no record-size-max: no code looks at single records.
 """
 
 from __future__ import annotations
@@ -151,11 +151,11 @@ class ProducerMetrics:
         self._window.at(now)["batch-split"].total += 1
 
     def record_pool_wait(self, seconds: float) -> None:
-        """Somebody waited for buffer.memory. It counts at the time of the latest event: the answer that made room."""
+        """A thread waited for buffer.memory. It counts at the time of the latest event: the answer that made room."""
         self._window.at(self._now)[_WAIT].total += seconds
 
     def record_exhausted(self, now: float) -> None:
-        """Somebody waited in vain."""
+        """A thread waited in vain."""
         self._window.at(now)["buffer-exhausted"].total += 1
 
     def _of_topic(self, topic: str, now: float) -> dict[str, Tally]:

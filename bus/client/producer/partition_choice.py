@@ -46,8 +46,8 @@ class _Topic:
 
 
 class PartitionChoice:
-    """`leader_of(info, partition)` is None while nobody knows; `queue_of(topic, partition)` is None if nothing was ever
-    sent there."""
+    """`leader_of(info, partition)` is None while it is not known; `queue_of(topic, partition)` is None if nothing was
+    ever sent there."""
 
     def __init__(
         self,

@@ -69,7 +69,7 @@ class StickyPartitioner:
         self._weights = [] if is_even else list(itertools.accumulate(most + 1 - size for size in sizes))
 
     def _draw(self, partition_count: int) -> int:
-        if partition_count != self._partition_count:  # nobody told, or the topic has grown since
+        if partition_count != self._partition_count:  # it was not told, or the topic has grown since
             return int(self._random() * partition_count)
         if not self._weights:
             return self._candidates[int(self._random() * len(self._candidates))]

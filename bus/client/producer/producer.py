@@ -229,7 +229,8 @@ class Producer:
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what waits for company, and wait until everything sent before this call has its outcome and its
-        callbacks have run; errors stay in the futures. So whoever holds a lock that a callback wants must not call it.
+        callbacks have run; errors stay in the futures. So a thread that holds a lock which a callback wants must not
+        call it.
 
         Raises `TimeoutError` after `timeout` seconds, and `BusError` INVALID_REQUEST in a callback, where answers wait
         behind it.

@@ -373,7 +373,7 @@ class PartitionQueue:
 
     def resume(self, producer_epoch: int, *, last_epoch: int, last_sequence: int, version: int) -> Settled:
         """The leader has fenced every older epoch, and the log ends for this producer at `last_sequence` of
-        `last_epoch` (-1: there is nothing). What is in the log is settled, though nobody knows its offsets any more;
+        `last_epoch` (-1: there is nothing). What is in the log is settled, though its offsets are not known any more;
         the rest goes again under the new epoch."""
         assert self.stamp_next is not None, f"{self}: resumed without an identity"
         settled: Settled = []

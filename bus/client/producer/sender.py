@@ -666,7 +666,7 @@ class Sender:
         self._fail_queues(topic, count, error, now)
 
     def _fail_queues(self, topic: str, first_partition: int, error: BusError, now: float) -> None:
-        """A queue that is begun anew goes on after the numbers of the old one, by asking: the topic may not be gone at
+        """A queue that is begun again goes on after the numbers of the old one, by asking: the topic may not be gone at
         all, and a number that is used twice would be taken for a repetition."""
         for key in [key for key in self._queues if key[0] == topic and key[1] >= first_partition]:
             queue = self._queues[key]

@@ -187,11 +187,11 @@ class GroupCoordinator:
     # ------------------------------------------------------------------ notices
 
     def listen(self, group_id: str, member_id: str, on_notice: OnMemberNotice) -> None:
-        """Have what that member is to be told go there from now on, and to nobody else any more."""
+        """Have what that member is to be told go there from now on, and nowhere else any more."""
         self._listeners[group_id, member_id] = on_notice
 
     def unlisten(self, group_id: str, member_id: str, on_notice: OnMemberNotice) -> None:
-        """Of no effect if somebody else listens by now."""
+        """Of no effect if another one listens by now."""
         if self._listeners.get((group_id, member_id)) is on_notice:
             del self._listeners[group_id, member_id]
 
@@ -294,7 +294,7 @@ class GroupCoordinator:
                     _log.exception("offsets could not be looked through; the next time will do it")
 
     async def _expire_offsets(self, shard: GroupShard) -> None:
-        """Also those of topics that were deleted while nobody could tell the shard: before a crash, or a load."""
+        """Also those of topics that were deleted while the shard could not be told: before a crash, or a load."""
         for topic, topic_id in await self._find_gone_topics(shard):
             await sweep(shard, functools.partial(ForgetTopic, topic=topic, topic_id=topic_id))
         now_ms = self._cluster.retention_clock.now_ms()

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Generic[CommandT]):
-    """`request_id` None: a timer has expired, and nobody awaits an answer."""
+    """`request_id` None: a timer has expired, and no caller awaits an answer."""
 
     command: CommandT
     request_id: int | None

@@ -28,7 +28,7 @@ class ProducerIdPool:
         self._fetch: asyncio.Task[Refused | None] | None = None
 
     async def take(self) -> int | Refused:
-        """An id that nobody ever had. Waits only if the block is used up; cancelling it costs no id."""
+        """An id that was never given. Waits only if the block is used up; cancelling it costs no id."""
         while not self._block:
             if self._next_block is None:
                 fetch = self._start_fetch()

@@ -1,7 +1,7 @@
 """What maintenance of all partitions shares: the disk's share of it, its time, and the words in which it is asked for.
 
-Guards two bounds: all maintenance together reads and writes at most `bytes_per_second`, and whoever stops a partition
-waits for no more than the few bytes that one step takes.
+Guards two bounds: all maintenance together reads and writes at most `bytes_per_second`, and the one who stops a
+partition waits for no more than the few bytes that one step takes.
 """
 
 from __future__ import annotations

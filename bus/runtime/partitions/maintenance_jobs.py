@@ -148,7 +148,7 @@ class MaintenanceJobs:
         return Done(prepared.rewritten_bytes)
 
     async def swap(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> SwapResult:
-        """Files that somebody else prepared."""
+        """Files that another program prepared."""
         started = time.monotonic()
         try:
             checked = await self._maintain(functools.partial(self._table.check_swap, removes, adds, kind))
@@ -265,7 +265,7 @@ class MaintenanceJobs:
 
     async def _maintain(self, call: Callable[[], T]) -> T:
         def paced() -> T:
-            self._pace(0)  # it may have waited for its thread until nobody wants it any more
+            self._pace(0)  # it may have waited for its thread until it is not wanted any more
             return call()
 
         return await self._calls.maintain(paced)

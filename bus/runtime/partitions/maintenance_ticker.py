@@ -1,4 +1,4 @@
-"""Has every partition looked at once in an interval, also those that nobody writes to.
+"""Has every partition looked at once in an interval, also those that no producer writes to.
 
 One timer for all of them, each interval in slots, so that thousands of partitions do not ask for the disk at once.
 Guards one promise: the time that retention goes by is read in every slot, so that a wall clock that jumps is seen soon

@@ -5,7 +5,7 @@ have gathered, gives them offsets, commits them as one Delta version in a thread
 readers. So one commit is in flight at a time, and an answer never precedes its commit. A batch about which only the
 table can decide (a repeat that memory forgot) ends the commit before it, and goes on in its place. What adds no record,
 files swapped for others or records deleted, is committed between two appends (`partition_changes.py`). If the table is
-not where memory thinks it is (a conflict, an outcome that nobody knows, a fault), memory is dropped and rebuilt from
+not where memory thinks it is (a conflict, an unknown outcome, a fault), memory is dropped and rebuilt from
 the log. What cannot be rebuilt without losing or inventing a record stops this partition, and no other.
 
 With acks=1 an answer precedes its commit, and does not wait for the pace of commits either: while that holds a commit
@@ -170,7 +170,7 @@ class Partition:
 
     @property
     def stopped(self) -> Refused | None:
-        """Why this partition serves nobody; None while it serves."""
+        """Why this partition does not serve; None while it serves."""
         return self._stopped
 
     @property
@@ -226,7 +226,7 @@ class Partition:
         return self._upkeep.maintain(action)
 
     def swap_files(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> asyncio.Future[SwapResult]:
-        """Put files that somebody else wrote into the table's folder in place of live ones, once they were checked.
+        """Put files that another program wrote into the table's folder in place of live ones, once they were checked.
         Refused: INVALID_REQUEST, POLICY_VIOLATION. The future never fails."""
         return self._upkeep.swap_files(removes, adds, kind)
 
@@ -309,7 +309,7 @@ class Partition:
                 self._writer = self._tasks.start(self._write(), str(self.name))
 
     async def _wait_for_pacing(self) -> bool:
-        """False if a change came meanwhile: nobody's pace is its business."""
+        """False if a change came meanwhile: it does not wait for the pace."""
         self._pacing = refill(self._pacing, _loop_ms())
         loop = asyncio.get_running_loop()
         due_s = loop.time() + decide_delay_ms(self._pacing, self._queue.size_bytes) / 1000
@@ -536,7 +536,7 @@ class Partition:
         )
 
     def stop(self, code: ErrorCode, reason: str) -> None:
-        """Serve nobody from now on; every request gets `code` and the reason."""
+        """Stop serving from now on; every request gets `code` and the reason."""
         _log.error("partition stopped: %s", reason, extra=self._fields())
         self._refuse_from_now_on(Refused(code, f"{self.name}: {reason}"))
 

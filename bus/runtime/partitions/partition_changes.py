@@ -1,7 +1,7 @@
 """The writer's commits that add no record: files swapped for others, and records that go.
 
 Guards one promise: memory follows the log, whatever becomes of such a commit. What it commits was prepared beside the
-writer, or is decided here, between two appends; nobody's records wait for anything but the commit itself.
+writer, or is decided here, between two appends; no records wait for anything but the commit itself.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ CHANGES_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """`version` is -1 while the records are not committed (acks=1), `base_offset` too if nobody wants to know (0).
+    """`version` is -1 while the records are not committed (acks=1), `base_offset` too if the producer does not want to
+    know (0).
 
     `offsets`, where it is given, has the offset of each record, for they do not follow densely from `base_offset`: the
     table had some of an idempotent producer's records. -1: it was in the log, and has since been retired or compacted.

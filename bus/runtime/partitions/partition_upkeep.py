@@ -2,10 +2,10 @@
 
 Theory of operation. A task lives while there is something to do: what was asked for by hand first, then what has come
 of age, then what commits have made due. A commit only compares two numbers; the files are looked at when enough have
-come, and when the broker's ticker calls, which also sees to partitions that nobody writes to. Rules are read anew for
-each decision, so altered configs count from the next one on. What fails rests for a while and is due again: the log is
-whole without it. Two things go on beside the jobs, since neither commits: checkpoints, which no long job shall hold up,
-and cleaning, which shall hold up no roll, however many files there are to delete.
+come, and when the broker's ticker calls, which also sees to partitions that no producer writes to. Rules are read again
+for each decision, so altered configs count from the next one on. What fails rests for a while and is due again: the log
+is whole without it. Two things go on beside the jobs, since neither commits: checkpoints, which no long job shall hold
+up, and cleaning, which shall hold up no roll, however many files there are to delete.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def _fetch(wanted: InputRange, columns: Sequence[str], rules: ReadRules) -> Iter
     from bus.spark.source.broker_access import open_admin
 
     address, partition = rules.location.address, wanted.offsets.partition
-    assert address is not None, f"nobody to fetch {wanted} from"
+    assert address is not None, f"no broker to fetch {wanted} from"
     settings = {**_FETCH_DEFAULTS, **rules.location.settings, **_FETCH_SETTINGS}
     with open_admin(rules.location) as admin, Consumer(address, **settings) as consumer:
         consumer.assign([partition])

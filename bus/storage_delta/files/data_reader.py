@@ -98,7 +98,7 @@ class DataReader:
             yield table
 
     def scan(self, file: LiveFile, names: Sequence[str]) -> Iterator[pa.Table]:
-        """These columns of all rows, in offset order, a part of the file at a time: for whoever reads each file once,
+        """These columns of all rows, in offset order, a part of the file at a time: for a reader of each file once,
         so it passes by the cache. Of the log's types; a column that the file lacks is null."""
         is_whole = names == self._schema.names
         schema = self._schema if is_whole else pa.schema([self._schema.field(name) for name in names])
@@ -400,7 +400,7 @@ def _constant(found: Any) -> int | None:
 
 
 def _has_nulls(found: Any) -> bool:
-    """Also if nobody knows."""
+    """Also if it is not known."""
     return found is None or not found.has_null_count or found.null_count > 0
 
 

@@ -93,7 +93,7 @@ def later_progress(by_rows: ProducerProgress | None, by_txn: ProducerProgress | 
 
 
 def _ranges_of(sequences: Any) -> list[_Range]:
-    """What holds them all: one range in each half of all sequences, so that those that begin anew are not between."""
+    """What holds them all: one range in each half of all sequences, so that those that start again are not between."""
     middle = SEQUENCE_MODULUS // 2
     halves = (sequences[sequences < middle], sequences[sequences >= middle])
     return [(int(half.min()), int(half.max())) for half in halves if len(half)]

@@ -1,9 +1,9 @@
 """Which records of idempotent producers a data file may hold: small enough to be kept of every file.
 
-Guards one promise: a record of a producer lies within a span of its file, so whoever looks for it may leave every other
-file closed. Spans may be wider than what is there, never narrower. Statistics by the Delta protocol could not do this:
-one minimum and maximum over all producers of a group commit excludes nothing. The spans of a file go into its tag in
-the log, and from there, once somebody asks, into one index in memory. Does no I/O.
+Guards one promise: a record of a producer lies within a span of its file, so a reader that looks for it may leave every
+other file closed. Spans may be wider than what is there, never narrower. Statistics by the Delta protocol could not do
+this: one minimum and maximum over all producers of a group commit excludes nothing. The spans of a file go into its tag
+in the log, and from there, once it is asked for, into one index in memory. Does no I/O.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class _FileOfProducers(Protocol):
 
 
 class ProducerSpans:
-    """The spans of all files of a list that only grows at its end. Costs nothing until somebody asks. Safe for threads.
+    """The spans of all files of a list that only grows at its end. Costs nothing until it is asked for. Safe for
+    threads.
 
     An answer is an array of spans, in the order of their files: `file` is the file's place in the list.
     """

@@ -131,7 +131,7 @@ class Add:
 class Remove:
     path: str
     is_data_change: bool
-    removed_ms: int  # 0 if whoever wrote it did not say
+    removed_ms: int  # 0 if its writer did not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Txn:
     """How far an application has come, by its own count (Delta protocol, "Transaction Identifiers")."""
 
     version: int
-    updated_ms: int = 0  # 0 if whoever wrote it did not say
+    updated_ms: int = 0  # 0 if its writer did not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Commit:
     txn_id: str | None = None
     leader_epoch: int | None = None
     incarnation: str | None = None  # of the leader that wrote it; None if it is no leader, or an earlier version did
-    committed_ms: int = 0  # 0 if whoever wrote it did not say
+    committed_ms: int = 0  # 0 if its writer did not say
     adds: Sequence[Add] = ()
     removes: Sequence[Remove] = ()
     txns: Mapping[str, Txn] = field(default_factory=dict)

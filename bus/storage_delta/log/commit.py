@@ -1,7 +1,7 @@
 """The commit path: one version file, created put-if-absent, and the three outcomes that this can have.
 
 Guards one promise: `Committed` is said only of a version that is durable and ours. What is not known to be so is
-`Unknown`; a version that is known to be somebody else's is `Conflicted`. Never overwrites a version.
+`Unknown`; a version that is known to be another writer's is `Conflicted`. Never overwrites a version.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guards one promise: what comes out is a log, offsets without gap or overlap, in which every file was seen in the store
 with its exact size. Anything that would lose or invent an acknowledged record is `StorageDamaged`, with a message that
 names file, version and what was expected. Only reads: what a crash left and may be put right is reported, and
-recovery.py does it, if whoever opens the table is its writer.
+recovery.py does it, if the table is opened by its writer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Findings:
     """What is there and should not be, and takes nothing away from the log."""
 
     truncated_checkpoints: Sequence[str] = ()
-    torn_version: str | None = None  # holds no acknowledged record: nobody got as far as a data file for it
+    torn_version: str | None = None  # holds no acknowledged record: no writer got as far as a data file for it
     replaced: Sequence[str] = ()  # what acknowledged versions said that another program replaced
     leftovers: Sequence[str] = ()  # of interrupted writes, or of writes under way
     is_hint_wrong: bool = False  # `_last_checkpoint` names another checkpoint than the newest valid one
@@ -170,8 +170,8 @@ def load_txns(store: ObjectStore, folder: str, checkpoint_version: int, version:
 def _check_torn_version(store: ObjectStore, folder: str, state: TableState, malformed: str) -> None:
     """May the torn version be set aside? Only if no acknowledged record can have been in it.
 
-    A version of ours appears whole or not at all, so a torn one was damaged later or was written by somebody else. Had
-    it held records of ours, their data file would have been synced before it: with that file's first offset at or
+    A version of ours appears whole or not at all, so a torn one was damaged later or was written by another program.
+    Had it held records of ours, their data file would have been synced before it: with that file's first offset at or
     above the high watermark that the version found.
     """
     key = f"{folder}/{LOG_FOLDER}/{version_name(state.version + 1)}"

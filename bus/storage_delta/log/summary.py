@@ -1,6 +1,6 @@
 """What a partition's table is like at its last version, and what lies around it: for people who watch it.
 
-Guards one promise: looking changes nothing. What is live, what is kept for older versions and what nobody names are
+Guards one promise: looking changes nothing. What is live, what is kept for older versions and what no version names are
 told apart by the log alone, as the broker that cleans them does.
 """
 
@@ -180,7 +180,7 @@ def _orphans(listing: LogListing, state: TableState, removed: Collection[str]) -
 
 
 def _commit_time(store: ObjectStore, folder: str, version: int) -> int | None:
-    """None if its file is gone, or whoever wrote it did not say."""
+    """None if its file is gone, or its writer did not say."""
     try:
         data = store.get(f"{folder}/{LOG_FOLDER}/{version_name(version)}")
         return decode_commit(version, data).committed_ms or None

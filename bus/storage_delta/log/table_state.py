@@ -212,7 +212,7 @@ class _Draft:
                 self.high_watermark = told.version
 
     def _replaced_by(self, commit: Commit) -> Sequence[LiveFile]:
-        """Live files that go, or are added again because their statistics were computed anew."""
+        """Live files that go, or are added again because their statistics were computed again."""
         paths = dict.fromkeys([*(remove.path for remove in commit.removes), *(add.path for add in commit.adds)])
         return [self.files[path] for path in paths if path in self.files]
 

@@ -1,7 +1,7 @@
-"""Data files that nobody needs and no log names: what a crash left between a file and its version.
+"""Data files that no reader needs and no log names: what a crash left between a file and its version.
 
 Guards one promise: nothing is called an orphan that any kept version has, that a checkpoint names as removed but there,
-or that somebody in this process is about to commit. So the files that are being written are noted here before they are.
+or that this process is about to commit. So the files that are being written are noted here before they are.
 """
 
 from __future__ import annotations

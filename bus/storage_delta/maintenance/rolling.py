@@ -1,4 +1,4 @@
-"""Rolling: many small data files written anew as one large one, every row as it was.
+"""Rolling: many small data files rewritten as one large one, every row as it was.
 
 Guards one promise: no row goes, none changes, none moves; a file that reads out of order, as another engine may have
 left it, is in offset order afterwards. Commits nothing.

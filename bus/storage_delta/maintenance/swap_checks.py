@@ -1,8 +1,8 @@
-"""Are files that somebody else wrote fit to take the place of live ones? Judged by all of their rows.
+"""Are files that another program wrote fit to take the place of live ones? Judged by all of their rows.
 
 Guards two promises: a swap neither loses nor moves nor invents an offset, but for those that key compaction may drop;
 and what is swapped in can be decoded, every page of it. What the log will say of the files is gathered here, and never
-taken from whoever wrote them. A row group is in memory at a time. Changes neither the table nor the files.
+taken from their writer. A row group is in memory at a time. Changes neither the table nor the files.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ Offsets of which nothing is left are given up by name (`bus/lost/...`), and ever
 
 Three ways lead to the repaired table. Where the log can be followed to its end, or only a torn last version is in the
 way, one more version is enough. Where a version is whole but harmful, a later one undoes it, with a checkpoint, so that
-no opening reads what it did. Where versions are lost, the log begins anew with a checkpoint.
+no opening reads what it did. Where versions are lost, the log begins again with a checkpoint.
 
 Each repair is rehearsed first, on a store whose changes stay in memory, and what came out is opened as a broker opens
-it, and verified. One that does not stand this is not executed: then the log begins anew with what can be followed of
+it, and verified. One that does not stand this is not executed: then the log begins again with what can be followed of
 it, or with the data files alone.
 """
 
@@ -63,7 +63,7 @@ from bus.storage_delta.verify.verification import verify_partition
 def repair_partition(
     store: ObjectStore, partition: TopicPartition, *, topic_id: str, now_ms: int, is_rehearsal: bool
 ) -> RepairReport:
-    """Mend the partition, or say what would be done. Nobody else may write to the root meanwhile.
+    """Mend the partition, or say what would be done. No other process may write to the root meanwhile.
 
     Raises `StorageFault` if the store fails; to run it again then is safe.
     """
@@ -375,7 +375,7 @@ class _Repair:
             txn_id=str(uuid.uuid4()),
         )
         key = f"{self._log_folder}/{version_name(version)}"
-        # Nobody else may write here; what has the version's name, if anything has, is torn and was copied.
+        # No other process may write here; what has the version's name, if anything has, is torn and was copied.
         self._store.put(key, data)
         detail = (
             f"the table has {count_of(len(plan.table.files), 'file')}, and its high watermark is {plan.high_watermark}"

@@ -99,7 +99,7 @@ class LocalStore:
 
     def confirm(self, key: str, data: Data) -> None:
         # A kernel reports a failed write-back once and then forgets it, so a second fsync of the same folder proves
-        # nothing. Writing the name anew makes the kernel write again, and then its answer counts.
+        # nothing. Writing the name again makes the kernel write again, and then its answer counts.
         self.put(key, data)
 
     def write_unique(self, key: str, data: Data) -> None:
@@ -211,7 +211,7 @@ class LocalStore:
             except BlockingIOError:
                 found = os.pread(fd, 4096, 0).decode(errors="replace").strip()
                 os.close(fd)
-                raise KeyLocked(found or "somebody who left no name") from None
+                raise KeyLocked(found or "a process that left no name") from None
             except OSError:
                 os.close(fd)
                 raise

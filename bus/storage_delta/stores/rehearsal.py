@@ -1,6 +1,6 @@
 """A store whose changes stay in memory: what would be done is done, and nothing has happened.
 
-Guards one promise: the store beneath is never written to, while whoever reads here sees what was written here. So a
+Guards one promise: the store beneath is never written to, while a reader here sees what was written here. So a
 rehearsal runs the very code of the real thing. Not for several threads.
 """
 

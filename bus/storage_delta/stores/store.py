@@ -1,6 +1,6 @@
 """What the log asks of the place where its files are: a handful of operations on keys, each with its durability.
 
-Guards one promise: above this line nobody knows whether a file is on a disk, in memory or in a bucket, nor which errno
+Guards one promise: above this line no code knows whether a file is on a disk, in memory or in a bucket, nor which errno
 means what. Keys are relative, '/'-separated and never begin or end with '/'. Nothing here knows Delta.
 """
 
@@ -33,7 +33,7 @@ class KeyReplaced(StorageFault):
 
 
 class KeyLocked(StorageFault):
-    """Somebody alive holds the lock; `holder` is what they wrote about themselves."""
+    """A living process holds the lock; `holder` is what it wrote about itself."""
 
     def __init__(self, holder: str) -> None:
         super().__init__(f"held by {holder}")
@@ -110,7 +110,8 @@ class ObjectStore(Protocol):
         ...
 
     def write_unique(self, key: str, data: Data) -> None:
-        """Write under a name that nobody has used or knows yet. Durable, but a crash may leave a part of it."""
+        """Write under a name that was never used and that no reader knows yet. Durable, but a crash may leave a part of
+        it."""
         ...
 
     def write_parts(self, key: str, parts: Iterable[Data]) -> None:

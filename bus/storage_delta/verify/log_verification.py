@@ -246,7 +246,7 @@ class LogCheck:
         appended = [entry for entry in added if bodies[id(entry)].get("dataChange")]
         rewritten = [entry for entry in added if not bodies[id(entry)].get("dataChange")]
         is_ours = str(_info_of(actions).get("engineInfo", "")).startswith(_OUR_ENGINE)
-        # Delta takes a file that is added again for itself, with statistics that were computed anew.
+        # Delta takes a file that is added again for itself, with statistics that were computed again.
         again = [] if is_ours else [entry for entry in rewritten if entry.path in self.table.files]
         for entry in added:
             if entry.path in self.table.files and entry not in again:

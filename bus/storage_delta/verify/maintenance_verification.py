@@ -1,8 +1,8 @@
 """Does maintenance keep its promises? What a version may remove, and what has to be there of what was removed.
 
-Guards three promises to readers: changes of data and rewritings are never in one version, so whoever follows changes
-passes over a rewriting and sees a removal as such; records go from the start of the log only, whole files, up to a log
-start that never goes back; and every version that is kept can be read. Prints and mends nothing.
+Guards three promises to readers: changes of data and rewritings are never in one version, so a reader that follows
+changes passes over a rewriting and sees a removal as such; records go from the start of the log only, whole files, up
+to a log start that never goes back; and every version that is kept can be read. Prints and mends nothing.
 """
 
 from __future__ import annotations
