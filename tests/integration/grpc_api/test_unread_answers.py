@@ -13,9 +13,9 @@ import grpc
 import pyarrow as pa
 import pytest
 
+from bus.broker_api import broker_api
 from bus.broker_api.request_memory import RequestMemory
 from bus.config.broker import BrokerConfig
-from bus.grpc_api.server import server
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.records.arrow_batches import encode_arrow
@@ -51,7 +51,7 @@ def test_connections_that_never_read_harm_no_other_producer(tmp_path: Path, monk
             super().add(client, size_bytes)
             peaks[self.number] = max(peaks[self.number], self._bytes)
 
-    monkeypatch.setattr(server, "RequestMemory", Watched)
+    monkeypatch.setattr(broker_api, "RequestMemory", Watched)
     config = BrokerConfig(queued_max_request_bytes=BYTES_MAX)
     ended = threading.Event()
     with running_broker(tmp_path, config=config) as broker, ExitStack() as stack:
