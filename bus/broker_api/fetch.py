@@ -100,13 +100,9 @@ class FetchApi:
 
     async def refuse(self, request: FetchRequest, refusal: Refused) -> list[FetchedPartition]:
         """Each partition once."""
-        names: dict[TopicPartition, None] = {}
-        share = self._shares.begin()
-        for position in request.positions:
-            if share.is_used_up:
-                await share.wait()
-            names[position.partition] = None
-        return [FetchedPartition(name, 0, refusal) for name in names]
+        named: list[TopicPartition] = []
+        await self._shares.begin().extend(named, (position.partition for position in request.positions))
+        return [FetchedPartition(name, 0, refusal) for name in dict.fromkeys(named)]
 
     async def _wish(
         self, request: FetchRequest, room: AnswerRoom, fit: FitBatches
@@ -114,10 +110,7 @@ class FetchApi:
         """And the answers of partitions that are not fetched: those that the request names twice."""
         asked: list[FetchPosition] = []
         share = self._shares.begin()
-        for position in request.positions:
-            if share.is_used_up:
-                await share.wait()
-            asked.append(position)
+        await share.extend(asked, request.positions)
         counts = Counter(position.partition for position in asked)
         positions: list[FetchPosition] = []
         refused: dict[TopicPartition, Refused] = {}

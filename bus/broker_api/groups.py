@@ -97,10 +97,7 @@ class GroupApi:
         require_count(len(offsets), PARTITIONS_MAX, "partitions")
         state, share = self._cluster.state, self._shares.begin()
         found: list[rq.OffsetToCommit | Refused] = []
-        for item in offsets:
-            if share.is_used_up:
-                await share.wait()
-            found.append(with_topic_id(item, state))
+        await share.extend(found, (with_topic_id(item, state) for item in offsets))
         looked_up = commit_of(member, found)
         if not looked_up.command.offsets:
             return OffsetCommitting(looked_up, answered(rq.OffsetsCommitted(())))
@@ -118,10 +115,7 @@ class GroupApi:
         require_count(len(questions), GROUPS_MAX, "groups")
         asked: list[rq.OffsetFetch] = []
         share = self._shares.begin()
-        for question in questions:
-            if share.is_used_up:
-                await share.wait()
-            asked.append(question)
+        await share.extend(asked, questions)
         found = await self._ask(asked)
         share.renew()
         answers: list[list[rq.CommittedOffset] | Refused] = []

@@ -47,11 +47,9 @@ class MaintenanceApi:
 
     async def delete_records(self, offsets: Iterable[tuple[TopicPartition, int]]) -> list[DeleteRecordsResult]:
         """All partitions at once, so that a busy one holds up no other; each has the broker's request.timeout.ms."""
-        answers, share = [], self._shares.begin()
-        for name, offset in offsets:
-            if share.is_used_up:
-                await share.wait()
-            answers.append(self._delete(name, offset))
+        answers: list[asyncio.Future[DeleteRecordsResult]] = []
+        share = self._shares.begin()
+        await share.extend(answers, (self._delete(name, offset) for name, offset in offsets))
         return await gather_answers(
             answers,
             timeout_ms=self._request_timeout_ms,

@@ -177,12 +177,9 @@ class ProduceApi:
 
     async def _refuse(self, request: ProduceRequest, refusal: Refused) -> ProduceInFlight:
         in_flight = self._in_flight(request, (), self._clock.now_ms())
-        share = self._shares.begin()
-        for destination in request.destinations:
-            if share.is_used_up:
-                await share.wait()
-            size_bytes = request.payload.size_bytes
-            in_flight.submitted.append(_Submitted(destination.partition, refusal, size_bytes=size_bytes))
+        size_bytes = request.payload.size_bytes
+        refused = (_Submitted(one.partition, refusal, size_bytes=size_bytes) for one in request.destinations)
+        await self._shares.begin().extend(in_flight.submitted, refused)
         return in_flight
 
     def _in_flight(self, request: ProduceRequest, decoded: Sequence[DecodedRecords], now_ms: int) -> ProduceInFlight:

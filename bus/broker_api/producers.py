@@ -7,6 +7,7 @@ given, or that is out of range, gets no further.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -61,14 +62,14 @@ class ProducerApi:
         )
         answers: list[asyncio.Future[ResumeResult]] = []
         share = self._shares.begin()
-        for name, topic_id in partitions:
-            if share.is_used_up:
-                await share.wait()
+
+        def ask(name: TopicPartition, topic_id: str) -> asyncio.Future[ResumeResult]:
             partition = refused or self._cluster.host.find(name, topic_id)
             if isinstance(partition, Refused):
-                answers.append(answered(partition))
-            else:
-                answers.append(partition.resume_producer(producer_id, producer_epoch))
+                return answered(partition)
+            return partition.resume_producer(producer_id, producer_epoch)
+
+        await share.extend(answers, itertools.starmap(ask, partitions))
         return await gather_answers(
             answers,
             timeout_ms=self._request_timeout_ms,

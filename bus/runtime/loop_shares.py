@@ -10,8 +10,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar
 
 SLICE_S = 0.005
+
+
+class Growing(Protocol):
+    def append(self, item: Any, /) -> None: ...
+
+
+GrowingT = TypeVar("GrowingT", bound=Growing)
 
 
 class LoopShares:
@@ -58,6 +67,14 @@ class LoopShare:
         await self._shares.wait()
         self._begun_s = time.perf_counter()
         self.wait_count += 1
+
+    async def extend(self, found: GrowingT, items: Iterable[object]) -> GrowingT:
+        """Append `items` to `found`, which is returned, in slices: they are made while they are iterated over."""
+        for item in items:
+            if self.is_used_up:
+                await self.wait()
+            found.append(item)
+        return found
 
     def renew(self) -> None:
         """The caller has waited for something else, so the loop was free meanwhile."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 from bus.broker_api.metadata import (
@@ -37,11 +38,9 @@ class ControlHandler:
 
     async def list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
         answers = await self._api.list_offsets(map(_question, request.partitions))
-        response, share = pb.ListOffsetsResponse(), self._shares.begin()
-        for asked, answer in zip(request.partitions, answers, strict=True):
-            if share.is_used_up:
-                await share.wait()
-            response.partitions.append(_listed_offset(asked, answer))
+        response = pb.ListOffsetsResponse()
+        listed = itertools.starmap(_listed_offset, zip(request.partitions, answers, strict=True))
+        await self._shares.begin().extend(response.partitions, listed)
         return response
 
     async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:

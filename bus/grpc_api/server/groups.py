@@ -79,10 +79,7 @@ class GroupHandler:
             if isinstance(answer, Refused):
                 with_error(part, answer)
                 continue
-            for committed in answer:
-                if share.is_used_up:
-                    await share.wait()
-                part.offsets.append(calls.encode_committed(committed))
+            await share.extend(part.offsets, map(calls.encode_committed, answer))
         return response
 
     async def delete_offsets(self, request: pb.OffsetDeleteRequest) -> pb.OffsetDeleteResponse:
@@ -97,11 +94,8 @@ class GroupHandler:
 
     async def list_groups(self, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
         listed, refused = await self._api.list_groups(request.states)
-        response, share = pb.ListGroupsResponse(), self._shares.begin()
-        for group in listed:
-            if share.is_used_up:
-                await share.wait()
-            response.groups.append(calls.encode_listed(group))
+        response = pb.ListGroupsResponse()
+        await self._shares.begin().extend(response.groups, map(calls.encode_listed, listed))
         return response if refused is None else with_error(response, refused)
 
     async def describe_groups(self, request: pb.DescribeGroupsRequest) -> pb.DescribeGroupsResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 
 from bus.broker_api.maintenance import MaintenanceApi
@@ -30,11 +31,9 @@ class MaintenanceHandler:
     async def delete_records(self, request: pb.DeleteRecordsRequest) -> pb.DeleteRecordsResponse:
         offsets = ((TopicPartition(asked.topic, asked.partition), asked.offset) for asked in request.partitions)
         results = await self._api.delete_records(offsets)
-        response, share = pb.DeleteRecordsResponse(), self._shares.begin()
-        for asked, result in zip(request.partitions, results, strict=True):
-            if share.is_used_up:
-                await share.wait()
-            response.partitions.append(_deleted(asked, result))
+        response = pb.DeleteRecordsResponse()
+        deleted = itertools.starmap(_deleted, zip(request.partitions, results, strict=True))
+        await self._shares.begin().extend(response.partitions, deleted)
         return response
 
     async def maintain(self, request: pb.MaintainLogRequest) -> AsyncIterator[pb.MaintainLogResponse]:

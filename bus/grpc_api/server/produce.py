@@ -121,11 +121,7 @@ class ProduceHandler:
     async def _answer(self, in_flight: ProduceInFlight) -> pb.ProduceResponse:
         produced, throttle_ms = await self._api.answer(in_flight)
         response = pb.ProduceResponse(correlation_id=in_flight.correlation_id, throttle_time_ms=throttle_ms)
-        share = self._shares.begin()
-        for item in produced:
-            if share.is_used_up:
-                await share.wait()
-            response.partitions.append(_encode(item))
+        await self._shares.begin().extend(response.partitions, map(_encode, produced))
         return response
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from bus.broker_api.producers import ProducerApi
 from bus.errors import Refused
 from bus.grpc_api.server.refusals import with_error
@@ -30,11 +32,9 @@ class ProducerHandler:
     async def resume(self, request: pb.ResumeProducerRequest) -> pb.ResumeProducerResponse:
         partitions = ((TopicPartition(asked.topic, asked.partition), asked.topic_id) for asked in request.partitions)
         results = await self._api.resume(request.producer_id, request.producer_epoch, partitions)
-        response, share = pb.ResumeProducerResponse(), self._shares.begin()
-        for asked, result in zip(request.partitions, results, strict=True):
-            if share.is_used_up:
-                await share.wait()
-            response.partitions.append(_resumed(asked, result))
+        response = pb.ResumeProducerResponse()
+        resumed = itertools.starmap(_resumed, zip(request.partitions, results, strict=True))
+        await self._shares.begin().extend(response.partitions, resumed)
         return response
 
 
