@@ -24,8 +24,8 @@ _CONTROL_OVERDRAFT_BYTES = 16 * 1024 * 1024
 
 class BrokerApi:
     """One API for each kind of call; and what adapters share with it: turns on the event loop (`shares`), threads for
-    what takes long (`calls`), and the memory in which requests count until they are answered, whatever protocol they
-    came by. Once `stopping` has begun, what waits for more is answered with what there is."""
+    what takes long (`calls`), and the memory in which the requests of all protocols count until they are answered. Once
+    `stopping` has begun, what waits for more is answered with what there is."""
 
     def __init__(
         self,

@@ -28,8 +28,8 @@ _AUTO_CREATED_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class OffsetQuestion:
-    """`timestamp_ms` may be one of the special ones (partition_log/reads.py). `version`: asks for the high watermark
-    that this version of the table left, whatever the time."""
+    """`timestamp_ms` may be one of the special ones (partition_log/reads.py). With `version` the question is for
+    the high watermark that this version of the table left, and `timestamp_ms` does not count."""
 
     partition: TopicPartition
     timestamp_ms: int

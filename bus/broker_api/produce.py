@@ -2,7 +2,7 @@
 
 A request is taken in one step (`submit`: its batches are queued, in order) and answered in another (`answer`), so that
 an adapter can take the next one meanwhile. What is costly to decode is decoded in a thread, where clients take turns.
-Guards one promise: each partition of a request has one answer, whatever the others have.
+Guards one promise: each partition of a request gets one answer, which does not depend on the others.
 """
 
 from __future__ import annotations

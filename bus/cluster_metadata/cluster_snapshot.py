@@ -1,9 +1,9 @@
 """The cluster's state as records, so that the metadata log need not be kept from its beginning.
 
-A snapshot is ordinary records between `SnapshotBegan` and `SnapshotEnded`, written as one commit: who replays it has
-the state, whatever came before. Guards one promise: `replay(snapshot_of(state)) == state`, which the writer of one
-checks. `is_snapshot_due` bounds both what is replayed and what is written: a snapshot costs as many rows as it has, so
-it waits for as many records of changes.
+A snapshot is ordinary records between `SnapshotBegan` and `SnapshotEnded`, written as one commit: a replay of it
+gives the state, and needs no record before it. Guards one promise: `replay(snapshot_of(state)) == state`, which the
+broker checks before it writes a snapshot. `is_snapshot_due` bounds both what is replayed and what is written: a
+snapshot costs as many rows as it has, so it waits for as many records of changes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who is a member: the check that every call of a member passes, and how members go.
 
 Guards two promises: a static member's older twin is told FENCED_INSTANCE_ID and nothing else, and no member leaves a
-group while a request of his waits: it is answered first.
+group while a request of it waits: the coordinator answers that request first.
 """
 
 from __future__ import annotations

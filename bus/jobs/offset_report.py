@@ -149,7 +149,7 @@ def _report(options: argparse.Namespace, spark: SparkSession) -> int:
         lag = spark.createDataFrame(read_view("lag", tables))
         jobs.print_rows(lag_report(lag, logs), csv=options.csv)
         return jobs.EXIT_DONE
-    # What the logs say and what is counted are the same version, whatever is committed meanwhile.
+    # Spark counts the records of the very versions that the logs describe, also if the broker commits meanwhile.
     seen = {TopicPartition(topic, number): version for topic, number, version, *_ in rows}
     at_version: dict[str | TopicPartition, int] = dict(seen.items())
     records = [

@@ -6,8 +6,9 @@
 Values are JSON. Of each window and key one record is written, when no record of it can come any more: the watermark,
 the newest time that was seen less `--late`, has passed its end. Records that come later still are left out, as Spark
 counts them (numRowsDroppedByWatermark). Key of the record: the group's; value: JSON with window_start, window_end, key,
-records and, with `--measure`, its sum, min, max and mean. Each result is in the target once, whatever is killed: what
-batches have read, what windows hold and what was written are one state, the checkpoint's.
+records and, with `--measure`, its sum, min, max and mean. Each result is in the target once, also if the job, a
+task or the broker is killed: what batches have read, what windows hold and what was written are one state, the
+checkpoint's.
 
 With `--output-mode update` each change of a window is written at once, and the last record holds: for a compacted
 target.
