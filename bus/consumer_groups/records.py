@@ -16,6 +16,7 @@ from bus.config.keys import INT_MAX, LONG_MAX
 from bus.consumer_groups.requests import Assignment
 from bus.model import TopicPartition
 from bus.ports import KeyedRow
+from bus.records.json_text import parse_json
 
 _ROW_BYTES = 200  # of the fields of a fixed size and of short names
 _ITEM_BYTES = 50  # of a topic's name, with or without the number of a partition
@@ -141,8 +142,8 @@ def _offset_key(group_id: str, partition: TopicPartition) -> bytes:
 
 def _parse_key(key: bytes) -> Any:
     try:
-        return json.loads(key)
-    except (ValueError, RecursionError):
+        return parse_json(key)
+    except ValueError:
         raise ValueError(f"expected a JSON text as the key, found {key[:_SHOWN_KEY_BYTES]!r}") from None
 
 

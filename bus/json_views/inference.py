@@ -6,7 +6,6 @@ in which they are first seen; what is null everywhere, what has several types an
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable
@@ -25,6 +24,7 @@ from bus.json_views.columns import (
 )
 from bus.json_views.ddl import DEPTH_MAX
 from bus.json_views.patterns import DATE, TIMESTAMP
+from bus.records.json_text import parse_json
 
 TEXT = ScalarType("string")
 _BIGINT = ScalarType("bigint")
@@ -37,10 +37,10 @@ def infer_fields(texts: Iterable[str | bytes]) -> tuple[Field, ...]:
     seen: JsonType | None = None
     for text in texts:
         try:
-            value = json.loads(text, parse_constant=_refuse_constant)
+            value = parse_json(text, parse_constant=_refuse_constant)
             if isinstance(value, dict):
-                seen = _merge(seen, _type_of(value))
-        except (ValueError, RecursionError):
+                seen = _merge(seen, _type_of(value, 0))
+        except ValueError:
             continue
     if not isinstance(seen, StructType):
         raise SchemaError("expected a JSON object with a field in the sample, found none")
@@ -54,9 +54,11 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"expected JSON, found {name}")
 
 
-def _type_of(value: Any) -> JsonType | None:
-    """None: of a null, which fits every type."""
+def _type_of(value: Any, depth: int) -> JsonType | None:
+    """None: of a null, which fits every type. What lies deeper than a column can is text."""
     match value:
+        case list() | dict() if depth > DEPTH_MAX:
+            return TEXT
         case None:
             return None
         case bool():
@@ -70,10 +72,10 @@ def _type_of(value: Any) -> JsonType | None:
         case list():
             item: JsonType | None = None
             for one in value:
-                item = _merge(item, _type_of(one))
+                item = _merge(item, _type_of(one, depth + 1))
             return ArrayType(_UNKNOWN if item is None else item)
         case dict():
-            fields = tuple(Field(name, _type_of(inner) or _UNKNOWN) for name, inner in value.items())
+            fields = tuple(Field(name, _type_of(inner, depth + 1) or _UNKNOWN) for name, inner in value.items())
             return StructType(fields) if fields else None
     raise AssertionError(f"expected a value of json.loads, found {type(value).__name__}")
 

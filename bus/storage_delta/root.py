@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from bus.errors import RootInUse, RootNotUsable, StorageDamaged, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from bus.records.json_text import parse_json
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, INTERNAL_VALUE_TYPES, log_schema
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.keyed_rows import DeltaKeyedRows
@@ -349,7 +350,7 @@ def _read_marker(store: ObjectStore) -> _Marker | None:
     except StorageFault as fault:
         raise RootNotUsable(f"{store.url}: {fault}") from fault
     try:
-        marker = json.loads(data)
+        marker = parse_json(data)
         format_version, cluster_id = int(marker["format_version"]), str(marker["cluster_id"])
     except (ValueError, KeyError, TypeError) as error:
         raise RootNotUsable(f"{store.url}/{MARKER}: expected format_version and cluster_id: {error}") from None

@@ -8,7 +8,6 @@ in the log, and from there, once it is asked for, into one index in memory. Does
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bus.model import SEQUENCE_MODULUS
+from bus.records.json_text import parse_json
 
 # A file of more producers has wider spans. It bounds what each file costs in the log, its checkpoints and memory.
 SPANS_PER_FILE_MAX = 64
@@ -67,13 +67,13 @@ def spans_of_statistics(stats: str | None) -> str:
     """What `add.stats`, JSON, lets one say of a file without spans of its own: one span, or none if it has no record of
     a producer. Anything may be missing there. It never tells the epochs."""
     try:
-        told = json.loads(stats or "null")
+        told = parse_json(stats or "null")
         if told["nullCount"]["producer_id"] == told["numRecords"]:
             return NO_SPANS
         minima, maxima = told["minValues"], told["maxValues"]
         id_min, id_max = int(minima["producer_id"]), int(maxima["producer_id"])
         sequence_min, sequence_max = int(minima["sequence"]), int(maxima["sequence"])
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return EVERY_SPAN
     if not (0 <= id_min <= id_max <= _ID_MAX and 0 <= sequence_min <= sequence_max < SEQUENCE_MODULUS):
         return EVERY_SPAN

@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from bus.model import TIMESTAMP_MS_MAX, TopicPartition
 from bus.ports import ProducerProgress
+from bus.records.json_text import parse_json
 from bus.records.log_schema import STATS_COLUMNS, delta_schema_string
 from bus.storage_delta.files.producer_spans import NO_SPANS, check_spans, count_spans, spans_of_statistics
 from bus.storage_delta.files.tombstone_ages import check_ages
@@ -59,7 +60,6 @@ _TAG_NUMBERS = 7
 
 # A name that is too long for a file system, or that it cannot say, is the name of no file.
 _NAME_BYTES_MAX = 255
-_parse_json = json.JSONDecoder().decode  # `json.loads` without its options: an opening reads thousands of versions
 _STATS_DEPTH_MAX = 10_000
 
 _VERSION_NAME = re.compile(r"(\d{20})\.json")
@@ -427,14 +427,14 @@ def decode_commit(version: int, data: bytes, *, with_bodies: bool = False) -> Co
     """Raises `MalformedCommit` if the file is empty, torn or is no list of actions, or `ChangedCommit`. `with_bodies`:
     each `Add` has its action too."""
     try:
-        actions = [_parse_json(line) for line in data.decode().split("\n") if line.strip()]
+        actions = [parse_json(line) for line in data.decode().split("\n") if line.strip()]
         if not all(isinstance(action, dict) for action in actions):
             raise TypeError("a line is no JSON object")
         told = (action["commitInfo"] for action in actions if "commitInfo" in action)
         info: Mapping[str, Any] = next(told, {}) or {}
         commit = _commit_of(version, info, actions, with_bodies)
         expected = info.get("actionCount")
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise MalformedCommit(f"expected one action a line, found {len(data)} bytes: {error}") from None
     if not actions:
         raise MalformedCommit(f"expected at least one action, found {len(data)} bytes without any")
@@ -679,32 +679,22 @@ def nullable_type(arrow_type: pa.DataType) -> pa.DataType:
 
 def is_same_schema(schema_string: str, schema: pa.Schema) -> bool:
     """Whether a table has the columns of `schema`, whatever it says about nulls and comments."""
-    try:
-        found = _without_trimmings(json.loads(schema_string))
-    except (ValueError, RecursionError):
-        return False
-    return bool(found == _without_trimmings(json.loads(table_schema_string(schema))))
+    return _has_columns_of(schema_string, table_schema_string(schema))
 
 
 def has_same_columns(one: TableMetadata, other: TableMetadata) -> bool:
     """As `is_same_schema`."""
-    if one.schema_string == other.schema_string:
-        return True
+    return one.schema_string == other.schema_string or _has_columns_of(one.schema_string, other.schema_string)
+
+
+def _has_columns_of(one: str, other: str) -> bool:
     try:
-        return bool(
-            _without_trimmings(json.loads(one.schema_string)) == _without_trimmings(json.loads(other.schema_string))
-        )
-    except (ValueError, RecursionError):
+        found, expected = (parse_json(text, object_hook=_without_trimmings) for text in (one, other))
+    except ValueError:
         return False
+    return bool(found == expected)
 
 
-def _without_trimmings(node: Any) -> Any:
-    if isinstance(node, dict):
-        return {
-            key: _without_trimmings(value)
-            for key, value in node.items()
-            if key not in ("nullable", "metadata", "containsNull", "valueContainsNull")
-        }
-    if isinstance(node, list):
-        return [_without_trimmings(item) for item in node]
-    return node
+def _without_trimmings(node: dict[str, Any]) -> dict[str, Any]:
+    left_out = ("nullable", "metadata", "containsNull", "valueContainsNull")
+    return {key: value for key, value in node.items() if key not in left_out}

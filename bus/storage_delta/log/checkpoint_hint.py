@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from bus.records.json_text import parse_json
 from bus.storage_delta.files.file_sums import FileSums, decode_sums, encode_sums
 from bus.storage_delta.files.trials import TRIALS, Unprovable, whole_sums
 from bus.storage_delta.log.actions import LAST_CHECKPOINT, SUMS_TAG, checkpoint_name
@@ -27,10 +28,10 @@ class Hint:
 def read_hint(store: ObjectStore, log_folder: str) -> Hint | None:
     """None if it is not there or cannot be read."""
     try:
-        hint: Any = json.loads(store.get(f"{log_folder}/{LAST_CHECKPOINT}"))
+        hint: Any = parse_json(store.get(f"{log_folder}/{LAST_CHECKPOINT}"))
         told = (hint.get("tags") or {}).get(SUMS_TAG)
         return Hint(int(hint["version"]), None if told is None else decode_sums(told))
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, KeyNotFound):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, KeyNotFound):
         return None
 
 

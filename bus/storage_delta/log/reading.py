@@ -6,11 +6,11 @@ state that comes out (table_state.py). Only reads.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bus.errors import StorageDamaged
+from bus.records.json_text import parse_json
 from bus.storage_delta.log.actions import (
     LOG_FOLDER,
     Add,
@@ -97,11 +97,11 @@ def read_commit(store: ObjectStore, folder: str, version: int, describe: Describ
 def describe_by_statistics(add: Add) -> LiveFile:
     """What the log itself says of a file of another engine. Raises `StorageDamaged` if that is too little."""
     try:
-        stats = json.loads(add.stats or "")
+        stats = parse_json(add.stats or "")
         first, last = int(stats["minValues"]["offset"]), int(stats["maxValues"]["offset"])
         count = check_int64(int(stats["numRecords"]))
         return LiveFile(add.path, add.size_bytes, check_int64(first), check_int64(last + 1), count, 0, 0, 0)
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise StorageDamaged(
             f"expected statistics with numRecords and the offsets' minimum and maximum, found {type(error).__name__} "
             f"{error}"

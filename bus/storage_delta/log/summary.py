@@ -6,12 +6,12 @@ told apart by the log alone, as the broker that cleans them does.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bus.model import TopicPartition
+from bus.records.json_text import parse_json
 from bus.storage_delta.log.actions import (
     FILE_TAG,
     LOG_FOLDER,
@@ -166,8 +166,8 @@ def _entry(file: LiveFile, body: Mapping[str, Any]) -> dict[str, Any]:
 def _stats_of(text: Any) -> Any:
     """As they stand there, where they are no JSON."""
     try:
-        return json.loads(text or "{}")
-    except (ValueError, TypeError, RecursionError):
+        return parse_json(text or "{}")
+    except (ValueError, TypeError):
         return text
 
 

@@ -7,7 +7,6 @@ it would not; nothing behind that is in it. What later versions say is told apar
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -16,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from bus.errors import StorageDamaged
+from bus.records.json_text import parse_json
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.log.actions import (
     HIGH_WATERMARK_APP,
@@ -223,7 +223,7 @@ class HistoryReader:
         """Line by line: of a torn one there may be some left."""
         told: dict[str, Txn] = {}
         for action in self._lines(version):
-            with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+            with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError, OverflowError):
                 match action:
                     case {"add": body}:
                         add = replace(decode_add(body, version), body=body)
@@ -239,8 +239,8 @@ class HistoryReader:
             data = self._store.get(f"{self._folder}/{LOG_FOLDER}/{version_name(version)}")
             check_sum(data)  # what has changed tells nothing
             for line in data.splitlines():
-                with contextlib.suppress(ValueError, RecursionError):
-                    yield json.loads(line)
+                with contextlib.suppress(ValueError):
+                    yield parse_json(line)
 
     def _gather_metadata(self, found: History, metadata: TableMetadata) -> None:
         if is_same_schema(metadata.schema_string, self._schema):

@@ -6,7 +6,6 @@ whole columns, one row group at a time, so a large file needs little memory. Pri
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from bus.storage_delta.files.inspection import UnreadableFile, open_data_file
 from bus.storage_delta.files.proved_parquet import ProvedFile
 from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.verify.producer_verification import PRODUCER_COLUMNS
-from bus.storage_delta.verify.replay import AddedFile, bare_type
+from bus.storage_delta.verify.replay import AddedFile, parse_schema
 
 _Finding = tuple[str, str, str]  # promise, expected, found
 _NEVER_NULL = ("offset", "timestamp", "timestamp_type", "leader_epoch")
@@ -141,11 +140,11 @@ def _schema_of(parquet: ProvedFile) -> pa.Schema:
 def _check_columns(found: pa.Schema, schema_string: str) -> Iterator[_Finding]:
     promise = "files have the table's columns"
     try:
-        expected = [(column["name"], bare_type(column["type"])) for column in json.loads(schema_string)["fields"]]
-        actual = [
-            (column["name"], bare_type(column["type"])) for column in json.loads(delta_schema_string(found))["fields"]
-        ]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        expected, actual = (
+            [(column["name"], column["type"]) for column in parse_schema(text)["fields"]]
+            for text in (schema_string, delta_schema_string(found))
+        )
+    except (ValueError, KeyError, TypeError) as error:
         yield promise, "types that Delta knows", first_line(error)
         return
     if [name for name, _ in actual] != [name for name, _ in expected]:

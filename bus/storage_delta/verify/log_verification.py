@@ -9,7 +9,6 @@ opens; prints and mends nothing.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,13 +37,13 @@ from bus.storage_delta.verify.replay import (
     LogListing,
     ReplayedTable,
     Unreadable,
-    bare_type,
     checkpoint_file,
     decode_add,
     is_forgotten,
     load_checkpoint,
     load_last_checkpoint,
     load_version,
+    parse_schema,
     version_file,
 )
 
@@ -453,12 +452,12 @@ def _text(ranges: Sequence[tuple[int, int]]) -> str:
 def _schema_differences(schema_string: str, *, is_typed: bool) -> Iterator[tuple[str, str]]:
     """Columns by name, order and type, and nothing beside them; a typed `value` may be any struct."""
     try:
-        schema = bare_type(json.loads(schema_string))
+        schema = parse_schema(schema_string)
         fields = {column["name"]: column for column in schema["fields"]}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         yield "a schema as JSON", f"{type(error).__name__}: {error}"
         return
-    wanted = bare_type(json.loads(delta_schema_string(LOG_SCHEMA)))
+    wanted = parse_schema(delta_schema_string(LOG_SCHEMA))
     expected = {column["name"]: column for column in wanted["fields"]}
     if list(fields) != list(expected) or len(fields) != len(schema["fields"]):
         yield f"columns {', '.join(expected)}", ", ".join(fields)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -121,8 +121,8 @@ def load_version(store: ObjectStore, folder: str, version: int) -> list[Action]:
         if not line.strip():
             continue
         try:
-            action = json.loads(line.decode())
-        except (ValueError, RecursionError) as error:
+            action = parse_json(line.decode())
+        except ValueError as error:
             raise Unreadable(f"expected JSON in line {number}, found {len(line)} bytes: {error}") from None
         if not isinstance(action, dict):
             raise Unreadable(f"expected an action in line {number}, found {type(action).__name__}")
@@ -273,7 +273,7 @@ class AddedFile:
 def decode_add(body: Mapping[str, Any], version: int | None) -> AddedFile:
     """Raises `Unreadable` for an entry without a path, a size or the statistics of its offsets."""
     try:
-        stats = json.loads(body["stats"])
+        stats = parse_json(body["stats"])
         tags = body.get("tags") or {}
         level = int(tags.get(LEVEL_TAG) or 0)
         path, size_bytes = unquote(body["path"]), int(body["size"])
@@ -281,7 +281,7 @@ def decode_add(body: Mapping[str, Any], version: int | None) -> AddedFile:
         _check_path(path)
         _check_tags(tags)
         _ = added.record_count, added.first_row, added.last_row, added.base_offset, added.last_offset
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         problem = f"{type(error).__name__} {error}"
         raise Unreadable(
             f"expected path, size and statistics with numRecords and the offsets' minimum and maximum, found "
@@ -421,14 +421,21 @@ def load_last_checkpoint(store: ObjectStore, folder: str) -> int | None:
     except KeyNotFound:
         return None
     try:
-        return int(json.loads(data)["version"])
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        return int(parse_json(data)["version"])
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise Unreadable(f"expected an object with a version, found {len(data)} bytes: {first_line(error)}") from None
 
 
-def bare_type(node: Any) -> Any:
-    """A Delta type without what it says about nulls and comments, so that two of them can be compared."""
-    if isinstance(node, Mapping):
-        left_out = ("nullable", "metadata", "containsNull", "valueContainsNull")
-        return {key: bare_type(value) for key, value in node.items() if key not in left_out}
-    return [bare_type(item) for item in node] if isinstance(node, list) else node
+def parse_json(text: str | bytes, object_hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """Raises `ValueError`."""
+    try:
+        return json.loads(text, object_hook=object_hook)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+
+
+def parse_schema(text: str) -> Any:
+    """A Delta schema without what it says about nulls and comments, so that two of them can be compared. Raises
+    `ValueError`."""
+    left_out = ("nullable", "metadata", "containsNull", "valueContainsNull")
+    return parse_json(text, lambda node: {key: value for key, value in node.items() if key not in left_out})

@@ -49,7 +49,8 @@ def test_a_sample_without_a_field_is_refused(texts: tuple[str, ...]) -> None:
         inferred(*texts)
 
 
-def test_what_lies_too_deep_is_text() -> None:
-    fields = infer_fields(['{"a":' * 50 + "1" + "}" * 50])
+@pytest.mark.parametrize("depth", [33, 50, 500])
+def test_what_lies_too_deep_is_text(depth: int) -> None:
+    fields = infer_fields(['{"a":' * depth + "1" + "}" * depth])
     assert format_ddl(fields).count("STRUCT") == 31
     assert parse_ddl(format_ddl(fields)) == fields
