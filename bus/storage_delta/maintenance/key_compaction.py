@@ -4,7 +4,7 @@ Guards two promises: a record goes only if a later one of its key is in the same
 there long enough; and what stays keeps its offset, its order and all its columns. The last record of all always stays,
 as the newest segment does in Kafka: so the files cover the offsets of those that they replace, from the first to the
 last. Memory is bounded whatever the number of keys and rows: last_of_key.py says how for the keys, rewritten_file.py
-for the rows. Commits nothing.
+for the rows, and rows that are read for their keys are kept for the second pass only up to a limit. Commits nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from bus.storage_delta.maintenance.swaps import PreparedSwap, prepared_swap
 from bus.storage_delta.stores.store import ObjectStore
 
 FILE_BYTES_MAX = 128 << 20
+# A log of small files costs the opening of each, not its bytes: rows of these are kept from one pass to the next.
+_KEPT_BYTES_MAX = 32 << 20
+_KEPT_FILE_BYTES_MAX = 1 << 20
 # Written once, in the background, and read for long: what producers had no time for is worth it here.
 _COMPRESSION = "zstd"
 
@@ -70,11 +73,12 @@ class KeyCompaction:
         return prepared_swap(files, written, SwapKind.LAST_OF_KEYS, txn_id=rewriting.txn_id)
 
     def _kept_rows(self, files: Sequence[LiveFile], old_end: int, pace: Pace) -> Iterator[pa.Table]:
-        is_last = find_last_of_keys(lambda: self._keys(files, pace), sum(file.record_count for file in files))
+        kept: dict[str, list[pa.Table]] = {}  # by path
+        is_last = find_last_of_keys(lambda: self._keys(files, kept, pace), sum(file.record_count for file in files))
         last_offset = files[-1].next_offset - 1
         first = 0
         for file in files:
-            for rows in self._reader.scan(file, self._schema.names):
+            for rows in kept.pop(file.path, None) or self._reader.scan(file, self._schema.names):
                 pace(rows.nbytes)
                 is_kept = is_last.slice(first, rows.num_rows)
                 first += rows.num_rows
@@ -82,9 +86,17 @@ class KeyCompaction:
                 if is_kept.any():
                     yield rows.filter(pa.array(is_kept))
 
-    def _keys(self, files: Sequence[LiveFile], pace: Pace) -> Iterator[pa.ChunkedArray]:
+    def _keys(
+        self, files: Sequence[LiveFile], kept: dict[str, list[pa.Table]], pace: Pace
+    ) -> Iterator[pa.ChunkedArray]:
+        """Of all rows; `kept` gets all columns of the rows of small files, as long as there is room."""
+        room_bytes = _KEPT_BYTES_MAX - sum(rows.nbytes for tables in kept.values() for rows in tables)
         for file in files:
-            for rows in self._reader.scan(file, ["key"]):
+            is_small = file.size_bytes <= min(_KEPT_FILE_BYTES_MAX, room_bytes)
+            if is_small and file.path not in kept:
+                kept[file.path] = list(self._reader.scan(file, self._schema.names))
+                room_bytes -= sum(rows.nbytes for rows in kept[file.path])
+            for rows in kept.get(file.path) or self._reader.scan(file, ["key"]):
                 pace(rows.nbytes)
                 yield rows.column("key")
 

@@ -17,6 +17,7 @@ from bus.model import LogBatch, ProducerStamp, RecordBatch, TimestampType, Topic
 from bus.ports import Committed, Conflicted, PreparedFiles, ProducerMatch, ProducerProgress, Unknown
 from bus.storage_delta.files.data_files import ROW_GROUP_BYTES
 from bus.storage_delta.log.actions import LiveFile, version_name
+from bus.storage_delta.maintenance import key_compaction
 from bus.storage_delta.maintenance.key_compaction import KeyCompaction
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
@@ -353,6 +354,22 @@ def test_an_unknown_outcome_is_settled_by_reading_the_log(is_there: bool) -> Non
     assert len(bench.table.find_orphans()) == (0 if is_there else 1)
     bench.append((b"b", b"1"))
     assert bench.breaches() == []
+
+
+@pytest.mark.parametrize(("files_kept", "reads"), [(0, 8), (1, 7), (100, 4)])
+def test_small_files_are_read_once_as_long_as_memory_has_room(
+    monkeypatch: pytest.MonkeyPatch, files_kept: int, reads: int
+) -> None:
+    store = ScriptedStore(MemoryStore())
+    bench = TableBench(store)
+    for number in range(4):
+        bench.append((b"a", b"%d" % number), (b"%d" % number, b"x"))
+    bench.reopen()
+    monkeypatch.setattr(key_compaction, "_KEPT_BYTES_MAX", files_kept * bench.table.files[0].size_bytes)
+    store.calls.clear()
+    bench.compact()
+    assert store.calls.count("get_range") == reads
+    assert bench.rows() == [(1, b"0", b"x"), (3, b"1", b"x"), (5, b"2", b"x"), (6, b"a", b"3"), (7, b"3", b"x")]
 
 
 @pytest.mark.parametrize("operation", ["write_parts", "get_range"])
