@@ -61,7 +61,7 @@ def _serve(arguments: list[str], output: Path) -> None:
 def _put_clocks(seams: Seams) -> None:
     from bus.broker_api.produce import ProduceApi
     from bus.grpc_api.server import produce, produce_decoding
-    from bus.runtime.partitions import partition
+    from bus.runtime.partitions import partition_writer
     from bus.storage_delta import table
     from bus.storage_delta.stores.local import LocalStore
 
@@ -73,8 +73,8 @@ def _put_clocks(seams: Seams) -> None:
     produce.ProduceHandler.stream = timed_stream  # type: ignore[assignment, method-assign]
     seams.around(ProduceApi, "submit", begins="submit begins")
     seams.around(produce_decoding, "decode_produce", ends="decoded")
-    seams.around(partition.Partition, "_append_to_table", begins="commit begins")
-    seams.around(partition.Partition, "_succeed", begins="commit ends")
+    seams.around(partition_writer.PartitionWriter, "_append_call", begins="commit begins")
+    seams.around(partition_writer.PartitionWriter, "_succeed", begins="commit ends")
     seams.around(table.DeltaPartitionTable, "append", begins="append begins")
     seams.around(table, "encode_data_file", ends="encoded")
     seams.around(LocalStore, "write_unique", ends="data file synced")

@@ -20,8 +20,8 @@ class Clock(Protocol):
         """Wall clock, milliseconds since the epoch, UTC."""
         ...
 
-    def monotonic_ms(self) -> int:
-        """Milliseconds since some time; only grows, whatever becomes of the wall clock."""
+    def monotonic_ms(self) -> float:
+        """Milliseconds and their fractions since some time; only grows, whatever becomes of the wall clock."""
         ...
 
 
@@ -314,8 +314,10 @@ class ProducerIndex(Protocol):
         ...
 
 
-class TableChanges(Protocol):
-    """What its leader does to a table beside appending, each as one version."""
+class TableMaintenance(Protocol):
+    """What its leader does to a table beside appending: `swap_files` and `advance_log_start` commit one version each,
+    `delete_orphans` one if need be; all else looks after the table, prepares and cleans, without a change of any
+    record."""
 
     @property
     def state(self) -> LogState: ...
@@ -342,18 +344,6 @@ class TableChanges(Protocol):
         """Delete those that are orphans still; returns how many. The caller has found them a grace ago. In the writer's
         place, as `append`: unless a version was committed since they were found, one that changes nothing is committed
         first, so that no other leader can commit them any more. Raises `FenceLost`; then nothing was deleted."""
-        ...
-
-
-class TableUpkeep(Protocol):
-    """What is looked after, prepared and cleaned beside the log, without a change of any record."""
-
-    @property
-    def state(self) -> LogState: ...
-
-    @property
-    def files(self) -> Sequence[LogFile]:
-        """The live data files of the last committed version, in offset order."""
         ...
 
     @property
@@ -425,7 +415,7 @@ class TableUpkeep(Protocol):
         ...
 
 
-class PartitionTable(LogTable, ProducerIndex, TableChanges, TableUpkeep, Protocol):
+class PartitionTable(LogTable, ProducerIndex, TableMaintenance, Protocol):
     """One partition's table, open for its single writer.
 
     `append`, `swap_files`, `advance_log_start`, `reload` and `write_checkpoint` never overlap with one another, but for

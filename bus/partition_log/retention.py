@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bus.errors import ErrorCode, Refused
-from bus.partition_log.state import PartitionState
-from bus.ports import LogFile
+from bus.ports import LogFile, LogState
 
 NO_BOUND = -1
 TO_HIGH_WATERMARK = -1
@@ -62,19 +61,19 @@ def time_ms_of(file: LogFile) -> int:
     return min(file.timestamp_max_ms, file.appended_ms) if file.record_count else file.appended_ms
 
 
-def decide_delete_records(state: PartitionState, offset: int, *, may_delete: bool) -> int | Refused:
+def decide_delete_records(log: LogState, offset: int, *, may_delete: bool) -> int | Refused:
     """Where the log is to start, which may be where it starts already. `offset` -1: at the high watermark."""
     if not may_delete:
         return Refused(
             ErrorCode.POLICY_VIOLATION, "expected a topic with cleanup.policy=delete or none, found compact alone"
         )
-    wanted = state.high_watermark if offset == TO_HIGH_WATERMARK else offset
-    if not 0 <= wanted <= state.high_watermark:
+    wanted = log.high_watermark if offset == TO_HIGH_WATERMARK else offset
+    if not 0 <= wanted <= log.high_watermark:
         return Refused(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"expected an offset from 0 to the high watermark, {state.high_watermark}, or -1 for it, found {offset}",
+            f"expected an offset from 0 to the high watermark, {log.high_watermark}, or -1 for it, found {offset}",
         )
-    return max(wanted, state.log_start)
+    return max(wanted, log.log_start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,7 +310,7 @@ def partitions_of(broker: QuietBroker) -> dict[TopicPartition, Partition]:
 
 
 def ends_of(partitions: dict[TopicPartition, Partition]) -> dict[TopicPartition, tuple[int, int]]:
-    return {name: (found._state.log_start, found._state.high_watermark) for name, found in partitions.items()}
+    return {name: (found.state.log_start, found.state.high_watermark) for name, found in partitions.items()}
 
 
 async def check(broker: QuietBroker) -> None:

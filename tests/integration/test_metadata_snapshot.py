@@ -79,7 +79,7 @@ def test_lives_that_end_at_once_leave_few_files(tmp_path: Path, monkeypatch: pyt
         "bus.partition_log.rolling.RUN_FILES_MAX",
         "bus.runtime.metadata.metadata_upkeep._ROLLED_FILES",
         "bus.runtime.partitions.partition_settings.INTERNAL_VERSION_COUNT_MAX",
-        "bus.runtime.partitions.partition_upkeep._CLEAN_VERSIONS_MIN",
+        "bus.runtime.partitions.partition_maintenance._CLEAN_VERSIONS_MIN",
         "bus.storage_delta.log.checkpoints._COMMITS_BETWEEN_MIN",
     ):
         monkeypatch.setattr(limit, 8)

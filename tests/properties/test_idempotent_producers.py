@@ -127,7 +127,7 @@ class World:
     def forgotten_max(self) -> int:
         """While nothing was retired, the table knows that a producer without rows never wrote."""
         is_retired = self.table.state.log_start > 0
-        return self.bench.partition._producers.states.forgotten_max if is_retired else -1
+        return self.bench.partition.writer._producers.states.forgotten_max if is_retired else -1
 
     def stamp_of(self, send: Send, base: dict[int, tuple[int, int]]) -> ProducerStamp:
         epoch, last = base.get(send.producer_id, (0, -1))
@@ -294,11 +294,11 @@ async def live(first_sequence: int, events: list[Group | Resume | str]) -> None:
                     world.seen_to_begin.clear()
                     world.lose_fences()
                 case "rebuild":
-                    await world.bench.partition.rebuild()
+                    await world.bench.partition.writer.rebuild()
                     world.seen_to_begin.clear()
                 case "retire":
                     world.retire()
-                    await world.bench.partition.rebuild()
+                    await world.bench.partition.writer.rebuild()
                     world.seen_to_begin.clear()
     finally:
         await world.close()

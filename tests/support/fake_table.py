@@ -196,10 +196,13 @@ class FakeTable:
         self._high_watermarks[version] = high_watermark
         return Committed(version, high_watermark)
 
-    def commit_foreign(self, count: int) -> None:
+    def commit_foreign(self, count: int, *, leader_epoch: int = -1) -> None:
         """What another writer does to the table: `count` records that this one does not know of."""
         self._state = replace(
-            self._state, version=self._state.version + 1, high_watermark=self._state.high_watermark + count
+            self._state,
+            version=self._state.version + 1,
+            high_watermark=self._state.high_watermark + count,
+            leader_epoch=max(self._state.leader_epoch, leader_epoch),
         )
 
     def commit_stamped(self, stamp: ProducerStamp, count: int, *, now_ms: int = 0) -> None:

@@ -45,6 +45,17 @@ SETTINGS = PartitionSettings(
 )
 
 
+class LoopClock(ManualClock):
+    """Its monotonic time is the event loop's, and what the test adds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+
+    def monotonic_ms(self) -> float:
+        return self.passed_ms + self._loop.time() * 1000
+
+
 class InlineCalls(BlockingCalls):
     """Blocking calls are made at once, on the loop: no threads, so the order of everything is the same every time."""
 
@@ -72,7 +83,7 @@ class Bench:
         leader_epoch: int = 3,
     ) -> None:
         self.table = FakeTable() if table is None else table
-        self.clock = ManualClock() if clock is None else clock
+        self.clock = LoopClock() if clock is None else clock
         self.tasks = TaskScope("test")
         self.throttle = IoThrottle(sys.float_info.max)
         self.calls = BlockingCalls(2) if calls is None else calls

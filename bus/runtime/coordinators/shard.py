@@ -156,7 +156,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self._states_log.name} has {WAITING_MAX} calls waiting"
             )
         state = self._states.get(self._machine.entity_id(command))
-        return self._totals.check(command, state, now_ms=self._clock.monotonic_ms())
+        return self._totals.check(command, state, now_ms=int(self._clock.monotonic_ms()))
 
     # ------------------------------------------------------------------ turns
 

@@ -9,7 +9,6 @@ learns of. And memory that may be wrong, after any failure, is read again before
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 from collections.abc import Callable, Sequence
@@ -18,12 +17,13 @@ from typing import TypeVar
 from bus.cluster_metadata.change_descriptions import describe_change
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
 from bus.cluster_metadata.cluster_records import ClusterRecord, decode_record, encode_record
-from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, VersionReplaced
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import Step
 from bus.partition_log.maintenance import MaintenanceRules
-from bus.ports import Clock, CommitOutcome, Committed, Conflicted, LogState, Storage, TypedLog
+from bus.ports import Clock, CommitOutcome, Committed, LogState, Storage, TypedLog
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.metadata.metadata_upkeep import MetadataUpkeep
+from bus.runtime.metadata.metadata_upkeep import NAME, MetadataUpkeep
+from bus.runtime.partitions.leader_log import Change, ChangeOutcome, LeaderLog
 from bus.runtime.partitions.maintenance import Maintenance
 from bus.runtime.tasks import TaskScope
 
@@ -59,22 +59,29 @@ class MetadataLog:
         self._clock = clock
         self._calls = calls
         self._cluster: ClusterState = EMPTY_CLUSTER
-        self._changing = asyncio.Lock()
         self.tasks = TaskScope("metadata")
-        self._fenced: Refused | None = None
         self._ended: Refused | None = None
         self._is_open = False
-        self._is_reload_due = False  # memory may be wrong, and the log was not read again yet
 
     async def open(self) -> None:
         """Raises `StorageFault` if the log cannot be read, or contradicts itself."""
         self._log: TypedLog = await self._calls.control(self._storage.open_metadata)
+        self._leader = LeaderLog(
+            NAME,
+            self._log,
+            title="cluster metadata",
+            way_out=_HOW_TO_MEND,
+            leader_epoch=self._log.state.leader_epoch,
+            fenced=ErrorCode.NOT_CONTROLLER,
+            reload_in=self._calls.control,
+            housekeep_in=self._calls.housekeep,
+            on_stopped=self._step_down,
+        )
         await self.raise_epoch()
         self.upkeep = MetadataUpkeep(
             self._log,
             self,
             rules=self._rules,
-            clock=self._clock,
             calls=self._calls,
             tasks=self.tasks,
             maintenance=self._maintenance,
@@ -83,8 +90,7 @@ class MetadataLog:
 
     async def raise_epoch(self) -> None:
         """Change the metadata from now on under a higher epoch than any that the log has, as it was read last."""
-        self._fenced = None
-        self._leader_epoch = self._log.state.leader_epoch + 1
+        self._leader.lead(self._log.state.leader_epoch + 1)
         self._cluster = await self._replay()
 
     @property
@@ -98,7 +104,12 @@ class MetadataLog:
 
     @property
     def leader_epoch(self) -> int:
-        return self._leader_epoch
+        return self._leader.leader_epoch
+
+    @property
+    def stopped(self) -> Refused | None:
+        """Why nothing is changed any more."""
+        return self._ended or self._leader.stopped
 
     def add_follower(self, follow: Callable[[ClusterState], None]) -> None:
         """`follow` is called with the state as it is, at once, and from then on with each newer one before anything is
@@ -119,7 +130,7 @@ class MetadataLog:
         return await self.tasks.finish(self._look_ahead(decisions), "look-ahead")
 
     async def _look_ahead(self, decisions: Sequence[Decide[T]]) -> list[Step[ClusterRecord, T | Refused]]:
-        async with self._changing:
+        async with self._leader.slot:
             steps, _ = await self._decide(decisions)
             _log_refusals([step.response for step in steps])
             return steps
@@ -131,26 +142,33 @@ class MetadataLog:
         await self.tasks.join()
         self._ended = Refused(ErrorCode.NOT_CONTROLLER, "the broker is shutting down")
 
-    async def commit_between_changes(self, *commits: Callable[[], CommitOutcome]) -> Committed | Refused:
-        """For the log's upkeep: what says nothing new of the cluster. One after the other, and no change in between."""
-        async with self._changing:
+    async def commit_between_appends(self, change: Change) -> ChangeOutcome:
+        """For the log's upkeep: what says nothing new of the cluster."""
+        return await self.tasks.finish(self._commit_between_appends(change), "upkeep")
+
+    async def _commit_between_appends(self, change: Change) -> ChangeOutcome:
+        async with self._leader.slot:
             refused = await self._check_ready()
             if refused is not None:
                 return refused
-            for commit in commits:
-                committed = await self._commit(commit)
-                if isinstance(committed, Refused):
-                    break
+            decided = change(leader_epoch=self.leader_epoch, now_ms=self._clock.now_ms())
+            outcome = await self._commit(decided) if callable(decided) else decided
         self.upkeep.look_after_commit()
-        return committed
+        return outcome
 
-    def stop(self, code: ErrorCode, reason: str) -> None:
-        """The log is not what was committed: change nothing more."""
-        self._fenced = Refused(code, f"cluster metadata: {reason}")
-        _log.error("the cluster metadata changes no more: %s", reason)
+    async def housekeep(self, call: Callable[[], T]) -> T:
+        """See `LeaderLog.housekeep`."""
+        return await self._leader.housekeep(call)
+
+    def _step_down(self, reason: Refused) -> None:
+        if reason.code is ErrorCode.NOT_CONTROLLER:
+            for step_down in self._on_fenced:
+                step_down(reason)
+        elif self._is_open:
+            self.upkeep.stop(reason)
 
     async def _change(self, decisions: Sequence[Decide[T]]) -> list[T | Refused]:
-        async with self._changing:
+        async with self._leader.slot:
             steps, after = await self._decide(decisions)
             answers = [step.response for step in steps]
             records = [record for step in steps for record in step.records]
@@ -177,23 +195,19 @@ class MetadataLog:
 
     async def _check_ready(self) -> Refused | None:
         """Why nothing can be decided now; memory is what the log says if it returns None."""
-        if self._ended is not None:
-            return self._ended
-        if self._is_reload_due:
-            not_read = await self._reload("cluster metadata: read again")
-            if self._is_reload_due:
-                return not_read
-        return self._fenced
+        if self.stopped is None and self._leader.is_reload_due:
+            await self._reload()
+        return self._ended or self._leader.refuse_until_reloaded()
 
     async def _append(self, records: Sequence[ClusterRecord], after: ClusterState) -> Refused | None:
         """Commit the records; then memory is `after`."""
         rows = [encode_record(record) for record in records]
         for row in rows:
             decode_record(row)  # what could not be read back would keep the root from starting
-        call = functools.partial(self._log.append, rows, leader_epoch=self._leader_epoch, now_ms=self._clock.now_ms())
+        call = functools.partial(self._log.append, rows, leader_epoch=self.leader_epoch, now_ms=self._clock.now_ms())
         committed = await self._commit(call)
-        if isinstance(committed, Refused):
-            return committed
+        if not isinstance(committed, Committed):
+            return committed if isinstance(committed, Refused) else self._leader.refuse(str(committed))
         _log_changes(records)
         self._take(after)
         self.upkeep.look_after_commit()
@@ -204,49 +218,25 @@ class MetadataLog:
         for follow in self._followers:
             follow(state)
 
-    async def _commit(self, call: Callable[[], CommitOutcome]) -> Committed | Refused:
+    async def _commit(self, call: Callable[[], CommitOutcome]) -> ChangeOutcome:
         """After anything but a commit memory is what the log says, or the log is read before anything else is done."""
-        self._is_reload_due = True  # after anything but an outcome only the log knows
-        try:
-            outcome = await self._calls.control(call)
-        except VersionReplaced as damage:
-            self.stop(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
-            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {damage}")
-        except StorageFault as fault:
-            self._is_reload_due = False  # nothing was committed
-            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {fault}")
-        if isinstance(outcome, Committed):
-            self._is_reload_due = False
-            return outcome
-        if isinstance(outcome, Conflicted) and outcome.version <= self._log.state.version:
-            self._is_reload_due = False  # with no other writer: the table itself has refused
-            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {outcome.operation}")
-        _log.error("the cluster metadata could not be committed: %s", outcome)
-        return await self._reload(f"cluster metadata: {outcome}")
+        outcome = await self._leader.commit(call, self._calls.control)
+        if self._leader.is_reload_due:
+            await self._reload()
+        return outcome if isinstance(outcome, Committed) else self._leader.stopped or outcome
 
-    async def _reload(self, reason: str) -> Refused:
-        """Memory and log disagree: take what the log says, and serve what it says. A log with a higher epoch, or with
-        changes of another broker under the same, has another controller. One that cannot be read for now is tried again
-        before the next change."""
-        self._is_reload_due = True
+    async def _reload(self) -> None:
+        """Memory and log may disagree: take what the log says, and serve what it says."""
+        log = await self._leader.reload()
+        if log is None:
+            return
         try:
-            async with self.upkeep.housekeeping:
-                log = await self._calls.control(self._log.reload)
             state = await self._replay()
         except StorageFault as fault:
-            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"cluster metadata: {fault}")
-        if log.leader_epoch > self._leader_epoch or log.is_overtaken:
-            self._fenced = Refused(
-                ErrorCode.NOT_CONTROLLER,
-                f"this broker's epoch {self._leader_epoch} was fenced by a controller of epoch {log.leader_epoch}",
-            )
-            self._is_reload_due = False
-            for step_down in self._on_fenced:
-                step_down(self._fenced)
-            return self._fenced
-        self._is_reload_due = False
+            _log.error("the cluster metadata cannot be read again for now: %s", fault)
+            return
+        self._leader.is_reload_due = False
         self._take(state)
-        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, reason)
 
     async def _replay(self) -> ClusterState:
         def replay() -> ClusterState:

@@ -106,8 +106,11 @@ class MaintenanceClock:
         self.now_ms()
 
     def now_ms(self) -> int:
-        self._time = read_time(self._time, wall_ms=self._clock.now_ms(), monotonic_ms=self._clock.monotonic_ms())
+        self._time = read_time(self._time, wall_ms=self._clock.now_ms(), monotonic_ms=int(self.monotonic_ms()))
         return self._time.now_ms
+
+    def monotonic_ms(self) -> float:
+        return self._clock.monotonic_ms()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The jobs of one partition's maintenance: what is prepared beside the writer, and then committed in its place.
+"""The jobs of one log's maintenance: what is prepared beside its writer, and then committed by the writer.
 
 Guards two promises: a job that fails leaves the log as it was, for only the writer commits; and a file that cannot be
 read holds up nothing but what would have to read it: it is left alone, with those that it was to be rewritten with.
@@ -7,7 +7,6 @@ Decides nothing about when; one job runs at a time.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import time
@@ -15,24 +14,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, VersionReplaced, count_of
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, count_of
 from bus.model import TopicPartition
 from bus.partition_log.maintenance import MaintenanceRules, VersionRules
-from bus.partition_log.retention import RetentionRules, decide_retention
+from bus.partition_log.retention import RetentionRules, decide_delete_records, decide_retention
 from bus.ports import (
+    CommitOutcome,
+    Committed,
+    Conflicted,
     Dropped,
     LogFile,
     MaintenanceStopped,
     PreparedFiles,
     SwapKind,
-    TableUpkeep,
+    TableMaintenance,
 )
 from bus.runtime.blocking import BlockingCalls
+from bus.runtime.partitions.leader_log import CONFLICTS_MAX, Change, ChangeOutcome
 from bus.runtime.partitions.maintenance import (
     DeleteRecordsResult,
     FilesSwapped,
     Maintenance,
     MaintenancePace,
+    RecordsDeleted,
     SwapResult,
 )
 
@@ -44,16 +48,19 @@ _ORPHANS_AT_ONCE = 100
 
 
 class Writer(Protocol):
-    """The partition's writer, which commits between two appends. The futures never fail."""
+    """What alone commits to the log, as maintenance sees it. To be called on the event loop."""
 
-    def swap(self, prepared: PreparedFiles, *, is_ours: bool) -> asyncio.Future[SwapResult]: ...
+    @property
+    def stopped(self) -> Refused | None:
+        """Why nothing is committed any more."""
+        ...
 
-    def delete_below(self, offset: int) -> asyncio.Future[DeleteRecordsResult]: ...
+    async def commit_between_appends(self, change: Change) -> ChangeOutcome:
+        """Memory has followed the commit when it is answered."""
+        ...
 
-    def delete_orphans(self, orphans: frozenset[str]) -> asyncio.Future[int | Refused]: ...
-
-    def stop(self, code: ErrorCode, reason: str) -> None:
-        """The log is not what was committed: serve no more."""
+    async def housekeep(self, call: Callable[[], T]) -> T:
+        """A call that commits nothing and looks through the table's files or versions. Raises `StorageFault`."""
         ...
 
 
@@ -67,13 +74,12 @@ JobResult = Done | Refused
 
 
 class MaintenanceJobs:
-    """`housekeeping` is held while anything is done to the table that must not happen while it is read again.
-    `left_alone`: paths of files that are never rewritten, because they or their neighbours could not be read."""
+    """`left_alone`: paths of files that are never rewritten, because they or their neighbours could not be read."""
 
     def __init__(
         self,
         name: TopicPartition,
-        table: TableUpkeep,
+        table: TableMaintenance,
         *,
         calls: BlockingCalls,
         maintenance: Maintenance,
@@ -86,8 +92,7 @@ class MaintenanceJobs:
         self._writer = writer
         self._pace = MaintenancePace(maintenance.throttle)
         self._orphans: frozenset[str] | None = None
-        self._orphans_found_s = 0.0
-        self.housekeeping = asyncio.Lock()
+        self._orphans_found_ms = 0.0
         self.left_alone: set[str] = set()
 
     def stop(self) -> None:
@@ -121,18 +126,18 @@ class MaintenanceJobs:
     async def _rewrite(
         self, job: str, prepare: Callable[[], PreparedFiles | None], files: Sequence[LogFile]
     ) -> JobResult:
-        started = time.monotonic()
+        started = time.perf_counter()
         try:
             prepared = await self._maintain(prepare)
         except StorageDamaged as damage:
             self.left_alone.update(file.path for file in files)
             _log.error("%s given up, %s stay as they are: %s", job, _span(files), damage, extra=self._fields())
-            return self._refuse(damage)
+            return self._refuse(str(damage))
         except (StorageFault, MaintenanceStopped) as fault:
             return self._fail(job, fault)
         if prepared is None:
             return Done()
-        swapped = await self._writer.swap(prepared, is_ours=True)
+        swapped = await self.commit_swap(prepared, is_ours=True)
         if isinstance(swapped, Refused):
             _log.warning("%s could not be committed: %s", job, swapped.message, extra=self._fields())
             return swapped
@@ -142,39 +147,82 @@ class MaintenanceJobs:
             _span(files),
             prepared.added_count,
             prepared.rewritten_bytes,
-            (time.monotonic() - started) * 1000,
+            (time.perf_counter() - started) * 1000,
             extra=self._fields(),
         )
         return Done(prepared.rewritten_bytes)
 
     async def swap(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> SwapResult:
         """Files that another program prepared."""
-        started = time.monotonic()
+        started = time.perf_counter()
         try:
             checked = await self._maintain(functools.partial(self._table.check_swap, removes, adds, kind))
         except (StorageFault, MaintenanceStopped) as fault:
             return self._fail("swap", fault)
         if isinstance(checked, Refused):
             return checked
-        swapped = await self._writer.swap(checked, is_ours=False)
+        swapped = await self.commit_swap(checked, is_ours=False)
         if isinstance(swapped, FilesSwapped):
             _log.info(
                 "swap: %s became %d that were prepared elsewhere, in %.0f ms",
                 count_of(len(removes), "file"),
                 len(adds),
-                (time.monotonic() - started) * 1000,
+                (time.perf_counter() - started) * 1000,
                 extra=self._fields(),
             )
         return swapped
 
+    async def commit_swap(self, prepared: PreparedFiles, *, is_ours: bool) -> SwapResult:
+        """`is_ours`: what replaces is of no use to anybody if it is refused."""
+
+        def swap(*, leader_epoch: int, now_ms: int) -> Callable[[], CommitOutcome] | Refused:
+            if not is_ours and not {file.path for file in self._table.files}.issuperset(prepared.removes):
+                # The table would remove what is to replace them.
+                message = f"{self._name}: expected live files to replace, found some gone"
+                return Refused(ErrorCode.INVALID_REQUEST, message)
+            return functools.partial(self._table.swap_files, prepared, leader_epoch=leader_epoch, now_ms=now_ms)
+
+        outcome = await self._writer.commit_between_appends(swap)
+        match outcome:
+            case Committed(version):
+                return FilesSwapped(version)
+            case Conflicted():
+                return self._refuse(_other_writer(outcome))
+            case Refused():
+                return outcome
+
     # ------------------------------------------------------------------ letting go
 
+    async def delete_records(self, offset: int, *, may_delete: bool) -> DeleteRecordsResult:
+        """A foreign commit that comes between changes nothing about what is wanted."""
+        log_start = -1
+
+        def delete(*, leader_epoch: int, now_ms: int) -> Callable[[], CommitOutcome] | Committed | Refused:
+            nonlocal log_start
+            log = self._table.state
+            decided = decide_delete_records(log, offset, may_delete=may_delete)
+            if isinstance(decided, Refused):
+                return Refused(decided.code, f"{self._name}: {decided.message}")
+            log_start = decided
+            if log_start == log.log_start:
+                return Committed(log.version, log.high_watermark)
+            return functools.partial(self._table.advance_log_start, log_start, leader_epoch=leader_epoch, now_ms=now_ms)
+
+        for _ in range(CONFLICTS_MAX):
+            outcome = await self._writer.commit_between_appends(delete)
+            match outcome:
+                case Committed(version):
+                    return RecordsDeleted(log_start, version)
+                case Refused():
+                    return outcome
+        return self._refuse(f"lost {CONFLICTS_MAX} races for a version")
+
     async def retain(self, rules: RetentionRules) -> JobResult:
-        started = time.monotonic()
+        started = time.perf_counter()
         retained = decide_retention(self._table.files, rules, now_ms=self._clock.now_ms())
         if retained is None:
             return Done()
-        result = await self._writer.delete_below(retained.log_start)
+        result = await self.delete_records(retained.log_start, may_delete=True)
         if isinstance(result, Refused):
             _log.warning("retention could not be committed: %s", result.message, extra=self._fields())
             return result
@@ -183,24 +231,24 @@ class MaintenanceJobs:
             retained.reason,
             count_of(retained.file_count, "file"),
             result.low_watermark,
-            (time.monotonic() - started) * 1000,
+            (time.perf_counter() - started) * 1000,
             extra=self._fields(),
         )
         return Done()
 
     async def clean(self, rules: VersionRules) -> JobResult:
         """Versions that are old enough, data files that only they had, and what a crash left behind."""
-        started = time.monotonic()
+        started = time.perf_counter()
+        find_orphans = self._orphans is None
         try:
-            async with self.housekeeping:
-                dropped = await self._calls.housekeep(functools.partial(self._drop, rules))
-                await self._find_orphans()
-        except VersionReplaced as replaced:
-            self._writer.stop(ErrorCode.KAFKA_STORAGE_ERROR, str(replaced))
-            return self._refuse(replaced)
+            dropped, found = await self._writer.housekeep(
+                functools.partial(self._drop, rules, self._clock.now_ms(), find_orphans=find_orphans)
+            )
         except StorageFault as fault:
             return self._fail("cleaning", fault)
-        orphan_count = await self._delete_orphans(rules)
+        if find_orphans:
+            self._orphans, self._orphans_found_ms = found, self._clock.monotonic_ms()
+        orphan_count = await self._delete_old_orphans(rules)
         if isinstance(orphan_count, Refused):
             _log.warning("orphans stay for now: %s", orphan_count.message, extra=self._fields())
             return orphan_count
@@ -211,37 +259,32 @@ class MaintenanceJobs:
                 count_of(dropped.data_files, "data file"),
                 dropped.data_bytes,
                 count_of(orphan_count, "orphan"),
-                (time.monotonic() - started) * 1000,
+                (time.perf_counter() - started) * 1000,
                 extra=self._fields(),
             )
         return Done(dropped=Dropped(dropped.versions, dropped.data_files + orphan_count, dropped.data_bytes))
 
-    def _drop(self, rules: VersionRules) -> Dropped:
-        now_ms = self._clock.now_ms()
+    def _drop(self, rules: VersionRules, now_ms: int, *, find_orphans: bool) -> tuple[Dropped, frozenset[str]]:
+        """Orphans are looked for once after the opening: what comes later is a commit's under way, or found by the next
+        opening."""
         committed_before_ms = now_ms - rules.retention_ms
         if self._table.is_checkpoint_needed_to_drop(committed_before_ms=committed_before_ms):
             self._table.write_checkpoint()
-        return self._table.drop_old_versions(
+        dropped = self._table.drop_old_versions(
             committed_before_ms=committed_before_ms,
             count_max=rules.count_max,
             removed_before_ms=now_ms - rules.file_delete_delay_ms,
         )
+        return dropped, self._table.find_orphans() if find_orphans else frozenset()
 
-    async def _find_orphans(self) -> None:
-        """Once after the opening: what comes later is a commit's under way, or found by the next opening."""
-        if self._orphans is None:
-            self._orphans = await self._calls.housekeep(self._table.find_orphans)
-            self._orphans_found_s = asyncio.get_running_loop().time()
-
-    async def _delete_orphans(self, rules: VersionRules) -> int | Refused:
-        """Only what was an orphan a grace ago. The writer does it, a few at a time, so that no commit waits for long;
-        not while `housekeeping` is held, for which the writer may wait."""
-        waited_ms = (asyncio.get_running_loop().time() - self._orphans_found_s) * 1000
+    async def _delete_old_orphans(self, rules: VersionRules) -> int | Refused:
+        """Only what was an orphan a grace ago. A few at a time, so that no commit waits for long."""
+        waited_ms = self._clock.monotonic_ms() - self._orphans_found_ms
         if not self._orphans or waited_ms < rules.file_delete_delay_ms:
             return 0
         count, left = 0, sorted(self._orphans)
         while left:
-            deleted = await self._writer.delete_orphans(frozenset(left[:_ORPHANS_AT_ONCE]))
+            deleted = await self.delete_orphans(frozenset(left[:_ORPHANS_AT_ONCE]))
             if isinstance(deleted, Refused):
                 return deleted
             count += deleted
@@ -249,17 +292,34 @@ class MaintenanceJobs:
         self._orphans = frozenset()
         return count
 
+    async def delete_orphans(self, orphans: frozenset[str]) -> int | Refused:
+        """Data files that no version named when it was looked for them, if that can be proved: the table may commit a
+        version that keeps other leaders out."""
+        count = 0
+
+        def delete() -> CommitOutcome:
+            nonlocal count
+            count = self._table.delete_orphans(orphans)
+            log = self._table.state
+            return Committed(log.version, log.high_watermark)
+
+        outcome = await self._writer.commit_between_appends(lambda *, leader_epoch, now_ms: delete)
+        match outcome:
+            case Committed():
+                return count
+            case Conflicted():
+                return self._refuse(f"{_other_writer(outcome)}; no orphan was deleted")
+            case Refused():
+                return outcome
+
     async def write_checkpoint(self) -> None:
-        started = time.monotonic()
+        started = time.perf_counter()
         try:
-            async with self.housekeeping:
-                await self._calls.housekeep(self._table.write_checkpoint)
-        except VersionReplaced as replaced:
-            self._writer.stop(ErrorCode.KAFKA_STORAGE_ERROR, str(replaced))
+            await self._writer.housekeep(self._table.write_checkpoint)
         except StorageFault as fault:
-            _log.warning("checkpoint failed: %s", fault, extra=self._fields())
+            self._fail("checkpoint", fault)
         else:
-            _log.debug("checkpoint written in %.0f ms", (time.monotonic() - started) * 1000, extra=self._fields())
+            _log.debug("checkpoint written in %.0f ms", (time.perf_counter() - started) * 1000, extra=self._fields())
 
     # ------------------------------------------------------------------ failures
 
@@ -271,15 +331,19 @@ class MaintenanceJobs:
         return await self._calls.maintain(paced)
 
     def _fail(self, job: str, fault: StorageFault | MaintenanceStopped) -> Refused:
-        if not isinstance(fault, MaintenanceStopped):
+        if not isinstance(fault, MaintenanceStopped) and self._writer.stopped is None:
             _log.warning("%s failed, to be tried again: %s", job, fault, extra=self._fields())
-        return self._refuse(fault)
+        return self._refuse(str(fault))
 
-    def _refuse(self, fault: Exception) -> Refused:
-        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._name}: {fault}")
+    def _refuse(self, reason: str) -> Refused:
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._name}: {reason}")
 
     def _fields(self) -> dict[str, object]:
         return {"topic": self._name.topic, "partition": self._name.partition, "version": self._table.state.version}
+
+
+def _other_writer(conflict: Conflicted) -> str:
+    return f"version {conflict.version} was committed by another writer ({conflict.operation})"
 
 
 def _span(files: Sequence[LogFile]) -> str:

@@ -1,7 +1,6 @@
 """What waits for a partition's writer, in the order it came, and the answers that it waits for.
 
-Bounded by bytes: what finds no room is refused by name. Changes, which add no record, are few, wait beside the batches
-and go before them. Whoever is taken out of the queue must get an answer.
+Bounded by bytes: what finds no room is refused by name. What is taken out of the queue must get an answer.
 """
 
 from __future__ import annotations
@@ -14,14 +13,11 @@ from dataclasses import dataclass
 from bus.errors import ErrorCode, Refused
 from bus.model import RecordBatch
 from bus.partition_log.appends import ACKS_LEADER
-from bus.ports import PreparedFiles
-from bus.runtime.partitions.maintenance import DeleteRecordsResult, SwapResult
 
 # One commit takes so much of what waits: bounds memory while it is encoded, and the time the next one waits.
 COMMIT_BYTES_MAX = 32 * 1024 * 1024
 # What a request to resume a producer counts for: about the memory that it takes.
 _RESUMING_BYTES = 1024
-CHANGES_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,42 +81,6 @@ class WaitingResume:
         return _RESUMING_BYTES
 
 
-@dataclass(slots=True)
-class WaitingDelete:
-    """Records below `offset` are to go; -1: all that is below the high watermark by then."""
-
-    offset: int
-    may_delete: bool
-    answer: asyncio.Future[DeleteRecordsResult]
-
-
-@dataclass(slots=True)
-class WaitingSwap:
-    """`is_ours`: what replaces is of no use to anybody if it is refused."""
-
-    prepared: PreparedFiles
-    is_ours: bool
-    answer: asyncio.Future[SwapResult]
-
-
-@dataclass(slots=True)
-class WaitingOrphans:
-    """Data files that no version names are to be deleted, if that can be proved."""
-
-    orphans: frozenset[str]
-    answer: asyncio.Future[int | Refused]
-
-
-@dataclass(slots=True)
-class WaitingCatchUp:
-    """Memory is to be what the log says, also after a commit of unknown outcome."""
-
-    answer: asyncio.Future[Refused | None]
-
-
-WaitingChange = WaitingDelete | WaitingSwap | WaitingOrphans | WaitingCatchUp
-
-
 class PartitionQueue:
     """`size_bytes` is that of all that waits; at most `bytes_max`, but for a single item. Batches that were taken to
     be given offsets early count until the next commit takes all that waits."""
@@ -129,29 +89,11 @@ class PartitionQueue:
         self._name = name
         self._bytes_max = bytes_max
         self._items: deque[WaitingBatch | WaitingResume] = deque()
-        self._changes: deque[WaitingChange] = deque()
         self.size_bytes = 0
         self._early_bytes = 0
 
     def __bool__(self) -> bool:
-        return bool(self._items or self._changes)
-
-    def put_change(self, change: WaitingChange) -> Refused | None:
-        """Refused if there is no room."""
-        if len(self._changes) >= CHANGES_MAX:
-            return Refused(
-                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                f"{self._name} has {len(self._changes)} changes waiting for a commit, expected no more; retry later",
-            )
-        self._changes.append(change)
-        return None
-
-    @property
-    def has_changes(self) -> bool:
-        return bool(self._changes)
-
-    def take_change(self) -> WaitingChange | None:
-        return self._changes.popleft() if self._changes else None
+        return bool(self._items)
 
     def put(self, item: WaitingBatch | WaitingResume) -> Refused | None:
         """Refused if there is no room."""
@@ -204,13 +146,11 @@ class PartitionQueue:
 
     def refuse_all(self, refusal: Refused) -> None:
         refuse(self._items, refusal)
-        refuse(self._changes, refusal)
         self._items.clear()
-        self._changes.clear()
         self.size_bytes = self._early_bytes = 0
 
 
-def refuse(waiting: Iterable[WaitingBatch | WaitingResume | WaitingChange], refusal: Refused) -> None:
+def refuse(waiting: Iterable[WaitingBatch | WaitingResume], refusal: Refused) -> None:
     """Those who have an answer already (acks 0 and 1), or have gone, get no other."""
     for item in waiting:
         if not item.answer.done():

@@ -52,7 +52,7 @@ def check_swap(
     adds: Sequence[str],
     kind: SwapKind,
 ) -> PreparedSwap | Refused:
-    """As `TableUpkeep.check_swap`; `removed` are data files that older versions name. Raises `StorageFault` where
+    """As `TableMaintenance.check_swap`; `removed` are data files that older versions name. Raises `StorageFault` where
     the store, or the files to be replaced, fail."""
     try:
         files = _find_removes(view, removes, kind)

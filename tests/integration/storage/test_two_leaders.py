@@ -250,7 +250,7 @@ def test_orphans_go_through_the_writer_and_memory_follows_the_fence(leaders: Lea
 
     async def scenario(bench: Bench) -> None:
         orphans = leaders.young.find_orphans()
-        assert await bench.partition.delete_orphans(orphans) == 1
+        assert await bench.partition.maintenance.jobs.delete_orphans(orphans) == 1
         assert bench.partition.state.version == leaders.young.state.version == 2
         assert isinstance(await send(bench), Appended)
 
@@ -263,7 +263,7 @@ def test_a_leader_whose_fence_comes_too_late_steps_down(leaders: Leaders) -> Non
     leaders.append(leaders.young, b"successor", epoch=2)
 
     async def scenario(bench: Bench) -> None:
-        refused = await bench.partition.delete_orphans(orphans)
+        refused = await bench.partition.maintenance.jobs.delete_orphans(orphans)
         assert isinstance(refused, Refused)
         assert code(await send(bench)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 

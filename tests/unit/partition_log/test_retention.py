@@ -18,14 +18,14 @@ from bus.partition_log.retention import (
     read_time,
     time_ms_of,
 )
-from bus.partition_log.state import PartitionState
+from bus.ports import LogState
 from tests.support.fake_table import FakeFile
 from tests.support.rolled_log import data_file
 
 BY_AGE = RetentionRules(retention_ms=1_000, retention_bytes=-1)
 BY_SIZE = RetentionRules(retention_ms=-1, retention_bytes=100)
 DAY_MS = 86_400_000
-STATE = PartitionState(log_start=10, high_watermark=100, log_end=120, leader_epoch=0, version=5)
+STATE = LogState(version=5, log_start=10, high_watermark=100, leader_epoch=0, file_count=1, size_bytes=1)
 
 
 def log_start(files: list[FakeFile], rules: RetentionRules, now_ms: int) -> int | None:

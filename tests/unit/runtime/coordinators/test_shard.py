@@ -195,7 +195,7 @@ def test_records_of_another_writer_are_found_out_and_loaded() -> None:
     async def scenario(bench: GroupBench) -> None:
         rival = bench.reopened()
         assert await rival.commit("theirs", 4) == TAKEN
-        await bench.partition.rebuild()  # as after a conflict
+        await bench.partition.writer.rebuild()  # as after a conflict
         assert code(await bench.commit("ours", 1)) is ErrorCode.NOT_COORDINATOR
         await bench.loaded()
         assert await bench.offset("theirs") == 4

@@ -59,7 +59,7 @@ def test_leader_only_answers_come_at_once_and_all_join_one_commit() -> None:
 def test_batch_that_is_refused_is_refused_at_once_and_takes_no_offset() -> None:
     async def scenario(bench: Bench) -> None:
         bench.configure(record_bytes_max=150)
-        bench.partition.configure(replace(bench.partition._settings, commit_interval_ms=4000))
+        bench.partition.configure(replace(bench.partition.writer.settings, commit_interval_ms=4000))
         await bench.append(1)
         assert code(await bench.append(1, size_bytes=200, acks=1)) is ErrorCode.MESSAGE_TOO_LARGE
         assert base_offset(await bench.append(1, acks=1)) == 4

@@ -7,7 +7,7 @@ import pytest
 from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault, StorageFull, show_way_out
 from bus.model import MAX_TIMESTAMP
 from bus.partition_log.reads import Readable
-from bus.ports import Conflicted, Unknown
+from bus.ports import CommitOutcome, Conflicted, Unknown
 from bus.runtime.partitions.fetches import FetchPosition, FetchWish, Stopping, fetch
 from bus.runtime.partitions.partition_queue import Appended
 from tests.support.fake_table import wait_until
@@ -80,6 +80,30 @@ def test_higher_epoch_in_the_log_fences_this_leader_for_good() -> None:
         assert bench.table.commits == []
         fenced = bench.partition.decide_fetch(0, None)
         assert isinstance(fenced, Refused)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "outcome", [Conflicted(2, leader_epoch=None, operation="OPTIMIZE"), Unknown(2, "no sync"), RuntimeError("a bug")]
+)
+@pytest.mark.parametrize("is_append", [True, False])
+def test_nothing_is_committed_behind_a_leader_that_is_found_when_the_log_is_read_again(
+    outcome: CommitOutcome | Exception, is_append: bool
+) -> None:
+    """A foreign version 2 hides the fence of a newer leader, version 3."""
+
+    async def scenario(bench: Bench) -> None:
+        await bench.append(3)
+        bench.table.script = [outcome] if is_append else []
+        bench.table.change_script = [] if is_append else [outcome]
+        bench.table.commit_foreign(0)
+        bench.table.commit_foreign(0, leader_epoch=4)
+        refused = await (bench.append() if is_append else bench.partition.delete_records(1))
+        assert isinstance(refused, Refused)
+        assert code(await bench.append()) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert code(await bench.partition.delete_records(1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (bench.table.state.version, len(bench.table.commits)) == (3, 1)
 
     run(scenario)
 
@@ -233,7 +257,7 @@ def test_fetch_outside_the_log_is_answered_at_once(offset: int) -> None:
 def test_file_that_cannot_be_read_refuses_this_fetch_only() -> None:
     async def scenario(bench: Bench) -> None:
         bench.table.commit_foreign(3)
-        await bench.partition.rebuild()
+        await bench.partition.writer.rebuild()
 
         def fail(offset: int, *, end_offset: int, max_bytes: int) -> list[object]:
             raise StorageFault("the disk does not answer")

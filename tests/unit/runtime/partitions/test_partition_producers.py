@@ -455,6 +455,6 @@ def test_queue_full_of_those_who_resume_refuses_by_name() -> None:
         bench.table.gate.set()
         assert base_offset(await first) == 0
         assert not any(isinstance(answer, Refused) for answer in await asyncio.gather(*waiting))
-        await wait_until(lambda: bench.partition._queue.size_bytes == 0)
+        await wait_until(lambda: bench.partition.writer._queue.size_bytes == 0)
 
     run(scenario, queue_bytes_max=3 * 1024)

@@ -22,10 +22,11 @@ from bus.model import TopicPartition
 from bus.partition_log.cleaning import Backlog, decide_internal_compaction, decide_key_compaction
 from bus.partition_log.maintenance import MaintenanceRules
 from bus.partition_log.rolling import decide_roll, plan_full_roll
-from bus.ports import OFFSET_MAX, LogFile, SwapKind, TableUpkeep
+from bus.ports import OFFSET_MAX, LogFile, SwapKind, TableMaintenance
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.logs import request_id
 from bus.runtime.partitions.maintenance import (
+    DeleteRecordsResult,
     MaintainResult,
     Maintenance,
     MaintenanceAction,
@@ -62,11 +63,11 @@ class _SwapRequest:
     answer: asyncio.Future[SwapResult]
 
 
-class PartitionUpkeep:
+class PartitionMaintenance:
     def __init__(
         self,
         name: TopicPartition,
-        table: TableUpkeep,
+        table: TableMaintenance,
         *,
         rules: MaintenanceRules,
         calls: BlockingCalls,
@@ -79,13 +80,13 @@ class PartitionUpkeep:
         self._rules = rules
         self._tasks = tasks
         self._maintenance = maintenance
-        self._jobs = MaintenanceJobs(name, table, calls=calls, maintenance=maintenance, writer=writer)
+        self.jobs = MaintenanceJobs(name, table, calls=calls, maintenance=maintenance, writer=writer)
         self._requests: deque[_MaintainRequest | _SwapRequest] = deque()
         self._running: asyncio.Task[None] | None = None
         self._checkpoint: asyncio.Task[None] | None = None
         self._cleaning: asyncio.Task[None] | None = None
         self._resting: asyncio.TimerHandle | None = None
-        self._stopped: Refused | None = None
+        self._stopped = writer.stopped
         self._is_age_due = False  # retention
         self._is_clean_due = False
         self._is_look_due = False  # compaction and rolling
@@ -99,11 +100,6 @@ class PartitionUpkeep:
         self._rules = rules
         self._cleaned_version = -1
         self._look_files = self._look_bytes = 0
-
-    @property
-    def housekeeping(self) -> asyncio.Lock:
-        """To be held while the table is read again."""
-        return self._jobs.housekeeping
 
     # ------------------------------------------------------------------ what makes it look
 
@@ -134,7 +130,7 @@ class PartitionUpkeep:
         return state.file_count >= self._look_files or state.size_bytes >= self._look_bytes
 
     def _is_internal_compaction_due(self) -> bool:
-        if self._jobs.left_alone:
+        if self.jobs.left_alone:
             return False
         unseen_bytes = self._table.key_compaction_backlog_bytes
         return decide_internal_compaction(
@@ -146,6 +142,11 @@ class PartitionUpkeep:
             self._running = self._tasks.start(self._run(), f"{self._name}/maintenance")
 
     # ------------------------------------------------------------------ by hand
+
+    def delete_records(self, offset: int) -> asyncio.Future[DeleteRecordsResult]:
+        """Beside the job that runs."""
+        deletion = self.jobs.delete_records(offset, may_delete=self._rules.may_delete_records)
+        return self._tasks.start(deletion, f"{self._name}/delete")
 
     def maintain(self, action: MaintenanceAction) -> asyncio.Future[MaintainResult]:
         """Behind the job that runs. POLICY_VIOLATION if COMPACT is asked of a log that is not compacted."""
@@ -186,7 +187,7 @@ class PartitionUpkeep:
         try:
             match request:
                 case _SwapRequest(removes, adds, kind):
-                    result = await self._jobs.swap(removes, adds, kind)
+                    result = await self.jobs.swap(removes, adds, kind)
                 case _MaintainRequest(action):
                     result = await self._maintain(action)
         finally:
@@ -224,10 +225,10 @@ class PartitionUpkeep:
         if rules.rolling is None:
             return Done()
         plan = plan_full_roll(
-            self._table.files, rules.rolling, compacted_to=self._table.compacted_to, left_alone=self._jobs.left_alone
+            self._table.files, rules.rolling, compacted_to=self._table.compacted_to, left_alone=self.jobs.left_alone
         )
         for run in plan:
-            done = await self._jobs.roll(run, self._rules)
+            done = await self.jobs.roll(run, self._rules)
             if isinstance(done, Refused):
                 return done
             rewritten_bytes += done.rewritten_bytes
@@ -240,14 +241,14 @@ class PartitionUpkeep:
                 f"{self._name}: compaction reads every file, and there are some that cannot be read",
             )
         end_offset = OFFSET_MAX if self._rules.is_internal else self._compaction_end(is_asked=True)
-        return Done() if end_offset is None else await self._jobs.compact(end_offset, self._rules)
+        return Done() if end_offset is None else await self.jobs.compact(end_offset, self._rules)
 
     async def _clean_now(self) -> JobResult:
         if self._rules.retention is not None:
-            retained = await self._jobs.retain(self._rules.retention)
+            retained = await self.jobs.retain(self._rules.retention)
             if isinstance(retained, Refused):
                 return retained
-        return await self._jobs.clean(self._rules.versions)
+        return await self.jobs.clean(self._rules.versions)
 
     # ------------------------------------------------------------------ what is due
 
@@ -280,7 +281,7 @@ class PartitionUpkeep:
     async def _retain(self) -> None:
         self._is_age_due = False
         retention = self._rules.retention
-        if retention is not None and isinstance(await self._jobs.retain(retention), Refused):
+        if retention is not None and isinstance(await self.jobs.retain(retention), Refused):
             self._is_age_due = True
             self._rest()
 
@@ -297,7 +298,7 @@ class PartitionUpkeep:
             self._changed_version, self._changed_ms = version, now_ms
         done: JobResult | None = None
         try:
-            done = await self._jobs.clean(self._rules.versions)
+            done = await self.jobs.clean(self._rules.versions)
         finally:
             self._cleaning = None
             if isinstance(done, Done):
@@ -317,17 +318,17 @@ class PartitionUpkeep:
         files, rules = self._table.files, self._rules
         end_offset = self._compaction_end()
         if end_offset is not None:
-            return self._try(self._jobs.compact(end_offset, rules))
+            return self._try(self.jobs.compact(end_offset, rules))
         if rules.rolling is not None:
             run = decide_roll(
                 files,
                 rules.rolling,
                 compacted_to=self._table.compacted_to,
                 now_ms=self._maintenance.clock.now_ms(),
-                left_alone=self._jobs.left_alone,
+                left_alone=self.jobs.left_alone,
             )
             if run:
-                return self._try(self._jobs.roll(run, rules))
+                return self._try(self.jobs.roll(run, rules))
         self._is_look_due = False
         self._look_files = self._look_bytes = OFFSET_MAX  # the next commit sets them
         return None
@@ -349,12 +350,12 @@ class PartitionUpkeep:
 
     def _is_left_alone(self, files: Sequence[LogFile], end_offset: int) -> bool:
         """Compaction would read a file that cannot be read."""
-        left_alone = self._jobs.left_alone
+        left_alone = self.jobs.left_alone
         return bool(left_alone) and any(f.path in left_alone for f in files if f.next_offset <= end_offset)
 
     async def _try(self, job: Coroutine[Any, Any, JobResult]) -> None:
-        left_alone_count = len(self._jobs.left_alone)
-        if isinstance(await job, Refused) and len(self._jobs.left_alone) == left_alone_count:
+        left_alone_count = len(self.jobs.left_alone)
+        if isinstance(await job, Refused) and len(self.jobs.left_alone) == left_alone_count:
             self._rest()
 
     def _rest(self) -> None:
@@ -372,7 +373,7 @@ class PartitionUpkeep:
 
     async def _write_checkpoint(self) -> None:
         try:
-            await self._jobs.write_checkpoint()
+            await self.jobs.write_checkpoint()
         finally:
             self._checkpoint = None
         version = self._checkpoint_version = self._table.state.version
@@ -395,7 +396,7 @@ class PartitionUpkeep:
     def stop(self, reason: Refused) -> None:
         """Begin nothing more, and give up what is being prepared."""
         self._stopped = reason
-        self._jobs.stop()
+        self.jobs.stop()
         if self._resting is not None:
             self._resting.cancel()
         while self._requests:
@@ -411,7 +412,7 @@ class PartitionUpkeep:
     async def write_last_checkpoint(self) -> None:
         """After `join`, if the next opening would have to replay many versions."""
         if self._table.state.version - self._checkpoint_version >= _TAIL_VERSIONS_MAX:
-            await self._jobs.write_checkpoint()
+            await self.jobs.write_checkpoint()
 
     def _fields(self) -> dict[str, object]:
         return {"topic": self._name.topic, "partition": self._name.partition, "version": self._table.state.version}

@@ -26,6 +26,7 @@ from bus.runtime.partitions.maintenance import (
     MaintenanceResult,
     RecordsDeleted,
 )
+from bus.runtime.partitions.partition_writer import CHANGES_MAX
 from tests.support.fake_table import FakeTable, Scripted, log_batch, records, wait_until
 from tests.support.partition_bench import DELETED, NAME, SETTINGS, Bench, InlineCalls, base_offset, code
 from tests.support.virtual_time import run_virtually
@@ -209,7 +210,7 @@ def test_files_that_cannot_be_read_make_no_other_run_wait_for_the_backoff() -> N
 def test_records_deleted_while_a_roll_is_prepared_are_not_brought_back() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, RUN_FILES_MAX)
-        await bench.partition.rebuild()
+        await bench.partition.writer.rebuild()
         bench.table.prepare_gate.clear()
         bench.partition.look_after()
         await wait_until(lambda: bench.table.prepared == ["roll"])
@@ -243,7 +244,7 @@ def in_threads(scenario: Callable[[Bench], Awaitable[None]], rules: MaintenanceR
 def test_altered_configs_count_from_the_next_decision_on_also_while_a_job_runs() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, RUN_FILES_MAX)
-        await bench.partition.rebuild()
+        await bench.partition.writer.rebuild()
         bench.table.prepare_gate.clear()
         bench.partition.look_after()
         await wait_until(lambda: bench.table.prepared == ["roll"])
@@ -260,11 +261,11 @@ def test_altered_configs_count_from_the_next_decision_on_also_while_a_job_runs()
 def test_stopping_waits_for_no_roll() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, RUN_FILES_MAX)
-        await bench.partition.rebuild()
+        await bench.partition.writer.rebuild()
         bench.throttle.use(10**306)  # for longer than anybody waits
         bench.throttle._used_until_s = 10.0**12
         bench.partition.look_after()
-        await wait_until(lambda: bench.partition._upkeep._running is not None)
+        await wait_until(lambda: bench.partition.maintenance._running is not None)
         await bench.partition.close(DELETED)
         assert bench.table.swaps == []
 
@@ -274,7 +275,7 @@ def test_stopping_waits_for_no_roll() -> None:
 def test_a_deleted_topic_waits_until_nothing_touches_its_files() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, RUN_FILES_MAX)
-        await bench.partition.rebuild()
+        await bench.partition.writer.rebuild()
         bench.table.prepare_gate.clear()
         bench.partition.look_after()
         await wait_until(lambda: bench.table.prepared == ["roll"])
@@ -291,7 +292,7 @@ def test_a_deleted_topic_waits_until_nothing_touches_its_files() -> None:
 def test_what_waits_for_its_thread_is_not_begun_once_the_partition_stops() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, RUN_FILES_MAX)
-        await bench.partition.rebuild()
+        await bench.partition.writer.rebuild()
         busy = threading.Event()
         other = bench.calls.maintain(busy.wait)
         bench.partition.look_after()
@@ -343,7 +344,7 @@ def test_a_wall_clock_that_jumps_ahead_by_a_day_deletes_nothing_at_once() -> Non
 def test_maintenance_that_is_under_way_can_be_waited_for() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, RUN_FILES_MAX)
-        await bench.partition.rebuild()
+        await bench.partition.writer.rebuild()
         bench.table.prepare_gate.clear()
         bench.partition.look_after()
         await wait_until(lambda: bench.table.prepared == ["roll"])
@@ -436,7 +437,7 @@ def test_a_read_beside_which_its_records_are_deleted_is_refused_and_not_answered
     async def scenario(bench: Bench) -> None:
         await bench.append(3)
         readable = bench.partition.decide_fetch(0, None)
-        bench.partition._cache.clear(bench.partition._tail)
+        bench.partition.writer._cache.clear(bench.partition.writer.tail)
         may_go_on, read = threading.Event(), bench.table.read
 
         def read_slowly(offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
@@ -484,6 +485,50 @@ def test_deleting_records_on_a_full_disk_is_refused_and_changes_nothing() -> Non
         assert low_watermark(await bench.partition.delete_records(2)) == 2
 
     run(scenario)
+
+
+def test_changes_that_wait_for_the_writer_are_bounded() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.table.gate.clear()
+        first = bench.append()
+        await asyncio.sleep(0)
+        deleting = [bench.partition.delete_records(0) for _ in range(CHANGES_MAX + 1)]
+        assert code(await deleting.pop()) is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        bench.table.gate.set()
+        assert base_offset(await first) == 0
+        assert {low_watermark(result) for result in await asyncio.gather(*deleting)} == {0}
+
+    in_threads(scenario)
+
+
+def test_a_change_that_nothing_expects_to_fail_is_refused_and_the_writer_goes_on() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.append(3)
+        bench.table.change_script = [RuntimeError("a bug")]
+        assert code(await bench.partition.delete_records(2)) is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert base_offset(await bench.append()) == 3
+        assert low_watermark(await bench.partition.delete_records(2)) == 2
+
+    run(scenario)
+
+
+def test_a_change_whose_caller_goes_away_is_committed_all_the_same() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.append(3)
+        bench.table.gate.clear()
+        appending = bench.append()
+        await asyncio.sleep(0)
+        catching_up = asyncio.ensure_future(bench.partition.catch_up())
+        deleting = asyncio.ensure_future(bench.partition.maintenance.jobs.delete_records(2, may_delete=True))
+        await settle()
+        for caller in (catching_up, deleting):
+            caller.cancel()
+        bench.table.gate.set()
+        assert base_offset(await appending) == 3
+        await wait_until(lambda: bench.partition.state.log_start == 2)
+        assert base_offset(await bench.append()) == 4
+
+    in_threads(scenario)
 
 
 def test_whoever_waits_for_a_change_is_told_when_the_partition_stops() -> None:
@@ -568,7 +613,7 @@ def test_the_bus_own_topics_are_compacted_as_a_whole_after_commits() -> None:
 
 def test_versions_and_files_are_dropped_by_their_ages_and_then_it_rests() -> None:
     async def scenario(bench: Bench) -> None:
-        versions = bench.partition._settings.maintenance.versions
+        versions = bench.partition.writer.settings.maintenance.versions
         await bench.append()
         bench.partition.look_after()
         await settle()
@@ -637,7 +682,7 @@ def test_orphans_are_deleted_a_grace_after_they_were_found_and_only_once() -> No
 def test_files_are_rolled_while_old_ones_are_being_deleted() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, RUN_FILES_MAX)
-        await bench.partition.rebuild()
+        await bench.partition.writer.rebuild()
         bench.table.drop_gate.clear()
         bench.partition.look_after()
         await wait_until(lambda: len(bench.table.dropping) == 1)
@@ -789,7 +834,7 @@ def test_files_that_others_prepared_stay_if_the_log_has_moved_under_them() -> No
         prepared = bench.table.check_swap([file.path for file in bench.table.live[:2]], ["theirs"], SwapKind.SAME_ROWS)
         assert not isinstance(prepared, Refused)
         await bench.partition.delete_records(1)
-        refused = await bench.partition.swap(prepared, is_ours=False)
+        refused = await bench.partition.maintenance.jobs.commit_swap(prepared, is_ours=False)
         assert code(refused) is ErrorCode.INVALID_REQUEST
         assert bench.table.discarded == []
 
@@ -799,7 +844,7 @@ def test_files_that_others_prepared_stay_if_the_log_has_moved_under_them() -> No
 def test_whoever_has_asked_by_hand_is_told_when_the_partition_stops() -> None:
     async def scenario(bench: Bench) -> None:
         fill(bench.table, 2)
-        await bench.partition.rebuild()
+        await bench.partition.writer.rebuild()
         bench.table.prepare_gate.clear()
         running, waiting = (bench.partition.maintain(MaintenanceAction.ROLL) for _ in range(2))
         await wait_until(lambda: bench.table.prepared == ["roll"])
@@ -826,7 +871,7 @@ def test_a_reader_in_a_hole_that_reaches_to_the_end_it_may_read_gets_nothing_yet
     async def scenario(bench: Bench) -> None:
         await bench.append(3)
         readable = bench.partition.decide_fetch(1, None)
-        bench.partition._cache.clear(bench.partition._tail)
+        bench.partition.writer._cache.clear(bench.partition.writer.tail)
         bench.table.commits.clear()
         result = await bench.partition.read(readable, 100)  # type: ignore[arg-type]
         assert not isinstance(result, Refused)

@@ -1,0 +1,186 @@
+"""A log that this broker leads: what the outcome of a commit means, and when nothing may be committed any more.
+
+A partition's writer and the cluster metadata each have one. Guards three promises. Memory that may differ from the log
+is never committed on: it is read again before (`is_reload_due`). A leader that finds another one of a higher epoch, or
+of its own epoch but of another life, steps down at once, wherever it finds it: in the version that it lost a race for,
+or in the log that it reads again. And the log is never read again while files or versions of it are looked through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, VersionReplaced
+from bus.model import TopicPartition
+from bus.ports import CommitOutcome, Committed, Conflicted, FenceLost, LogState, Unknown
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# So many races lost in a row against writers without a higher epoch are enough.
+CONFLICTS_MAX = 10
+
+# Conflicted: another writer has the version, and memory follows the log before anything else is committed.
+ChangeOutcome = Committed | Conflicted | Refused
+
+
+class Change(Protocol):
+    """What is to be committed beside appends. Decides on the event loop, when nothing else is being committed."""
+
+    def __call__(self, *, leader_epoch: int, now_ms: int) -> Callable[[], CommitOutcome] | Committed | Refused:
+        """The call that commits, for a thread; or the answer, if there is nothing to commit."""
+        ...
+
+
+class InThread(Protocol):
+    """One of the pools of `BlockingCalls`."""
+
+    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+class Reloadable(Protocol):
+    @property
+    def state(self) -> LogState: ...
+
+    def reload(self) -> LogState: ...
+
+
+class LeaderLog:
+    """The owner holds `slot` from its decision until memory has followed the commit. `on_stopped` is called on the loop
+    whenever the log stops."""
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        log: Reloadable,
+        *,
+        title: str,
+        way_out: str,
+        leader_epoch: int,
+        fenced: ErrorCode,
+        reload_in: InThread,
+        housekeep_in: InThread,
+        on_stopped: Callable[[Refused], None],
+    ) -> None:
+        self._name = name
+        self._log = log
+        self._title = title
+        self._way_out = way_out
+        self._fenced = fenced
+        self._reload_in = reload_in
+        self._housekeep_in = housekeep_in
+        self._on_stopped = on_stopped
+        self._looked_through = asyncio.Lock()
+        self.slot = asyncio.Lock()
+        self.lead(leader_epoch)
+
+    def lead(self, leader_epoch: int) -> None:
+        """Commit from now on under that epoch, on the log as it was read last."""
+        self.leader_epoch = leader_epoch
+        self._version = self._log.state.version
+        self.stopped: Refused | None = None
+        self.is_reload_due = False
+
+    async def commit(self, call: Callable[[], CommitOutcome], in_thread: InThread) -> ChangeOutcome:
+        """In the slot. After a refusal nothing was committed, unless `is_reload_due`."""
+        self.is_reload_due = True  # if this is interrupted only the log knows
+        try:
+            outcome = await in_thread(call)
+        except FenceLost as lost:
+            outcome = lost.outcome
+        except StorageFault as fault:
+            self.is_reload_due = False  # nothing was committed
+            self._stop_if_replaced(fault)
+            return self.refuse(str(fault))
+        match outcome:
+            case Committed(version):
+                self._version = version
+                self.is_reload_due = False
+            case Conflicted(version, None, operation) if version <= self._version:
+                self.is_reload_due = False  # with no other writer: the table itself has refused
+                return self.refuse(operation, ErrorCode.INVALID_REQUEST)
+            case Conflicted(version, epoch, operation):
+                _log.warning(
+                    "version %d was committed by another writer (%s, leader epoch %s)",
+                    version,
+                    operation,
+                    epoch,
+                    extra=self.fields(),
+                )
+                if epoch is not None and (
+                    epoch > self.leader_epoch or (epoch == self.leader_epoch and outcome.is_rival)
+                ):
+                    self._step_down(epoch)
+            case Unknown(version, reason):
+                message = f"nobody knows whether version {version} was committed: {reason}"
+                _log.error("%s: %s", self._title, message, extra=self.fields())
+                return self.refuse(message)
+        return outcome
+
+    async def reload(self) -> LogState | None:
+        """Read the log again; the owner takes what it says, and then sets `is_reload_due` to False. None: it cannot be
+        read for now, or it must not be followed, and then the log is stopped."""
+        self.is_reload_due = True
+        try:
+            async with self._looked_through:
+                log = await self._reload_in(self._log.reload)
+        except StorageDamaged as damage:
+            self.stop(ErrorCode.KAFKA_STORAGE_ERROR, f"{damage}; {self._way_out}")
+        except StorageFault as fault:
+            _log.error("the log cannot be read again for now: %s", fault, extra=self.fields())
+        else:
+            if self.may_follow(log):
+                self._version = log.version
+                return log
+        return None
+
+    def may_follow(self, log: LogState) -> bool:
+        """If not, it is another leader's: this one steps down."""
+        is_overtaken = log.leader_epoch > self.leader_epoch or log.is_overtaken
+        if is_overtaken and self.stopped is None:
+            self._step_down(log.leader_epoch)
+        return not is_overtaken
+
+    async def housekeep(self, call: Callable[[], T]) -> T:
+        """Look through files or versions, beside commits; `call` commits nothing. Raises `StorageFault`."""
+        try:
+            async with self._looked_through:
+                return await self._housekeep_in(call)
+        except StorageFault as fault:
+            self._stop_if_replaced(fault)
+            raise
+
+    def refuse_until_reloaded(self) -> Refused | None:
+        """Why nothing can be committed now."""
+        if self.stopped is None and self.is_reload_due:
+            return self.refuse("the log could not be read again after a fault; retry later")
+        return self.stopped
+
+    def refuse(self, reason: str, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> Refused:
+        return Refused(code, f"{self._title}: {reason}")
+
+    def stop(self, code: ErrorCode, reason: str) -> None:
+        """Commit nothing from now on."""
+        _log.error("%s stopped: %s", self._title, reason, extra=self.fields())
+        self.end(self.refuse(reason, code))
+
+    def end(self, reason: Refused) -> None:
+        """`stop` where nothing is wrong."""
+        self.stopped = reason
+        self._on_stopped(reason)
+
+    def _stop_if_replaced(self, fault: StorageFault) -> None:
+        if isinstance(fault, VersionReplaced):
+            self.stop(ErrorCode.KAFKA_STORAGE_ERROR, str(fault))
+
+    def _step_down(self, leader_epoch: int) -> None:
+        reason = f"leader epoch {self.leader_epoch} was fenced by a leader of epoch {leader_epoch}"
+        self.stop(self._fenced, reason)
+
+    def fields(self, **more: object) -> dict[str, object]:
+        """For lines of the broker's own log."""
+        return {"topic": self._name.topic, "partition": self._name.partition, "version": self._version, **more}

@@ -1,0 +1,477 @@
+"""The writer of one partition on its leader: the only place where its log, and what memory knows of it, changes.
+
+Theory of operation. Batches wait in a queue. The writer, a task that lives only while there are any, takes all that
+have gathered, gives them offsets, commits them as one Delta version in a thread, and only then answers and wakes
+readers. All of that is one slot (`LeaderLog.slot`), so one commit is in flight at a time, and an answer never precedes
+its commit. A batch about which only the table can decide (a repeat that memory forgot) ends the commit before it, and
+goes on in its place. What adds no record (`commit_between_appends`) has slots of its own, before the batches that wait.
+If the table is not where memory thinks it is (a conflict, an unknown outcome, a fault), memory is dropped and rebuilt
+from the log. What cannot be rebuilt without losing or inventing a record stops this partition, and no other.
+
+With acks=1 an answer precedes its commit, and does not wait for the pace of commits either: while that holds a commit
+back, what has come is given its offsets, and what comes then joins it. If the commit fails, an idempotent producer's
+sequences go back with the offsets: its next batch is OUT_OF_ORDER_SEQUENCE_NUMBER, so it learns of the loss that acks=1
+allows, where another producer does not. It cannot send those records again, so it has to take a new epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from bus.errors import ErrorCode, Refused, StorageFault, count_of, show_way_out
+from bus.model import LogBatch, RecordBatch, TopicPartition
+from bus.partition_log.appends import ACKS_LEADER, ACKS_NONE
+from bus.partition_log.pacing import Pacing, decide_delay_ms, refill, spend, start_pacing
+from bus.partition_log.state import (
+    CommitFailed,
+    CommitSucceeded,
+    LogReloaded,
+    LogStartAdvanced,
+    PartitionState,
+    apply,
+)
+from bus.ports import Clock, CommitOutcome, Committed, PartitionTable
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.partitions.leader_log import CONFLICTS_MAX, Change, ChangeOutcome, LeaderLog
+from bus.runtime.partitions.partition_producers import PartitionProducers
+from bus.runtime.partitions.partition_queue import (
+    Appended,
+    AppendResult,
+    PartitionQueue,
+    ResumeResult,
+    WaitingBatch,
+    WaitingResume,
+    refuse,
+)
+from bus.runtime.partitions.partition_settings import PartitionSettings
+from bus.runtime.partitions.placing import PlacedBatch, Placement, Placing
+from bus.runtime.partitions.tail_cache import Tail, TailCache
+from bus.runtime.tasks import TaskScope
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+CHANGES_MAX = 1000
+
+
+class PartitionWriter:
+    """`watch` has `committed` called after each commit, and `stopped` when nothing is committed any more; on the loop,
+    where both return at once."""
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        table: PartitionTable,
+        *,
+        leader_epoch: int,
+        settings: PartitionSettings,
+        queue_bytes_max: int,
+        clock: Clock,
+        calls: BlockingCalls,
+        cache: TailCache,
+        tasks: TaskScope,
+    ) -> None:
+        self._name = name
+        self._table = table
+        self._clock = clock
+        self._calls = calls
+        self._cache = cache
+        self._tasks = tasks
+        log = table.state
+        self._state = PartitionState(
+            log.log_start, log.high_watermark, log.high_watermark, leader_epoch=leader_epoch, version=log.version
+        )
+        self.tail = Tail()
+        self._producers = PartitionProducers(table, calls)
+        self._queue = PartitionQueue(str(name), queue_bytes_max)
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._readers: set[asyncio.Event] = set()
+        self._on_committed: Callable[[], None] = lambda: None
+        self._on_stopped: Callable[[Refused], None] = lambda _: None
+        self._changes_waiting = 0
+        self._early: Placement | None = None  # what has its offsets while its commit is paced
+        self._leader = LeaderLog(
+            name,
+            table,
+            title=str(name),
+            way_out=show_way_out(name.topic, name.partition),
+            leader_epoch=leader_epoch,
+            fenced=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            reload_in=calls.commit,
+            housekeep_in=calls.housekeep,
+            on_stopped=self._end,
+        )
+        self.configure(settings)
+        self._producers.load(now_ms=clock.now_ms(), expiration_ms=settings.producer_expiration_ms)
+        self._leader.may_follow(log)
+
+    def configure(self, settings: PartitionSettings) -> None:
+        """Take new topic configs; they count from the next batch on."""
+        self.settings = settings
+        self._pacing: Pacing = start_pacing(
+            settings.commit_interval_ms, settings.commit_burst, self._clock.monotonic_ms()
+        )
+
+    def watch(self, *, committed: Callable[[], None], stopped: Callable[[Refused], None]) -> None:
+        self._on_committed, self._on_stopped = committed, stopped
+
+    @property
+    def state(self) -> PartitionState:
+        return self._state
+
+    @property
+    def stopped(self) -> Refused | None:
+        """Why this partition does not serve; None while it serves."""
+        return self._leader.stopped
+
+    # ------------------------------------------------------------------ what waits
+
+    def append(
+        self,
+        batch: RecordBatch,
+        *,
+        acks: int,
+        current_leader_epoch: int | None,
+        request_id: str,
+        on_settled: Callable[[AppendResult], None] | None = None,
+    ) -> asyncio.Future[AppendResult]:
+        waiting = WaitingBatch(batch, acks, current_leader_epoch, request_id, _new_future(), on_settled)
+        refusal = self.stopped or self._queue.put(waiting)
+        if refusal is not None:
+            refuse([waiting], refusal)
+            return waiting.answer
+        if acks == ACKS_NONE:
+            waiting.answer.set_result(Appended(-1, -1, -1, self._state.log_start))
+        self._wake_writer()
+        if acks == ACKS_LEADER:
+            self._wake.set()
+        return waiting.answer
+
+    def resume_producer(self, producer_id: int, producer_epoch: int) -> asyncio.Future[ResumeResult]:
+        waiting = WaitingResume(producer_id, producer_epoch, _new_future())
+        refusal = self.stopped or self._queue.put(waiting)
+        if refusal is not None:
+            waiting.answer.set_result(refusal)
+        else:
+            self._wake_writer()
+        return waiting.answer
+
+    async def commit_between_appends(self, change: Change) -> ChangeOutcome:
+        """Behind the commit in flight and the changes that came before, ahead of the batches that wait; the pace of
+        commits does not hold it back. Memory is what the log says when `change` decides. Runs to its end even if the
+        caller is cancelled."""
+        return await self._tasks.finish(self._wait_and_change(change), f"{self._name}/change")
+
+    async def _wait_and_change(self, change: Change) -> ChangeOutcome:
+        if self.stopped is not None:
+            return self.stopped
+        if self._changes_waiting >= CHANGES_MAX:
+            return Refused(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                f"{self._name} has {self._changes_waiting} changes waiting for a commit, expected no more; retry later",
+            )
+        self._changes_waiting += 1
+        self._wake.set()
+        try:
+            await self._leader.slot.acquire()
+        finally:
+            self._changes_waiting -= 1
+        try:
+            return await self._change(change)
+        except Exception:
+            await self._recover()
+            return self._leader.refuse("the change was interrupted", ErrorCode.UNKNOWN_SERVER_ERROR)
+        finally:
+            self._leader.slot.release()
+
+    async def catch_up(self) -> Refused | None:
+        """None once memory is what the log says, also after an append of unknown outcome."""
+
+        def change_nothing(*, leader_epoch: int, now_ms: int) -> Committed:
+            return Committed(self._state.version, self._state.high_watermark)
+
+        outcome = await self.commit_between_appends(change_nothing)
+        return outcome if isinstance(outcome, Refused) else None
+
+    async def housekeep(self, call: Callable[[], T]) -> T:
+        """See `LeaderLog.housekeep`."""
+        return await self._leader.housekeep(call)
+
+    # ------------------------------------------------------------------ the writer task
+
+    def _wake_writer(self) -> None:
+        if self._task is None:
+            self._task = self._tasks.start(self._write(), str(self._name))
+        elif decide_delay_ms(self._pacing, self._queue.size_bytes) == 0:
+            self._wake.set()
+
+    async def _write(self) -> None:
+        """Ends when nothing waits."""
+        try:
+            while self._queue and self.stopped is None:
+                async with self._leader.slot:
+                    await self._write_next()
+        finally:
+            self._task = None
+            if self.stopped is not None:
+                self._queue.refuse_all(self.stopped)
+            elif self._queue:
+                self._task = self._tasks.start(self._write(), str(self._name))
+
+    async def _write_next(self) -> None:
+        try:
+            resume = self._queue.take_resume()
+            if resume is not None:
+                await self._resume(resume)
+            elif await self._wait_for_pace() or self._early is not None:
+                async with self._calls.commit_turns.turn():
+                    await self._write_group()
+        except Exception:
+            self._refuse_early(self._interrupted())
+            await self._recover()
+
+    async def _recover(self) -> None:
+        """From an error that nothing expects."""
+        _log.exception("writer of %s failed, rebuilding from the log", self._name, extra=self._fields())
+        await self.rebuild()
+
+    async def _wait_for_pace(self) -> bool:
+        """False if a change waits, for which there is no pace."""
+        while self._delay_ms() > 0:
+            if self._changes_waiting or self.stopped is not None:
+                return False
+            self._wake.clear()
+            await self._place_early()
+            try:
+                await asyncio.wait_for(self._wake.wait(), self._delay_ms() / 1000)
+            except asyncio.TimeoutError:
+                break
+        self._pacing = spend(refill(self._pacing, self._clock.monotonic_ms()))
+        return True
+
+    def _delay_ms(self) -> float:
+        self._pacing = refill(self._pacing, self._clock.monotonic_ms())
+        return decide_delay_ms(self._pacing, self._queue.size_bytes)
+
+    async def _place_early(self) -> None:
+        """Answer those who asked for acks=1. What only the table can decide waits for the commit, and so does what
+        comes behind it."""
+        if self._leader.is_reload_due or (self._early is not None and self._early.rest):
+            return
+        group = self._queue.take_for_offsets()
+        if not group:
+            return
+        try:
+            self._early = await self._place(group, () if self._early is None else self._early.placed)
+        except BaseException:
+            refuse(group, self._interrupted())
+            raise
+
+    def _refuse_early(self, refusal: Refused) -> None:
+        early, self._early = self._early, None
+        if early is not None:
+            refuse([*early.waiting, *early.rest], refusal)
+
+    def _interrupted(self) -> Refused:
+        return self._leader.refuse("the commit was interrupted", ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    async def _write_group(self) -> None:
+        """Answer every batch that waits, as far as one commit takes them: as a rule after that commit."""
+        early, self._early = self._early, None
+        rest: Sequence[WaitingBatch] = self._queue.take_batches()
+        placed: Sequence[PlacedBatch] = ()
+        if early is not None:
+            rest, placed = [*early.rest, *rest], early.placed
+        group = [*(item.waiting for item in placed), *rest]
+        try:
+            while rest or placed:
+                rest, placed = await self._commit(rest, placed), ()
+        except BaseException:
+            refuse(group, self._interrupted())
+            raise
+
+    async def _commit(
+        self, group: Sequence[WaitingBatch], placed: Sequence[PlacedBatch] = ()
+    ) -> Sequence[WaitingBatch]:
+        """Commit `placed`, which has its offsets, and `group` behind it. Returns those that had to wait for this
+        commit; all others have their answer."""
+        for _ in range(CONFLICTS_MAX):
+            if self._leader.is_reload_due:
+                group, placed = [*(item.waiting for item in placed), *group], ()
+            refusal = await self._check_ready()
+            if refusal is not None:
+                refuse([*(item.waiting for item in placed), *group], refusal)
+                return ()
+            placement = await self._place(group, placed)
+            if not placement.placed:
+                return placement.rest
+            outcome = await self._leader.commit(self._append_call(placement.batches), self._calls.append)
+            match outcome:
+                case Committed():
+                    self._succeed(placement, outcome)
+                    return placement.rest
+                case Refused():
+                    await self._fail(placement, outcome)
+                    return placement.rest
+            group, placed = [*placement.waiting, *placement.rest], ()
+        refuse(group, self._leader.refuse(f"lost {CONFLICTS_MAX} races for a version"))
+        return ()
+
+    async def _place(self, group: Sequence[WaitingBatch], placed: Sequence[PlacedBatch] = ()) -> Placement:
+        placing = Placing(
+            str(self._name),
+            self._state,
+            self.settings.append_rules,
+            self._producers,
+            now_ms=self._clock.now_ms(),
+            placed=placed,
+        )
+        placement = await placing.place(group, is_stopped=lambda: self.stopped is not None)
+        self._state = placement.state
+        return placement
+
+    def _append_call(self, batches: Sequence[LogBatch]) -> Callable[[], CommitOutcome]:
+        return functools.partial(
+            self._table.append,
+            batches,
+            leader_epoch=self._state.leader_epoch,
+            now_ms=self._clock.now_ms(),
+            compression=self.settings.compression,
+            producers=self._producers.states.placed_progress(),
+        )
+
+    def _succeed(self, placement: Placement, outcome: Committed) -> None:
+        self._state = apply(self._state, CommitSucceeded(outcome.version, outcome.high_watermark))
+        assert self._state.high_watermark == self._state.log_end, f"{self._name} has records past its commit"
+        self._producers.states.commit(outcome.version)
+        for item in placement.placed:
+            item.answer(version=outcome.version, log_start=self._state.log_start)
+        batches = placement.batches
+        self._cache.extend(self.tail, batches)
+        self._wake_readers()
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug(
+                "committed %s up to offset %d",
+                count_of(sum(batch.record_count for batch in batches), "record"),
+                outcome.high_watermark,
+                extra=self._fields(requests=",".join(waiting.request_id for waiting in placement.waiting)),
+            )
+        self._producers.forget_idle(now_ms=self._clock.now_ms(), expiration_ms=self.settings.producer_expiration_ms)
+        self._on_committed()
+
+    async def _fail(self, placement: Placement, refusal: Refused) -> None:
+        if not self._leader.is_reload_due:
+            _log.error("commit failed: %s", refusal.message, extra=self._fields())
+            self._state = apply(self._state, CommitFailed())
+            self._producers.states.roll_back()
+        refuse(placement.waiting, refusal)
+        if self._leader.is_reload_due:
+            await self.rebuild()
+
+    async def _change(self, change: Change) -> ChangeOutcome:
+        refusal = await self._check_ready()
+        if refusal is not None:
+            return refusal
+        decided = change(leader_epoch=self._state.leader_epoch, now_ms=self._clock.now_ms())
+        outcome = await self._leader.commit(decided, self._calls.commit) if callable(decided) else decided
+        if isinstance(outcome, Committed):
+            self._follow(outcome)
+        elif self._leader.is_reload_due and self.stopped is None:
+            await self.rebuild()
+        return outcome
+
+    def _follow(self, outcome: Committed) -> None:
+        if outcome.version == self._state.version:
+            return
+        log_start = self._table.state.log_start
+        if log_start > self._state.log_start:
+            self._state = apply(self._state, LogStartAdvanced(outcome.version, log_start))
+        else:
+            self._state = apply(self._state, CommitSucceeded(outcome.version, outcome.high_watermark))
+        # What was deleted or compacted is not to be read from memory either.
+        self._cache.cut(self.tail, max(log_start, self._table.compacted_to))
+        self._wake_readers()
+        self._on_committed()
+
+    async def _resume(self, waiting: WaitingResume) -> None:
+        """Nothing is in flight here: what was queued before is in the log or failed."""
+        result: ResumeResult = self._leader.refuse("resuming was interrupted", ErrorCode.UNKNOWN_SERVER_ERROR)
+        try:
+            result = await self._check_ready() or await self._producers.resume(
+                waiting.producer_id,
+                waiting.producer_epoch,
+                version=self._state.version,
+                now_ms=self._clock.now_ms(),
+            )
+        except StorageFault as fault:
+            result = self._leader.refuse(str(fault))
+        finally:
+            if not waiting.answer.done():
+                waiting.answer.set_result(result)
+
+    # ------------------------------------------------------------------ memory and log
+
+    async def _check_ready(self) -> Refused | None:
+        """Why nothing can be committed now; memory is what the log says if it returns None."""
+        if self._leader.is_reload_due and self.stopped is None:
+            await self.rebuild()
+        return self._leader.refuse_until_reloaded()
+
+    async def rebuild(self) -> None:
+        """Drop what memory knows and read the log again."""
+        self._cache.clear(self.tail)
+        log = await self._leader.reload()
+        if log is None:
+            return
+        try:
+            self._state = apply(self._state, LogReloaded(log.log_start, log.high_watermark, log.version))
+            self._producers.load(now_ms=self._clock.now_ms(), expiration_ms=self.settings.producer_expiration_ms)
+        except AssertionError as broken:
+            self.stop(ErrorCode.KAFKA_STORAGE_ERROR, f"the log contradicts what was acknowledged: {broken}")
+            return
+        self._leader.is_reload_due = False
+        self._wake_readers()
+
+    def stop(self, code: ErrorCode, reason: str) -> None:
+        """Stop serving from now on; every request gets `code` and the reason."""
+        self._leader.stop(code, reason)
+
+    async def close(self, reason: Refused) -> None:
+        """Refuse all that comes and all that waits, and return when nothing is committed any more."""
+        self._leader.end(reason)
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        async with self._leader.slot:
+            self._cache.clear(self.tail)
+
+    def _end(self, reason: Refused) -> None:
+        if self._task is None:
+            self._queue.refuse_all(reason)
+        self._wake.set()
+        self._cache.clear(self.tail)
+        self._wake_readers()
+        self._on_stopped(reason)
+
+    # ------------------------------------------------------------------ readers
+
+    def add_reader(self, event: asyncio.Event) -> None:
+        self._readers.add(event)
+
+    def remove_reader(self, event: asyncio.Event) -> None:
+        self._readers.discard(event)
+
+    def _wake_readers(self) -> None:
+        for event in self._readers:
+            event.set()
+
+    def _fields(self, **more: object) -> dict[str, object]:
+        return self._leader.fields(**more)
+
+
+def _new_future() -> asyncio.Future[T]:
+    return asyncio.get_running_loop().create_future()
