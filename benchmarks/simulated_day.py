@@ -136,7 +136,7 @@ class SimulatedDay:
     async def run(self) -> Day:
         storage = open_storage_on(self._store, exclusive=False)
         table = storage.create_partition(_NAME, topic_id="simulated")
-        calls, tasks = BlockingCalls(1), TaskScope("day")
+        calls, tasks = BlockingCalls(1, clock=self._clock), TaskScope("day")
         partition = Partition(
             _NAME,
             table,
@@ -147,7 +147,9 @@ class SimulatedDay:
             calls=calls,
             cache=TailCache(64 << 20),
             tasks=tasks,
-            maintenance=Maintenance(MaintenanceClock(self._clock), IoThrottle(sys.float_info.max), backoff_s=15.0),
+            maintenance=Maintenance(
+                MaintenanceClock(self._clock), IoThrottle(sys.float_info.max, self._clock), backoff_s=15.0
+            ),
         )
         try:
             for _ in range(_WARM_UP):

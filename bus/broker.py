@@ -53,7 +53,9 @@ class Broker:
         self._storage = storage
         self._stopping = Stopping()
         self._server = BusServer(config, self._stopping)
-        self._calls = BlockingCalls(config.num_io_threads, maintenance_threads=config.log_cleaner_threads)
+        self._calls = BlockingCalls(
+            config.num_io_threads, clock=self._clock, maintenance_threads=config.log_cleaner_threads
+        )
         self._tasks = TaskScope("broker")
         self._coordinator: GroupCoordinator | None = None
         self.port = 0

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from bus.ports import Clock
 from bus.runtime.commit_turns import CommitTurns
 from bus.runtime.fair_turns import FairTurns
 
@@ -26,16 +27,16 @@ _OPENING_WAIT_MAX_S = 30.0
 
 
 class BlockingCalls:
-    def __init__(self, threads: int, *, maintenance_threads: int = 1) -> None:
+    def __init__(self, threads: int, *, clock: Clock, maintenance_threads: int = 1) -> None:
         self._commits = ThreadPoolExecutor(threads, thread_name_prefix="commit")
         self._control = ThreadPoolExecutor(1, thread_name_prefix="control")
         self._reads = ThreadPoolExecutor(threads, thread_name_prefix="read")
         self._computing = ThreadPoolExecutor(_COMPUTING_THREADS, thread_name_prefix="compute")
         self._maintenance = ThreadPoolExecutor(maintenance_threads, thread_name_prefix="maintenance")
         self._housekeeping = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
-        self.commit_turns = CommitTurns(threads)
+        self.commit_turns = CommitTurns(threads, clock)
         self._computing_turns = FairTurns(_COMPUTING_THREADS)
-        self._opening_turns = CommitTurns(threads, _OPENING_WAIT_MAX_S)
+        self._opening_turns = CommitTurns(threads, clock, _OPENING_WAIT_MAX_S)
 
     async def append(self, call: Callable[[], T]) -> T:
         """`commit` of one who has a turn."""

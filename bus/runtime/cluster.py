@@ -44,7 +44,7 @@ class Cluster:
         self.retention_clock = MaintenanceClock(clock)  # follows a wall clock that jumps ahead slowly
         maintenance = Maintenance(
             self.retention_clock,
-            IoThrottle(config.log_cleaner_io_max_bytes_per_second),
+            IoThrottle(config.log_cleaner_io_max_bytes_per_second, clock),
             backoff_s=config.log_cleaner_backoff_ms / 1000,
         )
         self.metadata = MetadataLog(

@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
+from bus.ports import Clock
+
 T = TypeVar("T")
 
 WAIT_MAX_S = 0.05
@@ -26,20 +28,21 @@ _WEIGHT = 0.1  # of the newest commit among those before
 class CommitTurns:
     """For one event loop."""
 
-    def __init__(self, turns_max: int, wait_max_s: float = WAIT_MAX_S) -> None:
+    def __init__(self, turns_max: int, clock: Clock, wait_max_s: float = WAIT_MAX_S) -> None:
         self._turns_max = turns_max
+        self._clock = clock
         self._wait_max_s = wait_max_s
         self._running = 0  # turns that are taken, those that were just called included
         self._taken_count = 0  # ever
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._elapsed_s = 0.0
-        self._processor_s = 0.0
+        self._elapsed_ms = 0.0
+        self._processor_ms = 0.0
 
     @property
     def at_once(self) -> int:
-        if self._processor_s <= 0:
+        if self._processor_ms <= 0:
             return 1
-        return max(1, min(self._turns_max, int(self._elapsed_s / self._processor_s)))
+        return max(1, min(self._turns_max, int(self._elapsed_ms / self._processor_ms)))
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -56,12 +59,11 @@ class CommitTurns:
     async def measure(self, commit: Callable[[], asyncio.Future[T]], processor_s: Callable[[], float]) -> T:
         """Run `commit` within a turn; `processor_s` tells afterwards how much processor time it took. Only what was
         alone all the time is a measure: others would have held it up."""
-        loop_time_s = asyncio.get_running_loop().time
-        count, started_s = self._taken_count, loop_time_s()
+        count, started_ms = self._taken_count, self._clock.monotonic_ms()
         result = await commit()
         if self._running == 1 and self._taken_count == count:
-            self._elapsed_s += _WEIGHT * (loop_time_s() - started_s - self._elapsed_s)
-            self._processor_s += _WEIGHT * (processor_s() - self._processor_s)
+            self._elapsed_ms += _WEIGHT * (self._clock.monotonic_ms() - started_ms - self._elapsed_ms)
+            self._processor_ms += _WEIGHT * (processor_s() * 1000 - self._processor_ms)
         return result
 
     def _take(self) -> None:

@@ -109,7 +109,7 @@ class Model:
 
 class World:
     def __init__(self, first_sequence: int) -> None:
-        self.bench = Bench(table=FakeTable(), calls=InlineCalls(1))
+        self.bench = Bench(table=FakeTable(), calls=InlineCalls())
         self.model = Model()
         # Epochs that this leader saw begin: only of these it knows that what is before them was not appended.
         self.seen_to_begin: set[tuple[int, int]] = set()

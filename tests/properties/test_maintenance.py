@@ -123,7 +123,7 @@ def test_any_maintenance_between_any_appends_keeps_what_was_not_let_go_of(
     steps: list[tuple[str, object]], policy: str
 ) -> None:
     async def main() -> None:
-        bench = Bench(settings=replace(SETTINGS, maintenance=POLICIES[policy]), calls=InlineCalls(1), backoff_s=1.0)
+        bench = Bench(settings=replace(SETTINGS, maintenance=POLICIES[policy]), calls=InlineCalls(), backoff_s=1.0)
         checked = Checked(bench)
         try:
             for step, argument in steps:

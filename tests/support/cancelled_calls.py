@@ -107,7 +107,7 @@ class QuietBroker:
 
     async def start(self) -> None:
         self.storage = open_storage_on(self.store)
-        self.calls = BlockingCalls(4)
+        self.calls = BlockingCalls(4, clock=self._clock)
         self.tasks = TaskScope("broker")
         stopping = Stopping()
         self.streams = StreamRegistry(stopping)

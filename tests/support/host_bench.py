@@ -27,7 +27,7 @@ class GatedOpenings(BlockingCalls):
     """`gates` has one for each opening that waits."""
 
     def __init__(self) -> None:
-        super().__init__(2)
+        super().__init__(2, clock=ManualClock())
         self.gates: list[asyncio.Future[None]] = []
         self.is_gated = True
 
@@ -80,7 +80,7 @@ class HostBench:
             clock=clock,
             calls=self.calls,
             tasks=self.tasks,
-            maintenance=Maintenance(MaintenanceClock(clock), IoThrottle(1e9), backoff_s=60.0),
+            maintenance=Maintenance(MaintenanceClock(clock), IoThrottle(1e9, clock), backoff_s=60.0),
         )
 
     async def _raise_leader_epoch(self, name: TopicPartition, above: int) -> None:

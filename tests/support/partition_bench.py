@@ -59,6 +59,9 @@ class LoopClock(ManualClock):
 class InlineCalls(BlockingCalls):
     """Blocking calls are made at once, on the loop: no threads, so the order of everything is the same every time."""
 
+    def __init__(self) -> None:
+        super().__init__(1, clock=ManualClock())
+
     def commit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         try:
@@ -85,8 +88,8 @@ class Bench:
         self.table = FakeTable() if table is None else table
         self.clock = LoopClock() if clock is None else clock
         self.tasks = TaskScope("test")
-        self.throttle = IoThrottle(sys.float_info.max)
-        self.calls = BlockingCalls(2) if calls is None else calls
+        self.throttle = IoThrottle(sys.float_info.max, self.clock)
+        self.calls = BlockingCalls(2, clock=self.clock) if calls is None else calls
         self.partition = Partition(
             NAME,
             self.table,
@@ -149,7 +152,7 @@ def with_partition(table: PartitionTable, epoch: int, scenario: Callable[[Bench]
     """As `run`, on a real table."""
 
     async def main() -> None:
-        bench = Bench(table=table, leader_epoch=epoch, calls=InlineCalls(1))  # type: ignore[arg-type]
+        bench = Bench(table=table, leader_epoch=epoch, calls=InlineCalls())  # type: ignore[arg-type]
         await scenario(bench)
         await bench.tasks.join()
 

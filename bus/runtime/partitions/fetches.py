@@ -107,8 +107,14 @@ async def fetch(
 async def _fetch(
     wish: FetchWish, find_partition: FindPartition, stopping: Stopping, shares: LoopShares, wake: asyncio.Event
 ) -> list[tuple[TopicPartition, FetchResult]]:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + wish.wait_ms_max / 1000
+    is_late = wish.wait_ms_max <= 0
+
+    def end() -> None:
+        nonlocal is_late
+        is_late = True
+        wake.set()
+
+    timer = asyncio.get_running_loop().call_later(wish.wait_ms_max / 1000, end)
     waited_on: list[Partition] = []
     try:
         while True:
@@ -116,8 +122,7 @@ async def _fetch(
             share = shares.begin()
             decisions, has_enough = await _decide_all(wish, find_partition, share)
             is_refused = any(isinstance(decision, Refused) for decision in decisions)
-            remaining = deadline - loop.time()
-            is_over = is_refused or stopping.has_begun or remaining <= 0 or wish.bytes_min <= 0
+            is_over = is_refused or stopping.has_begun or is_late or wish.bytes_min <= 0
             if is_over or has_enough:
                 results = await _read(wish, decisions, share)
                 if is_over or any(isinstance(result, Refused) or result.batches for _, result in results):
@@ -129,9 +134,9 @@ async def _fetch(
                     partition.add_reader(wake)
                 if has_enough or share.wait_count:
                     continue  # a commit while the files were read, or the partitions were looked at, set no event
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(wake.wait(), remaining)
+            await wake.wait()
     finally:
+        timer.cancel()
         for partition in waited_on:
             partition.remove_reader(wake)
 

@@ -6,9 +6,8 @@ partition waits for no more than the few bytes that one step takes.
 
 from __future__ import annotations
 
+import math
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -66,16 +65,16 @@ class IoThrottle:
     """An allowance of bytes for each second, for any number of threads. What was used already is waited for
     afterwards, each user in turn."""
 
-    def __init__(self, bytes_per_second: float, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, bytes_per_second: float, clock: Clock) -> None:
         self._bytes_per_second = bytes_per_second
-        self._monotonic_s = monotonic_s
+        self._clock = clock
         self._lock = threading.Lock()
-        self._used_until_s = 0.0  # by then the allowance has made up for what was used
+        self._used_until_s = -math.inf  # by then the allowance has made up for what was used
 
     def use(self, byte_count: int) -> float:
         """Returns for how many seconds the user has to rest."""
         with self._lock:
-            now_s = self._monotonic_s()
+            now_s = self._clock.monotonic_ms() / 1000
             self._used_until_s = max(self._used_until_s, now_s - _BURST_S) + byte_count / self._bytes_per_second
             return max(0.0, self._used_until_s - now_s)
 

@@ -19,7 +19,7 @@ from tests.support.stores import NOW_MS, log_batch
 def scenario(run: Callable[[Bench, DeltaPartitionTable], Awaitable[None]]) -> None:
     async def main() -> None:
         table = memory_storage().create_partition(TopicPartition("orders", 0), topic_id="id")
-        bench = Bench(table=table, calls=InlineCalls(1))  # type: ignore[arg-type]
+        bench = Bench(table=table, calls=InlineCalls())  # type: ignore[arg-type]
         await run(bench, table)
         await bench.tasks.join()
 

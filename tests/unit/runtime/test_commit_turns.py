@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bus.runtime.commit_turns import CommitTurns
+from tests.support.fake_table import ManualClock
 
 PATIENT_S = 5.0
 
@@ -36,23 +37,19 @@ async def let_others_run() -> None:
         await asyncio.sleep(0)
 
 
-async def measured(
-    turns: CommitTurns, *, elapsed_s: float, processor_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One commit that ran alone and took so long."""
-    times = iter([0.0, elapsed_s])
+async def measured(turns: CommitTurns, clock: ManualClock, *, elapsed_ms: int, processor_s: float) -> None:
+    """One commit that took so long."""
 
-    async def commit() -> None: ...
+    async def commit() -> None:
+        clock.advance(elapsed_ms)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(asyncio.get_running_loop(), "time", lambda: next(times))
-        async with turns.turn():
-            await turns.measure(commit, lambda: processor_s)
+    async with turns.turn():
+        await turns.measure(commit, lambda: processor_s)
 
 
 def test_turns_go_round_in_the_order_of_coming() -> None:
     async def scenario() -> None:
-        turns = CommitTurns(8, PATIENT_S)
+        turns = CommitTurns(8, ManualClock(), PATIENT_S)
         first, second, third = Holder(turns), Holder(turns), Holder(turns)
         await first.has_turn.wait()
         await let_others_run()
@@ -69,15 +66,16 @@ def test_turns_go_round_in_the_order_of_coming() -> None:
 
 
 @pytest.mark.parametrize(
-    ("elapsed_s", "processor_s", "turns_max", "expected"),
-    [(0.002, 0.0015, 8, 1), (0.010, 0.002, 8, 5), (0.100, 0.001, 8, 8), (0.001, 0.001, 8, 1)],
+    ("elapsed_ms", "processor_s", "turns_max", "expected"),
+    [(2, 0.0015, 8, 1), (10, 0.002, 8, 5), (100, 0.001, 8, 8), (1, 0.001, 8, 1)],
 )
 def test_as_many_commits_at_once_as_keep_a_core_busy(
-    elapsed_s: float, processor_s: float, turns_max: int, expected: int, monkeypatch: pytest.MonkeyPatch
+    elapsed_ms: int, processor_s: float, turns_max: int, expected: int
 ) -> None:
     async def scenario() -> None:
-        turns = CommitTurns(turns_max)
-        await measured(turns, elapsed_s=elapsed_s, processor_s=processor_s, monkeypatch=monkeypatch)
+        clock = ManualClock()
+        turns = CommitTurns(turns_max, clock)
+        await measured(turns, clock, elapsed_ms=elapsed_ms, processor_s=processor_s)
         holders = [Holder(turns) for _ in range(turns_max + 1)]
         await let_others_run()
         assert [holder.has_turn.is_set() for holder in holders].count(True) == expected
@@ -88,14 +86,15 @@ def test_as_many_commits_at_once_as_keep_a_core_busy(
     run(scenario)
 
 
-def test_commit_beside_another_is_no_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_beside_another_is_no_measure() -> None:
     async def scenario() -> None:
-        turns = CommitTurns(8, PATIENT_S)
-        await measured(turns, elapsed_s=0.010, processor_s=0.002, monkeypatch=monkeypatch)
+        clock = ManualClock()
+        turns = CommitTurns(8, clock, PATIENT_S)
+        await measured(turns, clock, elapsed_ms=10, processor_s=0.002)
         beside = Holder(turns)
         await beside.has_turn.wait()
         for _ in range(100):
-            await measured(turns, elapsed_s=9.0, processor_s=0.001, monkeypatch=monkeypatch)
+            await measured(turns, clock, elapsed_ms=9_000, processor_s=0.001)
         assert turns.at_once == 5
         beside.may_end.set()
         await beside.task
@@ -105,7 +104,7 @@ def test_commit_beside_another_is_no_measure(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_commit_that_hangs_holds_up_nobody_for_long() -> None:
     async def scenario() -> None:
-        turns = CommitTurns(8, wait_max_s=0.001)
+        turns = CommitTurns(8, ManualClock(), wait_max_s=0.001)
         hanging, other = Holder(turns), Holder(turns)
         await other.has_turn.wait()
         assert not hanging.task.done()
@@ -122,7 +121,7 @@ def test_commit_that_hangs_holds_up_nobody_for_long() -> None:
 
 def test_cancelled_waiter_leaves_its_turn_to_the_next() -> None:
     async def scenario() -> None:
-        turns = CommitTurns(8, PATIENT_S)
+        turns = CommitTurns(8, ManualClock(), PATIENT_S)
         first, cancelled, last = Holder(turns), Holder(turns), Holder(turns)
         await first.has_turn.wait()
         await let_others_run()
@@ -138,7 +137,7 @@ def test_cancelled_waiter_leaves_its_turn_to_the_next() -> None:
 
 def test_waiter_that_is_cancelled_just_as_it_is_called_gives_its_turn_back() -> None:
     async def scenario() -> None:
-        turns = CommitTurns(8, PATIENT_S)
+        turns = CommitTurns(8, ManualClock(), PATIENT_S)
         first, cancelled, last = Holder(turns), Holder(turns), Holder(turns)
         await first.has_turn.wait()
         await let_others_run()

@@ -20,7 +20,7 @@ PACE_S = 4.0
 def run(scenario: Callable[[Bench], Awaitable[None]]) -> None:
     async def main() -> None:
         settings = replace(SETTINGS, commit_interval_ms=int(PACE_S * 1000))
-        bench = Bench(settings=settings, calls=InlineCalls(1))
+        bench = Bench(settings=settings, calls=InlineCalls())
         try:
             await bench.append(3)  # the only commit at once
             await scenario(bench)

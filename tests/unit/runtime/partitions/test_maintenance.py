@@ -17,39 +17,31 @@ from tests.support.fake_table import ManualClock
 from tests.support.virtual_time import run_virtually
 
 
-class Time:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def test_what_all_use_together_keeps_to_the_bytes_of_a_second() -> None:
-    time = Time()
-    throttle = IoThrottle(1_000.0, monotonic_s=time)
+    clock = ManualClock()
+    throttle = IoThrottle(1_000.0, clock)
     assert throttle.use(100) == 0
     assert throttle.use(500) == pytest.approx(0.5)
     assert throttle.use(500) == pytest.approx(1.0)
-    time.now_s += 1.0
+    clock.advance(1_000)
     assert throttle.use(0) == 0
     assert throttle.use(1) == pytest.approx(0.001)
 
 
 def test_a_long_rest_is_no_leave_to_use_much_at_once() -> None:
-    time = Time()
-    throttle = IoThrottle(1_000.0, monotonic_s=time)
-    time.now_s += 3600
+    clock = ManualClock()
+    throttle = IoThrottle(1_000.0, clock)
+    clock.advance(3_600_000)
     assert throttle.use(1_000) == pytest.approx(0.9)
 
 
 def test_without_a_bound_nobody_rests() -> None:
-    throttle = IoThrottle(sys.float_info.max, monotonic_s=Time())
+    throttle = IoThrottle(sys.float_info.max, ManualClock())
     assert all(throttle.use(2**40) == 0 for _ in range(100))
 
 
 def test_whoever_rests_is_woken_to_be_told_that_the_partition_is_going_away() -> None:
-    pace = MaintenancePace(IoThrottle(1.0))
+    pace = MaintenancePace(IoThrottle(1.0, ManualClock()))
     told = threading.Event()
 
     def work() -> None:

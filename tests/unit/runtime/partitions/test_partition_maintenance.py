@@ -44,7 +44,7 @@ COMPACTED = replace(
 
 def run(scenario: Callable[[Bench], Awaitable[None]], rules: MaintenanceRules = ROLLING) -> None:
     async def main() -> None:
-        bench = Bench(settings=with_rules(rules), calls=InlineCalls(1), backoff_s=BACKOFF_S)
+        bench = Bench(settings=with_rules(rules), calls=InlineCalls(), backoff_s=BACKOFF_S)
         try:
             await scenario(bench)
         finally:
@@ -69,7 +69,7 @@ async def opened(count: int, rules: MaintenanceRules = ROLLING, **options: Any) 
     """A partition of `count` files, one offset each."""
     table = FakeTable()
     fill(table, count, **options)
-    return Bench(table=table, settings=with_rules(rules), calls=InlineCalls(1), backoff_s=BACKOFF_S)
+    return Bench(table=table, settings=with_rules(rules), calls=InlineCalls(), backoff_s=BACKOFF_S)
 
 
 async def settle() -> None:
@@ -197,7 +197,7 @@ def test_files_that_cannot_be_read_make_no_other_run_wait_for_the_backoff() -> N
         fill(table, 3)
         fill(table, 1, size_bytes=500_000)
         fill(table, RUN_FILES_MAX)
-        bench = Bench(table=table, settings=with_rules(ROLLING), calls=InlineCalls(1), backoff_s=BACKOFF_S)
+        bench = Bench(table=table, settings=with_rules(ROLLING), calls=InlineCalls(), backoff_s=BACKOFF_S)
         table.prepare_script = [RecordsDamaged("file-7 is no Parquet")]
         bench.partition.look_after()
         await settle()
