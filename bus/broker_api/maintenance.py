@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from bus.broker_api.partition_answers import gather_answers
 from bus.broker_api.requests import BrokerStopping
@@ -68,24 +67,25 @@ class MaintenanceApi:
 
     async def maintain(
         self, topic: str, numbers: Iterable[int], action: MaintenanceAction
-    ) -> AsyncIterator[tuple[int, MaintainResult]]:
+    ) -> AsyncGenerator[tuple[int, MaintainResult], None]:
         """Each partition's answer as it is finished; no `numbers`: all. Raises `BrokerStopping`."""
         waiting = deque(dict.fromkeys(numbers) or self._all_partitions(topic))
         running: dict[asyncio.Future[MaintainResult], int] = {}
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
+        wake = asyncio.Event()
+        with self._stopping.waking(wake):
             while waiting or running:
                 while waiting and len(running) < self._jobs_max:
                     number = waiting.popleft()
-                    running[self._maintain(TopicPartition(topic, number), action)] = number
-                awaited: list[asyncio.Future[Any]] = [stopping, *running]
-                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+                    answer = self._maintain(TopicPartition(topic, number), action)
+                    answer.add_done_callback(lambda _: wake.set())
+                    running[answer] = number
+                if not self._stopping.has_begun:
+                    await wake.wait()
+                    wake.clear()
                 for answer in [answer for answer in running if answer.done()]:
                     yield running.pop(answer), answer.result()
-                if stopping.done() and (waiting or running):
+                if self._stopping.has_begun and (waiting or running):
                     raise BrokerStopping("the broker is stopping")
-        finally:
-            stopping.cancel()
 
     def _all_partitions(self, topic: str) -> Sequence[int]:
         found = self._cluster.state.topics.get(topic)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from bus.broker_api.maintenance import MaintenanceApi
 from bus.broker_api.requests import InvalidArgument
@@ -36,13 +37,14 @@ class MaintenanceHandler:
         await self._shares.begin().extend(response.partitions, deleted)
         return response
 
-    async def maintain(self, request: pb.MaintainLogRequest) -> AsyncIterator[pb.MaintainLogResponse]:
+    async def maintain(self, request: pb.MaintainLogRequest) -> AsyncGenerator[pb.MaintainLogResponse, None]:
         """Each partition's answer as it is finished. Raises `BrokerStopping`."""
         action = _ACTIONS.get(request.action)
         if action is None:
             raise InvalidArgument(f"expected a maintenance action from 0 to {max(_ACTIONS)}, found {request.action}")
-        async for number, result in self._api.maintain(request.topic, request.partitions, action):
-            yield _maintained(number, result)
+        async with contextlib.aclosing(self._api.maintain(request.topic, request.partitions, action)) as answers:
+            async for number, result in answers:
+                yield _maintained(number, result)
 
     async def swap_files(self, request: pb.SwapFilesRequest) -> pb.SwapFilesResponse:
         kind = _KINDS.get(request.kind)

@@ -66,20 +66,13 @@ class Stopping:
     """Begins once, when the broker is about to stop."""
 
     def __init__(self) -> None:
-        self._has_begun = asyncio.Event()
+        self.has_begun = False
         self._waiting: set[asyncio.Event] = set()
 
-    @property
-    def has_begun(self) -> bool:
-        return self._has_begun.is_set()
-
     def begin(self) -> None:
-        self._has_begun.set()
+        self.has_begun = True
         for wake in self._waiting:
             wake.set()
-
-    async def wait(self) -> None:
-        await self._has_begun.wait()
 
     @contextlib.contextmanager
     def waking(self, wake: asyncio.Event) -> Iterator[None]:

@@ -170,6 +170,44 @@ def test_call_that_is_given_up_begins_nothing_more() -> None:
     run(test)
 
 
+def test_call_that_waits_has_no_task_beside_its_own() -> None:
+    """One would belong to no scope: the end of the broker would not wait for it."""
+
+    async def test() -> None:
+        bench = Bench(3)
+        call = asyncio.ensure_future(bench.maintain())
+        await settle()
+        assert asyncio.all_tasks() == {asyncio.current_task(), call}
+        bench.finish(1)
+        await settle()
+        assert bench.begun() == [0, 1, 2]
+        assert asyncio.all_tasks() == {asyncio.current_task(), call}
+        call.cancel()
+        await settle()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert not bench.stopping._waiting
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_call_that_is_closed_between_two_answers_leaves_nothing_behind(is_begun: bool) -> None:
+    async def test() -> None:
+        bench = Bench(3)
+        request = pb.MaintainLogRequest(action=pb.MAINTENANCE_ACTION_CLEAN, topic="orders")
+        answers = bench.handler.maintain(request)
+        if is_begun:
+            first = asyncio.ensure_future(anext(answers))  # type: ignore[arg-type]
+            await settle()
+            bench.finish(0)
+            await first
+        await answers.aclose()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert not bench.stopping._waiting
+
+    run(test)
+
+
 def test_stopping_broker_waits_for_no_maintenance() -> None:
     async def test() -> None:
         bench = Bench(3)
