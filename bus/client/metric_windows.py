@@ -3,7 +3,7 @@
 Guards one promise: a rate, an average or a maximum speaks of the recent past only: of metrics.num.samples windows of
 metrics.sample.window.ms each, the present one included; a total, of the client's whole life. Recording has no lock: its
 owner records under the one that it holds anyway. Reading is safe at any time, and may miss what is being recorded just
-then. Time comes in as seconds of one clock.
+then. Time comes in as `now_ms` of one clock.
 """
 
 from __future__ import annotations
@@ -38,52 +38,52 @@ class Tally:
 
 
 class _Sample:
-    __slots__ = ("started_at", "tallies")
+    __slots__ = ("started_at_ms", "tallies")
 
-    def __init__(self, names: Sequence[str], started_at: float) -> None:
-        self.started_at = started_at
+    def __init__(self, names: Sequence[str], started_at_ms: float) -> None:
+        self.started_at_ms = started_at_ms
         self.tallies = {name: Tally() for name in names}  # all of them now: a reader may be among them
 
 
 class Window:
-    """The tallies of the recent past, in samples of `sample_s` seconds. A sample begins with its first event."""
+    """The tallies of the recent past, in samples of `sample_ms`. A sample begins with its first event."""
 
-    __slots__ = ("_latest", "_names", "_sample_count", "_sample_s", "_started_at", "_state")
+    __slots__ = ("_latest", "_names", "_sample_count", "_sample_ms", "_started_at_ms", "_state")
 
-    def __init__(self, names: Sequence[str], sample_s: float, sample_count: int) -> None:
+    def __init__(self, names: Sequence[str], sample_ms: float, sample_count: int) -> None:
         self._names = names
-        self._sample_s = sample_s
+        self._sample_ms = sample_ms
         self._sample_count = sample_count
-        self._started_at = -math.inf  # of the latest sample
+        self._started_at_ms = -math.inf  # of the latest sample
         self._latest: dict[str, Tally] = {}
         # The samples, and what those before them came to; replaced as a whole, so that readers see one state.
         self._state: tuple[tuple[_Sample, ...], dict[str, float]] = ((), dict.fromkeys(names, 0.0))
 
-    def at(self, now: float) -> dict[str, Tally]:
+    def at(self, now_ms: float) -> dict[str, Tally]:
         """The tallies to add to."""
-        if now - self._started_at >= self._sample_s:
-            self._begin_sample(now)
+        if now_ms - self._started_at_ms >= self._sample_ms:
+            self._begin_sample(now_ms)
         return self._latest
 
-    def _begin_sample(self, now: float) -> None:
+    def _begin_sample(self, now_ms: float) -> None:
         samples, before = self._state
-        samples = (*samples, _Sample(self._names, now))
+        samples = (*samples, _Sample(self._names, now_ms))
         gone, kept = samples[: -self._sample_count], samples[-self._sample_count :]
         if gone:
             before = {name: total + sum(old.tallies[name].total for old in gone) for name, total in before.items()}
         self._state = kept, before
-        self._latest, self._started_at = kept[-1].tallies, now
+        self._latest, self._started_at_ms = kept[-1].tallies, now_ms
 
     def total(self, name: str) -> float:
         """Of all time."""
         samples, before = self._state
         return before[name] + sum(sample.tallies[name].total for sample in samples)
 
-    def merged(self, now: float) -> tuple[dict[str, Tally], float]:
+    def merged(self, now_ms: float) -> tuple[dict[str, Tally], float]:
         """The tallies of all samples together, and the seconds that a rate of them is over: never less than all
         samples but one, so that the first event of an idle producer is no burst."""
-        oldest = now - self._sample_s * self._sample_count
-        recent = [sample for sample in self._state[0] if sample.started_at > oldest]
+        oldest = now_ms - self._sample_ms * self._sample_count
+        recent = [sample for sample in self._state[0] if sample.started_at_ms > oldest]
         sums = {name: Tally() for name in self._names}
         for sample in recent:
             for name, tally in sample.tallies.items():
@@ -91,9 +91,9 @@ class Window:
                 into.count += tally.count
                 into.total += tally.total
                 into.largest = max(into.largest, tally.largest)
-        elapsed = now - recent[0].started_at if recent else 0.0
-        full = int(elapsed / self._sample_s)
-        return sums, elapsed + max(0, self._sample_count - 1 - full) * self._sample_s
+        elapsed_ms = now_ms - recent[0].started_at_ms if recent else 0.0
+        full = int(elapsed_ms / self._sample_ms)
+        return sums, (elapsed_ms + max(0, self._sample_count - 1 - full) * self._sample_ms) / 1000
 
 
 def rates(names: Sequence[str], window: Window, tallies: dict[str, Tally], seconds: float) -> dict[str, float]:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterator, Sequence
 
 from bus.client.admin.admin import Admin
-from bus.client.connection.retrying import Backoff, retry
+from bus.client.connection.retrying import Backoff, monotonic_ms, retry
 from bus.client.consumer.consumer import Consumer
 from bus.client.producer.producer import Producer
 from bus.client.values import ConsumerRecord, Headers, NewTopic
@@ -30,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _ERROR_TEXT_MAX = 1_000
 _ATTEMPT_TIMEOUT_MS = 30_000  # of each step of an attempt to send a letter
-_SEND_TIMEOUT_S = 120.0  # as long as a producer's delivery.timeout.ms: a broker that restarts stops no run
+_SEND_TIMEOUT_MS = 120_000  # as long as a producer's delivery.timeout.ms: a broker that restarts stops no run
 _ADDED_BYTES_MAX = 16_384  # of the headers that are added, with names and ids as long as they may be
 _SIZE_MAX = 1 << 30  # the broker says what is too large
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
@@ -57,16 +56,16 @@ class DeadLetters:
     def send(self, work: Work, error: BaseException) -> None:
         """Returns when the broker has it. Raises what keeps it from being sent; what may pass, a broker that restarts
         above all, only when it has not passed for two minutes."""
-        deadline = time.monotonic() + _SEND_TIMEOUT_S
+        deadline_ms = monotonic_ms() + _SEND_TIMEOUT_MS
         topic = self._settings.dead_letter_topic_of(work.record.topic)
 
         def pause(attempt: int, failed: BusError) -> bool:
-            delay_s = self._backoff.seconds(attempt)
-            if time.monotonic() + delay_s >= deadline:
+            delay_ms = self._backoff.ms(attempt)
+            if monotonic_ms() + delay_ms >= deadline_ms:
                 return False
             logger.warning("%s offset %d: its dead letter is sent again: %s", *_place(work), failed)
             self._partition_counts.pop(topic, None)  # it may have been deleted
-            return not self._closed.wait(delay_s)
+            return not self._closed.wait(delay_ms / 1000)
 
         retry(
             lambda: self._send_once(topic, work, error), may_retry=lambda attempt, failed: failed.retriable, pause=pause

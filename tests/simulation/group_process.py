@@ -27,7 +27,8 @@ from tests.simulation.group_network import Call, Stream
 if TYPE_CHECKING:
     from tests.simulation.group_world import World
 
-_METADATA_AGE_S = 5.0
+_METADATA_AGE_MS = 5_000
+_LATE_S = 1e-6  # a thread wakes after its time, never before
 _AT_ONCE_MAX = 1_000  # rounds of a task without any time passing
 
 AUTO, ASYNC, SYNC = "auto", "async", "sync"
@@ -68,13 +69,13 @@ class Process:
             world.group_id,
             self.config.request_timeout_ms,
             send=self._send,
-            backoff_s=self._backoff_s,
+            backoff_ms=self._backoff_ms,
             may_retry=lambda error: error.retriable,
             on_lost=self._cut_stream,
         )
         assignors = assignors_of(habit.strategy)
-        self.membership = Membership(self.config, assignors, self.finder, send=self._send, backoff_s=self._backoff_s)
-        self.commits = OffsetCommits(self.config, self.finder, self, send=self._send, backoff_s=self._backoff_s)
+        self.membership = Membership(self.config, assignors, self.finder, send=self._send, backoff_ms=self._backoff_ms)
+        self.commits = OffsetCommits(self.config, self.finder, self, send=self._send, backoff_ms=self._backoff_ms)
         self.positions: dict[TopicPartition, int | None] = {}  # of what is read; None: to be asked for
         self.is_alive = True
         self.is_consuming = True  # neither closed nor fenced
@@ -86,7 +87,7 @@ class Process:
         self._stream: Stream | None = None
         self._calls: dict[GroupRequest, Call] = {}
         self._answers: dict[GroupRequest, Any] = {}  # that the thread that polls waits for
-        self._look_at = -math.inf
+        self._look_at_ms = -math.inf
         self._tasks = [world.spawn(self._poll_for_ever()), world.spawn(self._keep())]
 
     # ------------------------------------------------------------ its end
@@ -152,14 +153,14 @@ class Process:
         self._calls.pop(request, None)
         match request.method:
             case "FindCoordinator":
-                self.finder.on_answer(request, answer, world.now)
+                self.finder.on_answer(request, answer, world.now_ms)
             case "OffsetCommit":
-                self.commits.on_answer(request, answer, world.now)
+                self.commits.on_answer(request, answer, world.now_ms)
             case "OffsetFetch" | "LeaveGroup":
                 self._answers[request] = answer
             case _:
-                self.membership.on_answer(request, answer, world.now)
-        self.commits.advance(world.now)
+                self.membership.on_answer(request, answer, world.now_ms)
+        self.commits.advance(world.now_ms)
         self._due.set()
         self._changed.set()
         world.check()
@@ -171,31 +172,31 @@ class Process:
             self.membership.heartbeat_now()
             self._due.set()
 
-    def _backoff_s(self, failures: int) -> float:
-        return float(min(1.0, 0.1 * 2 ** min(failures, 10)) * self._world.random.uniform(0.8, 1.2))
+    def _backoff_ms(self, failures: int) -> float:
+        return float(min(1_000, 100 * 2 ** min(failures, 10)) * self._world.random.uniform(0.8, 1.2))
 
     # ------------------------------------------------------------ the keeper
 
     async def _keep(self) -> None:
-        rounds, at = 0, -1.0
+        rounds, at_ms = 0, -1.0
         while True:
             await self._thaw()
-            now = self._world.now
-            rounds, at = (rounds + 1 if now == at else 0), now
-            assert rounds < _AT_ONCE_MAX, f"the keeper of {self.name} has no rest at {now}"
-            self.commits.advance(now)
-            due = min(self.membership.tick(now), self.commits.next_event(now), now + 60.0)
+            now_ms = self._world.now_ms
+            rounds, at_ms = (rounds + 1 if now_ms == at_ms else 0), now_ms
+            assert rounds < _AT_ONCE_MAX, f"the keeper of {self.name} has no rest at {now_ms} ms"
+            self.commits.advance(now_ms)
+            due_ms = min(self.membership.tick(now_ms), self.commits.next_event(now_ms), now_ms + 60_000)
             if self.membership.has_news():
                 self._changed.set()
             self._world.check()
-            await self._wait_for(self._due, due)
+            await self._wait_for(self._due, due_ms)
 
     async def _thaw(self) -> None:
         while self._world.now < self.frozen_until:  # noqa: ASYNC110  # it may be frozen anew, and nothing tells its end
             await asyncio.sleep(self.frozen_until - self._world.now)
 
-    async def _wait_for(self, event: asyncio.Event, until: float) -> None:
-        handle = asyncio.get_running_loop().call_at(until, event.set)
+    async def _wait_for(self, event: asyncio.Event, until_ms: float) -> None:
+        handle = asyncio.get_running_loop().call_at(until_ms / 1000 + _LATE_S, event.set)
         try:
             await event.wait()
         finally:
@@ -203,14 +204,14 @@ class Process:
         event.clear()
         await self._thaw()
 
-    async def _wait_until(self, is_settled: Callable[[], bool], deadline: float) -> None:
+    async def _wait_until(self, is_settled: Callable[[], bool], deadline_ms: float) -> None:
         while True:
-            now = self._world.now
-            self.commits.advance(now)
-            if is_settled() or now >= deadline:
+            now_ms = self._world.now_ms
+            self.commits.advance(now_ms)
+            if is_settled() or now_ms >= deadline_ms:
                 return
-            due = min(deadline, self.commits.next_event(now), self.finder.next_event_after(now))
-            await self._wait_for(self._changed, due)
+            due_ms = min(deadline_ms, self.commits.next_event(now_ms), self.finder.next_event_after(now_ms))
+            await self._wait_for(self._changed, due_ms)
 
     async def _run_user_code(self) -> None:
         """Most of it takes no time."""
@@ -245,42 +246,42 @@ class Process:
         await self._find_positions()
         if not self.membership.has_news():
             await self._process_records()
-        until = world.now + world.random.choice((0.01, 0.2, world.random.uniform(0, 1.0)))
+        until_ms = world.now_ms + world.random.choice((10, 200, world.random.uniform(0, 1_000)))
         await self._run_user_code()
-        while world.now < until and not self.membership.has_work() and not self.is_closing:
-            due = min(until, self.membership.next_event(world.now), self.commits.next_event(world.now))
-            if due <= world.now:
+        while world.now_ms < until_ms and not self.membership.has_work() and not self.is_closing:
+            due_ms = min(until_ms, self.membership.next_event(world.now_ms), self.commits.next_event(world.now_ms))
+            if due_ms <= world.now_ms:
                 await asyncio.sleep(0.001)
                 return
-            await self._wait_for(self._changed, due)
+            await self._wait_for(self._changed, due_ms)
 
     async def _work(self) -> None:
         world = self._world
-        self.membership.note_poll(world.now)
+        self.membership.note_poll(world.now_ms)
         self._watch_topics()
         while True:
-            work = self.membership.next_work(world.now)
+            work = self.membership.next_work(world.now_ms)
             if work is None:
                 break
-            await self._do(work, until=world.now + self.config.default_api_timeout_ms / 1000)
+            await self._do(work, until_ms=world.now_ms + self.config.default_api_timeout_ms)
             world.check()
-        if self.commits.take_auto_due(world.now):
+        if self.commits.take_auto_due(world.now_ms):
             self._commit(self._uncommitted(self.positions))
         self._take_outcomes()
 
     def _watch_topics(self) -> None:
-        if self._world.now >= self._look_at and self.membership.led_topics():
-            self._look_at = self._world.now + _METADATA_AGE_S
+        if self._world.now_ms >= self._look_at_ms and self.membership.led_topics():
+            self._look_at_ms = self._world.now_ms + _METADATA_AGE_MS
             self.membership.note_partitions(self._count_partitions(self.membership.led_topics()))
 
     def _count_partitions(self, topics: Iterable[str]) -> dict[str, int]:
         return {topic: self._world.partition_counts[topic] for topic in topics}
 
-    async def _do(self, work: Work, *, until: float) -> None:
+    async def _do(self, work: Work, *, until_ms: float) -> None:
         self._world.note(self.name, "does", work)
         match work:
             case Revoke():
-                await self._commit_before(work.partitions, until)
+                await self._commit_before(work.partitions, until_ms)
                 await self._give_up(work)
             case Lose():
                 await self._give_up(work)
@@ -288,7 +289,7 @@ class Process:
                 await self._lead(work)
             case Assign():
                 self.positions = {partition: self.positions.get(partition) for partition in sorted(work.assigned)}
-                self.commits.start_auto(self._world.now)
+                self.commits.start_auto(self._world.now_ms)
                 work.assignor.on_assignment(work.assigned, work.generation)
                 await self._run_user_code()
 
@@ -303,12 +304,12 @@ class Process:
         await asyncio.sleep(self._world.delay())
         await self._thaw()
         if self._world.chance(self._world.faults.failed_metadata):
-            self.membership.fail_lead(work, self._world.now)
+            self.membership.fail_lead(work, self._world.now_ms)
             return
         counts = self._count_partitions(work.topics)
         assignment = {} if work.is_kept else work.assignor.assign(counts, work.members)
-        self._look_at = self._world.now + _METADATA_AGE_S
-        self.membership.lead(work, counts, assignment, self._world.now)
+        self._look_at_ms = self._world.now_ms + _METADATA_AGE_MS
+        self.membership.lead(work, counts, assignment, self._world.now_ms)
 
     # ------------------------------------------------------------ offsets
 
@@ -317,23 +318,23 @@ class Process:
         missing = [partition for partition, position in self.positions.items() if position is None]
         if not missing:
             return
-        await self._wait_until(self._is_coordinator_sought, self._world.now + 1.0)
+        await self._wait_until(self._is_coordinator_sought, self._world.now_ms + 1_000)
         address = self.finder.address
         if address is None:
             return
         group = pb.OffsetFetchGroup(group_id=self._world.group_id, topics=topic_partitions(missing))
         request = GroupRequest("OffsetFetch", pb.OffsetFetchRequest(groups=[group]), address, 1_000)
         self._send(request)
-        await self._wait_until(lambda: request in self._answers, self._world.now + 1.5)
+        await self._wait_until(lambda: request in self._answers, self._world.now_ms + 1_500)
         answer = self._answers.pop(request, broken := BusError(ErrorCode.NETWORK_EXCEPTION, "none"))
         if isinstance(answer, BusError):
             if answer is not broken and answer.code in LOST_COORDINATOR:
-                self.finder.mark_unknown(address, answer, self._world.now)
+                self.finder.mark_unknown(address, answer, self._world.now_ms)
             return
         (found,) = answer.groups
         if found.error_code:
             if ErrorCode(found.error_code) in LOST_COORDINATOR:
-                self.finder.mark_unknown(address, found.error_message, self._world.now)
+                self.finder.mark_unknown(address, found.error_message, self._world.now_ms)
             return
         for offset in found.offsets:
             partition = TopicPartition(offset.topic, offset.partition)
@@ -341,7 +342,7 @@ class Process:
             self._world.note(self.name, f"begins {partition} at {max(0, offset.offset)}")
 
     def _is_coordinator_sought(self) -> bool:
-        self.finder.find(self._world.now)
+        self.finder.find(self._world.now_ms)
         return self.finder.address is not None or self.finder.error is not None
 
     async def _process_records(self) -> None:
@@ -355,7 +356,7 @@ class Process:
         if moved and self.habit.commits == ASYNC:
             self._commit(self._uncommitted(self.positions))
         elif moved and self.habit.commits == SYNC:
-            await self._commit_and_wait(self._uncommitted(self.positions), self._world.now + 6.0)
+            await self._commit_and_wait(self._uncommitted(self.positions), self._world.now_ms + 6_000)
 
     def _uncommitted(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         return {
@@ -367,38 +368,40 @@ class Process:
 
     def _commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         if offsets:
-            now = self._world.now
-            deadline = now + self.config.request_timeout_ms / 1000
-            self.commits.add(Commit(offsets, asked_at=now, deadline=deadline, is_repeated=False, callback=None), now)
+            now_ms = self._world.now_ms
+            deadline_ms = now_ms + self.config.request_timeout_ms
+            self.commits.add(
+                Commit(offsets, asked_at_ms=now_ms, deadline_ms=deadline_ms, is_repeated=False, callback=None), now_ms
+            )
 
-    async def _commit_and_wait(self, offsets: dict[TopicPartition, OffsetAndMetadata], deadline: float) -> None:
-        now = self._world.now
-        commit = Commit(offsets, asked_at=now, deadline=deadline, is_repeated=True, callback=None)
-        self.commits.add(commit, now)
-        await self._wait_until(lambda: commit.is_done, deadline)
+    async def _commit_and_wait(self, offsets: dict[TopicPartition, OffsetAndMetadata], deadline_ms: float) -> None:
+        now_ms = self._world.now_ms
+        commit = Commit(offsets, asked_at_ms=now_ms, deadline_ms=deadline_ms, is_repeated=True, callback=None)
+        self.commits.add(commit, now_ms)
+        await self._wait_until(lambda: commit.is_done, deadline_ms)
 
-    async def _commit_before(self, partitions: frozenset[TopicPartition], until: float) -> None:
+    async def _commit_before(self, partitions: frozenset[TopicPartition], until_ms: float) -> None:
         offsets = self._uncommitted(sorted(partitions)) if self.habit.commits == AUTO else {}
         if offsets:
-            await self._commit_and_wait(offsets, until)
+            await self._commit_and_wait(offsets, until_ms)
         else:
-            await self._wait_until(self.commits.is_idle, until)
+            await self._wait_until(self.commits.is_idle, until_ms)
         self._take_outcomes()
 
     def _take_outcomes(self) -> None:
         for commit in self.commits.take_done():
             if commit.error is not None and commit.error.retriable and self.habit.commits == AUTO:
-                self.commits.hurry_auto(self._world.now)
+                self.commits.hurry_auto(self._world.now_ms)
 
     # ------------------------------------------------------------ closing
 
     async def _close(self) -> None:
-        deadline = self._world.now + 5.0
+        deadline_ms = self._world.now_ms + 5_000
         owned = self.membership.owned
         if owned:
-            await self._do(Revoke(owned) if self.membership.generation.id >= 0 else Lose(owned), until=deadline)
-        request = self.membership.leave("closed", self._world.now)
+            await self._do(Revoke(owned) if self.membership.generation.id >= 0 else Lose(owned), until_ms=deadline_ms)
+        request = self.membership.leave("closed", self._world.now_ms)
         if request is not None:
-            await self._wait_until(lambda: request in self._answers, deadline)
+            await self._wait_until(lambda: request in self._answers, deadline_ms)
         self.membership.unsubscribe()
         self._end()

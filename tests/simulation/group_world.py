@@ -97,6 +97,11 @@ class World:
     def now(self) -> float:
         return self._loop.time()
 
+    @property
+    def now_ms(self) -> float:
+        """As the clients' machines tell the time."""
+        return self.now * 1000
+
     def at(self, delay: float, event: Callable[[], None]) -> None:
         self._loop.call_later(delay, self.guarded(event))
 

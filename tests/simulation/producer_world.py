@@ -70,7 +70,7 @@ class World:
     def __init__(self, seed: int, faults: Faults, *, partitions: int = 2, **configs: Any) -> None:
         self.random = random.Random(seed)
         self.faults = faults
-        self.now = 0.0
+        self.now_ms = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self.cluster = SimulatedCluster(ADDRESSES, partitions, self.is_refused)
@@ -86,29 +86,29 @@ class World:
 
     # ------------------------------------------------------------ time and chance
 
-    def at(self, delay: float, event: Callable[[], None]) -> None:
-        self.at_time(self.now + delay, event)
+    def at(self, delay_ms: float, event: Callable[[], None]) -> None:
+        self.at_time(self.now_ms + delay_ms, event)
 
-    def at_time(self, time: float, event: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (time, next(self._order), event))
+    def at_time(self, at_ms: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (at_ms, next(self._order), event))
 
     def chance(self, one_in: int) -> bool:
         return one_in > 0 and not self.is_healed and self.random.randrange(one_in) == 0
 
-    def delay(self) -> float:
-        return self.random.choice((0.0, 0.001, 0.002, 0.01, self.random.uniform(0, 0.1)))
+    def delay_ms(self) -> float:
+        return self.random.choice((0.0, 1.0, 2.0, 10.0, self.random.uniform(0, 100)))
 
-    def run(self, until: float) -> None:
-        while self._events and self._events[0][0] <= until:
-            time, _, event = heapq.heappop(self._events)
-            self.now = max(self.now, time)  # an event may have taken time
+    def run(self, until_ms: float) -> None:
+        while self._events and self._events[0][0] <= until_ms:
+            at_ms, _, event = heapq.heappop(self._events)
+            self.now_ms = max(self.now_ms, at_ms)  # an event may have taken time
             event()
-        self.now = max(self.now, until)
+        self.now_ms = max(self.now_ms, until_ms)
 
     def settle(self) -> None:
         """The network heals; everything gets its outcome."""
         self.is_healed = True
-        self.run(self.now + 3 * self.client.config.delivery_timeout_ms / 1000)
+        self.run(self.now_ms + 3 * self.client.config.delivery_timeout_ms)
 
     def is_refused(self, value: int) -> bool:
         """The same at every attempt."""
@@ -141,15 +141,15 @@ class Client:
     def __init__(self, world: World, **configs: Any) -> None:
         self._world = world
         self.config = parse_config(ProducerConfig, {"linger_ms": 2, "batch_size": 200, **configs})
-        self._tick_at = 0.0
-        self._ticked_at = -1.0
+        self._tick_at_ms = 0.0
+        self._ticked_at_ms = -1.0
         self._ticks_at_once = 0
         self._leaders = [log.leader for log in world.logs]  # as far as it knows
         self.engine = Engine(
             self,
             self.config,
-            clock=lambda: world.now,
-            backoff_s=lambda failures: min(0.1, 0.01 * 2**failures) * world.random.uniform(0.8, 1.2),
+            clock=lambda: world.now_ms,
+            backoff_ms=lambda failures: min(100, 10 * 2**failures) * world.random.uniform(0.8, 1.2),
             open_stream=self._open_stream,
             run_errand=self._run_errand,
             wake=lambda: world.at(0.0, self._tick),
@@ -162,17 +162,18 @@ class Client:
 
     def _tick(self) -> None:
         world = self._world
-        self._ticks_at_once = self._ticks_at_once + 1 if world.now == self._ticked_at else 0
-        self._ticked_at = world.now
-        assert self._ticks_at_once < _TICKS_AT_ONCE_MAX, f"ticks without end at {world.now}"
-        next_at = self._tick_at = self.engine.tick()
-        if next_at < 1e9:
-            world.at(max(0.0, next_at - world.now), lambda: self._tick() if next_at == self._tick_at else None)
+        self._ticks_at_once = self._ticks_at_once + 1 if world.now_ms == self._ticked_at_ms else 0
+        self._ticked_at_ms = world.now_ms
+        assert self._ticks_at_once < _TICKS_AT_ONCE_MAX, f"ticks without end at {world.now_ms} ms"
+        next_at_ms = self._tick_at_ms = self.engine.tick()
+        if next_at_ms < 1e12:
+            tick_at_ms = max(world.now_ms, next_at_ms)
+            world.at_time(tick_at_ms, lambda: self._tick() if next_at_ms == self._tick_at_ms else None)
 
     def _open_stream(self, address: str) -> SimulatedStream:
         world = self._world
         if world.chance(world.faults.slow_opening):
-            world.now += world.delay()
+            world.now_ms += world.delay_ms()
         if world.chance(world.faults.failed_opening):
             raise RuntimeError("simulated: no more threads")
         stream = SimulatedStream(world, self.engine, address)
@@ -183,7 +184,7 @@ class Client:
         world = self._world
         if world.chance(world.faults.failed_begin):
             raise RuntimeError("simulated: no more threads")
-        world.at(world.delay(), lambda: self._serve(errand))
+        world.at(world.delay_ms(), lambda: self._serve(errand))
 
     # ------------------------------------------------------------ the user
 
@@ -202,7 +203,7 @@ class Client:
                     value,
                     size_bytes=RECORD_OVERHEAD_BYTES + len(data) + len(key or b""),
                     partition_count=len(self._leaders),
-                    deadline=self._world.now,
+                    deadline_ms=self._world.now_ms,
                 )
         finally:
             self.engine.announce()
@@ -235,7 +236,7 @@ class Client:
         answer = self._answer_to(errand) if not is_lost_before else None
         if is_lost_before or is_lost_after:
             answer = ErrorCode.NETWORK_EXCEPTION
-        world.at(world.delay(), lambda: self._take_answer(errand, answer))
+        world.at(world.delay_ms(), lambda: self._take_answer(errand, answer))
 
     def _answer_to(self, errand: Errand) -> Any:
         world = self._world
@@ -279,8 +280,8 @@ class SimulatedStream:
         self._world = world
         self._engine = engine
         self._life = world.lives[address]
-        self._arrives_at = 0.0  # of the last request
-        self._answers_at = 0.0
+        self._arrives_at_ms = 0.0  # of the last request
+        self._answers_at_ms = 0.0
         self._is_over = False
         self._is_silent = False
 
@@ -292,17 +293,17 @@ class SimulatedStream:
             if part.payload is None:  # as the encoder does
                 part.payload = (_records_of(part.chunks), 0, 0)
         shares = [Sent(part.queue.partition, part.stamp, part.payload[0]) for part in request.parts]
-        self._arrives_at = max(self._arrives_at, world.now + world.delay())
-        world.at_time(self._arrives_at, lambda: self._arrive(request.correlation_id, shares))
+        self._arrives_at_ms = max(self._arrives_at_ms, world.now_ms + world.delay_ms())
+        world.at_time(self._arrives_at_ms, lambda: self._arrive(request.correlation_id, shares))
         if world.chance(world.faults.doubled_request):
-            world.at_time(self._arrives_at + world.delay(), lambda: self._arrive_again(shares))
+            world.at_time(self._arrives_at_ms + world.delay_ms(), lambda: self._arrive_again(shares))
         if world.chance(world.faults.broken_stream):
-            world.at(world.delay(), self.break_off)
+            world.at(world.delay_ms(), self.break_off)
         if world.chance(world.faults.restart):
-            world.at(world.delay(), lambda: world.restart(self.address))
+            world.at(world.delay_ms(), lambda: world.restart(self.address))
         if world.chance(world.faults.moved_leader):
             partition, address = world.random.randrange(len(world.logs)), world.random.choice(ADDRESSES)
-            world.at(world.delay(), lambda: world.cluster.move(partition, address))
+            world.at(world.delay_ms(), lambda: world.cluster.move(partition, address))
         self._is_silent = self._is_silent or world.chance(world.faults.silent_stream)
 
     def _arrive(self, correlation_id: int, shares: list[Sent]) -> None:
@@ -311,12 +312,12 @@ class SimulatedStream:
             return
         if self._is_over:
             if world.chance(world.faults.late_request):
-                world.at(world.delay(), lambda: self._arrive_again(shares))
+                world.at(world.delay_ms(), lambda: self._arrive_again(shares))
             return
         answers = [world.produce(self.address, share) for share in shares]
-        self._answers_at = max(self._answers_at, world.now + world.delay())
+        self._answers_at_ms = max(self._answers_at_ms, world.now_ms + world.delay_ms())
         if not self._is_silent:
-            world.at_time(self._answers_at, lambda: self._answer(correlation_id, answers))
+            world.at_time(self._answers_at_ms, lambda: self._answer(correlation_id, answers))
 
     def _arrive_again(self, shares: list[Sent]) -> None:
         if self._life == self._world.lives[self.address]:
@@ -332,7 +333,7 @@ class SimulatedStream:
         if not self._is_over:
             self._is_over = True
             error = BusError(ErrorCode.NETWORK_EXCEPTION, "broken")
-            self._world.at(self._world.delay(), lambda: self._engine.on_end(self, error))
+            self._world.at(self._world.delay_ms(), lambda: self._engine.on_end(self, error))
 
     def cut(self, reason: str) -> None:
         self.break_off()

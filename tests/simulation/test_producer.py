@@ -17,7 +17,7 @@ def play(world: World, records: int) -> None:
     for value in range(records):
         world.send(value, world.random.randrange(len(world.logs)))
         if world.random.randrange(4) == 0:
-            world.run(world.now + world.random.uniform(0, world.random.choice((0.05, 0.05, 0.05, 1.0))))
+            world.run(world.now_ms + world.random.uniform(0, world.random.choice((50, 50, 50, 1_000))))
     world.settle()
 
 
@@ -104,7 +104,7 @@ def test_closing_fails_what_is_left_and_resolves_it_once() -> None:
     world = World(3, Faults(silent_stream=1))
     for value in range(50):
         world.send(value, value % 2)
-    world.run(0.05)
+    world.run(50)
     failed, _ = world.engine.close(BusError(ErrorCode.REQUEST_TIMED_OUT, "closed"))
     errors = [future.exception(0) for _, _, future in world.futures]
     assert failed == sum(error is not None for error in errors) > 0
@@ -124,7 +124,7 @@ def play_with_keys(world: World, records: int) -> None:
         else:
             world.send(value, world.random.randrange(len(world.logs)), b"k" if world.random.randrange(2) else None)
         if world.random.randrange(4) == 0:
-            world.run(world.now + world.random.uniform(0, 0.05))
+            world.run(world.now_ms + world.random.uniform(0, 50))
     world.settle()
 
 
@@ -209,7 +209,7 @@ def take_over(seed: int, faults: Faults, **configs: Any) -> None:
         else:
             send_unless_fenced(older, value, partition)
         if world.random.randrange(4) == 0:
-            world.run(world.now + world.random.uniform(0, 0.05))
+            world.run(world.now_ms + world.random.uniform(0, 50))
     world.settle()
     if younger is None:  # the older one got its identity only when all was over
         return

@@ -6,7 +6,6 @@ Guards one promise: a call that returns has done all that it was asked. Items ar
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -38,6 +37,7 @@ from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.connections import NotConnected
 from bus.client.connection.list_offsets import AtVersion, OffsetQuestion, list_offsets
 from bus.client.connection.portions import CHANGES_MAX, portions
+from bus.client.connection.retrying import monotonic_ms
 from bus.client.values import (
     BrokerInfo,
     ClusterDescription,
@@ -225,8 +225,8 @@ class Admin:
         """
         swapped = TopicPartition(check_topic(topic), check_integer("partition", partition))
         removes, adds = check_texts("removes", removes), check_texts("adds", adds)
-        timeout_s = check_integer("timeout_ms", timeout_ms, 1) / 1000
-        return self._logs.swap_files(swapped, removes, adds, kind, timeout_s=timeout_s)
+        timeout_ms = check_integer("timeout_ms", timeout_ms, 1)
+        return self._logs.swap_files(swapped, removes, adds, kind, timeout_ms=timeout_ms)
 
     # ------------------------------------------------------------ views
 
@@ -269,7 +269,7 @@ class Admin:
         """For each partition a timestamp in milliseconds (the first offset at or after it), or -1 latest,
         -2 earliest, -3 the record with the largest timestamp; or `AtVersion`: the high watermark at that version."""
         wanted = offsets_by_partition("wanted", wanted, _check_question)
-        return list_offsets(self._cluster, wanted, timeout_s=self._config.default_api_timeout_ms / 1000)
+        return list_offsets(self._cluster, wanted, deadline_ms=self._deadline_ms())
 
     def describe_cluster(self) -> ClusterDescription:
         response = self._describe()
@@ -287,10 +287,10 @@ class Admin:
         """All groups, or those in one of `states`, sorted by id."""
         wanted = check_texts("states", states)
         found: dict[str, GroupListing] = {}
-        deadline = self._deadline()
-        for broker in self._describe(deadline=deadline).brokers:
-            ask = partial(self._groups.list_on, f"{broker.host}:{broker.port}", wanted, deadline)
-            found.update({group.group_id: group for group in self._retrying(ask, deadline)})
+        deadline_ms = self._deadline_ms()
+        for broker in self._describe(deadline_ms=deadline_ms).brokers:
+            ask = partial(self._groups.list_on, f"{broker.host}:{broker.port}", wanted, deadline_ms)
+            found.update({group.group_id: group for group in self._retrying(ask, deadline_ms)})
         return [found[group_id] for group_id in sorted(found)]
 
     def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
@@ -431,34 +431,34 @@ class Admin:
         raise_failures([(result.name, result.error_code, result.error_message) for result in results])
         return results
 
-    def _deadline(self) -> float:
-        return time.monotonic() + self._config.default_api_timeout_ms / 1000
+    def _deadline_ms(self) -> float:
+        return monotonic_ms() + self._config.default_api_timeout_ms
 
-    def _retrying(self, ask: Callable[[], ResultT], deadline: float) -> ResultT:
-        return self._cluster.retry(ask, deadline=deadline, retries=self._config.retries)
+    def _retrying(self, ask: Callable[[], ResultT], deadline_ms: float) -> ResultT:
+        return self._cluster.retry(ask, deadline_ms=deadline_ms, retries=self._config.retries)
 
-    def _describe(self, names: Sequence[str] = (), deadline: float | None = None) -> Any:
-        deadline = self._deadline() if deadline is None else deadline
-        return self._retrying(lambda: self._cluster.describe(names, deadline=deadline), deadline)
+    def _describe(self, names: Sequence[str] = (), deadline_ms: float | None = None) -> Any:
+        deadline_ms = self._deadline_ms() if deadline_ms is None else deadline_ms
+        return self._retrying(lambda: self._cluster.describe(names, deadline_ms=deadline_ms), deadline_ms)
 
     def _ask(self, method: str, request: Any) -> Any:
         """Any broker, as often as it takes: the question changes nothing."""
-        deadline = self._deadline()
-        return self._retrying(lambda: self._cluster.call(method, request, deadline=deadline), deadline)
+        deadline_ms = self._deadline_ms()
+        return self._retrying(lambda: self._cluster.call(method, request, deadline_ms=deadline_ms), deadline_ms)
 
     def _on_controller(self, method: str, request: Any) -> Any:
         """At the controller, and once: after an unknown outcome the second answer would not be the first one's. Only
         what was never sent is sent again."""
-        deadline = self._deadline()
+        deadline_ms = self._deadline_ms()
 
         def ask() -> Any:
-            self._describe(deadline=deadline)
+            self._describe(deadline_ms=deadline_ms)
             address = self._cluster.controller_address
-            return self._cluster.call(method, request, address=address, deadline=deadline, is_repeatable=False)
+            return self._cluster.call(method, request, address=address, deadline_ms=deadline_ms, is_repeatable=False)
 
         return self._cluster.retry(
             ask,
-            deadline=deadline,
+            deadline_ms=deadline_ms,
             retries=self._config.retries,
             may_retry=lambda error: isinstance(error, NotConnected) and self._cluster.may_retry(error),
         )

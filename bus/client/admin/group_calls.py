@@ -7,7 +7,6 @@ by then, until the time is over. Safe to use from several threads.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.connections import NotConnected
 from bus.client.connection.portions import portions
+from bus.client.connection.retrying import monotonic_ms
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 
@@ -56,13 +56,13 @@ class _Call:
     answers_of: AnswersOf
     is_repeatable: bool
     groups_max: int  # in one request
-    deadline: float  # on time.monotonic
+    deadline_ms: float
 
 
 class GroupCalls:
     def __init__(self, cluster: Cluster, *, timeout_ms: int, retries: int) -> None:
         self._cluster = cluster
-        self._timeout_s = timeout_ms / 1000
+        self._timeout_ms = timeout_ms
         self._retries = retries
         self._addresses: dict[str, str] = {}  # by group id
 
@@ -83,14 +83,14 @@ class GroupCalls:
         """
         wanted = list(dict.fromkeys(group_ids))
         answers: dict[str, GroupAnswer] = {}
-        deadline = time.monotonic() + self._timeout_s
-        call = _Call(method, request_of, answers_of, is_repeatable, groups_max, deadline)
+        deadline_ms = monotonic_ms() + self._timeout_ms
+        call = _Call(method, request_of, answers_of, is_repeatable, groups_max, deadline_ms)
 
         def ask() -> dict[str, GroupAnswer]:
             self._ask_once(call, [group_id for group_id in wanted if group_id not in answers], answers)
             return answers
 
-        return self._cluster.retry(ask, deadline=deadline, retries=self._retries, may_retry=self._may_retry)
+        return self._cluster.retry(ask, deadline_ms=deadline_ms, retries=self._retries, may_retry=self._may_retry)
 
     def _may_retry(self, error: BusError) -> bool:
         return not isinstance(error, _OutcomeUnknown) and self._cluster.may_retry(error)
@@ -101,7 +101,7 @@ class GroupCalls:
         error: BusError | None = None
         for group_id in group_ids:
             try:
-                by_address.setdefault(self._find(group_id, call.deadline), []).append(group_id)
+                by_address.setdefault(self._find(group_id, call.deadline_ms), []).append(group_id)
             except BusError as failure:
                 if not self._cluster.may_retry(failure):
                     raise
@@ -112,7 +112,7 @@ class GroupCalls:
         for address, ids in asked:
             try:
                 response = self._cluster.call(
-                    call.method, call.request_of(ids), address=address, deadline=call.deadline
+                    call.method, call.request_of(ids), address=address, deadline_ms=call.deadline_ms
                 )
             except BusError as failure:
                 self._forget(ids)
@@ -131,11 +131,11 @@ class GroupCalls:
         if error is not None:
             raise error
 
-    def _find(self, group_id: str, deadline: float) -> str:
+    def _find(self, group_id: str, deadline_ms: float) -> str:
         address = self._addresses.get(group_id)
         if address is None:
             request = pb.FindCoordinatorRequest(group_id=group_id)
-            response = self._cluster.call("FindCoordinator", request, deadline=deadline)
+            response = self._cluster.call("FindCoordinator", request, deadline_ms=deadline_ms)
             if response.error_code:
                 raise error_of(response.error_code, response.error_message)
             address = f"{response.coordinator.host}:{response.coordinator.port}"

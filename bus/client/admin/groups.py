@@ -41,10 +41,10 @@ class GroupAdmin:
         self._cluster = cluster
         self._calls = calls
 
-    def list_on(self, address: str, states: Sequence[str], deadline: float) -> list[GroupListing]:
+    def list_on(self, address: str, states: Sequence[str], deadline_ms: float) -> list[GroupListing]:
         """Those that the broker at `address` coordinates."""
         request = pb.ListGroupsRequest(states=states)
-        response = self._cluster.call("ListGroups", request, address=address, deadline=deadline)
+        response = self._cluster.call("ListGroups", request, address=address, deadline_ms=deadline_ms)
         if response.error_code:
             raise error_of(response.error_code, response.error_message)
         return [GroupListing(group.group_id, group.protocol_type, group.state) for group in response.groups]

@@ -7,7 +7,6 @@ as it takes: it has no deadline, and closing its iterator ends it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from itertools import chain
@@ -17,6 +16,7 @@ from bus.client.admin.failures import raise_failures
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.list_offsets import leader_of
 from bus.client.connection.portions import portions
+from bus.client.connection.retrying import monotonic_ms
 from bus.client.values import DeletedRecords, MaintainedLog
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -46,24 +46,24 @@ class LogAdmin:
     def __init__(self, cluster: Cluster, times: CallTimes) -> None:
         self._cluster = cluster
         self._retries = times.retries
-        self._timeout_s = times.default_api_timeout_ms / 1000
+        self._timeout_ms = times.default_api_timeout_ms
 
     # ------------------------------------------------------------ deleting records
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, DeletedRecords]:
-        deadline = time.monotonic() + self._timeout_s
+        deadline_ms = monotonic_ms() + self._timeout_ms
         answers: dict[TopicPartition, DeletedRecords | BusError] = {}
 
         def ask() -> None:
             waiting = [one for one in offsets if one not in answers or self._failure_that_may_pass(answers[one])]
-            self._ask_to_delete({one: offsets[one] for one in waiting}, answers, deadline)
+            self._ask_to_delete({one: offsets[one] for one in waiting}, answers, deadline_ms)
             failures = {one: error for one in waiting if (error := self._failure_that_may_pass(answers[one]))}
             self._cluster.forget({one.topic for one in failures})
             for error in failures.values():
                 raise error
 
         with suppress(BusError):  # each is among the answers
-            self._cluster.retry(ask, deadline=deadline, retries=self._retries)
+            self._cluster.retry(ask, deadline_ms=deadline_ms, retries=self._retries)
         raise_failures(
             [
                 (str(one), int(answer.code), answer.message) if isinstance(answer, BusError) else (str(one), 0, "")
@@ -79,13 +79,13 @@ class LogAdmin:
         self,
         offsets: Mapping[TopicPartition, int],
         answers: dict[TopicPartition, DeletedRecords | BusError],
-        deadline: float,
+        deadline_ms: float,
     ) -> None:
         """An answer for each of `offsets`, one call a leader."""
         by_address: dict[str, list[TopicPartition]] = {}
         for one in offsets:
             try:
-                by_address.setdefault(self._leader(one, deadline), []).append(one)
+                by_address.setdefault(self._leader(one, deadline_ms), []).append(one)
             except BusError as error:
                 answers[one] = error
         asked = [(address, portion) for address, some in by_address.items() for portion in portions(some)]
@@ -97,14 +97,14 @@ class LogAdmin:
                 ]
             )
             try:
-                response = self._cluster.call("DeleteRecords", request, address=address, deadline=deadline)
+                response = self._cluster.call("DeleteRecords", request, address=address, deadline_ms=deadline_ms)
             except BusError as error:
                 answers.update(dict.fromkeys(partitions, error))
                 continue
             answers.update({TopicPartition(item.topic, item.partition): _deleted(item) for item in response.partitions})
 
-    def _leader(self, partition: TopicPartition, deadline: float) -> str:
-        address = leader_of(self._cluster, partition, timeout_s=deadline - time.monotonic())
+    def _leader(self, partition: TopicPartition, deadline_ms: float) -> str:
+        address = leader_of(self._cluster, partition, deadline_ms=deadline_ms)
         if address is None:
             raise BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
         return address
@@ -115,12 +115,12 @@ class LogAdmin:
         """Begins at once; the iterator tells."""
         if not isinstance(action, str) or action not in ACTIONS:
             raise BusError(ErrorCode.INVALID_REQUEST, f"expected an action {_one_of(ACTIONS)}, found {action!r}")
-        deadline = time.monotonic() + self._timeout_s
-        info = self._cluster.wait_topic(topic, timeout_s=self._timeout_s)
+        deadline_ms = monotonic_ms() + self._timeout_ms
+        info = self._cluster.wait_topic(topic, deadline_ms=deadline_ms)
         wanted = range(len(info.partitions)) if partitions is None else sorted(set(partitions))
         by_address: dict[str, list[int]] = {}
         for number in wanted:
-            by_address.setdefault(self._leader(TopicPartition(topic, number), deadline), []).append(number)
+            by_address.setdefault(self._leader(TopicPartition(topic, number), deadline_ms), []).append(number)
         streams = [
             self._cluster.open_answers(
                 "MaintainLog",
@@ -134,7 +134,7 @@ class LogAdmin:
     # ------------------------------------------------------------ files of a job
 
     def swap_files(
-        self, partition: TopicPartition, removes: Sequence[str], adds: Sequence[str], kind: str, *, timeout_s: float
+        self, partition: TopicPartition, removes: Sequence[str], adds: Sequence[str], kind: str, *, timeout_ms: float
     ) -> int:
         """Returns the version that has the new files."""
         if not isinstance(kind, str) or kind not in SWAP_KINDS:
@@ -146,8 +146,8 @@ class LogAdmin:
             removes=removes,
             adds=adds,
         )
-        address = self._leader(partition, time.monotonic() + self._timeout_s)
-        response = self._cluster.call("SwapFiles", request, address=address, timeout_s=timeout_s)
+        address = self._leader(partition, monotonic_ms() + self._timeout_ms)
+        response = self._cluster.call("SwapFiles", request, address=address, timeout_ms=timeout_ms)
         if response.error_code:
             self._cluster.forget([partition.topic])
             raise error_of(response.error_code, response.error_message)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -20,13 +19,13 @@ import grpc
 from bus.client.connection.connections import SERVICE, Connection, Connections, NotConnected, closed_client
 from bus.client.connection.first_contact import is_broker_needed
 from bus.client.connection.portions import portions
-from bus.client.connection.retrying import Backoff, retry
+from bus.client.connection.retrying import Backoff, monotonic_ms, retry
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 
 RETRIES_MAX = 2**31 - 1
 # An attempt gets this at least, however late it comes: a healthy broker answers within it.
-_ATTEMPT_S_MIN = 0.5
+_ATTEMPT_MS_MIN = 500
 
 ResultT = TypeVar("ResultT")
 
@@ -66,7 +65,7 @@ class TopicInfo:
     name: str
     topic_id: str
     partitions: tuple[PartitionLeader, ...]
-    fetched_at: float  # time.monotonic()
+    fetched_at_ms: float  # monotonic_ms()
 
 
 def error_of(code: int, message: str) -> BusError:
@@ -114,26 +113,26 @@ class Cluster:
         self,
         ask: Callable[[], ResultT],
         *,
-        deadline: float,
+        deadline_ms: float,
         retries: int = RETRIES_MAX,
         may_retry: Callable[[BusError], bool] | None = None,
     ) -> ResultT:
         """What `ask` returns, asked again with growing pauses while its error may pass (`may_retry`, or this cluster's)
-        and until `deadline`, on `time.monotonic`. Raises the last error. `ask` bounds its own calls."""
+        and until `deadline_ms`. Raises the last error. `ask` bounds its own calls."""
         may_retry = may_retry or self.may_retry
         return retry(
             ask,
             may_retry=lambda attempt, error: attempt < retries and may_retry(error),
-            pause=lambda attempt, error: self._pause(attempt, error, deadline),
+            pause=lambda attempt, error: self._pause(attempt, error, deadline_ms),
         )
 
-    def _pause(self, attempt: int, error: BusError, deadline: float) -> bool:
+    def _pause(self, attempt: int, error: BusError, deadline_ms: float) -> bool:
         """Wait before the next attempt; False if no time is left for one, or this client is closed."""
         is_apart = error.code is ErrorCode.NETWORK_EXCEPTION
-        backoff_s = (self._reconnect_backoff if is_apart else self.backoff).seconds(attempt)
-        left_s = deadline - time.monotonic()
-        is_closed = left_s <= 0 or self._closed.wait(min(backoff_s, left_s))
-        return not is_closed and backoff_s < left_s
+        backoff_ms = (self._reconnect_backoff if is_apart else self.backoff).ms(attempt)
+        left_ms = deadline_ms - monotonic_ms()
+        is_closed = left_ms <= 0 or self._closed.wait(min(backoff_ms, left_ms) / 1000)
+        return not is_closed and backoff_ms < left_ms
 
     # ------------------------------------------------------------ metadata
 
@@ -141,7 +140,7 @@ class Cluster:
         return self._topics.get(name)
 
     def is_stale(self, info: TopicInfo) -> bool:
-        return time.monotonic() - info.fetched_at >= self._config.metadata_max_age_ms / 1000
+        return monotonic_ms() - info.fetched_at_ms >= self._config.metadata_max_age_ms
 
     def leader_address(self, info: TopicInfo, partition: int) -> str | None:
         """None while no leader is known, or its address is not."""
@@ -154,7 +153,7 @@ class Cluster:
     def available_partitions(self, info: TopicInfo) -> list[int]:
         return [partition for partition in range(len(info.partitions)) if self.is_available(info, partition)]
 
-    def wait_topic(self, name: str, *, timeout_s: float, may_create: bool = False) -> TopicInfo:
+    def wait_topic(self, name: str, *, deadline_ms: float, may_create: bool = False) -> TopicInfo:
         """The topic from the cache, else from a broker, trying again while that may help.
 
         Raises `BusError`, at once if the topic does not exist; with `may_create` the broker is asked to create it, and
@@ -163,10 +162,9 @@ class Cluster:
         info = self._topics.get(name)
         if info is not None and not self.is_stale(info):
             return info
-        deadline = time.monotonic() + timeout_s
         return self.retry(
-            lambda: self.refresh([name], deadline=deadline, may_create=may_create)[name],
-            deadline=deadline,
+            lambda: self.refresh([name], deadline_ms=deadline_ms, may_create=may_create)[name],
+            deadline_ms=deadline_ms,
             may_retry=self._may_come_to_be if may_create else None,
         )
 
@@ -174,17 +172,18 @@ class Cluster:
         is_missing = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return (is_missing and self.is_patient and not self._closed.is_set()) or self.may_retry(error)
 
-    def wait_partition(self, name: str, partition: int, *, timeout_s: float) -> TopicInfo:
+    def wait_partition(self, name: str, partition: int, *, deadline_ms: float) -> TopicInfo:
         """As `wait_topic`, and the topic has this partition: of one that the cache does not know a broker's answer
         decides."""
-        deadline = time.monotonic() + timeout_s
-        info = self.wait_topic(name, timeout_s=timeout_s)
-        return self.with_partition(info, partition, deadline=deadline)
+        info = self.wait_topic(name, deadline_ms=deadline_ms)
+        return self.with_partition(info, partition, deadline_ms=deadline_ms)
 
-    def with_partition(self, info: TopicInfo, partition: int, *, deadline: float) -> TopicInfo:
+    def with_partition(self, info: TopicInfo, partition: int, *, deadline_ms: float) -> TopicInfo:
         """`info`, or a newer one, if the topic has this partition. Raises `BusError` UNKNOWN_TOPIC_OR_PARTITION."""
         if partition >= len(info.partitions):
-            info = self.retry(lambda: self.refresh([info.name], deadline=deadline)[info.name], deadline=deadline)
+            info = self.retry(
+                lambda: self.refresh([info.name], deadline_ms=deadline_ms)[info.name], deadline_ms=deadline_ms
+            )
         if not 0 <= partition < len(info.partitions):
             raise BusError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -198,14 +197,14 @@ class Cluster:
             for name in names:
                 info = self._topics.get(name)
                 if info is not None:
-                    self._topics[name] = replace(info, fetched_at=-math.inf)
+                    self._topics[name] = replace(info, fetched_at_ms=-math.inf)
 
     def refresh(
-        self, names: Iterable[str], *, deadline: float | None = None, may_create: bool = False
+        self, names: Iterable[str], *, deadline_ms: float | None = None, may_create: bool = False
     ) -> dict[str, TopicInfo]:
         """Ask a broker for these topics. Raises the error of the first one that has one; the others are cached."""
         wanted = list(names)
-        response = self._ask_metadata(wanted, deadline=deadline, may_create=may_create)
+        response = self._ask_metadata(wanted, deadline_ms=deadline_ms, may_create=may_create)
         failure: BusError | None = None
         found: dict[str, TopicInfo] = {}
         with self._lock:
@@ -223,19 +222,19 @@ class Cluster:
             raise failure
         return found
 
-    def describe(self, names: Iterable[str] = (), *, deadline: float | None = None, may_create: bool = False) -> Any:
+    def describe(self, names: Iterable[str] = (), *, deadline_ms: float | None = None, may_create: bool = False) -> Any:
         """The broker's whole `MetadataResponse`, unfiltered; no names: all topics."""
-        response = self._ask_metadata(names, deadline=deadline, may_create=may_create)
+        response = self._ask_metadata(names, deadline_ms=deadline_ms, may_create=may_create)
         with self._lock:
             self._take_brokers(response)
         return response
 
-    def _ask_metadata(self, names: Iterable[str], *, deadline: float | None, may_create: bool) -> Any:
+    def _ask_metadata(self, names: Iterable[str], *, deadline_ms: float | None, may_create: bool) -> Any:
         """One response; with names for several requests, the last one with the topics of all."""
         topics: list[Any] = []
         for portion in portions(names):
             request = pb.MetadataRequest(topics=portion, allow_auto_topic_creation=may_create)
-            response = self.call("Metadata", request, deadline=deadline)
+            response = self.call("Metadata", request, deadline_ms=deadline_ms)
             response.topics.MergeFrom(topics)
             topics = response.topics
         return response
@@ -262,25 +261,25 @@ class Cluster:
         request: Any,
         *,
         address: str | None = None,
-        timeout_s: float | None = None,
-        deadline: float | None = None,
+        timeout_ms: float | None = None,
+        deadline_ms: float | None = None,
         is_repeatable: bool = True,
     ) -> Any:
         """One unary call to `address`, or to whichever broker can be reached. Raises `BusError`.
 
-        It has `timeout_s`, or request.timeout.ms, and ends by `deadline` (`time.monotonic`), if that leaves it half a
-        second. What is not `is_repeatable` goes to the next address only if it was not sent to this one.
+        It has `timeout_ms`, or request.timeout.ms, and ends by `deadline_ms`, if that leaves it half a second. What is
+        not `is_repeatable` goes to the next address only if it was not sent to this one.
         """
         error: BusError | None = None
         for candidate in [address] if address is not None else self.candidates():
-            limit_s = self._config.request_timeout_ms / 1000 if timeout_s is None else timeout_s
-            if deadline is not None:
-                left_s = deadline - time.monotonic()
-                if error is not None and left_s <= 0:
+            limit_ms: float = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
+            if deadline_ms is not None:
+                left_ms = deadline_ms - monotonic_ms()
+                if error is not None and left_ms <= 0:
                     break
-                limit_s = min(limit_s, max(left_s, _ATTEMPT_S_MIN))
+                limit_ms = min(limit_ms, max(left_ms, _ATTEMPT_MS_MIN))
             try:
-                return self._call_one(candidate, method, request, limit_s)
+                return self._call_one(candidate, method, request, limit_ms)
             except BusError as failure:
                 error = failure
                 if not self._may_ask_next(failure, is_repeatable=is_repeatable):
@@ -295,10 +294,10 @@ class Cluster:
             return True
         return is_repeatable and failure.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
 
-    def _call_one(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
+    def _call_one(self, address: str, method: str, request: Any, timeout_ms: float) -> Any:
         def ask(connection: Connection) -> Any:
             try:
-                return connection.call(method)(request, timeout=timeout_s, metadata=self.headers)
+                return connection.call(method)(request, timeout=timeout_ms / 1000, metadata=self.headers)
             except grpc.RpcError as failure:
                 raise self.failure(connection, failure, method) from None
 
@@ -307,12 +306,12 @@ class Cluster:
         return response
 
     def start_call(
-        self, method: str, request: Any, *, address: str, timeout_s: float, on_done: Callable[[Any], None]
+        self, method: str, request: Any, *, address: str, timeout_ms: float, on_done: Callable[[Any], None]
     ) -> Callable[[], object]:
         """As `call`, without waiting: `on_done` gets the response or a `BusError`, on a thread of gRPC's. Returns what
         cancels the call. Raises `BusError` if this client is closed."""
         connection, future = self._connections.start(
-            address, lambda found: found.call(method).future(request, timeout=timeout_s, metadata=self.headers)
+            address, lambda found: found.call(method).future(request, timeout=timeout_ms / 1000, metadata=self.headers)
         )
 
         def settle(done: Any) -> None:
@@ -402,5 +401,5 @@ def _topic_info(topic: Any) -> TopicInfo:
             )
             for partition in partitions
         ),
-        fetched_at=time.monotonic(),
+        fetched_at_ms=monotonic_ms(),
     )

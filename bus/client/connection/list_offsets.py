@@ -5,7 +5,6 @@ Guards the pairing of question and answer: the result has exactly the partitions
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -28,34 +27,33 @@ OffsetQuestion = int | AtVersion
 
 
 def list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, OffsetQuestion], *, timeout_s: float
+    cluster: Cluster, wanted: Mapping[TopicPartition, OffsetQuestion], *, deadline_ms: float
 ) -> dict[TopicPartition, ListedOffset]:
     """`wanted`: a timestamp in milliseconds for each partition, or -1 latest, -2 earliest, -3 largest timestamp; or
     `AtVersion`.
 
-    Raises `BusError`; what may succeed later is tried again for `timeout_s`.
+    Raises `BusError`; what may succeed later is tried again until `deadline_ms`.
     """
-    deadline = time.monotonic() + timeout_s
     found: dict[TopicPartition, ListedOffset] = {}
 
     def ask() -> dict[TopicPartition, ListedOffset]:
         missing = {partition: at for partition, at in wanted.items() if partition not in found}
-        error = _ask_leaders(cluster, missing, found, deadline)
+        error = _ask_leaders(cluster, missing, found, deadline_ms)
         if error is not None:
             cluster.forget({partition.topic for partition in missing if partition not in found})
             raise error
         return found
 
-    return cluster.retry(ask, deadline=deadline)
+    return cluster.retry(ask, deadline_ms=deadline_ms)
 
 
 def list_offsets_once(
-    cluster: Cluster, wanted: Mapping[TopicPartition, OffsetQuestion], *, deadline: float
+    cluster: Cluster, wanted: Mapping[TopicPartition, OffsetQuestion], *, deadline_ms: float
 ) -> tuple[dict[TopicPartition, ListedOffset], BusError | None]:
     """What was found by asking each leader once, and why the others were not."""
     found: dict[TopicPartition, ListedOffset] = {}
     try:
-        error = _ask_leaders(cluster, wanted, found, deadline)
+        error = _ask_leaders(cluster, wanted, found, deadline_ms)
     except BusError as failure:
         error = failure
     return found, error
@@ -65,12 +63,12 @@ def _ask_leaders(
     cluster: Cluster,
     missing: Mapping[TopicPartition, OffsetQuestion],
     found: dict[TopicPartition, ListedOffset],
-    deadline: float,
+    deadline_ms: float,
 ) -> BusError | None:
     by_address: dict[str, list[TopicPartition]] = {}
     error: BusError | None = None
     for partition in missing:
-        address = leader_of(cluster, partition, timeout_s=deadline - time.monotonic())
+        address = leader_of(cluster, partition, deadline_ms=deadline_ms)
         if address is None:
             error = BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
         else:
@@ -79,7 +77,7 @@ def _ask_leaders(
     for address, partitions in asked:
         request = pb.ListOffsetsRequest(partitions=[_question(p, missing[p]) for p in partitions])
         try:
-            response = cluster.call("ListOffsets", request, address=address, deadline=deadline)
+            response = cluster.call("ListOffsets", request, address=address, deadline_ms=deadline_ms)
         except BusError as failure:
             error = failure
             continue
@@ -107,7 +105,7 @@ def _take(response: pb.ListOffsetsResponse, found: dict[TopicPartition, ListedOf
     return error
 
 
-def leader_of(cluster: Cluster, partition: TopicPartition, *, timeout_s: float) -> str | None:
+def leader_of(cluster: Cluster, partition: TopicPartition, *, deadline_ms: float) -> str | None:
     """The leader's address, None while there is none. Raises `BusError` if there is no such partition."""
-    info = cluster.wait_partition(partition.topic, partition.partition, timeout_s=timeout_s)
+    info = cluster.wait_partition(partition.topic, partition.partition, deadline_ms=deadline_ms)
     return cluster.leader_address(info, partition.partition)

@@ -1,14 +1,20 @@
-"""The one loop that repeats what may succeed later, and how long it pauses."""
+"""The one loop that repeats what may succeed later, how long it pauses, and the clock that says when it is over."""
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from bus.errors import BusError
 
 ResultT = TypeVar("ResultT")
+
+
+def monotonic_ms() -> float:
+    """The clock of every `now_ms` and `deadline_ms` of a client: milliseconds with fractions, never going back."""
+    return time.monotonic() * 1000
 
 
 class Backoff:
@@ -18,10 +24,10 @@ class Backoff:
         self._base_ms = base_ms
         self._max_ms = max(base_ms, max_ms)
 
-    def seconds(self, attempt: int) -> float:
-        """`attempt` 0 is the first repetition."""
+    def ms(self, attempt: int) -> float:
+        """The next pause. `attempt` 0 is the first repetition."""
         bounded: float = min(self._max_ms, self._base_ms * 2 ** min(attempt, 30))
-        return bounded * random.uniform(0.8, 1.2) / 1000
+        return bounded * random.uniform(0.8, 1.2)
 
 
 def retry(

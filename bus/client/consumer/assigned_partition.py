@@ -31,7 +31,7 @@ class AssignedPartition:
         self.high_watermark: int | None = None
         self.log_start = 0
         self.error: BusError | None = None  # for the next poll
-        self.retry_at = 0.0
+        self.retry_at_ms = 0.0
         self.failures = 0
         self.is_leader_doubtful = False
         self.buffer: deque[FetchedBatch] = deque()
@@ -46,22 +46,22 @@ class AssignedPartition:
         self.position = self.fetch_offset = offset
         self.reset = self.error = None
         self.has_committed = False
-        self.retry_at, self.failures = 0.0, 0
+        self.retry_at_ms, self.failures = 0.0, 0
 
     def unset_position(self, reset: str | None) -> None:
         self._drop_buffer()
         self.moves += 1
         self.position, self.reset = None, reset
         self.has_committed = False
-        self.retry_at, self.failures = 0.0, 0
+        self.retry_at_ms, self.failures = 0.0, 0
 
     def _drop_buffer(self) -> None:
         self.buffer.clear()
         self.buffered_bytes = 0
         self._opened = None
 
-    def is_fetchable(self, now: float) -> bool:
-        return self.position is not None and not self.is_paused and self.error is None and now >= self.retry_at
+    def is_fetchable(self, now_ms: float) -> bool:
+        return self.position is not None and not self.is_paused and self.error is None and now_ms >= self.retry_at_ms
 
     def take_in(self, batches: list[pb.LogBatch]) -> None:
         """Batches as they were fetched, the first from `fetch_offset` on."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import re
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
@@ -33,6 +32,7 @@ from bus.client.arguments import (
 from bus.client.config.parsing import MISSING, ConsumerConfig, parse_addresses, parse_config
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.list_offsets import list_offsets
+from bus.client.connection.retrying import monotonic_ms
 from bus.client.consumer import forgotten_consumers
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.fetched import PollTables
@@ -55,7 +55,7 @@ ToCommit = Mapping[TopicPartition, int | OffsetAndMetadata] | ConsumerRecord
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 30.0
-_FOREVER_S = 1e9  # more than the clocks of threads take
+_FOREVER_S = 1e9  # less than the clocks of threads take
 
 ConsumerT = TypeVar("ConsumerT", bound="Consumer")
 
@@ -147,8 +147,8 @@ class Consumer(OneThread):
         if sys.exc_info()[1] is not None:
             self._reader.give_back()
         if self._group is not None and self._is_subscribed:
-            deadline = time.monotonic() + self._config.default_api_timeout_ms / 1000
-            self._group.unsubscribe(deadline, "the consumer unsubscribed from all topics")
+            deadline_ms = monotonic_ms() + self._config.default_api_timeout_ms
+            self._group.unsubscribe(deadline_ms, "the consumer unsubscribed from all topics")
         else:
             self.assign(())
 
@@ -174,7 +174,7 @@ class Consumer(OneThread):
         with self._fetcher.lock:
             self._fetcher.reassign(wanted, has_committed=self._group is not None)
             if self._group is not None:
-                self._group.commits.start_auto(time.monotonic())
+                self._group.commits.start_auto(monotonic_ms())
 
     def assignment(self) -> set[TopicPartition]:
         return set(self._fetcher.assigned)
@@ -233,11 +233,11 @@ class Consumer(OneThread):
         """The offset of the next record that the user gets; looked up, as committed or by auto_offset_reset, if there
         is none yet. This and all other questions to brokers take `timeout_ms` at most (default_api_timeout_ms), and
         raise `BusError` when it is over."""
-        deadline = self._deadline(timeout_ms)
+        deadline_ms = self._deadline_ms(timeout_ms)
         with self._fetcher.lock:
             position = self._assigned(partition).position
         if position is None:
-            self._positions.find([partition], deadline=deadline)
+            self._positions.find([partition], deadline_ms=deadline_ms)
             position = self._assigned(partition).position
             assert position is not None, f"{partition} has no position after it was found"
         return position
@@ -246,11 +246,11 @@ class Consumer(OneThread):
     def lag(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
         """How many offsets the position is behind the high watermark that the last fetch saw; without one it is asked
         for."""
-        deadline = self._deadline(timeout_ms)
+        deadline_ms = self._deadline_ms(timeout_ms)
         position = self.position(partition, timeout_ms)
         high_watermark = self._assigned(partition).high_watermark
         if high_watermark is None:
-            high_watermark = self._offsets([partition], LATEST_TIMESTAMP, deadline)[partition]
+            high_watermark = self._offsets([partition], LATEST_TIMESTAMP, deadline_ms)[partition]
         return max(0, high_watermark - position)
 
     @exclusive
@@ -320,7 +320,7 @@ class Consumer(OneThread):
         is_asynchronous = check_flag("asynchronous", asynchronous)
         if callback is not None and not callable(callback):
             raise wrong_type("callback as a function of offsets and error", callback)
-        deadline = self._deadline(timeout_ms)
+        deadline_ms = self._deadline_ms(timeout_ms)
         wanted = group.consumed() if offsets is None else offsets_to_commit(offsets)
         self._reader.settle({partition: committed.offset for partition, committed in wanted.items()})
         if is_asynchronous:
@@ -331,11 +331,11 @@ class Consumer(OneThread):
         if callback is not None:
             raise BusError(ErrorCode.INVALID_REQUEST, "a callback needs asynchronous=True: this call itself tells")
         if wanted:
-            began_at = time.monotonic()
+            began_at_ms = monotonic_ms()
             try:
-                group.commit_and_wait(wanted, deadline)
+                group.commit_and_wait(wanted, deadline_ms)
             finally:
-                self._note_waiting("commit-sync-time", began_at)
+                self._note_waiting("commit-sync-time", began_at_ms)
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """What `commit()` would commit: the positions, where there are any."""
@@ -348,21 +348,21 @@ class Consumer(OneThread):
         """What the group has committed of each, None where there is nothing. Raises `BusError`."""
         self._reader.check_open()
         wanted = check_topic_partitions("partitions", partitions)
-        began_at = time.monotonic()
+        began_at_ms = monotonic_ms()
         try:
-            return self._needed_group("committed").committed(wanted, self._deadline(timeout_ms))
+            return self._needed_group("committed").committed(wanted, self._deadline_ms(timeout_ms))
         finally:
-            self._note_waiting("committed-time", began_at)
+            self._note_waiting("committed-time", began_at_ms)
 
-    def _note_waiting(self, name: str, began_at: float) -> None:
-        now = time.monotonic()
+    def _note_waiting(self, name: str, began_at_ms: float) -> None:
+        now_ms = monotonic_ms()
         with self._fetcher.lock:
-            self._metrics.record_waiting(name, now - began_at, now)
+            self._metrics.record_waiting(name, now_ms - began_at_ms, now_ms)
 
-    def _deadline(self, timeout_ms: int | None) -> float:
+    def _deadline_ms(self, timeout_ms: int | None) -> float:
         if timeout_ms is None:
             timeout_ms = self._config.default_api_timeout_ms
-        return time.monotonic() + check_milliseconds("timeout_ms", timeout_ms) / 1000
+        return monotonic_ms() + check_milliseconds("timeout_ms", timeout_ms)
 
     # ------------------------------------------------------------ records
 
@@ -427,7 +427,7 @@ class Consumer(OneThread):
 
     def _take(self, timeout_ms: int, max_records: int) -> Runs:
         check_integer("max_records", max_records, 1, sys.maxsize)
-        return self._reader.take(check_milliseconds("timeout_ms", timeout_ms) / 1000, max_records)
+        return self._reader.take(check_milliseconds("timeout_ms", timeout_ms), max_records)
 
     def _build(self, runs: Runs) -> list[ConsumerRecord]:
         """Those that can be built, of all partitions; another one's error is for the next poll, unless there are
@@ -454,13 +454,13 @@ class Consumer(OneThread):
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
         """The first retained offset of each."""
-        return self._offsets(partitions, EARLIEST_TIMESTAMP, self._deadline(timeout_ms))
+        return self._offsets(partitions, EARLIEST_TIMESTAMP, self._deadline_ms(timeout_ms))
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
         """The high watermark of each: one past the last record."""
-        return self._offsets(partitions, LATEST_TIMESTAMP, self._deadline(timeout_ms))
+        return self._offsets(partitions, LATEST_TIMESTAMP, self._deadline_ms(timeout_ms))
 
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int], timeout_ms: int | None = None
@@ -469,7 +469,7 @@ class Consumer(OneThread):
         wanted = check_mapping(
             "timestamps_ms", timestamps_ms, check_topic_partition, _timestamp, "from TopicPartition to milliseconds"
         )
-        listed = list_offsets(self._cluster, wanted, timeout_s=_seconds_to(self._deadline(timeout_ms)))
+        listed = list_offsets(self._cluster, wanted, deadline_ms=self._deadline_ms(timeout_ms))
         return {
             partition: OffsetAndTimestamp(found.offset, found.timestamp_ms, found.leader_epoch)
             if found.offset >= 0
@@ -479,32 +479,32 @@ class Consumer(OneThread):
 
     def partitions_for(self, topic: str, timeout_ms: int | None = None) -> set[TopicPartition]:
         """The partitions of `topic`. Raises `BusError` if there is no such topic."""
-        info = self._cluster.wait_topic(check_topic(topic), timeout_s=_seconds_to(self._deadline(timeout_ms)))
+        info = self._cluster.wait_topic(check_topic(topic), deadline_ms=self._deadline_ms(timeout_ms))
         return {TopicPartition(topic, number) for number in range(len(info.partitions))}
 
     def topics(self, timeout_ms: int | None = None) -> set[str]:
         """All topics but the bus's own."""
-        deadline = self._deadline(timeout_ms)
-        found = self._cluster.retry(lambda: self._cluster.describe(deadline=deadline), deadline=deadline)
+        deadline_ms = self._deadline_ms(timeout_ms)
+        found = self._cluster.retry(lambda: self._cluster.describe(deadline_ms=deadline_ms), deadline_ms=deadline_ms)
         return {topic.name for topic in found.topics if not topic.is_internal}
 
     def metrics(self) -> Mapping[str, float]:
         """By Kafka's names; NaN where nothing was measured lately. Rates are per second over the last 30 to 60 seconds,
         times in milliseconds unless the name says otherwise. `orders-0.records-lag` is that of a partition. From any
         thread."""
-        return self._metrics.snapshot(time.monotonic())
+        return self._metrics.snapshot(monotonic_ms())
 
     def topic_metrics(self) -> Mapping[str, Mapping[str, float]]:
         """Kafka's fetch metrics of each topic: topic -> name -> value."""
-        return self._metrics.topic_snapshot(time.monotonic())
+        return self._metrics.topic_snapshot(monotonic_ms())
 
     def partition_metrics(self) -> Mapping[TopicPartition, Mapping[str, float]]:
         """Kafka's fetch metrics of each assigned partition, lag and lead above all: partition -> name -> value."""
-        return self._metrics.partition_snapshot(time.monotonic())
+        return self._metrics.partition_snapshot(monotonic_ms())
 
-    def _offsets(self, partitions: Iterable[TopicPartition], at: int, deadline: float) -> dict[TopicPartition, int]:
+    def _offsets(self, partitions: Iterable[TopicPartition], at: int, deadline_ms: float) -> dict[TopicPartition, int]:
         wanted = dict.fromkeys(check_topic_partitions("partitions", partitions), at)
-        listed = list_offsets(self._cluster, wanted, timeout_s=_seconds_to(deadline))
+        listed = list_offsets(self._cluster, wanted, deadline_ms=deadline_ms)
         return {partition: found.offset for partition, found in listed.items()}
 
     # ------------------------------------------------------------ the end
@@ -531,7 +531,7 @@ class Consumer(OneThread):
             if not is_done or self._extra:
                 self._reader.give_back()
             if self._group is not None:
-                self._group.close(time.monotonic() + (_FOREVER_S if timeout is None else min(timeout, _FOREVER_S)))
+                self._group.close(monotonic_ms() + (_FOREVER_S if timeout is None else min(timeout, _FOREVER_S)) * 1000)
         finally:
             self._reader.is_closed = True
             self._fetcher.close()
@@ -572,10 +572,6 @@ def _no_negative(partition: TopicPartition) -> TopicPartition:
 
 def _timestamp(name: str, value: object) -> int:
     return check_integer(name, value, 0, INT_64_MAX)
-
-
-def _seconds_to(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())
 
 
 def offsets_to_commit(wanted: ToCommit) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from bus.client.config.parsing import ConsumerConfig
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.portions import ITEMS_MAX
 from bus.client.connection.request_stream import RequestStream
+from bus.client.connection.retrying import monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.metrics import ConsumerMetrics
 from bus.errors import BusError, ErrorCode
@@ -33,14 +33,14 @@ _READ_AHEAD = 2  # answers a partition
 
 
 class _Connection:
-    __slots__ = ("asked", "asked_at", "correlation_id", "deadline", "stream")
+    __slots__ = ("asked", "asked_at_ms", "correlation_id", "deadline_ms", "stream")
 
     def __init__(self, stream: RequestStream) -> None:
         self.stream = stream
         self.asked: dict[TopicPartition, int] | None = None  # the request under way; None: there is none
-        self.asked_at = 0.0
+        self.asked_at_ms = 0.0
         self.correlation_id = 0
-        self.deadline = 0.0
+        self.deadline_ms = 0.0
 
 
 class Fetcher:
@@ -57,17 +57,17 @@ class Fetcher:
 
     # ------------------------------------------------------------ the lock is held
 
-    def fetch(self, now: float) -> None:
+    def fetch(self, now_ms: float) -> None:
         """Have a request under way to every leader, where there is something to ask for and room for the answer."""
         if self._is_closed:
             return
-        for address, partitions in self._by_leader(now).items():
+        for address, partitions in self._by_leader(now_ms).items():
             connection = self._connections.get(address)
             if connection is not None and connection.asked is not None:
                 if all(partition.partition in connection.asked or partition.buffer for partition in partitions):
                     continue
                 self._cut(address)  # another partition has room for data, but this request does not include it
-            self._ask(address, partitions, now)
+            self._ask(address, partitions, now_ms)
 
     def fetch_anew(self, partition: TopicPartition) -> None:
         """What is under way for `partition` is of no use any more."""
@@ -101,23 +101,23 @@ class Fetcher:
         for stream in streams:
             stream.join(2.0)
 
-    def cut_silent(self, now: float) -> None:
+    def cut_silent(self, now_ms: float) -> None:
         for address, connection in list(self._connections.items()):
-            if connection.asked is not None and now >= connection.deadline:
+            if connection.asked is not None and now_ms >= connection.deadline_ms:
                 error = BusError(ErrorCode.REQUEST_TIMED_OUT, f"no answer of the broker at {address}")
-                self._note_broken(connection, error)
+                self._note_broken(connection, error, now_ms)
                 self._cut(address)
 
-    def next_event(self, now: float) -> float:
+    def next_event(self, now_ms: float) -> float:
         """When `fetch` may have more to do without any answer."""
-        events = [partition.retry_at for partition in self.assigned.values() if partition.retry_at > now]
-        events += [connection.deadline for connection in self._connections.values() if connection.asked is not None]
-        return min(events, default=now + 60.0)
+        events = [partition.retry_at_ms for partition in self.assigned.values() if partition.retry_at_ms > now_ms]
+        events += [connection.deadline_ms for connection in self._connections.values() if connection.asked is not None]
+        return min(events, default=now_ms + 60_000)
 
-    def _by_leader(self, now: float) -> dict[str, list[AssignedPartition]]:
+    def _by_leader(self, now_ms: float) -> dict[str, list[AssignedPartition]]:
         found: dict[str, list[AssignedPartition]] = {}
         for partition in self.assigned.values():
-            if partition.is_fetchable(now) and not partition.is_leader_doubtful:
+            if partition.is_fetchable(now_ms) and not partition.is_leader_doubtful:
                 address = self._leader(partition)
                 if address is not None:
                     found.setdefault(address, []).append(partition)
@@ -129,7 +129,7 @@ class Fetcher:
             return None
         return self._cluster.leader_address(info, partition.partition.partition)
 
-    def _ask(self, address: str, partitions: list[AssignedPartition], now: float) -> None:
+    def _ask(self, address: str, partitions: list[AssignedPartition], now_ms: float) -> None:
         room = self._config.max_partition_fetch_bytes * _READ_AHEAD
         if any(partition.buffered_bytes >= room for partition in partitions):
             return
@@ -153,8 +153,8 @@ class Fetcher:
         partitions = (partitions[first:] + partitions[:first])[:ITEMS_MAX]
         connection.asked = {partition.partition: partition.fetch_offset for partition in partitions}
         connection.correlation_id += 1
-        connection.asked_at = now
-        connection.deadline = now + (self._config.fetch_max_wait_ms + self._config.request_timeout_ms) / 1000
+        connection.asked_at_ms = now_ms
+        connection.deadline_ms = now_ms + self._config.fetch_max_wait_ms + self._config.request_timeout_ms
         connection.stream.send(self._request(connection.correlation_id, partitions))
 
     def _request(self, correlation_id: int, partitions: list[AssignedPartition]) -> pb.FetchRequest:
@@ -183,7 +183,7 @@ class Fetcher:
     # ------------------------------------------------------------ answers, on a stream's reading thread
 
     def _on_answer(self, stream: RequestStream, response: Any) -> None:
-        now = time.monotonic()
+        now_ms = monotonic_ms()
         with self.lock:
             connection = self._connections.get(stream.address)
             if connection is None or connection.stream is not stream:
@@ -191,53 +191,53 @@ class Fetcher:
             asked, connection.asked = connection.asked, None
             if asked is None or response.correlation_id != connection.correlation_id:
                 raise ValueError(f"expected answer {connection.correlation_id}, found {response.correlation_id}")
-            self._record(response, connection.asked_at, now)
+            self._record(response, connection.asked_at_ms, now_ms)
             is_news = False
             for answer in response.partitions:
-                is_news = self._take_answer(answer, asked, now) or is_news
-            self.fetch(now)
+                is_news = self._take_answer(answer, asked, now_ms) or is_news
+            self.fetch(now_ms)
             if is_news:
                 self.changed.notify_all()
 
-    def _record(self, response: Any, asked_at: float, now: float) -> None:
+    def _record(self, response: Any, asked_at_ms: float, now_ms: float) -> None:
         sizes: dict[str, tuple[int, int]] = {}
         for answer in response.partitions:
             size, records = sizes.get(answer.topic, (0, 0))
             for batch in answer.batches:
                 size, records = size + batch.ByteSize(), records + batch.record_count
             sizes[answer.topic] = size, records
-        self.metrics.record_fetch(sizes, now - asked_at, response.throttle_time_ms, now)
+        self.metrics.record_fetch(sizes, now_ms - asked_at_ms, response.throttle_time_ms, now_ms)
 
-    def _take_answer(self, answer: Any, asked: Mapping[TopicPartition, int], now: float) -> bool:
+    def _take_answer(self, answer: Any, asked: Mapping[TopicPartition, int], now_ms: float) -> bool:
         key = TopicPartition(answer.topic, answer.partition)
         partition = self.assigned.get(key)
         if partition is None or partition.position is None or partition.fetch_offset != asked.get(key):
             return False
         if answer.error_code:
-            self._note_error(partition, error_of(answer.error_code, answer.error_message or str(key)), now)
+            self._note_error(partition, error_of(answer.error_code, answer.error_message or str(key)), now_ms)
             return True
         partition.high_watermark, partition.log_start = answer.high_watermark, answer.log_start_offset
         partition.take_in(list(answer.batches))
         return bool(answer.batches)
 
-    def _note_error(self, partition: AssignedPartition, error: BusError, now: float) -> None:
+    def _note_error(self, partition: AssignedPartition, error: BusError, now_ms: float) -> None:
         if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._note_out_of_range(partition, error)
+            self._note_out_of_range(partition, error, now_ms)
         elif error.code is ErrorCode.CORRUPT_MESSAGE:
             # What the disk lost does not come back by asking again. Its owner may seek past it.
-            self._note_unreadable(partition, error, now)
+            self._note_unreadable(partition, error, now_ms)
         elif error.retriable:
             level = logging.DEBUG if partition.failures else logging.WARNING
             logger.log(level, "fetching %s is tried again: %s", partition.partition, error)
-            self.put_off(partition, now)
+            self.put_off(partition, now_ms)
             partition.is_leader_doubtful = True
         else:
             partition.error = error
 
-    def _note_unreadable(self, partition: AssignedPartition, error: BusError, now: float) -> None:
+    def _note_unreadable(self, partition: AssignedPartition, error: BusError, now_ms: float) -> None:
         if partition.buffer:
             # What was fetched before is still good: find out again when it is used up.
-            partition.retry_at = now + self._cluster.backoff.seconds(0)
+            partition.retry_at_ms = now_ms + self._cluster.backoff.ms(0)
         else:
             partition.error = BusError(
                 error.code,
@@ -245,14 +245,14 @@ class Fetcher:
                 f"to go on: {error.message}",
             )
 
-    def put_off(self, partition: AssignedPartition, now: float) -> None:
-        partition.retry_at = now + self._cluster.backoff.seconds(partition.failures)
+    def put_off(self, partition: AssignedPartition, now_ms: float) -> None:
+        partition.retry_at_ms = now_ms + self._cluster.backoff.ms(partition.failures)
         partition.failures += 1
 
-    def _note_out_of_range(self, partition: AssignedPartition, error: BusError) -> None:
+    def _note_out_of_range(self, partition: AssignedPartition, error: BusError, now_ms: float) -> None:
         if partition.buffer:
             # What was fetched before is still good: find out again when it is used up.
-            partition.retry_at = time.monotonic() + self._cluster.backoff.seconds(0)
+            partition.retry_at_ms = now_ms + self._cluster.backoff.ms(0)
         elif self._config.auto_offset_reset == "none":
             partition.error = error
         else:
@@ -265,12 +265,11 @@ class Fetcher:
             if connection is None or connection.stream is not stream:
                 return
             del self._connections[stream.address]
-            self._note_broken(connection, error)
+            self._note_broken(connection, error, monotonic_ms())
             self.changed.notify_all()
 
-    def _note_broken(self, connection: _Connection, error: BusError) -> None:
-        now = time.monotonic()
+    def _note_broken(self, connection: _Connection, error: BusError, now_ms: float) -> None:
         for key in connection.asked or ():
             partition = self.assigned.get(key)
             if partition is not None:
-                self._note_error(partition, error, now)
+                self._note_error(partition, error, now_ms)

@@ -18,7 +18,7 @@ from bus.client.consumer.group_client import GroupClient
 
 logger = logging.getLogger(__name__)
 
-_LEAVE_TIMEOUT_S = 10.0
+_LEAVE_TIMEOUT_MS = 10_000
 
 
 def watch(
@@ -45,7 +45,7 @@ def _end_in_background(group: GroupClient | None, fetcher: Fetcher, cluster: Clu
 def _end(group: GroupClient | None, fetcher: Fetcher, cluster: Cluster) -> None:
     try:
         if group is not None:
-            group.abandon("the consumer was forgotten, and not closed", _LEAVE_TIMEOUT_S)
+            group.abandon("the consumer was forgotten, and not closed", _LEAVE_TIMEOUT_MS)
     finally:
         fetcher.close()
         cluster.close()

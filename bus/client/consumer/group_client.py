@@ -8,7 +8,6 @@ is waited for; and what a callback raises reaches the user, after the rebalance 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from bus.client.config.consumer import ConsumerConfig
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.connections import closed_client
 from bus.client.connection.portions import portions
+from bus.client.connection.retrying import monotonic_ms
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.consumer.metrics import ConsumerMetrics
 from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
@@ -34,8 +34,8 @@ from bus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-_INTERRUPTED_LEAVE_S = 1.0
-_AUTO_COMMIT_WAIT_S = 0.1  # at least, within one poll: an interval of 0 must not make it spin
+_INTERRUPTED_LEAVE_MS = 1_000
+_AUTO_COMMIT_WAIT_MS = 100  # at least, within one poll: an interval of 0 must not make it spin
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class _LastCommit:
 
     partitions: frozenset[TopicPartition]
     commit: Commit | None
-    until: float
+    until_ms: float
 
 
 class GroupClient:
@@ -73,21 +73,21 @@ class GroupClient:
         self.group_id = config.group_id
         self.subscription: Subscription | None = None
         self._metrics = metrics
-        self._sent_at: dict[GroupRequest, float] = {}  # heartbeats, joins and syncs under way
-        self._joining_since: float | None = None
+        self._sent_at_ms: dict[GroupRequest, float] = {}  # heartbeats, joins and syncs under way
+        self._joining_since_ms: float | None = None
         self._raised: BaseException | None = None  # by a callback
         self._last_commit: _LastCommit | None = None  # before a revocation that is under way
-        backoff_s = cluster.backoff.seconds
+        backoff_ms = cluster.backoff.ms
         self.coordinator = CoordinatorFinder(
             config.group_id,
             config.request_timeout_ms,
             send=self._send,
-            backoff_s=backoff_s,
+            backoff_ms=backoff_ms,
             may_retry=cluster.may_retry,
             on_lost=self._link.cut_session,
         )
         assignors = assignors_of(config.partition_assignment_strategy)
-        self.membership = Membership(config, assignors, self.coordinator, send=self._send, backoff_s=backoff_s)
+        self.membership = Membership(config, assignors, self.coordinator, send=self._send, backoff_ms=backoff_ms)
         self._topics = GroupTopics(
             cluster,
             self.membership,
@@ -100,7 +100,7 @@ class GroupClient:
             self.coordinator,
             self,
             send=self._send,
-            backoff_s=backoff_s,
+            backoff_ms=backoff_ms,
             on_latency=metrics.record_commit,
         )
         metrics.add_gauge("last-heartbeat-seconds-ago", self.membership.seconds_since_heartbeat)
@@ -120,44 +120,44 @@ class GroupClient:
     # ------------------------------------------------------------ as the machines behind the link; the lock is held
 
     def _send(self, request: GroupRequest) -> None:
-        now = time.monotonic()
+        now_ms = monotonic_ms()
         if request.method in ("Heartbeat", "JoinGroup", "SyncGroup"):
-            self._sent_at[request] = now
-        if request.method == "JoinGroup" and self._joining_since is None:
-            self._joining_since = now
+            self._sent_at_ms[request] = now_ms
+        if request.method == "JoinGroup" and self._joining_since_ms is None:
+            self._joining_since_ms = now_ms
         self._link.send(request)
 
-    def _measure(self, request: GroupRequest, answer: Any, now: float) -> None:
-        sent_at = self._sent_at.pop(request, None)
-        if sent_at is None:
+    def _measure(self, request: GroupRequest, answer: Any, now_ms: float) -> None:
+        sent_at_ms = self._sent_at_ms.pop(request, None)
+        if sent_at_ms is None:
             return
-        self._metrics.record_group_call(request.method, now - sent_at, now)
+        self._metrics.record_group_call(request.method, now_ms - sent_at_ms, now_ms)
         code = answer.code if isinstance(answer, BusError) else answer.error_code
         if request.method != "Heartbeat" and code not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
-            self._metrics.record_rebalance(None, now)
+            self._metrics.record_rebalance(None, now_ms)
 
-    def take_answer(self, request: GroupRequest, answer: Any, now: float) -> None:
-        self._measure(request, answer, now)
+    def take_answer(self, request: GroupRequest, answer: Any, now_ms: float) -> None:
+        self._measure(request, answer, now_ms)
         match request.method:
             case "FindCoordinator":
-                self.coordinator.on_answer(request, answer, now)
+                self.coordinator.on_answer(request, answer, now_ms)
             case "OffsetCommit":
-                self.commits.on_answer(request, answer, now)
+                self.commits.on_answer(request, answer, now_ms)
             case "LeaveGroup":
                 self._last_left = request
             case _:
-                self.membership.on_answer(request, answer, now)
-        self.commits.advance(now)
+                self.membership.on_answer(request, answer, now_ms)
+        self.commits.advance(now_ms)
 
     def take_notice(self) -> None:
         self.membership.heartbeat_now()
 
-    def tick(self, now: float) -> float:
-        self.commits.advance(now)
-        due = min(self.membership.tick(now), self.commits.next_event(now))
+    def tick(self, now_ms: float) -> float:
+        self.commits.advance(now_ms)
+        due_ms = min(self.membership.tick(now_ms), self.commits.next_event(now_ms))
         if self.membership.has_news():
             self._changed.notify_all()  # who waits in poll has to rejoin
-        return due
+        return due_ms
 
     # ------------------------------------------------------------ subscribing
 
@@ -178,23 +178,24 @@ class GroupClient:
             if self.subscription is not None:
                 self.subscription = self.subscription.with_callbacks_before(on_assigned, on_revoked, on_lost)
 
-    def unsubscribe(self, deadline: float, reason: str) -> None:
+    def unsubscribe(self, deadline_ms: float, reason: str) -> None:
         """Give up what is assigned, as at a revocation, and leave the group; waits until the coordinator knows."""
         if self.subscription is None:
             return
         with self._lock:
             owned, is_member = self.membership.owned, self.membership.generation.id >= 0
         if owned and is_member:
-            self._begin_last_commit(owned, deadline)
-            self._end_last_commit(deadline)
+            self._begin_last_commit(owned, deadline_ms)
+            self._end_last_commit(deadline_ms)
         if owned:
             self._give_up(Revoke(owned) if is_member else Lose(owned))
         with self._lock:
-            request = self.membership.leave(reason, time.monotonic())
+            request = self.membership.leave(reason, monotonic_ms())
         self._link.deliver()
         with self._lock:
             if request is not None:
-                self._changed.wait_for(lambda: self._last_left is request, max(0.0, deadline - time.monotonic()))
+                left_ms = max(0.0, deadline_ms - monotonic_ms())
+                self._changed.wait_for(lambda: self._last_left is request, left_ms / 1000)
             self.membership.unsubscribe()
             self.subscription = None
             self._reassign(())
@@ -205,10 +206,10 @@ class GroupClient:
     def between_records(self) -> bool:
         """For iteration: cheap, unless the group wants something before the next record is given out; False if it
         still does, then `work` is to go on."""
-        now = time.monotonic()
-        if now >= self.commits.auto_at or (self.subscription is not None and self.membership.has_news()):
-            return self.work(now)
-        self.membership.note_poll(now)
+        now_ms = monotonic_ms()
+        if now_ms >= self.commits.auto_at_ms or (self.subscription is not None and self.membership.has_news()):
+            return self.work(now_ms)
+        self.membership.note_poll(now_ms)
         return True
 
     def is_pressed(self) -> bool:
@@ -219,35 +220,35 @@ class GroupClient:
             return False
         return self._topics.is_pressed() or (self.membership.has_work() and not self._topics.is_leading)
 
-    def work(self, deadline: float) -> bool:
+    def work(self, deadline_ms: float) -> bool:
         """What the group wants before records are given out: rejoin, callbacks, commits. False: it wants more; a later
-        call goes on. Waits, until `deadline`, for the commit before a revocation; not for brokers otherwise, nor for
+        call goes on. Waits, until `deadline_ms`, for the commit before a revocation; not for brokers otherwise, nor for
         other members. Raises `BusError`, and what callbacks raise."""
-        now = time.monotonic()
-        self.membership.note_poll(now)
+        now_ms = monotonic_ms()
+        self.membership.note_poll(now_ms)
         is_through = True
         if self.subscription is not None:
-            self._topics.watch(self.subscription, now)
+            self._topics.watch(self.subscription, now_ms)
             self._link.start_keeper(f"bus-heartbeat-{self.group_id}")
-            is_through = self._do_all(deadline)
+            is_through = self._do_all(deadline_ms)
         if is_through:
             self._auto_commit()
         self.tell_outcomes()
         self._raise_what_callbacks_raised()
         return is_through
 
-    def next_event(self, now: float) -> float:
+    def next_event(self, now_ms: float) -> float:
         """When `work` may have more to do without any answer. The lock is held."""
-        found = min(self.commits.next_event(now), max(self.commits.auto_at, now + _AUTO_COMMIT_WAIT_S))
+        found = min(self.commits.next_event(now_ms), max(self.commits.auto_at_ms, now_ms + _AUTO_COMMIT_WAIT_MS))
         if self.subscription is not None:
-            often = self._config.max_poll_interval_ms / 3000  # who waits in poll, polls
-            found = min(found, self.membership.next_event(now), now + often, self._topics.next_look())
+            often_ms = self._config.max_poll_interval_ms / 3  # who waits in poll, polls
+            found = min(found, self.membership.next_event(now_ms), now_ms + often_ms, self._topics.next_look())
         return found
 
-    def _do_all(self, deadline: float) -> bool:
+    def _do_all(self, deadline_ms: float) -> bool:
         while True:
             with self._lock:
-                work = self.membership.next_work(time.monotonic())
+                work = self.membership.next_work(monotonic_ms())
             self._link.deliver()
             match work:
                 case None:
@@ -257,8 +258,8 @@ class GroupClient:
                     if self._topics.is_leading:
                         return True  # what stays assigned is read on meanwhile
                 case Revoke():
-                    self._begin_last_commit(work.partitions, time.monotonic() + self._commit_timeout_s())
-                    if not self._end_last_commit(deadline):
+                    self._begin_last_commit(work.partitions, monotonic_ms() + self._commit_timeout_ms())
+                    if not self._end_last_commit(deadline_ms):
                         return False
                     self._give_up(work)
                 case Lose():
@@ -288,10 +289,10 @@ class GroupClient:
         logger.info("group %r, generation %d: assigned %s", self.group_id, work.generation, added)
         with self._lock:
             self._reassign(work.assigned)
-            now = time.monotonic()
-            self.commits.start_auto(now)
-            since, self._joining_since = self._joining_since, None
-            self._metrics.record_rebalance(0.0 if since is None else now - since, now)
+            now_ms = monotonic_ms()
+            self.commits.start_auto(now_ms)
+            since_ms, self._joining_since_ms = self._joining_since_ms, None
+            self._metrics.record_rebalance(0.0 if since_ms is None else now_ms - since_ms, now_ms)
         self._call(lambda partitions: work.assignor.on_assignment(partitions, work.generation), work.assigned)
         self._call_timed("assigned", self.subscription.on_assigned if self.subscription else None, work.added)
 
@@ -300,11 +301,11 @@ class GroupClient:
         self.on_change()
 
     def _call_timed(self, kind: str, callback: RebalanceCallback | None, partitions: Iterable[TopicPartition]) -> None:
-        began_at = time.monotonic()
+        began_at_ms = monotonic_ms()
         self._call(callback, partitions)
-        now = time.monotonic()
+        now_ms = monotonic_ms()
         with self._lock:
-            self._metrics.record_callback(kind, now - began_at, now)
+            self._metrics.record_callback(kind, now_ms - began_at_ms, now_ms)
 
     def _call(self, callback: RebalanceCallback | None, partitions: Iterable[TopicPartition]) -> None:
         if callback is None:
@@ -335,33 +336,33 @@ class GroupClient:
 
     def commit(self, offsets: Offsets, callback: CommitCallback | None) -> None:
         """Without waiting; the outcome is told in a later call. Not repeated."""
-        now = time.monotonic()
+        now_ms = monotonic_ms()
         commit = Commit(
             offsets,
-            asked_at=now,
-            deadline=now + self._config.request_timeout_ms / 1000,
+            asked_at_ms=now_ms,
+            deadline_ms=now_ms + self._config.request_timeout_ms,
             is_repeated=False,
             callback=callback,
         )
         with self._lock:
-            self.commits.add(commit, now)
+            self.commits.add(commit, now_ms)
         self._link.deliver()
 
-    def commit_and_wait(self, offsets: Offsets, deadline: float) -> None:
+    def commit_and_wait(self, offsets: Offsets, deadline_ms: float) -> None:
         """After all commits before it. Raises `BusError`."""
-        commit = self._add_commit(offsets, deadline)
-        self._wait(lambda: commit.is_done, deadline)
+        commit = self._add_commit(offsets, deadline_ms)
+        self._wait(lambda: commit.is_done, deadline_ms)
         self.tell_outcomes()
         if not commit.is_done:
             raise BusError(ErrorCode.REQUEST_TIMED_OUT, "the offsets may or may not be committed: no answer in time")
         if commit.error is not None:
             raise commit.error
 
-    def _add_commit(self, offsets: Offsets, deadline: float) -> Commit:
-        now = time.monotonic()
-        commit = Commit(offsets, asked_at=now, deadline=deadline, is_repeated=True, callback=None)
+    def _add_commit(self, offsets: Offsets, deadline_ms: float) -> Commit:
+        now_ms = monotonic_ms()
+        commit = Commit(offsets, asked_at_ms=now_ms, deadline_ms=deadline_ms, is_repeated=True, callback=None)
         with self._lock:
-            self.commits.add(commit, now)
+            self.commits.add(commit, now_ms)
         self._link.deliver()
         return commit
 
@@ -382,7 +383,7 @@ class GroupClient:
     def _auto_commit(self) -> None:
         with self._lock:
             # One that is not answered yet may be of these very offsets.
-            is_due = self.commits.take_auto_due(time.monotonic()) and self.commits.is_idle()
+            is_due = self.commits.take_auto_due(monotonic_ms()) and self.commits.is_idle()
         offsets = self._uncommitted(None) if is_due else {}
         if offsets:
             self.commit(offsets, self._note_auto_commit)
@@ -400,26 +401,26 @@ class GroupClient:
         logger.warning("group %r: the automatic offset commit failed: %s", self.group_id, error)
         if error.retriable:
             with self._lock:
-                self.commits.hurry_auto(time.monotonic())
+                self.commits.hurry_auto(monotonic_ms())
 
-    def _begin_last_commit(self, partitions: frozenset[TopicPartition], until: float) -> None:
+    def _begin_last_commit(self, partitions: frozenset[TopicPartition], until_ms: float) -> None:
         """Before partitions are given up: with auto-commit all that was consumed of these. Goes on with the one that is
         under way for the same partitions."""
         if self._last_commit is not None and self._last_commit.partitions == partitions:
             return
         offsets = self._uncommitted(partitions) if self.commits.is_automatic else {}
-        commit = self._add_commit(offsets, until) if offsets else None
-        self._last_commit = _LastCommit(partitions, commit, until)
+        commit = self._add_commit(offsets, until_ms) if offsets else None
+        self._last_commit = _LastCommit(partitions, commit, until_ms)
 
-    def _end_last_commit(self, deadline: float) -> bool:
+    def _end_last_commit(self, deadline_ms: float) -> bool:
         """True once it, or all that was asked for before, is committed or refused, or its time is over."""
         last = self._last_commit
         assert last is not None, "it was begun"
         commit = last.commit
-        self._wait(self.commits.is_idle if commit is None else lambda: commit.is_done, min(deadline, last.until))
+        self._wait(self.commits.is_idle if commit is None else lambda: commit.is_done, min(deadline_ms, last.until_ms))
         with self._lock:
             is_over = self.commits.is_idle() if commit is None else commit.is_done
-        if not is_over and time.monotonic() < last.until:
+        if not is_over and monotonic_ms() < last.until_ms:
             return False
         self._last_commit = None
         if commit is not None and not (is_over and commit.error is None):
@@ -428,48 +429,48 @@ class GroupClient:
         self.tell_outcomes()
         return True
 
-    def _commit_timeout_s(self) -> float:
-        return min(self._config.default_api_timeout_ms, self._config.max_poll_interval_ms) / 1000
+    def _commit_timeout_ms(self) -> int:
+        return min(self._config.default_api_timeout_ms, self._config.max_poll_interval_ms)
 
     # ------------------------------------------------------------ asking the coordinator
 
     def committed(
-        self, partitions: Iterable[TopicPartition], deadline: float
+        self, partitions: Iterable[TopicPartition], deadline_ms: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed, None where nothing is. Raises `BusError`."""
         wanted = list(dict.fromkeys(partitions))
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
         for portion in portions(wanted) if wanted else ():
             group = pb.OffsetFetchGroup(group_id=self.group_id, topics=topic_partitions(portion))
-            for offset in self._ask_group(pb.OffsetFetchRequest(groups=[group]), deadline).offsets:
+            for offset in self._ask_group(pb.OffsetFetchRequest(groups=[group]), deadline_ms).offsets:
                 partition = TopicPartition(offset.topic, offset.partition)
                 if offset.offset >= 0 and partition in found:
                     found[partition] = OffsetAndMetadata(offset.offset, offset.metadata, offset.leader_epoch)
         return found
 
-    def _ask_group(self, request: pb.OffsetFetchRequest, deadline: float) -> Any:
+    def _ask_group(self, request: pb.OffsetFetchRequest, deadline_ms: float) -> Any:
         def ask() -> Any:
-            address = self._find_coordinator(deadline)
+            address = self._find_coordinator(deadline_ms)
             try:
-                timeout_s = min(self._config.request_timeout_ms / 1000, max(0.0, deadline - time.monotonic()))
-                group = self._cluster.call("OffsetFetch", request, address=address, timeout_s=timeout_s).groups[0]
+                timeout_ms = min(self._config.request_timeout_ms, max(0.0, deadline_ms - monotonic_ms()))
+                group = self._cluster.call("OffsetFetch", request, address=address, timeout_ms=timeout_ms).groups[0]
                 if group.error_code:
                     raise error_of(group.error_code, group.error_message or self.group_id)
             except BusError as error:
                 if error.code in LOST_COORDINATOR:
                     with self._lock:
-                        self.coordinator.mark_unknown(address, error, time.monotonic())
+                        self.coordinator.mark_unknown(address, error, monotonic_ms())
                 raise
             return group
 
-        return self._cluster.retry(ask, deadline=deadline)
+        return self._cluster.retry(ask, deadline_ms=deadline_ms)
 
-    def _find_coordinator(self, deadline: float) -> str:
+    def _find_coordinator(self, deadline_ms: float) -> str:
         def is_settled() -> bool:
-            self.coordinator.find(time.monotonic())
+            self.coordinator.find(monotonic_ms())
             return self.coordinator.address is not None or self.coordinator.error is not None
 
-        self._wait(is_settled, deadline)
+        self._wait(is_settled, deadline_ms)
         with self._lock:
             self.coordinator.raise_error()
             if self._link.is_closed:
@@ -480,43 +481,45 @@ class GroupClient:
                 )
             return self.coordinator.address
 
-    def _wait(self, is_settled: Callable[[], bool], deadline: float) -> None:
-        """Until `is_settled`, which is called with the lock held, until `deadline`, or until this client is closed."""
+    def _wait(self, is_settled: Callable[[], bool], deadline_ms: float) -> None:
+        """Until `is_settled`, which is called with the lock held, or `deadline_ms`, or until this client is closed."""
         while True:
             with self._lock:
-                now = time.monotonic()
-                self.commits.advance(now)
-                if is_settled() or now >= deadline or self._link.is_closed:
+                now_ms = monotonic_ms()
+                self.commits.advance(now_ms)
+                if is_settled() or now_ms >= deadline_ms or self._link.is_closed:
                     return
                 if not self._link.has_outgoing:
-                    due = min(deadline, self.commits.next_event(now), self.coordinator.next_event_after(now))
-                    self._changed.wait(max(0.0, due - now))
+                    due_ms = min(
+                        deadline_ms, self.commits.next_event(now_ms), self.coordinator.next_event_after(now_ms)
+                    )
+                    self._changed.wait(max(0.0, due_ms - now_ms) / 1000)
             self._link.deliver()
 
     # ------------------------------------------------------------ the end
 
-    def abandon(self, reason: str, timeout_s: float) -> None:
+    def abandon(self, reason: str, timeout_ms: float) -> None:
         """Leave the group without a commit and without callbacks, and end. Safe to repeat, and after `close`."""
         with self._lock:
             self.commits.stop_auto()
-            request = self.membership.leave(reason, time.monotonic())
+            request = self.membership.leave(reason, monotonic_ms())
         self._link.deliver()
         if request is not None:
             with self._lock:
-                self._changed.wait_for(lambda: self._last_left is request, timeout_s)
+                self._changed.wait_for(lambda: self._last_left is request, timeout_ms / 1000)
         self._link.close()
 
-    def close(self, deadline: float) -> None:
+    def close(self, deadline_ms: float) -> None:
         """Commit with auto-commit, leave, end. Raises what callbacks raise, when all is done; interrupted, it still
         leaves, and waits little for that: the other members must not wait until this one's session is over."""
         try:
             if self.subscription is not None:
-                self.unsubscribe(deadline, "the consumer is closed")
+                self.unsubscribe(deadline_ms, "the consumer is closed")
             else:
-                self._begin_last_commit(frozenset(self._fetcher.assigned), deadline)
-                self._end_last_commit(deadline)
+                self._begin_last_commit(frozenset(self._fetcher.assigned), deadline_ms)
+                self._end_last_commit(deadline_ms)
         except BaseException:
-            self.abandon("the consumer was interrupted while it was closed", _INTERRUPTED_LEAVE_S)
+            self.abandon("the consumer was interrupted while it was closed", _INTERRUPTED_LEAVE_MS)
             raise
         finally:
             self._link.close()

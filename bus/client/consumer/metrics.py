@@ -9,7 +9,6 @@ Bytes are counted as they were fetched, records as they are given out.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 
 from bus.client.config.consumer import ConsumerConfig
@@ -54,7 +53,7 @@ _PARTITION_NAMES = ("records-lag", "records-lead")
 
 class ConsumerMetrics:
     def __init__(self, config: ConsumerConfig, assigned: Callable[[], list[AssignedPartition]]) -> None:
-        self._sample_s = config.metrics_sample_window_ms / 1000
+        self._sample_ms = config.metrics_sample_window_ms
         self._sample_count = config.metrics_num_samples
         self._assigned = assigned
         self._window = self._new_window(_NAMES)
@@ -62,12 +61,12 @@ class ConsumerMetrics:
         self._partitions: dict[TopicPartition, Window] = {}
         self._given: dict[str, int] = {}  # records since the last poll, by topic
         self._gauges: dict[str, Gauge] = {}
-        self._poll_began_at = self._poll_ended_at = math.nan
-        self._rebalanced_at = math.nan
-        self.last_poll_at = math.nan
+        self._poll_began_at_ms = self._poll_ended_at_ms = math.nan
+        self._rebalanced_at_ms = math.nan
+        self.last_poll_at_ms = math.nan
 
     def _new_window(self, names: tuple[str, ...]) -> Window:
-        return Window(names, self._sample_s, self._sample_count)
+        return Window(names, self._sample_ms, self._sample_count)
 
     # ------------------------------------------------------------ recording
 
@@ -78,95 +77,95 @@ class ConsumerMetrics:
     def count_given(self, topic: str, records: int) -> None:
         self._given[topic] = self._given.get(topic, 0) + records
 
-    def begin_poll(self, now: float) -> None:
-        tallies = self._window.at(now)
-        between_s = now - self._poll_began_at
-        if between_s > 0:
-            tallies["time-between-poll"].add(between_s * 1000)
-            tallies["poll-idle-ratio"].add((self._poll_ended_at - self._poll_began_at) / between_s)
-        self._poll_began_at = self._poll_ended_at = now
+    def begin_poll(self, now_ms: float) -> None:
+        tallies = self._window.at(now_ms)
+        between_ms = now_ms - self._poll_began_at_ms
+        if between_ms > 0:
+            tallies["time-between-poll"].add(between_ms)
+            tallies["poll-idle-ratio"].add((self._poll_ended_at_ms - self._poll_began_at_ms) / between_ms)
+        self._poll_began_at_ms = self._poll_ended_at_ms = now_ms
         given, self._given = self._given, {}
         for topic, records in given.items():
             tallies["records-consumed"].total += records
-            self._of_topic(topic, now)["records-consumed"].total += records
+            self._of_topic(topic, now_ms)["records-consumed"].total += records
 
-    def end_poll(self, now: float) -> None:
-        self._poll_ended_at = now
+    def end_poll(self, now_ms: float) -> None:
+        self._poll_ended_at_ms = now_ms
         assigned = self._assigned()
         if len(self._partitions) > len(assigned):
             for gone in self._partitions.keys() - {partition.partition for partition in assigned}:
                 del self._partitions[gone]
 
-    def record_position(self, partition: AssignedPartition, now: float) -> None:
+    def record_position(self, partition: AssignedPartition, now_ms: float) -> None:
         """Of a partition that a poll has given records of."""
         window = self._partitions.get(partition.partition)
         if window is None:
             window = self._partitions[partition.partition] = self._new_window(_PARTITION_NAMES)
-        tallies = window.at(now)
+        tallies = window.at(now_ms)
         tallies["records-lag"].add(_lag(partition))
         tallies["records-lead"].add(-_lead(partition))  # the largest of these is the least lead
 
     def record_fetch(
-        self, sizes: Mapping[str, tuple[int, int]], latency_s: float, throttle_ms: int, now: float
+        self, sizes: Mapping[str, tuple[int, int]], latency_ms: float, throttle_ms: int, now_ms: float
     ) -> None:
         """One answer: bytes and records by topic."""
-        tallies = self._window.at(now)
+        tallies = self._window.at(now_ms)
         tallies["fetch"].total += 1
-        tallies["fetch-latency"].add(latency_s * 1000)
+        tallies["fetch-latency"].add(latency_ms)
         tallies["fetch-throttle-time"].add(throttle_ms)
         tallies["fetch-size"].add(sum(size for size, _ in sizes.values()))
         tallies["records-per-request"].add(sum(records for _, records in sizes.values()))
         tallies["bytes-consumed"].total += sum(size for size, _ in sizes.values())
         for topic, (size, records) in sizes.items():
-            of_topic = self._of_topic(topic, now)
+            of_topic = self._of_topic(topic, now_ms)
             of_topic["bytes-consumed"].total += size
             of_topic["fetch-size"].add(size)
             of_topic["records-per-request"].add(records)
 
-    def record_commit(self, seconds: float) -> None:
+    def record_commit(self, latency_ms: float, now_ms: float) -> None:
         """From the call to the coordinator's answer."""
-        tallies = self._window.at(time.monotonic())
+        tallies = self._window.at(now_ms)
         tallies["commit"].total += 1
-        tallies["commit-latency"].add(seconds * 1000)
+        tallies["commit-latency"].add(latency_ms)
 
-    def record_group_call(self, method: str, seconds: float, now: float) -> None:
+    def record_group_call(self, method: str, latency_ms: float, now_ms: float) -> None:
         """A heartbeat, a join or a sync that was answered."""
         if method in _CALLS:
             count, duration = _CALLS[method]
-            tallies = self._window.at(now)
+            tallies = self._window.at(now_ms)
             tallies[count].total += 1
-            tallies[duration].add(seconds * 1000)
+            tallies[duration].add(latency_ms)
 
-    def record_rebalance(self, seconds: float | None, now: float) -> None:
+    def record_rebalance(self, duration_ms: float | None, now_ms: float) -> None:
         """From the first join to the assignment; None: it failed."""
-        tallies = self._window.at(now)
-        if seconds is None:
+        tallies = self._window.at(now_ms)
+        if duration_ms is None:
             tallies["failed-rebalance"].total += 1
         else:
             tallies["rebalance"].total += 1
-            tallies["rebalance-latency"].add(seconds * 1000)
-            self._rebalanced_at = now
+            tallies["rebalance-latency"].add(duration_ms)
+            self._rebalanced_at_ms = now_ms
 
-    def record_callback(self, kind: str, seconds: float, now: float) -> None:
+    def record_callback(self, kind: str, duration_ms: float, now_ms: float) -> None:
         """`kind`: assigned, revoked or lost."""
-        self._window.at(now)[f"partition-{kind}-latency"].add(seconds * 1000)
+        self._window.at(now_ms)[f"partition-{kind}-latency"].add(duration_ms)
 
-    def record_waiting(self, name: str, seconds: float, now: float) -> None:
+    def record_waiting(self, name: str, duration_ms: float, now_ms: float) -> None:
         """`name`: commit-sync-time or committed-time."""
-        self._window.at(now)[name].total += seconds
+        self._window.at(now_ms)[name].total += duration_ms
 
-    def _of_topic(self, topic: str, now: float) -> dict[str, Tally]:
+    def _of_topic(self, topic: str, now_ms: float) -> dict[str, Tally]:
         window = self._topics.get(topic)
         if window is None:
             window = self._topics[topic] = self._new_window(_TOPIC_NAMES)
-        return window.at(now)
+        return window.at(now_ms)
 
     # ------------------------------------------------------------ reading
 
-    def snapshot(self, now: float) -> dict[str, float]:
+    def snapshot(self, now_ms: float) -> dict[str, float]:
         """Name -> value; an average or a maximum of nothing is NaN, as in Kafka. With the lag and the lead of each
         partition, as `orders-0.records-lag`."""
-        tallies, seconds = self._window.merged(now)
+        tallies, seconds = self._window.merged(now_ms)
         values = rates(_RATES, self._window, tallies, seconds)
         values["records-consumed-total"] += sum(self._given.copy().values())
         for name, hourly in rates(_HOURLY, self._window, tallies, seconds).items():
@@ -179,10 +178,10 @@ class ConsumerMetrics:
         values[f"{_HEARTBEAT}-max"] = tallies[_HEARTBEAT].maximum
         values["rebalance-latency-total"] = self._window.total("rebalance-latency")
         for name in _NS:
-            values[f"{name}-ns-total"] = self._window.total(name) * 1e9
-        values["last-poll-seconds-ago"] = now - self.last_poll_at
-        values["last-rebalance-seconds-ago"] = now - self._rebalanced_at
-        return values | self._positions() | {name: gauge(now) for name, gauge in self._gauges.items()}
+            values[f"{name}-ns-total"] = self._window.total(name) * 1e6
+        values["last-poll-seconds-ago"] = (now_ms - self.last_poll_at_ms) / 1000
+        values["last-rebalance-seconds-ago"] = (now_ms - self._rebalanced_at_ms) / 1000
+        return values | self._positions() | {name: gauge(now_ms) for name, gauge in self._gauges.items()}
 
     def _positions(self) -> dict[str, float]:
         assigned = self._assigned()
@@ -194,12 +193,12 @@ class ConsumerMetrics:
         values["assigned-partitions"] = float(len(assigned))
         return values
 
-    def topic_snapshot(self, now: float) -> dict[str, dict[str, float]]:
+    def topic_snapshot(self, now_ms: float) -> dict[str, dict[str, float]]:
         """Topic -> name -> value."""
         snapshots = {}
         given = self._given.copy()
         for topic, window in self._topics.copy().items():
-            tallies, seconds = window.merged(now)
+            tallies, seconds = window.merged(now_ms)
             values = snapshots[topic] = rates(_TOPIC_RATES, window, tallies, seconds)
             values["records-consumed-total"] += given.get(topic, 0)
             values["fetch-size-avg"] = tallies["fetch-size"].average
@@ -207,14 +206,14 @@ class ConsumerMetrics:
             values["records-per-request-avg"] = tallies["records-per-request"].average
         return snapshots
 
-    def partition_snapshot(self, now: float) -> dict[TopicPartition, dict[str, float]]:
+    def partition_snapshot(self, now_ms: float) -> dict[TopicPartition, dict[str, float]]:
         """Partition -> name -> value, of those that are assigned; lag and lead as they are now, and as they were after
         polls of the recent past."""
         snapshots = {}
         for partition in self._assigned():
             is_known = partition.position is not None and partition.high_watermark is not None
             window = self._partitions.get(partition.partition) or self._new_window(_PARTITION_NAMES)
-            tallies, _ = window.merged(now)
+            tallies, _ = window.merged(now_ms)
             lags, leads = tallies["records-lag"], tallies["records-lead"]
             snapshots[partition.partition] = {
                 "records-lag": float(_lag(partition)) if is_known else math.nan,

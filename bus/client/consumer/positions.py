@@ -20,6 +20,7 @@ from bus.client.config.values import BY_DURATION, duration_ms
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.list_offsets import list_offsets, list_offsets_once
 from bus.client.connection.lookup import Lookup
+from bus.client.connection.retrying import monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.values import ListedOffset, OffsetAndMetadata
@@ -33,7 +34,7 @@ class CommittedOffsets(Protocol):
     """What a group knows."""
 
     def committed(
-        self, partitions: Iterable[TopicPartition], deadline: float
+        self, partitions: Iterable[TopicPartition], deadline_ms: float
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]: ...
 
 
@@ -66,25 +67,24 @@ class Positions:
         self._lookup: Lookup[None] = Lookup("bus-positions", fetcher.changed)
         self._missed: set[TopicPartition] = set()  # told in the log that they do not exist
 
-    def is_due(self, now: float) -> bool:
+    def is_due(self, now_ms: float) -> bool:
         """`settle` has something to do."""
         if self._lookup.is_under_way:
             return False
         return self._lookup.has_answer or any(
             ((partition.position is None and not partition.is_paused) or partition.is_leader_doubtful)
-            and now >= partition.retry_at
+            and now_ms >= partition.retry_at_ms
             for partition in self._fetcher.assigned.values()
         )
 
-    def settle(self) -> None:
+    def settle(self, now_ms: float) -> None:
         """Begin to look for what is missing and due, unless a look-up is under way. Raises `BusError` for what the last
         one found that does not mend itself."""
         if self._lookup.is_under_way:
             return
         if self._lookup.has_answer:
             self._lookup.take()
-        now = time.monotonic()
-        due = [partition for partition in self._fetcher.assigned.values() if now >= partition.retry_at]
+        due = [partition for partition in self._fetcher.assigned.values() if now_ms >= partition.retry_at_ms]
         doubtful = [
             partition for partition in due if partition.is_leader_doubtful or self._is_leader_unknown(partition)
         ]
@@ -101,7 +101,7 @@ class Positions:
                 raise
             self._put_off([*doubtful, *unset], error)
         with self._fetcher.lock:
-            self._fetcher.fetch(time.monotonic())
+            self._fetcher.fetch(monotonic_ms())
 
     def _is_assigned(self, partitions: list[AssignedPartition]) -> bool:
         """Any of them still."""
@@ -114,7 +114,7 @@ class Positions:
         logger.log(level, "finding leaders and positions is tried again: %s", error)
         with self._fetcher.lock:
             for partition in {id(partition): partition for partition in partitions}.values():
-                self._fetcher.put_off(partition, time.monotonic())
+                self._fetcher.put_off(partition, monotonic_ms())
 
     # ------------------------------------------------------------ leaders
 
@@ -154,7 +154,7 @@ class Positions:
         return info is None or key.partition >= len(info.partitions)
 
     def _note_missing(self, partition: AssignedPartition) -> None:
-        self._fetcher.put_off(partition, time.monotonic())
+        self._fetcher.put_off(partition, monotonic_ms())
         key = partition.partition
         if key not in self._missed:
             self._missed.add(key)
@@ -184,30 +184,30 @@ class Positions:
         address = self._cluster.leader_address(info, partition.partition.partition)
         partition.is_leader_doubtful = address is None
         if address is None:
-            self._fetcher.put_off(partition, time.monotonic())
+            self._fetcher.put_off(partition, monotonic_ms())
 
     # ------------------------------------------------------------ positions
 
-    def find(self, keys: list[TopicPartition], *, deadline: float) -> None:
+    def find(self, keys: list[TopicPartition], *, deadline_ms: float) -> None:
         """Give each of these a position, in this thread. Raises `BusError`."""
         wanted = self._wanted([p for key in keys if (p := self._fetcher.assigned.get(key)) is not None])
-        self._take_committed(wanted, deadline)
+        self._take_committed(wanted, deadline_ms)
         timestamps = {key: self._reset_timestamp(each.partition) for key, each in wanted.items()}
-        behind_all = self._take(wanted, list_offsets(self._cluster, timestamps, timeout_s=_left(deadline)))
+        behind_all = self._take(wanted, list_offsets(self._cluster, timestamps, deadline_ms=deadline_ms))
         if behind_all:
-            self._take(wanted, list_offsets(self._cluster, behind_all, timeout_s=_left(deadline)))
+            self._take(wanted, list_offsets(self._cluster, behind_all, deadline_ms=deadline_ms))
 
     def _find_some(self, partitions: list[AssignedPartition]) -> None:
         """Give a position to each of these that can have one now; the others are put off."""
-        deadline = time.monotonic() + self._config.request_timeout_ms / 1000
+        deadline_ms = monotonic_ms() + self._config.request_timeout_ms
         wanted = self._wanted([partition for partition in partitions if partition.position is None])
-        self._take_committed(wanted, deadline)
+        self._take_committed(wanted, deadline_ms)
         refused = {key: each for key, each in wanted.items() if self._reset_of(each.partition) == "none"}
         timestamps = {key: self._reset_timestamp(each.partition) for key, each in wanted.items() if key not in refused}
-        listed, failure = list_offsets_once(self._cluster, timestamps, deadline=deadline)
+        listed, failure = list_offsets_once(self._cluster, timestamps, deadline_ms=deadline_ms)
         behind_all = self._take(wanted, listed)
         if behind_all:
-            listed, error = list_offsets_once(self._cluster, behind_all, deadline=deadline)
+            listed, error = list_offsets_once(self._cluster, behind_all, deadline_ms=deadline_ms)
             self._take(wanted, listed)
             failure = failure or error
         if failure is not None:
@@ -221,11 +221,11 @@ class Positions:
         with self._fetcher.lock:
             return {partition.partition: _Wanted(partition, partition.moves) for partition in partitions}
 
-    def _take_committed(self, wanted: dict[TopicPartition, _Wanted], deadline: float) -> None:
+    def _take_committed(self, wanted: dict[TopicPartition, _Wanted], deadline_ms: float) -> None:
         """Go where the group has committed; what has a position leaves `wanted`."""
         asked = [key for key, each in wanted.items() if each.partition.has_committed]
         if asked and self._group is not None:
-            for key, committed in self._group.committed(asked, deadline).items():
+            for key, committed in self._group.committed(asked, deadline_ms).items():
                 if committed is not None:
                     self._go_to(wanted.pop(key), committed.offset)
 
@@ -259,7 +259,3 @@ class Positions:
             assert duration is not None, "the config was checked"
             return max(0, int(time.time() * 1000) - duration)
         return EARLIEST_TIMESTAMP if reset == "earliest" else LATEST_TIMESTAMP
-
-
-def _left(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())

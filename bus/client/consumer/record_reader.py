@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import _thread
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pyarrow as pa
 
 from bus.client.config.consumer import ConsumerConfig
+from bus.client.connection.retrying import monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.consumer.group_client import GroupClient
@@ -29,7 +29,7 @@ from bus.model import TopicPartition
 
 Runs = list[tuple[TopicPartition, pa.RecordBatch]]
 
-_ITERATION_WAIT_S = 60.0
+_ITERATION_WAIT_MS = 60_000
 
 
 class RecordReader:
@@ -129,10 +129,10 @@ class RecordReader:
 
     # ------------------------------------------------------------ taking
 
-    def take(self, timeout_s: float, max_records: int) -> Runs:
+    def take(self, timeout_ms: float, max_records: int) -> Runs:
         """The next records, whole batches or parts of them; nothing if none came in time."""
         self._iterating = None
-        may_give = self._wait(timeout_s)
+        may_give = self._wait(timeout_ms)
         runs: Runs = []
         with self._fetcher.lock:
             self.was_awoken, self._is_awoken = self._is_awoken, False
@@ -148,10 +148,10 @@ class RecordReader:
                     self._fetcher.fetch_anew(partition.partition)
                     if not runs:
                         raise
-            now = time.monotonic()
+            now_ms = monotonic_ms()
             for key in {key for key, _ in runs}:
-                self._metrics.record_position(self._fetcher.assigned[key], now)
-            self._fetcher.fetch(now)
+                self._metrics.record_position(self._fetcher.assigned[key], now_ms)
+            self._fetcher.fetch(now_ms)
         return runs
 
     def next_record(self) -> ConsumerRecord | None:
@@ -189,7 +189,7 @@ class RecordReader:
         """Make the next records ready for iteration; False after a wake-up."""
         self._iterating = None
         while True:
-            may_give = self._wait(_ITERATION_WAIT_S)
+            may_give = self._wait(_ITERATION_WAIT_MS)
             with self._fetcher.lock:
                 if self._is_awoken:
                     self._is_awoken = False
@@ -197,7 +197,7 @@ class RecordReader:
                 for partition in self._in_turn() if may_give else ():
                     batch = partition.peek(self._config.max_poll_records)
                     if batch is not None:
-                        self._metrics.record_position(partition, time.monotonic())
+                        self._metrics.record_position(partition, monotonic_ms())
                         self._iterating = partition, self._builder.one_by_one(partition.partition, batch)
                         return True
 
@@ -210,34 +210,34 @@ class RecordReader:
 
     # ------------------------------------------------------------ waiting
 
-    def _wait(self, timeout_s: float) -> bool:
+    def _wait(self, timeout_ms: float) -> bool:
         """Until a partition has records, or `wakeup`, or the time is over. False: the group wants more before any
         record may be given out."""
-        began_at = time.monotonic()
-        deadline = began_at + timeout_s
+        began_at_ms = monotonic_ms()
+        deadline_ms = began_at_ms + timeout_ms
         group = self._group
         with self._fetcher.lock:
-            self._metrics.begin_poll(began_at)
+            self._metrics.begin_poll(began_at_ms)
         while True:
             self.check_open()
-            may_give = group is None or group.work(deadline)
+            may_give = group is None or group.work(deadline_ms)
             if not self._fetcher.assigned and (group is None or group.subscription is None):
                 raise BusError(
                     ErrorCode.INVALID_REQUEST, "nothing is assigned: call assign() or, with a group_id, subscribe()"
                 )
-            self._positions.settle()
+            self._positions.settle(monotonic_ms())
             with self._fetcher.lock:
-                now = self._metrics.last_poll_at = time.monotonic()
-                self._fetcher.cut_silent(now)
-                if self._raise_error_or_is_ready() or now >= deadline:
-                    self._metrics.end_poll(now)
+                now_ms = self._metrics.last_poll_at_ms = monotonic_ms()
+                self._fetcher.cut_silent(now_ms)
+                if self._raise_error_or_is_ready() or now_ms >= deadline_ms:
+                    self._metrics.end_poll(now_ms)
                     return may_give
-                self._fetcher.fetch(now)
-                if not self._positions.is_due(now) and (group is None or not group.is_pressed()):
-                    until = min(deadline, self._fetcher.next_event(now))
+                self._fetcher.fetch(now_ms)
+                if not self._positions.is_due(now_ms) and (group is None or not group.is_pressed()):
+                    until_ms = min(deadline_ms, self._fetcher.next_event(now_ms))
                     if group is not None:
-                        until = min(until, group.next_event(now))
-                    self._fetcher.changed.wait(max(0.0, until - now))
+                        until_ms = min(until_ms, group.next_event(now_ms))
+                    self._fetcher.changed.wait(max(0.0, until_ms - now_ms) / 1000)
 
     def _raise_error_or_is_ready(self) -> bool:
         is_ready = False

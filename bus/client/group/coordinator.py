@@ -47,7 +47,7 @@ class CoordinatorFinder:
         request_timeout_ms: int,
         *,
         send: Callable[[GroupRequest], None],
-        backoff_s: Callable[[int], float],
+        backoff_ms: Callable[[int], float],
         may_retry: Callable[[BusError], bool],
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
@@ -57,28 +57,28 @@ class CoordinatorFinder:
         self.error: BusError | None = None  # one that does not mend itself; for the caller that asks next
         self._request_timeout_ms = request_timeout_ms
         self._send = send
-        self._backoff_s = backoff_s
+        self._backoff_ms = backoff_ms
         self._may_retry = may_retry
         self._on_lost = on_lost
         self._under_way: GroupRequest | None = None
-        self._retry_at = -math.inf
+        self._retry_at_ms = -math.inf
         self._failures = 0
 
-    def find(self, now: float) -> None:
+    def find(self, now_ms: float) -> None:
         """Have a search under way unless the coordinator is known, or it is too early to search again."""
-        if self.address is None and self._under_way is None and now >= self._retry_at and self.error is None:
+        if self.address is None and self._under_way is None and now_ms >= self._retry_at_ms and self.error is None:
             message = pb.FindCoordinatorRequest(group_id=self.group_id)
             self._under_way = GroupRequest("FindCoordinator", message, None, self._request_timeout_ms)
             self._send(self._under_way)
 
     def next_event(self) -> float:
         """When `find` may have something to do without any answer."""
-        return math.inf if self.address is not None or self._under_way is not None else self._retry_at
+        return math.inf if self.address is not None or self._under_way is not None else self._retry_at_ms
 
-    def next_event_after(self, now: float) -> float:
+    def next_event_after(self, now_ms: float) -> float:
         """The same for who waits, but a search that is due by now is nothing to wake up for: who wants it begins it."""
-        due = self.next_event()
-        return due if due > now else math.inf
+        due_ms = self.next_event()
+        return due_ms if due_ms > now_ms else math.inf
 
     def raise_error(self) -> None:
         """What keeps the coordinator from being found for good; the next search may begin."""
@@ -86,7 +86,7 @@ class CoordinatorFinder:
             error, self.error = self.error, None
             raise error
 
-    def on_answer(self, request: GroupRequest, answer: Any, now: float) -> None:
+    def on_answer(self, request: GroupRequest, answer: Any, now_ms: float) -> None:
         if request is not self._under_way:
             return
         self._under_way = None
@@ -98,7 +98,7 @@ class CoordinatorFinder:
             self._failures = 0
             logger.info("the coordinator of group %r is broker %d", self.group_id, answer.coordinator.broker_id)
             return
-        self._retry_at = now + self._backoff_s(self._failures)
+        self._retry_at_ms = now_ms + self._backoff_ms(self._failures)
         self._failures += 1
         if self._may_retry(error):
             level = logging.WARNING if self._failures == 1 else logging.DEBUG
@@ -106,10 +106,10 @@ class CoordinatorFinder:
         else:
             self.error = error
 
-    def mark_unknown(self, address: str | None, reason: object, now: float) -> None:
+    def mark_unknown(self, address: str | None, reason: object, now_ms: float) -> None:
         """`address` is the coordinator no longer, or cannot be reached. Nothing happens if it was not."""
         if self.address is not None and self.address == address:
             logger.info("the coordinator of group %r has to be found again: %s", self.group_id, reason)
             self.address = None
-            self._retry_at = now + self._backoff_s(self._failures)
+            self._retry_at_ms = now_ms + self._backoff_ms(self._failures)
             self._on_lost()

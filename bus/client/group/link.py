@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from functools import partial
 from typing import Any, Protocol
 
 from bus.client.connection.cluster import Cluster
+from bus.client.connection.retrying import monotonic_ms
 from bus.client.group.coordinator import GroupRequest
 from bus.client.group.session import GroupSession
 from bus.errors import BusError, ErrorCode
@@ -28,11 +28,11 @@ _ON_SESSION = ("Heartbeat", "OffsetCommit")
 class Machines(Protocol):
     """What is carried for; called with the lock held."""
 
-    def take_answer(self, request: GroupRequest, answer: Any, now: float) -> None: ...
+    def take_answer(self, request: GroupRequest, answer: Any, now_ms: float) -> None: ...
 
     def take_notice(self) -> None: ...
 
-    def tick(self, now: float) -> float:
+    def tick(self, now_ms: float) -> float:
         """Time has passed; gives when to be called again."""
         ...
 
@@ -106,7 +106,7 @@ class GroupLink:
                     request.method,
                     request.message,
                     address=address,
-                    timeout_s=request.timeout_ms / 1000,
+                    timeout_ms=request.timeout_ms,
                     on_done=partial(self._on_answer, request),
                 )
             except Exception as failure:
@@ -132,14 +132,14 @@ class GroupLink:
         return BusError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
 
     def _on_answers(self, answers: list[tuple[GroupRequest, Any]], is_notice: bool) -> None:
-        now = time.monotonic()
+        now_ms = monotonic_ms()
         with self._lock:
             if self.is_closed:
                 return
             if is_notice:
                 self._machines.take_notice()
             for request, answer in answers:
-                self._machines.take_answer(request, answer, now)
+                self._machines.take_answer(request, answer, now_ms)
             self._wake_keeper()
             self._changed.notify_all()
         self.deliver()
@@ -162,11 +162,11 @@ class GroupLink:
                 if self.is_closed:
                     return
                 self._has_news = False
-                due = self._machines.tick(time.monotonic())
+                due_ms = self._machines.tick(monotonic_ms())
             self.deliver()
             with self._lock:
                 if not self._has_news and not self.is_closed:
-                    self._keeper_due.wait(max(0.0, min(60.0, due - time.monotonic())))
+                    self._keeper_due.wait(max(0.0, min(60_000, due_ms - monotonic_ms())) / 1000)
 
     # ------------------------------------------------------------ the end
 

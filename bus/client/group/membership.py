@@ -109,7 +109,7 @@ class Membership:
         coordinator: CoordinatorFinder,
         *,
         send: Callable[[GroupRequest], None],
-        backoff_s: Callable[[int], float],
+        backoff_ms: Callable[[int], float],
     ) -> None:
         assert config.group_id is not None, "a member has a group"
         self._config = config
@@ -118,7 +118,7 @@ class Membership:
         self.protocol = rebalance_protocol(assignors)
         self._coordinator = coordinator
         self._send = send
-        self._backoff_s = backoff_s
+        self._backoff_ms = backoff_ms
         self.topics: frozenset[str] | None = None  # None: not subscribed
         self.owned: frozenset[TopicPartition] = frozenset()
         self.phase = Phase.UNJOINED
@@ -132,14 +132,14 @@ class Membership:
         self._lead: Lead | None = None
         self._assignment: frozenset[TopicPartition] | None = None  # as it was synced, not taken over yet
         self._led_partitions: dict[str, int] | None = None  # by topic, of partitions that have their place
-        self._retry_at = -math.inf
+        self._retry_at_ms = -math.inf
         self._failures = 0
         self._error: BusError | None = None  # for the next poll
         self._fatal: BusError | None = None  # for every poll
-        self._polled_at = 0.0
+        self._polled_at_ms = 0.0
         self._heartbeat: tuple[GroupRequest, Generation] | None = None  # under way
-        self._heartbeat_at = 0.0
-        self._heard_at = 0.0  # the coordinator's last word
+        self._heartbeat_at_ms = 0.0
+        self._heard_at_ms = 0.0  # the coordinator's last word
 
     # ------------------------------------------------------------ for the thread that polls
 
@@ -147,10 +147,10 @@ class Membership:
         """What the next join asks for; the next poll joins if it is not what the last one asked for."""
         self.topics = frozenset(topics)
 
-    def note_poll(self, now: float) -> None:
-        self._polled_at = now
+    def note_poll(self, now_ms: float) -> None:
+        self._polled_at_ms = now_ms
 
-    def next_work(self, now: float) -> Work | None:
+    def next_work(self, now_ms: float) -> Work | None:
         """What to do now before records may be given out; None: nothing, or nothing yet. Raises `BusError`."""
         if self.topics is None:
             return None
@@ -167,14 +167,14 @@ class Membership:
         self._raise_error()
         self._coordinator.raise_error()
         if self._coordinator.address is None:
-            self._coordinator.find(now)
+            self._coordinator.find(now_ms)
             return None
         if not self._is_prepared:
             revoke = self._preparation()
             if revoke is not None:
                 return revoke
             self._is_prepared = True
-        if now >= self._retry_at:
+        if now_ms >= self._retry_at_ms:
             self._join(self._coordinator.address)
         return None
 
@@ -186,7 +186,7 @@ class Membership:
         else:
             self._is_prepared = True
 
-    def lead(self, work: Lead, partitions: Mapping[str, int], assignment: Assignment, now: float) -> None:
+    def lead(self, work: Lead, partitions: Mapping[str, int], assignment: Assignment, now_ms: float) -> None:
         """The leader's result for `work`; it is of no use if the group went on meanwhile."""
         if work is not self._lead:
             return
@@ -194,15 +194,15 @@ class Membership:
         self._led_partitions = _placed(work, partitions, assignment)
         address = self._coordinator.address
         if address is None:
-            self._fail(BusError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is not known"), now)
+            self._fail(BusError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is not known"), now_ms)
         else:
             self._sync(address, {} if work.is_kept else assignment)
 
-    def fail_lead(self, work: Lead, now: float) -> None:
+    def fail_lead(self, work: Lead, now_ms: float) -> None:
         """There is no assignment; join again after a pause."""
         if work is self._lead:
             self._lead = None
-            self._fail(BusError(ErrorCode.UNKNOWN_SERVER_ERROR, "the leader made no assignment"), now)
+            self._fail(BusError(ErrorCode.UNKNOWN_SERVER_ERROR, "the leader made no assignment"), now_ms)
 
     def request_rejoin(self, reason: str) -> None:
         self._is_rejoin_needed = True
@@ -222,7 +222,7 @@ class Membership:
         """Those of the group, if this member led its last rebalance: it watches their partitions."""
         return frozenset(self._led_partitions or ())
 
-    def leave(self, reason: str, now: float) -> GroupRequest | None:
+    def leave(self, reason: str, now_ms: float) -> GroupRequest | None:
         """Be out of the group. The request that says so is sent wherever the coordinator may know this member, in the
         pause before it joins again too, unless it is static: that one stays until its session is over, so that its
         restart moves nothing (KIP-345)."""
@@ -259,20 +259,22 @@ class Membership:
             return False
         return self.has_work() or (self._under_way is None and self.is_rejoining())
 
-    def next_event(self, now: float) -> float:
+    def next_event(self, now_ms: float) -> float:
         """When `next_work` may have more to do without any answer."""
         if self.topics is None or self._under_way is not None or not self.is_rejoining():
             return math.inf
-        return max(now, self._retry_at, self._coordinator.next_event() if self._coordinator.address is None else now)
+        return max(
+            now_ms, self._retry_at_ms, self._coordinator.next_event() if self._coordinator.address is None else now_ms
+        )
 
     def metadata(self) -> GroupMetadata:
         return GroupMetadata(
             self._group_id, self.generation.id, self.generation.member_id, self._config.group_instance_id
         )
 
-    def seconds_since_heartbeat(self, now: float) -> float:
+    def seconds_since_heartbeat(self, now_ms: float) -> float:
         """Since the coordinator's last word; NaN before the first one."""
-        return now - self._heard_at if self._heard_at else math.nan
+        return (now_ms - self._heard_at_ms) / 1000 if self._heard_at_ms else math.nan
 
     def commit_stamp(self) -> GroupMetadata | BusError:
         """In whose name offsets are committed, or why they cannot be: only a member of the present generation may."""
@@ -291,38 +293,38 @@ class Membership:
 
     # ------------------------------------------------------------ time, on any thread
 
-    def tick(self, now: float) -> float:
+    def tick(self, now_ms: float) -> float:
         """Heartbeats, and the two timeouts; returns when to be called again. Comes while the application works, too."""
         if self.phase not in (Phase.LEADING, Phase.SYNCING, Phase.STABLE):
             return math.inf
-        if now - self._polled_at >= self._config.max_poll_interval_ms / 1000:
+        if now_ms - self._polled_at_ms >= self._config.max_poll_interval_ms:
             logger.warning(
                 "leaving group %r: no poll for max_poll_interval_ms=%d; processing took too long",
                 self._group_id,
                 self._config.max_poll_interval_ms,
             )
-            self.leave("max.poll.interval.ms is over", now)
+            self.leave("max.poll.interval.ms is over", now_ms)
             return math.inf
         address = self._coordinator.address
         if address is None:
-            self._coordinator.find(now)
-            return min(max(now, self._coordinator.next_event()), self._poll_deadline())
-        if now - self._heard_at >= self._config.session_timeout_ms / 1000:
-            self._heard_at = now
+            self._coordinator.find(now_ms)
+            return min(max(now_ms, self._coordinator.next_event()), self._poll_deadline_ms())
+        if now_ms - self._heard_at_ms >= self._config.session_timeout_ms:
+            self._heard_at_ms = now_ms
             self._heartbeat = None
-            self._coordinator.mark_unknown(address, "no heartbeat was answered for session_timeout_ms", now)
-            return now
-        if self._heartbeat is None and now >= self._heartbeat_at:
+            self._coordinator.mark_unknown(address, "no heartbeat was answered for session_timeout_ms", now_ms)
+            return now_ms
+        if self._heartbeat is None and now_ms >= self._heartbeat_at_ms:
             self._send_heartbeat(address)
-        due = self._heartbeat_at if self._heartbeat is None else math.inf
-        return min(due, self._heard_at + self._config.session_timeout_ms / 1000, self._poll_deadline())
+        due_ms = self._heartbeat_at_ms if self._heartbeat is None else math.inf
+        return min(due_ms, self._heard_at_ms + self._config.session_timeout_ms, self._poll_deadline_ms())
 
     def heartbeat_now(self) -> None:
         """The coordinator has news: ask at once. A notice may be older than this generation, the answer is not."""
-        self._heartbeat_at = -math.inf
+        self._heartbeat_at_ms = -math.inf
 
-    def _poll_deadline(self) -> float:
-        return self._polled_at + self._config.max_poll_interval_ms / 1000
+    def _poll_deadline_ms(self) -> float:
+        return self._polled_at_ms + self._config.max_poll_interval_ms
 
     def _send_heartbeat(self, address: str) -> None:
         message = pb.HeartbeatRequest(
@@ -414,57 +416,57 @@ class Membership:
 
     # ------------------------------------------------------------ answers
 
-    def on_answer(self, request: GroupRequest, answer: Any, now: float) -> None:
+    def on_answer(self, request: GroupRequest, answer: Any, now_ms: float) -> None:
         """The response, or a `BusError`, to a request that this machine sent."""
         if self._heartbeat is not None and request is self._heartbeat[0]:
-            self._on_heartbeat(request, self._heartbeat[1], answer, now)
+            self._on_heartbeat(request, self._heartbeat[1], answer, now_ms)
         elif request is self._under_way:
             self._under_way = None
             error = _error_in(answer)
             if error is not None:
-                self._on_refused(request, answer, error, now)
+                self._on_refused(request, answer, error, now_ms)
             elif request.method == "JoinGroup":
-                self._on_joined(request, answer, now)
+                self._on_joined(request, answer, now_ms)
             else:
-                self._on_synced(answer, now)
+                self._on_synced(answer, now_ms)
 
-    def _on_joined(self, request: GroupRequest, answer: pb.JoinGroupResponse, now: float) -> None:
+    def _on_joined(self, request: GroupRequest, answer: pb.JoinGroupResponse, now_ms: float) -> None:
         self.generation = Generation(answer.generation, answer.member_id)
         self._protocol_name = answer.protocol
-        self._heartbeat, self._heartbeat_at = None, now + self._config.heartbeat_interval_ms / 1000
-        self._heard_at = now
+        self._heartbeat, self._heartbeat_at_ms = None, now_ms + self._config.heartbeat_interval_ms
+        self._heard_at_ms = now_ms
         self._led_partitions = None
         if answer.protocol not in self._assignors:
             found = f"expected one of {sorted(self._assignors)} as the group's assignor, found {answer.protocol!r}"
-            self._give_up(BusError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, found), now)
+            self._give_up(BusError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, found), now_ms)
         elif answer.leader_id != answer.member_id:
             assert request.address is not None, "a coordinator has an address"
             self._sync(request.address, {})
         else:
-            self._begin_to_lead(answer, now)
+            self._begin_to_lead(answer, now_ms)
 
-    def _begin_to_lead(self, answer: pb.JoinGroupResponse, now: float) -> None:
+    def _begin_to_lead(self, answer: pb.JoinGroupResponse, now_ms: float) -> None:
         try:
             members = {member.member_id: decode_subscription(member) for member in answer.members}
             kept = frozenset[TopicPartition]().union(*(decode_assignment(m.assignment) for m in answer.members))
         except BusError as error:
-            self._give_up(error, now)
+            self._give_up(error, now_ms)
             return
         self.phase = Phase.LEADING
         topics = frozenset(topic for member in members.values() for topic in member.topics)
         self._lead = Lead(self._assignors[answer.protocol], topics, members, answer.skip_assignment, kept)
 
-    def _on_synced(self, answer: pb.SyncGroupResponse, now: float) -> None:
+    def _on_synced(self, answer: pb.SyncGroupResponse, now_ms: float) -> None:
         try:
             self._assignment = decode_assignment(answer.assignment)
         except BusError as error:
-            self._give_up(error, now)
+            self._give_up(error, now_ms)
             return
         self.phase = Phase.STABLE
-        self._failures, self._retry_at = 0, -math.inf
+        self._failures, self._retry_at_ms = 0, -math.inf
         self.heartbeat_now()  # so that the coordinator knows on which stream to give notice
 
-    def _on_refused(self, request: GroupRequest, answer: Any, error: BusError, now: float) -> None:
+    def _on_refused(self, request: GroupRequest, answer: Any, error: BusError, now_ms: float) -> None:
         """JoinGroup or SyncGroup failed."""
         if error.code is ErrorCode.MEMBER_ID_REQUIRED:
             self.generation = Generation(-1, answer.member_id)
@@ -477,25 +479,25 @@ class Membership:
             self._unjoin()
         else:
             if error.code in LOST_COORDINATOR:
-                self._coordinator.mark_unknown(request.address, error, now)
+                self._coordinator.mark_unknown(request.address, error, now_ms)
             if error.retriable:
-                self._fail(error, now)
+                self._fail(error, now_ms)
             else:
-                self._give_up(error, now)
+                self._give_up(error, now_ms)
 
-    def _on_heartbeat(self, request: GroupRequest, generation: Generation, answer: Any, now: float) -> None:
+    def _on_heartbeat(self, request: GroupRequest, generation: Generation, answer: Any, now_ms: float) -> None:
         self._heartbeat = None
         error = _error_in(answer)
         if error is None:
-            self._heard_at = now
-            self._heartbeat_at = now + self._config.heartbeat_interval_ms / 1000
+            self._heard_at_ms = now_ms
+            self._heartbeat_at_ms = now_ms + self._config.heartbeat_interval_ms
             return
-        self._heartbeat_at = now + self._backoff_s(0)
+        self._heartbeat_at_ms = now_ms + self._backoff_ms(0)
         if error.code in LOST_COORDINATOR:
-            self._coordinator.mark_unknown(request.address, error, now)
+            self._coordinator.mark_unknown(request.address, error, now_ms)
         elif error.code is ErrorCode.REBALANCE_IN_PROGRESS:
-            self._heard_at = now
-            self._heartbeat_at = now + self._config.heartbeat_interval_ms / 1000
+            self._heard_at_ms = now_ms
+            self._heartbeat_at_ms = now_ms + self._config.heartbeat_interval_ms
         self.note_refusal(error, generation)
 
     def note_refusal(self, error: BusError, generation: Generation) -> None:
@@ -530,17 +532,17 @@ class Membership:
         self._reset(str(error), keeps_member_id=False)
         self._fatal = error
 
-    def _fail(self, error: BusError, now: float) -> None:
+    def _fail(self, error: BusError, now_ms: float) -> None:
         """Join again after a pause."""
         level = logging.DEBUG if self._failures else logging.INFO
         logger.log(level, "joining group %r is tried again: %s", self._group_id, error)
         self._unjoin()
-        self._retry_at = now + self._backoff_s(self._failures)
+        self._retry_at_ms = now_ms + self._backoff_ms(self._failures)
         self._failures += 1
 
-    def _give_up(self, error: BusError, now: float) -> None:
+    def _give_up(self, error: BusError, now_ms: float) -> None:
         """For the user to see; the poll after that tries again."""
-        self._fail(error, now)
+        self._fail(error, now_ms)
         self._error = error
 
     def _raise_error(self) -> None:

@@ -45,15 +45,21 @@ class Commit:
     """One call of the user's, and its outcome: `error` counts once it `is_done`. `left` are those of its offsets that
     are not committed: what is repeated must not take back what went with it and was asked for later."""
 
-    __slots__ = ("asked_at", "callback", "deadline", "error", "is_done", "is_repeated", "left", "offsets")
+    __slots__ = ("asked_at_ms", "callback", "deadline_ms", "error", "is_done", "is_repeated", "left", "offsets")
 
     def __init__(
-        self, offsets: Offsets, *, asked_at: float, deadline: float, is_repeated: bool, callback: CommitCallback | None
+        self,
+        offsets: Offsets,
+        *,
+        asked_at_ms: float,
+        deadline_ms: float,
+        is_repeated: bool,
+        callback: CommitCallback | None,
     ) -> None:
         self.offsets = dict(offsets)
         self.left = dict(offsets)
-        self.asked_at = asked_at
-        self.deadline = deadline
+        self.asked_at_ms = asked_at_ms
+        self.deadline_ms = deadline_ms
         self.is_repeated = is_repeated
         self.callback = callback
         self.is_done = False
@@ -68,29 +74,29 @@ class OffsetCommits:
         member: Member,
         *,
         send: Callable[[GroupRequest], None],
-        backoff_s: Callable[[int], float],
-        on_latency: Callable[[float], None] = lambda seconds: None,
+        backoff_ms: Callable[[int], float],
+        on_latency: Callable[[float, float], None] = lambda latency_ms, now_ms: None,
     ) -> None:
         self._config = config
         self._coordinator = coordinator
         self._member = member
         self._send = send
-        self._backoff_s = backoff_s
+        self._backoff_ms = backoff_ms
         self._on_latency = on_latency
         self._waiting: deque[Commit] = deque()
         self._sent: _Sent | None = None
-        self._retry_at = -math.inf
+        self._retry_at_ms = -math.inf
         self._failures = 0
         self._done: deque[Commit] = deque()
         self.committed: dict[TopicPartition, int] = {}  # by this consumer, of what it reads now
         self.is_automatic = config.enable_auto_commit
-        self.auto_at = math.inf  # when the next automatic commit is due
+        self.auto_at_ms = math.inf  # when the next automatic commit is due
 
     # ------------------------------------------------------------ asking
 
-    def add(self, commit: Commit, now: float) -> None:
+    def add(self, commit: Commit, now_ms: float) -> None:
         self._waiting.append(commit)
-        self.advance(now)
+        self.advance(now_ms)
 
     def is_idle(self) -> bool:
         return self._sent is None and not self._waiting
@@ -114,26 +120,26 @@ class OffsetCommits:
 
     # ------------------------------------------------------------ auto-commit
 
-    def start_auto(self, now: float) -> None:
+    def start_auto(self, now_ms: float) -> None:
         """Partitions were assigned: the interval starts again."""
         if self.is_automatic:
-            self.auto_at = now + self._config.auto_commit_interval_ms / 1000
+            self.auto_at_ms = now_ms + self._config.auto_commit_interval_ms
 
     def stop_auto(self) -> None:
         """From now on only what is asked for is committed."""
-        self.is_automatic, self.auto_at = False, math.inf
+        self.is_automatic, self.auto_at_ms = False, math.inf
 
-    def take_auto_due(self, now: float) -> bool:
+    def take_auto_due(self, now_ms: float) -> bool:
         """True if an automatic commit is due; the next one is due an interval later."""
-        if now < self.auto_at:
+        if now_ms < self.auto_at_ms:
             return False
-        self.auto_at = now + self._config.auto_commit_interval_ms / 1000
+        self.auto_at_ms = now_ms + self._config.auto_commit_interval_ms
         return True
 
-    def hurry_auto(self, now: float) -> None:
+    def hurry_auto(self, now_ms: float) -> None:
         """The last automatic commit failed for a while: the next one comes soon."""
         if self.is_automatic:
-            self.auto_at = min(self.auto_at, now + self._backoff_s(0))
+            self.auto_at_ms = min(self.auto_at_ms, now_ms + self._backoff_ms(0))
 
     def forget(self, partitions: frozenset[TopicPartition]) -> None:
         """They are read by another member from now on."""
@@ -142,35 +148,35 @@ class OffsetCommits:
 
     # ------------------------------------------------------------ time and answers
 
-    def advance(self, now: float) -> None:
+    def advance(self, now_ms: float) -> None:
         """Give up what is late, send what may be sent."""
         if self._sent is not None:
-            if now >= self._sent.deadline:
+            if now_ms >= self._sent.deadline_ms:
                 error = BusError(ErrorCode.REQUEST_TIMED_OUT, "the offset commit was not answered in time")
-                self.on_answer(self._sent.request, error, now)
+                self.on_answer(self._sent.request, error, now_ms)
             return
-        for commit in [commit for commit in self._waiting if now >= commit.deadline]:
+        for commit in [commit for commit in self._waiting if now_ms >= commit.deadline_ms]:
             self._waiting.remove(commit)
             self._settle(commit, BusError(ErrorCode.REQUEST_TIMED_OUT, "the offsets could not be committed in time"))
-        if self._waiting and now >= self._retry_at:
-            self._send_waiting(now)
+        if self._waiting and now_ms >= self._retry_at_ms:
+            self._send_waiting(now_ms)
 
-    def next_event(self, now: float) -> float:
+    def next_event(self, now_ms: float) -> float:
         """When `advance` may have more to do without any answer."""
         if self._sent is not None:
-            return self._sent.deadline
+            return self._sent.deadline_ms
         if not self._waiting:
             return math.inf
-        finding = self._coordinator.next_event() if self._coordinator.address is None else now
-        return min(max(now, self._retry_at, finding), min(commit.deadline for commit in self._waiting))
+        finding = self._coordinator.next_event() if self._coordinator.address is None else now_ms
+        return min(max(now_ms, self._retry_at_ms, finding), min(commit.deadline_ms for commit in self._waiting))
 
-    def _send_waiting(self, now: float) -> None:
+    def _send_waiting(self, now_ms: float) -> None:
         stamp = self._member.commit_stamp()
         if isinstance(stamp, BusError):
             self.abandon(stamp)
             return
         if self._coordinator.address is None:
-            self._coordinator.find(now)
+            self._coordinator.find(now_ms)
             if self._coordinator.error is not None:
                 self.abandon(self._coordinator.error)
             return
@@ -185,7 +191,7 @@ class OffsetCommits:
                 commits.append(commit)
                 offsets.update(commit.left)
         if commits:
-            self._send_portions(self._coordinator.address, stamp, commits, deque(commit_portions(offsets)), {}, now)
+            self._send_portions(self._coordinator.address, stamp, commits, deque(commit_portions(offsets)), {}, now_ms)
 
     def _send_portions(
         self,
@@ -194,13 +200,13 @@ class OffsetCommits:
         commits: list[Commit],
         left: deque[Offsets],
         errors: Mapping[TopicPartition, BusError],
-        now: float,
+        now_ms: float,
     ) -> None:
         """The first of `left`; the next one follows its answer."""
         offsets = left.popleft()
         request = GroupRequest("OffsetCommit", _request(stamp, offsets), address, self._config.request_timeout_ms)
-        deadline = now + self._config.request_timeout_ms / 1000
-        self._sent = _Sent(request, stamp, offsets, commits, left, errors, deadline)
+        deadline_ms = now_ms + self._config.request_timeout_ms
+        self._sent = _Sent(request, stamp, offsets, commits, left, errors, deadline_ms)
         self._send(request)
 
     def _refusal(self, offsets: Offsets) -> BusError | None:
@@ -212,7 +218,7 @@ class OffsetCommits:
                 )
         return None
 
-    def on_answer(self, request: GroupRequest, answer: Any, now: float) -> None:
+    def on_answer(self, request: GroupRequest, answer: Any, now_ms: float) -> None:
         """The response, or a `BusError`, to a request that this machine sent."""
         if self._sent is None or request is not self._sent.request:
             return
@@ -221,27 +227,32 @@ class OffsetCommits:
         if sent.left:
             error = answer if isinstance(answer, BusError) else self._refusal(sent.left[0])
             if error is None:
-                self._send_portions(request.address, sent.stamp, sent.commits, sent.left, errors, now)
+                self._send_portions(request.address, sent.stamp, sent.commits, sent.left, errors, now_ms)
                 return
             errors.update(dict.fromkeys((partition for portion in sent.left for partition in portion), error))
         generation, commits = Generation(sent.stamp.generation, sent.stamp.member_id), sent.commits
         for error in {error.code: error for error in errors.values()}.values():
             if error.code in LOST_COORDINATOR:
-                self._coordinator.mark_unknown(request.address, error, now)
+                self._coordinator.mark_unknown(request.address, error, now_ms)
             self._member.note_refusal(error, generation)
         again: list[Commit] = []
         for commit in commits:
             failures = [errors[partition] for partition in commit.left if partition in errors]
             self._note(commit, errors)
-            if failures and commit.is_repeated and all(error.retriable for error in failures) and now < commit.deadline:
+            if (
+                failures
+                and commit.is_repeated
+                and all(error.retriable for error in failures)
+                and now_ms < commit.deadline_ms
+            ):
                 again.append(commit)
             else:
-                self._on_latency(now - commit.asked_at)
+                self._on_latency(now_ms - commit.asked_at_ms, now_ms)
                 self._settle(commit, next((e for e in failures if not e.retriable), next(iter(failures), None)))
         self._waiting.extendleft(reversed(again))
         self._failures = self._failures + 1 if again else 0
-        self._retry_at = now + self._backoff_s(self._failures - 1) if again else -math.inf
-        self.advance(now)
+        self._retry_at_ms = now_ms + self._backoff_ms(self._failures - 1) if again else -math.inf
+        self.advance(now_ms)
 
     def _note(self, commit: Commit, errors: Mapping[TopicPartition, BusError]) -> None:
         for partition in commit.left.keys() - errors.keys():
@@ -263,7 +274,7 @@ class _Sent:
     commits: list[Commit]
     left: deque[Offsets]
     errors: Mapping[TopicPartition, BusError]
-    deadline: float
+    deadline_ms: float
 
 
 def _request(stamp: GroupMetadata, offsets: Offsets) -> pb.OffsetCommitRequest:

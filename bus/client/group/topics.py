@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from dataclasses import dataclass
 from functools import partial
 
 from bus.client.assignors import Assignment, RebalanceProtocol
 from bus.client.connection.cluster import Cluster, error_of
 from bus.client.connection.lookup import Lookup
+from bus.client.connection.retrying import monotonic_ms
 from bus.client.group.membership import Lead, Membership
 from bus.client.group.subscriptions import Subscription
 from bus.errors import BusError, ErrorCode
@@ -49,10 +49,10 @@ class GroupTopics:
         self._cluster = cluster
         self._membership = membership
         self._changed = changed
-        self._max_age_s = metadata_max_age_ms / 1000
+        self._max_age_ms = metadata_max_age_ms
         self._may_create = may_create
         self._look: Lookup[_Counts] = Lookup("bus-topics", changed)
-        self._look_at = -math.inf
+        self._look_at_ms = -math.inf
         self._failures = 0
         self._led: Lookup[_Counts] = Lookup("bus-led-topics", changed)
         self._leading: Lead | None = None  # what `_led` was asked for
@@ -60,11 +60,11 @@ class GroupTopics:
 
     def look_anew(self) -> None:
         """The subscription is another one."""
-        self._look_at = -math.inf
+        self._look_at_ms = -math.inf
 
     def next_look(self) -> float:
         """When `watch` has something to do again without any answer."""
-        return math.inf if self._look.is_under_way else self._look_at
+        return math.inf if self._look.is_under_way else self._look_at_ms
 
     @property
     def is_leading(self) -> bool:
@@ -75,24 +75,24 @@ class GroupTopics:
         """An answer came that was not taken up. The lock is held."""
         return self._look.has_answer or self._led.has_answer
 
-    def watch(self, subscription: Subscription, now: float) -> None:
+    def watch(self, subscription: Subscription, now_ms: float) -> None:
         """Look for new topics of a pattern, for new partitions of what this leader assigned, and for topics that do
         not exist yet, if it is time. Raises `BusError` for what does not mend itself."""
         if self._look.is_under_way:
             return
         if self._look.has_answer:
-            self._take_up(subscription, now)
-        if now >= self._look_at:
+            self._take_up(subscription, now_ms)
+        if now_ms >= self._look_at_ms:
             is_pattern = subscription.pattern is not None
             wanted = None if is_pattern else subscription.topics | self._membership.led_topics()
-            self._look_at = math.inf
+            self._look_at_ms = math.inf
             self._look.start(partial(self._count_partitions, wanted))
 
-    def _take_up(self, subscription: Subscription, now: float) -> None:
+    def _take_up(self, subscription: Subscription, now_ms: float) -> None:
         try:
             counts = self._look.take()
         except BusError as error:
-            self._look_at = min(self._look_at, now + self._cluster.backoff.seconds(self._failures))
+            self._look_at_ms = min(self._look_at_ms, now_ms + self._cluster.backoff.ms(self._failures))
             self._failures += 1
             if not self._cluster.may_retry(error):
                 raise
@@ -101,7 +101,7 @@ class GroupTopics:
         self._warn_of_missing(subscription, counts)
         is_incomplete = counts.asked is not None and any(not counts.partitions.get(topic) for topic in counts.asked)
         self._failures = self._failures + 1 if is_incomplete else 0
-        self._look_at = min(self._look_at, now + self._pause_s(is_incomplete=is_incomplete))
+        self._look_at_ms = min(self._look_at_ms, now_ms + self._pause_ms(is_incomplete=is_incomplete))
         if counts.invalid is not None:
             raise counts.invalid
 
@@ -119,9 +119,9 @@ class GroupTopics:
             logger.warning("topic %r is waited for: UNKNOWN_TOPIC_OR_PARTITION: it does not exist yet", topic)
         self._missing = missing
 
-    def _pause_s(self, *, is_incomplete: bool) -> float:
+    def _pause_ms(self, *, is_incomplete: bool) -> float:
         """A topic that does not exist yet is looked for as soon as Kafka's consumer does."""
-        return min(self._max_age_s, self._cluster.backoff.seconds(self._failures)) if is_incomplete else self._max_age_s
+        return min(self._max_age_ms, self._cluster.backoff.ms(self._failures)) if is_incomplete else self._max_age_ms
 
     def lead(self, work: Lead) -> None:
         """Make the assignment, once the numbers of partitions are known: then `work` is done with. Raises what the
@@ -140,14 +140,14 @@ class GroupTopics:
                 self._check(work, assignment)
         except BaseException as error:
             with self._changed:
-                self._membership.fail_lead(work, time.monotonic())
+                self._membership.fail_lead(work, monotonic_ms())
             if isinstance(error, BusError) and self._cluster.may_retry(error):
                 return
             raise
-        now = time.monotonic()
+        now_ms = monotonic_ms()
         with self._changed:
-            self._membership.lead(work, counts, assignment, now)
-        self._look_at = now + self._pause_s(is_incomplete=any(not counts.get(topic) for topic in work.topics))
+            self._membership.lead(work, counts, assignment, now_ms)
+        self._look_at_ms = now_ms + self._pause_ms(is_incomplete=any(not counts.get(topic) for topic in work.topics))
 
     def _check(self, work: Lead, assignment: Assignment) -> None:
         """Kafka's check on assignors of users. The built-in one knows which of two claims is the older."""

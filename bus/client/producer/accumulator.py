@@ -38,8 +38,8 @@ class RecordAccumulator:
         self._choose = choose
         self._ignores_keys = config.partitioner_ignore_keys
         self._bytes_max = min(_BATCH_BYTES_MAX, config.buffer_memory // 8, config.max_request_size // 2)
-        self._linger_s = config.linger_ms / 1000
-        self._delivery_timeout_s = config.delivery_timeout_ms / 1000
+        self._linger_ms = config.linger_ms
+        self._delivery_timeout_ms = config.delivery_timeout_ms
         self.open: dict[str, RecordBatchBuilder] = {}
 
     def limit_for(self, record_bytes: int, partition_count: int, *, has_key: bool) -> int:
@@ -49,14 +49,14 @@ class RecordAccumulator:
             limit = max(limit, min(limit * partition_count, self._bytes_max))
         return max(record_bytes, limit)
 
-    def open_batch(self, topic: str, limit_bytes: int, partition_count: int, now: float) -> RecordBatchBuilder:
+    def open_batch(self, topic: str, limit_bytes: int, partition_count: int, now_ms: float) -> RecordBatchBuilder:
         """`limit_bytes` are taken from the pool."""
         assert topic not in self.open, f"{topic} has an open batch"
         batch = self.open[topic] = RecordBatchBuilder(
             topic,
             limit_bytes=limit_bytes,
-            due_at=now + self._linger_s,
-            deadline=now + self._delivery_timeout_s,
+            due_at_ms=now_ms + self._linger_ms,
+            deadline_ms=now_ms + self._delivery_timeout_ms,
             partition_count=partition_count,
         )
         return batch
@@ -70,27 +70,27 @@ class RecordAccumulator:
         batch.limit_bytes += more
         return True
 
-    def close(self, batch: RecordBatchBuilder, info: TopicInfo | None, now: float) -> list[tuple[int, RowChunk]]:
+    def close(self, batch: RecordBatchBuilder, info: TopicInfo | None, now_ms: float) -> list[tuple[int, RowChunk]]:
         """Its chunks by partition. `info` None: the topic is not known any more, though it may be again. Then records
         go where they would have gone when the batch was opened."""
         batch.trim()
-        chunks = self._split(batch, info, now)
+        chunks = self._split(batch, info, now_ms)
         del self.open[batch.topic]  # only now: an interrupt while it was split leaves it as it was
         self._pool.give_back(batch.limit_bytes - sum(chunk.reserved_bytes for _, chunk in chunks))
         return chunks
 
-    def _split(self, batch: RecordBatchBuilder, info: TopicInfo | None, now: float) -> list[tuple[int, RowChunk]]:
+    def _split(self, batch: RecordBatchBuilder, info: TopicInfo | None, now_ms: float) -> list[tuple[int, RowChunk]]:
         if batch.partitions is None and (batch.keys is None or self._ignores_keys):
-            shares = self._spread(batch.topic, info, batch.size_bytes, now)
+            shares = self._spread(batch.topic, info, batch.size_bytes, now_ms)
             if len(shares) == 1:
                 return batch.close_whole(shares[0])
             keys = None if batch.keys is None else pa.array(batch.keys, pa.binary())
             return batch.close_split(_in_turn(shares, len(batch.values)), keys)
         keys = None if batch.keys is None else pa.array(batch.keys, pa.binary())
-        return batch.close_split(self._partitions_of(batch, keys, info, now), keys)
+        return batch.close_split(self._partitions_of(batch, keys, info, now_ms), keys)
 
     def _partitions_of(
-        self, batch: RecordBatchBuilder, keys: pa.Array | None, info: TopicInfo | None, now: float
+        self, batch: RecordBatchBuilder, keys: pa.Array | None, info: TopicInfo | None, now_ms: float
     ) -> Any:
         """Of each record: the one that was asked for, else that of its key, else a share of the rest."""
         records = len(batch.values)
@@ -106,18 +106,18 @@ class RecordAccumulator:
             partitions[position] = partition
         undecided = np.flatnonzero(partitions < 0)
         if len(undecided):
-            shares = self._spread(batch.topic, info, batch.size_bytes * len(undecided) // records, now)
+            shares = self._spread(batch.topic, info, batch.size_bytes * len(undecided) // records, now_ms)
             partitions[undecided] = _in_turn(shares, len(undecided))
         return partitions
 
-    def _spread(self, topic: str, info: TopicInfo | None, size_bytes: int, now: float) -> list[int]:
+    def _spread(self, topic: str, info: TopicInfo | None, size_bytes: int, now_ms: float) -> list[int]:
         """The partitions that share so many bytes in equal parts, in ascending order: one for an ordinary batch, and
         several for one that has grown while the broker was busy. Of an unknown topic one is as good as any."""
         if info is None:
             return [0]
         most = max(1, size_bytes // max(_SHARE_BYTES_MIN, self._config.batch_size))
         shares = min(len(info.partitions), most)
-        return sorted(self._choose(topic, info, size_bytes // shares, now) for _ in range(shares))
+        return sorted(self._choose(topic, info, size_bytes // shares, now_ms) for _ in range(shares))
 
 
 def _in_turn(shares: Sequence[int], records: int) -> Any:

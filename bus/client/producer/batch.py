@@ -59,8 +59,8 @@ class RowChunk:
 
     __slots__ = (
         "batch",
-        "deadline",
-        "due_at",
+        "deadline_ms",
+        "due_at_ms",
         "headers",
         "initial_count",
         "is_settled",
@@ -98,8 +98,8 @@ class RowChunk:
         self.record_count = self.initial_count = len(values)
         self.size_bytes = size_bytes
         self.reserved_bytes = size_bytes
-        self.deadline = batch.deadline
-        self.due_at = batch.due_at
+        self.deadline_ms = batch.deadline_ms
+        self.due_at_ms = batch.due_at_ms
         self.is_settled = False
         self.outcome: Outcome | None = None
         self.place = (batch.topic, partition)
@@ -174,8 +174,8 @@ class RecordBatchBuilder:
         "_places",
         "_starts",
         "chunks",
-        "deadline",
-        "due_at",
+        "deadline_ms",
+        "due_at_ms",
         "full_bytes",
         "headers",
         "keys",
@@ -189,14 +189,14 @@ class RecordBatchBuilder:
     )
 
     def __init__(
-        self, topic: str, *, limit_bytes: int, due_at: float, deadline: float, partition_count: int = 1
+        self, topic: str, *, limit_bytes: int, due_at_ms: float, deadline_ms: float, partition_count: int = 1
     ) -> None:
         self.topic = topic
         self.partition_count = partition_count  # of the topic, as the first record's caller knew it
         self.full_bytes = limit_bytes  # it is to leave then, unless it grows on meanwhile
         self.limit_bytes = limit_bytes
-        self.due_at = due_at
-        self.deadline = deadline
+        self.due_at_ms = due_at_ms
+        self.deadline_ms = deadline_ms
         self.size_bytes = 0
         self.values: list[bytes | None] = []
         self.times_ms: list[int] = []
@@ -390,13 +390,13 @@ class RecordBatchBuilder:
         return self.is_done(index) or self._wait_until(lambda: self.is_done(index), timeout)
 
     def _wait_until(self, is_done: Callable[[], bool], timeout: float | None) -> bool:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        ends_at = None if timeout is None else time.monotonic() + timeout
         while True:
             with _lock:
                 if is_done():
                     return True
                 event = self._event = self._event or threading.Event()
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            left = None if ends_at is None else max(0.0, ends_at - time.monotonic())
             if not event.wait(left):
                 return is_done()
 

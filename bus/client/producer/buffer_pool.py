@@ -7,11 +7,11 @@ whole, however small the wishes of those behind it (Kafka's BufferPool). Counts 
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
+from bus.client.connection.retrying import monotonic_ms
 from bus.client.producer.interrupts import uninterrupted
 from bus.errors import BusError, ErrorCode
 
@@ -31,7 +31,7 @@ class _Waiter:
 class BufferPool:
     """`lock` is its owner's and is held at every call; `wait` gives it up while it waits."""
 
-    def __init__(self, total_bytes: int, lock: threading.Lock, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, total_bytes: int, lock: threading.Lock, clock: Callable[[], float] = monotonic_ms) -> None:
         self.total_bytes = total_bytes
         self.available_bytes = total_bytes
         self._lock = lock
@@ -51,10 +51,10 @@ class BufferPool:
         return True
 
     def wait(
-        self, size_bytes: int, deadline: float, on_wait: Callable[[float], None], use: Callable[[], ResultT]
+        self, size_bytes: int, deadline_ms: float, on_wait: Callable[[float], None], use: Callable[[], ResultT]
     ) -> ResultT:
-        """Take the bytes, or wait for them until `deadline`; `on_wait` gets the seconds that it took. Returns what
-        `use` makes of them: no interrupt comes in between, or they would be lost.
+        """Take the bytes, or wait for them until `deadline_ms`; `on_wait` gets the milliseconds that it took. Returns
+        what `use` makes of them: no interrupt comes in between, or they would be lost.
 
         Raises `BusError`: MESSAGE_TOO_LARGE at once if there will never be so many, REQUEST_TIMED_OUT, or what `close`
         was given.
@@ -70,20 +70,20 @@ class BufferPool:
             if self.try_take(size_bytes):
                 return use()
         waiter = _Waiter(size_bytes)
-        started = self._clock()
+        started_ms = self._clock()
         interrupt: BaseException | None = None
         try:
             with uninterrupted:
                 self._waiters.append(waiter)
                 self._lock.release()
                 waiter.is_released = True
-            waiter.event.wait(max(0.0, deadline - self._clock()))
+            waiter.event.wait(max(0.0, deadline_ms - self._clock()) / 1000)
         except BaseException as failure:  # an interrupt of the user's thread: the lock comes first
             interrupt = failure
         with uninterrupted:
             if waiter.is_released:
                 self._lock.acquire()
-            on_wait(self._clock() - started)
+            on_wait(self._clock() - started_ms)
             if waiter.is_granted and interrupt is None:
                 return use()
             self._give_up(waiter)
@@ -93,7 +93,7 @@ class BufferPool:
             raise self._closed_by
         raise BusError(
             ErrorCode.REQUEST_TIMED_OUT,
-            f"waited {self._clock() - started:.3f} s (max.block.ms) for {size_bytes} bytes of "
+            f"waited {(self._clock() - started_ms) / 1000:.3f} s (max.block.ms) for {size_bytes} bytes of "
             f"buffer.memory={self.total_bytes}: {self.available_bytes} are free, "
             f"{self.total_bytes - self.available_bytes} are not acknowledged yet",
         )

@@ -68,7 +68,7 @@ class Engine:
         config: ProducerConfig,
         *,
         clock: Callable[[], float],
-        backoff_s: Callable[[int], float],
+        backoff_ms: Callable[[int], float],
         open_stream: Callable[[str], Stream],
         run_errand: Callable[[Errand], None],
         wake: Callable[[], None],
@@ -81,7 +81,7 @@ class Engine:
         self._run_errand = run_errand
         self._wake = wake
         self.pool = BufferPool(config.buffer_memory, self.lock, clock)
-        self.sender = Sender(metadata, config, self.pool, backoff_s=backoff_s)
+        self.sender = Sender(metadata, config, self.pool, backoff_ms=backoff_ms)
         self.accumulator, self.metrics, self.split = self.sender.accumulator, self.sender.metrics, self.sender.split
         self._step = _Step(self._carry_out)
         self._streams: dict[Connection, Stream] = {}
@@ -135,7 +135,7 @@ class Engine:
             logger.exception("a request to %s could not be sent", stream.address)
             stream.cut("a request could not be sent")
         else:
-            self.metrics.record_request(request.parts, request.sent_at)
+            self.metrics.record_request(request.parts, request.sent_at_ms)
 
     # ------------------------------------------------------------ taking in; the caller holds the lock, then announces
 
@@ -150,25 +150,25 @@ class Engine:
         *,
         size_bytes: int,
         partition_count: int,
-        deadline: float | None,
+        deadline_ms: float | None,
     ) -> RecordFuture | None:
-        """One record into its topic's open batch. Waits for buffer.memory until `deadline`; with None it does not wait
-        but returns None, and nothing was done. Raises `BusError`."""
+        """One record into its topic's open batch. Waits for buffer.memory until `deadline_ms`; with None it does not
+        wait but returns None, and nothing was done. Raises `BusError`."""
         sender = self.sender
         record = (value, key, headers, partition, timestamp_ms, size_bytes)
         batch: RecordBatchBuilder | None = self.accumulator.open.get(topic)  # a producer that has ended has none
         if batch is None or batch.size_bytes + size_bytes > batch.limit_bytes:
-            return self._make_room_and_add(topic, record, partition_count, deadline)
+            return self._make_room_and_add(topic, record, partition_count, deadline_ms)
         future = batch.add(*record)
-        if batch.due_at <= sender.wakes_at or batch.is_filled or self.pool.waiting_count > 0:
-            now = self._clock()
-            if sender.has_to_follow_up(batch, now):
+        if batch.due_at_ms <= sender.wakes_at_ms or batch.is_filled or self.pool.waiting_count > 0:
+            now_ms = self._clock()
+            if sender.has_to_follow_up(batch, now_ms):
                 with self._step:
-                    sender.follow_up(batch, now)
+                    sender.follow_up(batch, now_ms)
         return future
 
     def _make_room_and_add(
-        self, topic: str, record: _Record, partition_count: int, deadline: float | None
+        self, topic: str, record: _Record, partition_count: int, deadline_ms: float | None
     ) -> RecordFuture | None:
         """The record is added in the step that makes room for it: what is carried out at the end of a step may close
         any open batch, and an empty one would leave without its record."""
@@ -179,14 +179,16 @@ class Engine:
         while True:
             sender.check_usable()
             with self._step:
-                now = self._clock()
-                batch = sender.make_room(topic, size_bytes, partition_count, now, limit_bytes=limit, least_bytes=least)
+                now_ms = self._clock()
+                batch = sender.make_room(
+                    topic, size_bytes, partition_count, now_ms, limit_bytes=limit, least_bytes=least
+                )
                 if batch is not None:
-                    return self._add_first(batch, record, now)
-            if deadline is None:
+                    return self._add_first(batch, record, now_ms)
+            if deadline_ms is None:
                 return None
             future = self._wait_for_memory(
-                least, deadline, lambda: self._open_and_add(topic, record, partition_count, least)
+                least, deadline_ms, lambda: self._open_and_add(topic, record, partition_count, least)
             )
             if future is not None:
                 return future
@@ -196,16 +198,20 @@ class Engine:
             self.pool.give_back(taken_bytes)  # it is too late, or another thread was faster
             return None
         with self._step:
-            now = self._clock()
-            return self._add_first(self.accumulator.open_batch(topic, taken_bytes, partition_count, now), record, now)
+            now_ms = self._clock()
+            return self._add_first(
+                self.accumulator.open_batch(topic, taken_bytes, partition_count, now_ms), record, now_ms
+            )
 
-    def _add_first(self, batch: RecordBatchBuilder, record: _Record, now: float) -> RecordFuture:
+    def _add_first(self, batch: RecordBatchBuilder, record: _Record, now_ms: float) -> RecordFuture:
         future = batch.add(*record)
-        self.sender.follow_up(batch, now)
+        self.sender.follow_up(batch, now_ms)
         return future
 
-    def add_chunks(self, topic: str, chunks: Sequence[tuple[int, Chunk]], *, size_bytes: int, deadline: float) -> None:
-        """Runs of a batch with their partitions, in order. Waits for buffer.memory until `deadline`."""
+    def add_chunks(
+        self, topic: str, chunks: Sequence[tuple[int, Chunk]], *, size_bytes: int, deadline_ms: float
+    ) -> None:
+        """Runs of a batch with their partitions, in order. Waits for buffer.memory until `deadline_ms`."""
         sender = self.sender
         sender.check_usable()
         with self._step:
@@ -213,7 +219,7 @@ class Engine:
                 sender.take_in(topic, chunks, self._clock())
                 return
             sender.hurry(self._clock())
-        self._wait_for_memory(size_bytes, deadline, lambda: self._take_in(topic, chunks, size_bytes))
+        self._wait_for_memory(size_bytes, deadline_ms, lambda: self._take_in(topic, chunks, size_bytes))
 
     def _take_in(self, topic: str, chunks: Sequence[tuple[int, Chunk]], taken_bytes: int) -> None:
         if not self.sender.is_usable:
@@ -222,10 +228,10 @@ class Engine:
         with self._step:
             self.sender.take_in(topic, chunks, self._clock())
 
-    def _wait_for_memory(self, size_bytes: int, deadline: float, use: Callable[[], ResultT]) -> ResultT:
+    def _wait_for_memory(self, size_bytes: int, deadline_ms: float, use: Callable[[], ResultT]) -> ResultT:
         self.metrics.waiting_threads += 1
         try:
-            return self.pool.wait(size_bytes, deadline, self.metrics.record_pool_wait, use)
+            return self.pool.wait(size_bytes, deadline_ms, self.metrics.record_pool_wait, use)
         except BusError as error:
             if error.code is ErrorCode.REQUEST_TIMED_OUT:
                 self.metrics.record_exhausted(self._clock())
@@ -360,7 +366,7 @@ class Engine:
         with self.lock, self._step:
             self.sender.tick(self._clock())
         self.announce()
-        return self.sender.wakes_at
+        return self.sender.wakes_at_ms
 
     # ------------------------------------------------------------ flushing, closing
 

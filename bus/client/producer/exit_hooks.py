@@ -18,6 +18,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from bus.client.connection.retrying import monotonic_ms
 from bus.client.producer import batch as produce_batch
 from bus.client.producer import future as produce_future
 from bus.client.producer.future import wait_all
@@ -75,7 +76,7 @@ def end(threads: ProducerThreads, timeout: float | None) -> None:
 
 def _failed_count(threads: ProducerThreads) -> int:
     """Of records, ever."""
-    return int(threads.engine.metrics.snapshot(time.monotonic())["record-error-total"])
+    return int(threads.engine.metrics.snapshot(monotonic_ms())["record-error-total"])
 
 
 def _end_in_background(threads: ProducerThreads) -> None:

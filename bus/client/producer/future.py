@@ -106,8 +106,8 @@ class RunChunk:
         "_metadata",
         "_slot",
         "batch",
-        "deadline",
-        "due_at",
+        "deadline_ms",
+        "due_at_ms",
         "is_settled",
         "payload",
         "place",
@@ -126,7 +126,7 @@ class RunChunk:
         record_count: int,
         size_bytes: int,
         timestamp_ms: int | None,
-        deadline: float,
+        deadline_ms: float,
     ) -> None:
         """`payload` as `PartEncoder.pack` gives it; `timestamp_ms` None: every record brings its own."""
         self.batch = future
@@ -136,8 +136,8 @@ class RunChunk:
         self.size_bytes = size_bytes
         self.reserved_bytes = size_bytes
         self.timestamp_ms = timestamp_ms
-        self.due_at = 0.0
-        self.deadline = deadline
+        self.due_at_ms = 0.0
+        self.deadline_ms = deadline_ms
         self.is_settled = False
         self.place = ("", -1)
         self._metadata: BatchMetadata | None = None

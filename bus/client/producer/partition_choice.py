@@ -59,20 +59,20 @@ class PartitionChoice:
         self._batch_size = config.batch_size
         self._ignores_keys = config.partitioner_ignore_keys
         self._is_adaptive = config.partitioner_adaptive_partitioning_enable
-        self._availability_timeout_s = config.partitioner_availability_timeout_ms / 1000
+        self._availability_timeout_ms = config.partitioner_availability_timeout_ms
         self._leader_of = leader_of
         self._queue_of = queue_of
         self._topics: dict[str, _Topic] = {}
         self._turns = RoundRobinPartitioner()
 
-    def choose(self, topic: str, info: TopicInfo, size_bytes: int, now: float) -> int:
+    def choose(self, topic: str, info: TopicInfo, size_bytes: int, now_ms: float) -> int:
         """For `size_bytes` of single records that stay together."""
         count = len(info.partitions)
         found = self._topics.get(topic)
         if found is None or len(found.given) != count:
             found = self._topics[topic] = _Topic(self._batch_size, count)
         if found.sticky.is_switching and count > 1:
-            self._weigh(found, topic, info, now)
+            self._weigh(found, topic, info, now_ms)
         partition = found.sticky.partition(count)
         found.sticky.update(size_bytes)
         found.given[partition] += size_bytes * found.costs[partition]
@@ -92,7 +92,7 @@ class PartitionChoice:
         """As far as is known: it has a leader, which has not said that the partition is stopped."""
         return self._leader_of(info, partition) is not None and not info.partitions[partition].error_code
 
-    def _weigh(self, found: _Topic, topic: str, info: TopicInfo, now: float) -> None:
+    def _weigh(self, found: _Topic, topic: str, info: TopicInfo, now_ms: float) -> None:
         """Before a draw: who takes part in it, and what a byte costs there (KIP-794: of `n` batches in the longest
         queue, that partition gets one share where an empty one gets `n + 1`)."""
         batch_bytes = max(1, self._batch_size)
@@ -104,12 +104,12 @@ class PartitionChoice:
             most = max(lengths) + 1
             found.costs = [most / (most - length) for length in lengths]
             for partition, queue in enumerate(queues):
-                are_available[partition] &= queue is None or self._takes(queue, now)
+                are_available[partition] &= queue is None or self._takes(queue, now_ms)
         if not any(are_available):
             are_available = [True] * count
         found.sticky.update_load([0] * count, found.least_given(are_available, batch_bytes))
 
-    def _takes(self, queue: PartitionQueue, now: float) -> bool:
-        if self._availability_timeout_s <= 0 or not queue.in_flight:
+    def _takes(self, queue: PartitionQueue, now_ms: float) -> bool:
+        if self._availability_timeout_ms <= 0 or not queue.in_flight:
             return True
-        return now - queue.answered_at < self._availability_timeout_s
+        return now_ms - queue.answered_at_ms < self._availability_timeout_ms

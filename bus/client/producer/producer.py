@@ -19,6 +19,7 @@ import pyarrow as pa
 from bus.client.arguments import check_integer, check_timeout, check_topic
 from bus.client.config.parsing import MISSING, ProducerConfig, parse_addresses, parse_config
 from bus.client.connection.cluster import Cluster, TopicInfo
+from bus.client.connection.retrying import monotonic_ms
 from bus.client.interceptors import InterceptorChain, ProducerRecord
 from bus.client.producer import exit_hooks
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, Headers, RecordFuture, headers_bytes
@@ -148,14 +149,14 @@ class Producer:
         *,
         may_wait: bool,
     ) -> RecordFuture | None:
-        deadline = time.monotonic() + self._config.max_block_ms / 1000 if may_wait else None
+        deadline_ms = monotonic_ms() + self._config.max_block_ms if may_wait else None
         self._check_process()
         record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
         if not self._interceptors:
-            return self._put(record, deadline)
+            return self._put(record, deadline_ms)
         record = self._interceptors.on_send(record)
         try:
-            future = self._put(record, deadline)
+            future = self._put(record, deadline_ms)
         except Exception as error:
             self._interceptors.on_send_error(record, error)
             raise
@@ -163,8 +164,8 @@ class Producer:
             future.add_done_callback(self._interceptors.callback_for(record))
         return future
 
-    def _put(self, record: ProducerRecord, deadline: float | None) -> RecordFuture | None:
-        """Check, serialize and hand over. `deadline` None: does not wait, but returns None."""
+    def _put(self, record: ProducerRecord, deadline_ms: float | None) -> RecordFuture | None:
+        """Check, serialize and hand over. `deadline_ms` None: does not wait, but returns None."""
         topic, value, key, headers, partition, timestamp_ms = record
         check_topic(topic)
         value = check_bytes("value", self._serialize_value(topic, headers, value))
@@ -178,7 +179,7 @@ class Producer:
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"expected a record of at most max.request.size={self._config.max_request_size} bytes, found {size}",
             )
-        info = self._topic(topic, partition, time.monotonic() if deadline is None else deadline)
+        info = self._topic(topic, partition, monotonic_ms() if deadline_ms is None else deadline_ms)
         partition_count = len(info.partitions)
         if partition is None and self._partitioner is not None:
             available = self._cluster.available_partitions(info) if self._partitioner.wants_available else None
@@ -195,7 +196,7 @@ class Producer:
                     record_ms,
                     size_bytes=size,
                     partition_count=partition_count,
-                    deadline=deadline,
+                    deadline_ms=deadline_ms,
                 )
         finally:
             self._engine.announce_soon()
@@ -212,19 +213,19 @@ class Producer:
         Waits up to max.block.ms for metadata and for buffer.memory. Raises `BusError`: nothing was sent, unless
         REQUEST_TIMED_OUT says how many records were.
         """
-        deadline = time.monotonic() + self._config.max_block_ms / 1000
+        deadline_ms = monotonic_ms() + self._config.max_block_ms
         self._check_process()
         check_topic(topic)
         batch = one_batch(table)
         partition = check_partition(partition)
         if batch.num_rows == 0:
             return BatchFuture(0)
-        info = self._topic(topic, partition, deadline)
+        info = self._topic(topic, partition, deadline_ms)
         parts = [(partition, batch)] if partition is not None else self._engine.split(topic, batch, info)
         timestamp_ms = None if "timestamp" in batch.schema.names else time_ns() // 1_000_000
         runs = [(number, run) for number, part in parts for run in self._runs(part)]
         future = BatchFuture(len(runs))
-        self._hand_over(topic, runs, future, timestamp_ms, deadline)
+        self._hand_over(topic, runs, future, timestamp_ms, deadline_ms)
         return future
 
     def flush(self, timeout: float | None = None) -> None:
@@ -239,11 +240,11 @@ class Producer:
         timeout = check_timeout(timeout)
         if self._engine.is_in_callback:
             raise BusError(ErrorCode.INVALID_REQUEST, "expected flush() outside of callbacks: it would wait for itself")
-        deadline = None if timeout is None else time.monotonic() + timeout
+        ends_at = None if timeout is None else time.monotonic() + timeout
         unsettled = self._engine.start_flush()
         try:
             wait_all(unsettled, timeout)
-            self._engine.wait_until_told(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            self._engine.wait_until_told(None if ends_at is None else max(0.0, ends_at - time.monotonic()))
         finally:
             self._engine.end_flush()
 
@@ -282,7 +283,7 @@ class Producer:
         `BusError`."""
         self._check_process()
         check_topic(topic)
-        info = self._topic(topic, None, time.monotonic() + self._config.max_block_ms / 1000)
+        info = self._topic(topic, None, monotonic_ms() + self._config.max_block_ms)
         return list(range(len(info.partitions)))
 
     def last_sequence(self, topic: str, partition: int) -> int | None:
@@ -294,22 +295,22 @@ class Producer:
         `BusError`: INVALID_REQUEST for a producer without a name, PRODUCER_FENCED if a younger instance has begun.
         """
         self._check_process()
-        deadline = time.monotonic() + self._config.max_block_ms / 1000
+        deadline_ms = monotonic_ms() + self._config.max_block_ms
         if self._config.name is None:
             raise BusError(ErrorCode.INVALID_REQUEST, 'expected a producer with a name (name="..."), found none')
         check_topic(topic)
         partition = check_integer("partition", partition, 0)
-        info = self._topic(topic, partition, deadline)
-        return self._threads.last_sequence(info, partition, deadline)
+        info = self._topic(topic, partition, deadline_ms)
+        return self._threads.last_sequence(info, partition, deadline_ms)
 
     def metrics(self) -> Mapping[str, float]:
         """Kafka's producer metrics by their names (`record-send-rate`, `batch-size-avg`, ...), now. Rates are per
         second over the last 30 to 60 seconds; times are milliseconds unless the name says otherwise."""
-        return self._engine.metrics.snapshot(time.monotonic())
+        return self._engine.metrics.snapshot(monotonic_ms())
 
     def topic_metrics(self) -> Mapping[str, Mapping[str, float]]:
         """Kafka's producer-topic-metrics: topic -> name -> value."""
-        return self._engine.metrics.topic_snapshot(time.monotonic())
+        return self._engine.metrics.topic_snapshot(monotonic_ms())
 
     def disown(self) -> None:
         """In the child of a fork: whatever state the parent's threads left this copy in, it must not be used."""
@@ -323,19 +324,19 @@ class Producer:
                 f"this producer belongs to process {self._pid}, found {os.getpid()}: make a new one after a fork",
             )
 
-    def _topic(self, topic: str, partition: int | None, deadline: float) -> TopicInfo:
+    def _topic(self, topic: str, partition: int | None, deadline_ms: float) -> TopicInfo:
         """From the cache, however old: the sender keeps it fresh. `partition`, if given, exists."""
         info = self._cluster.cached_topic(topic)
         if info is not None and (partition is None or 0 <= partition < len(info.partitions)):
             return info
         self._engine.check_usable()
-        info = self._wait_topic(topic, deadline)
-        return info if partition is None else self._cluster.with_partition(info, partition, deadline=deadline)
+        info = self._wait_topic(topic, deadline_ms)
+        return info if partition is None else self._cluster.with_partition(info, partition, deadline_ms=deadline_ms)
 
-    def _wait_topic(self, topic: str, deadline: float) -> TopicInfo:
+    def _wait_topic(self, topic: str, deadline_ms: float) -> TopicInfo:
         """As Kafka's producer: a broker or a topic that is not there yet is waited for."""
         try:
-            return self._cluster.wait_topic(topic, timeout_s=deadline - time.monotonic(), may_create=True)
+            return self._cluster.wait_topic(topic, deadline_ms=deadline_ms, may_create=True)
         except BusError as error:
             if not error.retriable or not self._cluster.is_patient:
                 raise
@@ -369,7 +370,7 @@ class Producer:
         runs: list[tuple[int, tuple[Any, int]]],
         future: BatchFuture,
         timestamp_ms: int | None,
-        deadline: float,
+        deadline_ms: float,
     ) -> None:
         """In groups that fit buffer.memory; normally one."""
         group: list[tuple[int, RunChunk]] = []
@@ -378,7 +379,7 @@ class Producer:
         for slot, (partition, (payload, record_count)) in enumerate(runs):
             size = len(payload[0])
             if group and group_bytes + size > room:
-                self._hand_over_group(topic, group, group_bytes, deadline, handed_over)
+                self._hand_over_group(topic, group, group_bytes, deadline_ms, handed_over)
                 handed_over += sum(chunk.record_count for _, chunk in group)
                 group, group_bytes = [], 0
             chunk = RunChunk(
@@ -388,19 +389,19 @@ class Producer:
                 record_count=record_count,
                 size_bytes=size,
                 timestamp_ms=timestamp_ms,
-                deadline=time.monotonic() + self._config.delivery_timeout_ms / 1000,
+                deadline_ms=monotonic_ms() + self._config.delivery_timeout_ms,
             )
             group.append((partition, chunk))
             group_bytes += size
         if group:
-            self._hand_over_group(topic, group, group_bytes, deadline, handed_over)
+            self._hand_over_group(topic, group, group_bytes, deadline_ms, handed_over)
 
     def _hand_over_group(
-        self, topic: str, group: list[tuple[int, RunChunk]], size_bytes: int, deadline: float, handed_over: int
+        self, topic: str, group: list[tuple[int, RunChunk]], size_bytes: int, deadline_ms: float, handed_over: int
     ) -> None:
         try:
             with self._lock:
-                self._engine.add_chunks(topic, group, size_bytes=size_bytes, deadline=deadline)
+                self._engine.add_chunks(topic, group, size_bytes=size_bytes, deadline_ms=deadline_ms)
         except BusError as error:
             if handed_over:
                 raise BusError(error.code, f"{error.message}; {handed_over} records of the batch were sent") from None

@@ -35,8 +35,8 @@ class Chunk(Protocol):
     record_count: int
     size_bytes: int
     reserved_bytes: int
-    due_at: float  # when it need not wait for company any longer
-    deadline: float
+    due_at_ms: float  # when it need not wait for company any longer
+    deadline_ms: float
     is_settled: bool
 
     def settle(
@@ -82,8 +82,8 @@ class Part:
         return all(chunk.is_settled for chunk in self.chunks)
 
     @property
-    def deadline(self) -> float:
-        return min((chunk.deadline for chunk in self.chunks if not chunk.is_settled), default=math.inf)
+    def deadline_ms(self) -> float:
+        return min((chunk.deadline_ms for chunk in self.chunks if not chunk.is_settled), default=math.inf)
 
 
 Settled = list[Chunk]
@@ -103,9 +103,9 @@ class PartitionQueue:
         self.retries: deque[Part] = deque()
         self.in_flight: deque[Part] = deque()
         self.address: str | None = None  # where the parts in flight went
-        self.answered_at = 0.0  # the last time, or since when an answer is awaited
+        self.answered_at_ms = 0.0  # the last time, or since when an answer is awaited
         self.failures = 0  # one after another
-        self.retry_at = 0.0
+        self.retry_at_ms = 0.0
         self.is_draining = False  # after a failure, until nothing is under way
         self._part_count = 0
         self.topic_id = ""
@@ -117,9 +117,9 @@ class PartitionQueue:
 
     # ------------------------------------------------------------ sending
 
-    def is_ready(self, now: float, *, is_hurried: bool) -> bool:
+    def is_ready(self, now_ms: float, *, is_hurried: bool) -> bool:
         """May and should a part be sent now? `is_hurried`: nothing waits for company."""
-        if now < self.retry_at or self.needs_resume:
+        if now_ms < self.retry_at_ms or self.needs_resume:
             return False
         if self.is_draining and self.in_flight:
             return False
@@ -127,7 +127,9 @@ class PartitionQueue:
             return True
         if not self.pending:
             return False
-        return is_hurried or not self.in_flight or self.pending_bytes >= FULL_BYTES or now >= self.pending[0].due_at
+        return (
+            is_hurried or not self.in_flight or self.pending_bytes >= FULL_BYTES or now_ms >= self.pending[0].due_at_ms
+        )
 
     @property
     def unsettled_bytes(self) -> int:
@@ -314,15 +316,15 @@ class PartitionQueue:
 
     # ------------------------------------------------------------ time
 
-    def expire(self, now: float) -> Settled:
+    def expire(self, now_ms: float) -> Settled:
         """What was not acknowledged within delivery.timeout.ms, on its way or not."""
         settled: Settled = []
         error = BusError(ErrorCode.REQUEST_TIMED_OUT, f"{self}: not acknowledged within delivery.timeout.ms")
         # What was sent stays: its answer comes and has its place in the order; it may be in the log.
         for part in (*self.in_flight, *self.retries):
-            settled += _settle((chunk for chunk in part.chunks if now >= chunk.deadline), error)
+            settled += _settle((chunk for chunk in part.chunks if now_ms >= chunk.deadline_ms), error)
         self._forget_settled_retries()
-        while self.pending and now >= self.pending[0].deadline:
+        while self.pending and now_ms >= self.pending[0].deadline_ms:
             chunk = self.pending.popleft()
             self.pending_bytes -= chunk.size_bytes
             settled += _settle([chunk], error)
@@ -342,9 +344,9 @@ class PartitionQueue:
     def next_deadline(self) -> float:
         """When `expire` has something to do; infinity if never."""
         parts = [*self.in_flight, *self.retries]
-        deadlines = [part.deadline for part in parts]
+        deadlines = [part.deadline_ms for part in parts]
         if self.pending:
-            deadlines.append(self.pending[0].deadline)
+            deadlines.append(self.pending[0].deadline_ms)
         return min(deadlines, default=math.inf)
 
     def fail_all(self, error: BusError) -> Settled:

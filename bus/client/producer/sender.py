@@ -4,7 +4,7 @@ It is told what happened and what time it is, and puts what is to be done into `
 to carry out in order; what is settled is in `settled`, for its owner to announce. Guards three promises: every chunk
 that is taken in is settled once, by an answer, by a final error, by its delivery time-out or by closing; bytes that are
 not settled never exceed buffer.memory; and one connection never has more than max.in.flight.requests.per.connection
-requests. Times are seconds of one clock that never goes back.
+requests. `now_ms` and all times are milliseconds of one clock that never goes back.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Request:
 
     correlation_id: int
     parts: list[Part]
-    sent_at: float
-    deadline: float
+    sent_at_ms: float
+    deadline_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +97,12 @@ Errand = RefreshTopics | InitProducer | Resume
 class Connection:
     """To one broker: the requests that are not answered, oldest first."""
 
-    __slots__ = ("address", "muted_until", "requests")
+    __slots__ = ("address", "muted_until_ms", "requests")
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.requests: deque[Request] = deque()
-        self.muted_until = 0.0  # the broker asked for a pause
+        self.muted_until_ms = 0.0  # the broker asked for a pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """`tick` is due earlier than it last said: at `wakes_at`."""
+    """`tick` is due earlier than it last said: at `wakes_at_ms`."""
 
 
 Instruction = Open | Send | Cut | Wake | Errand
@@ -137,18 +137,18 @@ _WAKE = Wake()
 
 class Sender:
     def __init__(
-        self, metadata: Metadata, config: ProducerConfig, pool: BufferPool, *, backoff_s: Callable[[int], float]
+        self, metadata: Metadata, config: ProducerConfig, pool: BufferPool, *, backoff_ms: Callable[[int], float]
     ) -> None:
         """`pool`: nothing here waits for it."""
         self.instructions: deque[Instruction] = deque()
         self.settled: deque[Chunk] = deque()  # not announced yet, oldest first
-        self.wakes_at = 0.0  # when the next tick is due
+        self.wakes_at_ms = 0.0  # when the next tick is due
         self.connections: dict[str, Connection] = {}
         self.identity: tuple[int, int] | None = None  # producer id and epoch
         self._metadata = metadata
         self._config = config
-        self._backoff_s = backoff_s
-        self._request_timeout_s = min(config.request_timeout_ms, config.delivery_timeout_ms) / 1000
+        self._backoff_ms = backoff_ms
+        self._request_timeout_ms = min(config.request_timeout_ms, config.delivery_timeout_ms)
         self._pool = pool
         self.metrics = ProducerMetrics(config, pool)
         self.metrics.add_gauge("requests-in-flight", lambda _: float(self._requests_in_flight()))
@@ -163,10 +163,10 @@ class Sender:
         self._flushing = 0
         self._stale_topics: set[str] = set()
         self._is_refreshing = False
-        self._refresh_at = 0.0
+        self._refresh_at_ms = 0.0
         self._refresh_failures = 0
         self._is_asking_identity = False
-        self._identity_at = 0.0
+        self._identity_at_ms = 0.0
         self._identity_failures = 0
         self._fatal: BusError | None = None
         self._is_closed = False
@@ -184,7 +184,7 @@ class Sender:
             raise BusError(ErrorCode.INVALID_REQUEST, "this producer is closed")
 
     def make_room(
-        self, topic: str, size_bytes: int, partition_count: int, now: float, *, limit_bytes: int, least_bytes: int
+        self, topic: str, size_bytes: int, partition_count: int, now_ms: float, *, limit_bytes: int, least_bytes: int
     ) -> RecordBatchBuilder | None:
         """An open batch with room for a record of `size_bytes`: the topic's, grown, or a new one of `limit_bytes`, or
         of `least_bytes` if memory is short. None: there is no memory; what frees some is on its way."""
@@ -192,32 +192,34 @@ class Sender:
             if batch.size_bytes + size_bytes <= batch.limit_bytes:
                 return batch
             if not self._grow(batch):
-                self._close_batch(batch, now)
-                self._drain(now)
+                self._close_batch(batch, now_ms)
+                self._drain(now_ms)
         taken = next((size for size in (limit_bytes, least_bytes) if self._pool.try_take(size)), None)
         if taken is None:
-            self._drain(now, is_hurried=True)
+            self._drain(now_ms, is_hurried=True)
             return None
-        return self.accumulator.open_batch(topic, taken, partition_count, now)
+        return self.accumulator.open_batch(topic, taken, partition_count, now_ms)
 
-    def has_to_follow_up(self, batch: RecordBatchBuilder, now: float) -> bool:
+    def has_to_follow_up(self, batch: RecordBatchBuilder, now_ms: float) -> bool:
         """After a record was added to `batch`. Changes nothing, so an interrupt may come: without linger.ms this is
         asked of every record, and most of the time the window is closed."""
         if batch.is_filled or self._pool.waiting_count > 0:
             return True
-        if batch.due_at > self.wakes_at:
+        if batch.due_at_ms > self.wakes_at_ms:
             return False
-        return batch.due_at < self.wakes_at or (batch.due_at <= now and self._has_window(now))
+        return batch.due_at_ms < self.wakes_at_ms or (batch.due_at_ms <= now_ms and self._has_window(now_ms))
 
-    def follow_up(self, batch: RecordBatchBuilder, now: float) -> None:
+    def follow_up(self, batch: RecordBatchBuilder, now_ms: float) -> None:
         """Closes a full batch, sends what is due, and sees to it that the batch leaves in time."""
         if batch.is_filled and not self._grow(batch):
-            self._close_batch(batch, now)  # there is no company to wait for
-            self._drain(now)
-        elif self._pool.waiting_count > 0 or (batch.due_at <= min(now, self.wakes_at) and self._has_window(now)):
-            self._drain(now)
+            self._close_batch(batch, now_ms)  # there is no company to wait for
+            self._drain(now_ms)
+        elif self._pool.waiting_count > 0 or (
+            batch.due_at_ms <= min(now_ms, self.wakes_at_ms) and self._has_window(now_ms)
+        ):
+            self._drain(now_ms)
         else:
-            self._wake_by(batch.due_at)
+            self._wake_by(batch.due_at_ms)
 
     def _grow(self, batch: RecordBatchBuilder) -> bool:
         """Room for more in a full batch: it would only wait behind what is under way."""
@@ -229,23 +231,23 @@ class Sender:
         enough = _BUSY_PARTS if info is None else min(_BUSY_PARTS, len(info.partitions))
         return sum(len(queue.in_flight) for queue in self._active if queue.topic == topic) >= enough
 
-    def take_in(self, topic: str, chunks: Sequence[tuple[int, Chunk]], now: float) -> None:
+    def take_in(self, topic: str, chunks: Sequence[tuple[int, Chunk]], now_ms: float) -> None:
         """Runs of a batch with their partitions, in order, behind all records before them. Their bytes are taken from
         the pool."""
         batch = self.accumulator.open.get(topic)
         if batch is not None:
-            self._close_batch(batch, now)
+            self._close_batch(batch, now_ms)
         for partition, chunk in chunks:
             self._push(topic, partition, chunk)
-        self._drain(now)
+        self._drain(now_ms)
 
-    def hurry(self, now: float) -> None:
+    def hurry(self, now_ms: float) -> None:
         """Memory is waited for: nothing waits for company."""
-        self._drain(now, is_hurried=True)
+        self._drain(now_ms, is_hurried=True)
 
-    def _close_batch(self, batch: RecordBatchBuilder, now: float) -> None:
+    def _close_batch(self, batch: RecordBatchBuilder, now_ms: float) -> None:
         info = self._metadata.cached_topic(batch.topic)
-        for partition, chunk in self.accumulator.close(batch, info, now):
+        for partition, chunk in self.accumulator.close(batch, info, now_ms):
             self._push(batch.topic, partition, chunk)
 
     def _push(self, topic: str, partition: int, chunk: Chunk) -> None:
@@ -267,81 +269,83 @@ class Sender:
 
     # ------------------------------------------------------------ sending
 
-    def _has_window(self, now: float) -> bool:
-        return not self.connections or any(self._is_open(connection, now) for connection in self.connections.values())
+    def _has_window(self, now_ms: float) -> bool:
+        return not self.connections or any(
+            self._is_open(connection, now_ms) for connection in self.connections.values()
+        )
 
-    def _is_open(self, connection: Connection, now: float) -> bool:
+    def _is_open(self, connection: Connection, now_ms: float) -> bool:
         window = self._config.max_in_flight_requests_per_connection
-        return len(connection.requests) < window and now >= connection.muted_until
+        return len(connection.requests) < window and now_ms >= connection.muted_until_ms
 
-    def _drain(self, now: float, *, is_hurried: bool = False) -> None:
+    def _drain(self, now_ms: float, *, is_hurried: bool = False) -> None:
         """Close what is due, send what may be sent; one request has several partitions of one leader."""
         is_hurried = is_hurried or self._flushing > 0 or self._pool.waiting_count > 0 or self._is_closed
-        if self.accumulator.open and (is_hurried or self._has_window(now)):
+        if self.accumulator.open and (is_hurried or self._has_window(now_ms)):
             for batch in list(self.accumulator.open.values()):
-                if is_hurried or now >= batch.due_at or (batch.is_full and not self._is_busy(batch.topic)):
-                    self._close_batch(batch, now)
+                if is_hurried or now_ms >= batch.due_at_ms or (batch.is_full and not self._is_busy(batch.topic)):
+                    self._close_batch(batch, now_ms)
         while True:
             by_address: dict[str, list[PartitionQueue]] = {}
             for queue in list(self._active):
-                if not queue.is_ready(now, is_hurried=is_hurried):
-                    self._look_after(queue, now)
+                if not queue.is_ready(now_ms, is_hurried=is_hurried):
+                    self._look_after(queue, now_ms)
                     continue
-                address = self._address_of(queue, now)
-                if address is not None and self._may_send_to(address, now) and self._has_identity(queue, now):
+                address = self._address_of(queue, now_ms)
+                if address is not None and self._may_send_to(address, now_ms) and self._has_identity(queue, now_ms):
                     by_address.setdefault(address, []).append(queue)
             if not by_address:
                 return
             for address, queues in by_address.items():
                 connection = self.connections.get(address)
                 if connection is not None:
-                    self._send(connection, queues, now)
+                    self._send(connection, queues, now_ms)
                 else:
                     self._opening[address] = is_hurried
                     self.instructions.append(Open(address))
 
-    def on_opened(self, address: str, now: float) -> Connection:
+    def on_opened(self, address: str, now_ms: float) -> Connection:
         connection = self.connections[address] = Connection(address)
-        self._drain(now, is_hurried=self._opening.pop(address))
+        self._drain(now_ms, is_hurried=self._opening.pop(address))
         return connection
 
-    def on_not_opened(self, address: str, now: float) -> None:
+    def on_not_opened(self, address: str, now_ms: float) -> None:
         """What waits there tries again after a pause."""
         del self._opening[address]
         for queue in self._active:
-            if queue.address == address and queue.retry_at <= now:
-                self._back_off(queue, now, queue.failures)
+            if queue.address == address and queue.retry_at_ms <= now_ms:
+                self._back_off(queue, now_ms, queue.failures)
                 queue.failures += 1
 
-    def on_no_answer(self, errand: Errand, error: BusError, now: float) -> None:
+    def on_no_answer(self, errand: Errand, error: BusError, now_ms: float) -> None:
         match errand:
             case RefreshTopics(topics):
-                self.on_refreshed(dict.fromkeys(topics, error), now)
+                self.on_refreshed(dict.fromkeys(topics, error), now_ms)
             case InitProducer():
-                self.on_no_identity(error, now)
+                self.on_no_identity(error, now_ms)
             case Resume():
-                self.on_not_resumed(errand, error, now)
+                self.on_not_resumed(errand, error, now_ms)
 
-    def _look_after(self, queue: PartitionQueue, now: float) -> None:
+    def _look_after(self, queue: PartitionQueue, now_ms: float) -> None:
         """A queue that has nothing to send: is it done, or is there something to find out first?"""
         if queue.in_flight:
             return
-        if queue.needs_resume and not queue.is_resuming and now >= queue.retry_at:
-            self._start_resuming(queue, now)
+        if queue.needs_resume and not queue.is_resuming and now_ms >= queue.retry_at_ms:
+            self._start_resuming(queue, now_ms)
         elif not queue.pending and not queue.retries and not queue.needs_resume and not queue.is_resuming:
             self._active.pop(queue, None)
 
-    def _may_send_to(self, address: str, now: float) -> bool:
+    def _may_send_to(self, address: str, now_ms: float) -> bool:
         connection = self.connections.get(address)
-        return address not in self._opening if connection is None else self._is_open(connection, now)
+        return address not in self._opening if connection is None else self._is_open(connection, now_ms)
 
-    def _address_of(self, queue: PartitionQueue, now: float) -> str | None:
+    def _address_of(self, queue: PartitionQueue, now_ms: float) -> str | None:
         info = self._metadata.cached_topic(queue.topic)
         address = None
         if info is not None and queue.partition < len(info.partitions):
             address = self._metadata.leader_address(info, queue.partition)
         if info is None or address is None:
-            self._back_off(queue, now, queue.failures)
+            self._back_off(queue, now_ms, queue.failures)
             queue.failures += 1
             self._ask_for_metadata(queue.topic)
             return None
@@ -351,7 +355,7 @@ class Sender:
         queue.topic_id = info.topic_id
         return address
 
-    def _send(self, connection: Connection, queues: Sequence[PartitionQueue], now: float) -> None:
+    def _send(self, connection: Connection, queues: Sequence[PartitionQueue], now_ms: float) -> None:
         """A part of each queue that fits the request, the longest waiting one first."""
         room = self._config.max_request_size
         parts: list[Part] = []
@@ -361,13 +365,13 @@ class Sender:
             if parts and (queue.next_bytes > room or is_full):
                 continue
             if not queue.in_flight:
-                queue.answered_at = now
+                queue.answered_at_ms = now_ms
             part = queue.take(room, is_idempotent=self._config.enable_idempotence)
             parts.append(part)
             room -= part.size_bytes
             self._active[queue] = self._active.pop(queue)  # to the end: the others have their turn first
         self._correlation_id += 1
-        request = Request(self._correlation_id, parts, now, now + self._request_timeout_s)
+        request = Request(self._correlation_id, parts, now_ms, now_ms + self._request_timeout_ms)
         connection.requests.append(request)
         self.instructions.append(Send(connection, request))
 
@@ -377,7 +381,7 @@ class Sender:
     # ------------------------------------------------------------ answers
 
     def on_answer(
-        self, connection: Connection, correlation_id: int, throttle_time_ms: int, answers: Sequence[Any], now: float
+        self, connection: Connection, correlation_id: int, throttle_time_ms: int, answers: Sequence[Any], now_ms: float
     ) -> None:
         """`answers` are `pb.PartitionProduceResponse`s. Raises `ValueError` if they do not fit the oldest request."""
         request = connection.requests[0] if connection.requests else None
@@ -386,25 +390,25 @@ class Sender:
             raise ValueError(f"expected {expected}, found answer {correlation_id}")
         if len(request.parts) != len(answers):
             raise ValueError(f"expected {count_of(len(request.parts), 'partition')}, found {len(answers)}")
-        had_window = self._has_window(now)
+        had_window = self._has_window(now_ms)
         connection.requests.popleft()
-        self.metrics.record_response(now - request.sent_at, now)
+        self.metrics.record_response(now_ms - request.sent_at_ms, now_ms)
         if throttle_time_ms > 0:
-            connection.muted_until = now + throttle_time_ms / 1000
-            self.metrics.record_throttle(throttle_time_ms, now)
-            self._wake_by(connection.muted_until)
+            connection.muted_until_ms = now_ms + throttle_time_ms
+            self.metrics.record_throttle(throttle_time_ms, now_ms)
+            self._wake_by(connection.muted_until_ms)
         # What is in the log is settled before an error of another partition can fail everything.
         for part, answer in sorted(zip(request.parts, answers, strict=True), key=lambda pair: bool(pair[1].error_code)):
-            self._take_answer(part, answer, now)
-        self._drain(now)
-        if not had_window and self._has_window(now):
-            self._wake_by(self._next_event(now))  # what waits for company was no event while nothing could be sent
+            self._take_answer(part, answer, now_ms)
+        self._drain(now_ms)
+        if not had_window and self._has_window(now_ms):
+            self._wake_by(self._next_event(now_ms))  # what waits for company was no event while nothing could be sent
 
-    def _take_answer(self, part: Part, answer: Any, now: float) -> None:
+    def _take_answer(self, part: Part, answer: Any, now_ms: float) -> None:
         queue = part.queue
         if not queue.in_flight or queue.in_flight[0] is not part:
             return  # the queue was given up meanwhile
-        queue.answered_at = now
+        queue.answered_at_ms = now_ms
         if not answer.error_code:
             settled = queue.acknowledge(
                 part, answer.base_offset, answer.log_append_time_ms, answer.version, answer.offsets
@@ -416,34 +420,34 @@ class Sender:
             self._note_settled(queue.acknowledge(part, -1, -1, -1))
         elif error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             if queue.retries or queue.needs_resume:
-                self._note_failed(queue, queue.put_off(part), now)
+                self._note_failed(queue, queue.put_off(part), now_ms)
             else:
                 logger.warning("%s: the log misses what went before; asking where it ends: %s", queue, error)
-                self._note_failed(queue, queue.lose_order(part), now)
+                self._note_failed(queue, queue.lose_order(part), now_ms)
         elif error.code in _FENCED and self._is_older_than_identity(part):
-            self._note_failed(queue, queue.lose_order(part), now)
+            self._note_failed(queue, queue.lose_order(part), now_ms)
         elif error.code in _FENCED or error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
-            self._fail_for_good(error, now)
+            self._fail_for_good(error, now_ms)
         elif error.retriable:
-            self._repeat(part, error, now)
+            self._repeat(part, error, now_ms)
         else:
             record_errors = {found.index: error_of(answer.error_code, found.message) for found in answer.record_errors}
-            self.metrics.record_split(now)
-            self._note_failed(queue, queue.refuse(part, error, record_errors), now)
+            self.metrics.record_split(now_ms)
+            self._note_failed(queue, queue.refuse(part, error, record_errors), now_ms)
 
-    def _repeat(self, part: Part, error: BusError, now: float) -> None:
+    def _repeat(self, part: Part, error: BusError, now_ms: float) -> None:
         queue = part.queue
         logger.debug("producing to %s is tried again: %s", queue, error)
         if error.code in _STALE_METADATA:
             self._ask_for_metadata(queue.topic)
-        self._back_off(queue, now, part.attempts - 1)
-        self.metrics.record_retries(queue.topic, part.record_count, now)
-        self._note_failed(queue, queue.repeat(part, error, retries=self._config.retries), now)
+        self._back_off(queue, now_ms, part.attempts - 1)
+        self.metrics.record_retries(queue.topic, part.record_count, now_ms)
+        self._note_failed(queue, queue.repeat(part, error, retries=self._config.retries), now_ms)
 
-    def _back_off(self, queue: PartitionQueue, now: float, failures: int) -> None:
+    def _back_off(self, queue: PartitionQueue, now_ms: float, failures: int) -> None:
         """`failures`: before this one."""
-        queue.retry_at = max(queue.retry_at, now + self._backoff_s(failures))
-        self._wake_by(queue.retry_at)
+        queue.retry_at_ms = max(queue.retry_at_ms, now_ms + self._backoff_ms(failures))
+        self._wake_by(queue.retry_at_ms)
 
     def _note_settled(self, chunks: Iterable[Chunk]) -> None:
         """Their bytes are free again; the futures come after the lock."""
@@ -451,12 +455,12 @@ class Sender:
             self._pool.give_back(chunk.reserved_bytes)
             self.settled.append(chunk)
 
-    def _note_failed(self, queue: PartitionQueue, chunks: Sequence[Chunk], now: float) -> None:
+    def _note_failed(self, queue: PartitionQueue, chunks: Sequence[Chunk], now_ms: float) -> None:
         self._note_settled(chunks)
         if chunks:
-            self.metrics.record_errors(queue.topic, sum(chunk.record_count for chunk in chunks), now)
+            self.metrics.record_errors(queue.topic, sum(chunk.record_count for chunk in chunks), now_ms)
 
-    def on_end(self, connection: Connection, error: BusError, now: float) -> None:
+    def on_end(self, connection: Connection, error: BusError, now_ms: float) -> None:
         """What was on the connection has an unknown outcome and is sent again, in order."""
         del self.connections[connection.address]
         lost = error if error.retriable else BusError(ErrorCode.NETWORK_EXCEPTION, f"the stream ended with {error}")
@@ -466,10 +470,10 @@ class Sender:
                     continue
                 if number == 0 and not error.retriable:
                     # A broker that ends the stream for what a request contains means the oldest one.
-                    self._note_failed(part.queue, part.queue.refuse(part, error, {}), now)
+                    self._note_failed(part.queue, part.queue.refuse(part, error, {}), now_ms)
                 else:
-                    self._repeat(part, lost, now)
-        self._wake_by(now)
+                    self._repeat(part, lost, now_ms)
+        self._wake_by(now_ms)
 
     # ------------------------------------------------------------ identity
 
@@ -478,36 +482,36 @@ class Sender:
             queue.begin(ProducerStamp(*self.identity, 0))
             queue.needs_resume = self._config.name is not None
 
-    def _has_identity(self, queue: PartitionQueue, now: float) -> bool:
+    def _has_identity(self, queue: PartitionQueue, now_ms: float) -> bool:
         if not self._config.enable_idempotence or queue.stamp_next is not None:
             return True
-        self._ask_for_identity(now)
+        self._ask_for_identity(now_ms)
         return False
 
-    def _ask_for_identity(self, now: float) -> None:
-        if self._is_asking_identity or now < self._identity_at:
+    def _ask_for_identity(self, now_ms: float) -> None:
+        if self._is_asking_identity or now_ms < self._identity_at_ms:
             return
         self._is_asking_identity = True
         producer_id, epoch = self.identity or (None, None)
         self.instructions.append(InitProducer(producer_id, epoch))
 
-    def on_identity(self, producer_id: int, producer_epoch: int, now: float) -> None:
+    def on_identity(self, producer_id: int, producer_epoch: int, now_ms: float) -> None:
         self._is_asking_identity = False
         self._identity_failures = 0
         self.identity = (producer_id, producer_epoch)
         for queue in self._queues.values():
             if queue.stamp_next is None:
                 self._begin(queue)
-        self._drain(now)
+        self._drain(now_ms)
 
-    def on_no_identity(self, error: BusError, now: float) -> None:
+    def on_no_identity(self, error: BusError, now_ms: float) -> None:
         self._is_asking_identity = False
         if error.retriable:
-            self._identity_at = now + self._backoff_s(self._identity_failures)
+            self._identity_at_ms = now_ms + self._backoff_ms(self._identity_failures)
             self._identity_failures += 1
-            self._wake_by(self._identity_at)
+            self._wake_by(self._identity_at_ms)
         else:
-            self._fail_for_good(error, now)
+            self._fail_for_good(error, now_ms)
 
     def _is_older_than_identity(self, part: Part) -> bool:
         """A named producer has one epoch for all partitions; those that have not moved to it yet do so now."""
@@ -515,121 +519,121 @@ class Sender:
             return False
         return part.stamp.producer_epoch < self.identity[1]
 
-    def _start_resuming(self, queue: PartitionQueue, now: float) -> None:
+    def _start_resuming(self, queue: PartitionQueue, now_ms: float) -> None:
         """Under the next epoch: a named producer's comes from the broker, for all partitions; else from here, for this
         one, as in Kafka."""
-        address = self._address_of(queue, now)
+        address = self._address_of(queue, now_ms)
         if address is None:
             return
         if queue.stamp_next is None or self.identity is None:
-            self._ask_for_identity(now)
+            self._ask_for_identity(now_ms)
             return
         stamp = queue.stamp_next
         if self._config.name is None:
             epoch = stamp.producer_epoch + 1
         elif queue.is_resumed and stamp.producer_epoch >= self.identity[1]:
-            self._ask_for_identity(now)
+            self._ask_for_identity(now_ms)
             return
         else:
             epoch = self.identity[1]
         queue.is_resuming = True
         self.instructions.append(Resume(queue, address, queue.topic_id, stamp.producer_id, epoch))
 
-    def on_resumed(self, errand: Resume, now: float, *, last_epoch: int, last_sequence: int, version: int) -> None:
+    def on_resumed(self, errand: Resume, now_ms: float, *, last_epoch: int, last_sequence: int, version: int) -> None:
         queue, epoch = errand.queue, errand.producer_epoch
         if queue.is_resuming:
             self._note_settled(queue.resume(epoch, last_epoch=last_epoch, last_sequence=last_sequence, version=version))
             if epoch >= EPOCH_MAX and self._config.name is None:
                 # What is left is not in the log: it can go under another producer id.
                 self.identity = queue.stamp_next = None
-            self._drain(now)
+            self._drain(now_ms)
 
-    def on_not_resumed(self, errand: Resume, error: BusError, now: float) -> None:
+    def on_not_resumed(self, errand: Resume, error: BusError, now_ms: float) -> None:
         queue = errand.queue
         queue.is_resuming = False
         if error.retriable:
             if error.code in _STALE_METADATA:
                 self._ask_for_metadata(queue.topic)
-            self._back_off(queue, now, queue.failures)
+            self._back_off(queue, now_ms, queue.failures)
             queue.failures += 1
         elif error.code in _FENCED and self.identity is not None and errand.producer_epoch < self.identity[1]:
-            self._wake_by(now)
+            self._wake_by(now_ms)
         else:
-            self._fail_for_good(error, now)
+            self._fail_for_good(error, now_ms)
 
-    def _fail_for_good(self, error: BusError, now: float) -> None:
+    def _fail_for_good(self, error: BusError, now_ms: float) -> None:
         """Nothing of this producer can be sent any more."""
         self._fatal = self._fatal or error
         if not self._is_closed:  # else a call that closing ended; what is lost by it, its futures tell
             logger.error("the producer failed for good: %s", error)
         self._pool.close(error)
-        self._fail_everything(error, now)
+        self._fail_everything(error, now_ms)
 
-    def _fail_everything(self, error: BusError, now: float) -> None:
+    def _fail_everything(self, error: BusError, now_ms: float) -> None:
         for batch in list(self.accumulator.open.values()):
-            self._close_batch(batch, now)
+            self._close_batch(batch, now_ms)
         for queue in self._queues.values():
-            self._note_failed(queue, queue.fail_all(error), now)
+            self._note_failed(queue, queue.fail_all(error), now_ms)
         self._active.clear()
 
     # ------------------------------------------------------------ time
 
     def _wake_by(self, at: float) -> None:
-        if at < self.wakes_at:
-            self.wakes_at = at
+        if at < self.wakes_at_ms:
+            self.wakes_at_ms = at
             self.instructions.append(_WAKE)
 
-    def tick(self, now: float) -> None:
-        """Do what is due; `wakes_at` says when to come again."""
+    def tick(self, now_ms: float) -> None:
+        """Do what is due; `wakes_at_ms` says when to come again."""
         if self._is_closed:
-            self.wakes_at = math.inf
+            self.wakes_at_ms = math.inf
             return
         for queue in list(self._active):
-            self._note_failed(queue, queue.expire(now), now)
-        self._cut_silent(now)
-        self._refresh_stale(now)
-        self._drain(now)
-        self.wakes_at = self._next_event(now)
+            self._note_failed(queue, queue.expire(now_ms), now_ms)
+        self._cut_silent(now_ms)
+        self._refresh_stale(now_ms)
+        self._drain(now_ms)
+        self.wakes_at_ms = self._next_event(now_ms)
 
-    def _cut_silent(self, now: float) -> None:
+    def _cut_silent(self, now_ms: float) -> None:
         """Streams whose oldest request is overdue, each once: their end comes from their own threads."""
         for connection in self.connections.values():
-            if connection.requests and now >= connection.requests[0].deadline:
-                connection.requests[0].deadline = math.inf
+            if connection.requests and now_ms >= connection.requests[0].deadline_ms:
+                connection.requests[0].deadline_ms = math.inf
                 reason = f"no answer of the broker at {connection.address} within request.timeout.ms"
                 self.instructions.append(Cut(connection, reason))
 
-    def _next_event(self, now: float) -> float:
+    def _next_event(self, now_ms: float) -> float:
         # What is sent later cannot be overdue before that.
-        events = [now + max(0.01, self._request_timeout_s / 2)]
-        has_window = self._has_window(now)
+        events = [now_ms + max(10, self._request_timeout_ms / 2)]
+        has_window = self._has_window(now_ms)
         if has_window:
-            events += [batch.due_at for batch in self.accumulator.open.values()]
+            events += [batch.due_at_ms for batch in self.accumulator.open.values()]
         for queue in self._active:
             events.append(queue.next_deadline())
-            if queue.retry_at > now:
-                events.append(queue.retry_at)
-            elif has_window and queue.pending and queue.pending[0].due_at > now:
-                events.append(queue.pending[0].due_at)
+            if queue.retry_at_ms > now_ms:
+                events.append(queue.retry_at_ms)
+            elif has_window and queue.pending and queue.pending[0].due_at_ms > now_ms:
+                events.append(queue.pending[0].due_at_ms)
         for connection in self.connections.values():
             if connection.requests:
-                events.append(connection.requests[0].deadline)
-            if connection.muted_until > now:
-                events.append(connection.muted_until)
+                events.append(connection.requests[0].deadline_ms)
+            if connection.muted_until_ms > now_ms:
+                events.append(connection.muted_until_ms)
         if self._stale_topics and not self._is_refreshing:
-            events.append(self._refresh_at)
-        if self._identity_at > now:
-            events.append(self._identity_at)
+            events.append(self._refresh_at_ms)
+        if self._identity_at_ms > now_ms:
+            events.append(self._identity_at_ms)
         return min(events)
 
     # ------------------------------------------------------------ metadata
 
     def _ask_for_metadata(self, topic: str) -> None:
         self._stale_topics.add(topic)
-        self._wake_by(self._refresh_at)
+        self._wake_by(self._refresh_at_ms)
 
-    def _refresh_stale(self, now: float) -> None:
-        if now < self._refresh_at or self._is_refreshing:
+    def _refresh_stale(self, now_ms: float) -> None:
+        if now_ms < self._refresh_at_ms or self._is_refreshing:
             return
         for topic in {queue.topic for queue in self._active}:
             info = self._metadata.cached_topic(topic)
@@ -639,39 +643,39 @@ class Sender:
             self._is_refreshing = True
             self.instructions.append(RefreshTopics(tuple(self._stale_topics)))
 
-    def on_refreshed(self, results: Mapping[str, BusError | None], now: float) -> None:
+    def on_refreshed(self, results: Mapping[str, BusError | None], now_ms: float) -> None:
         """Each topic that was asked for: None, or why nothing is known of it."""
         self._is_refreshing = False
         failed = False
         for topic, error in results.items():
             if error is None:
                 self._stale_topics.discard(topic)
-                self._fail_missing_partitions(topic, now)
+                self._fail_missing_partitions(topic, now_ms)
             elif not error.retriable or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._stale_topics.discard(topic)
-                self._fail_queues(topic, 0, error, now)
+                self._fail_queues(topic, 0, error, now_ms)
             else:
                 failed = True
-        self._refresh_at = now + self._backoff_s(self._refresh_failures)
+        self._refresh_at_ms = now_ms + self._backoff_ms(self._refresh_failures)
         self._refresh_failures = self._refresh_failures + 1 if failed else 0
-        self._drain(now)
-        self._wake_by(self._refresh_at)
+        self._drain(now_ms)
+        self._wake_by(self._refresh_at_ms)
 
-    def _fail_missing_partitions(self, topic: str, now: float) -> None:
+    def _fail_missing_partitions(self, topic: str, now_ms: float) -> None:
         info = self._metadata.cached_topic(topic)
         count = len(info.partitions) if info is not None else 0
         error = BusError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} has {count_of(count, 'partition')} now"
         )
-        self._fail_queues(topic, count, error, now)
+        self._fail_queues(topic, count, error, now_ms)
 
-    def _fail_queues(self, topic: str, first_partition: int, error: BusError, now: float) -> None:
+    def _fail_queues(self, topic: str, first_partition: int, error: BusError, now_ms: float) -> None:
         """A queue that is begun again goes on after the numbers of the old one, by asking: the topic may not be gone at
         all, and a number that is used twice would be taken for a repetition."""
         for key in [key for key in self._queues if key[0] == topic and key[1] >= first_partition]:
             queue = self._queues[key]
             self._active.pop(queue, None)
-            self._note_failed(queue, queue.fail_all(error), now)
+            self._note_failed(queue, queue.fail_all(error), now_ms)
             if queue.broken is not None:
                 continue  # and so it stays, whatever becomes of the topic
             del self._queues[key]
@@ -680,10 +684,10 @@ class Sender:
 
     # ------------------------------------------------------------ flushing, closing
 
-    def start_flush(self, now: float) -> list[Chunk]:
+    def start_flush(self, now_ms: float) -> list[Chunk]:
         """Send everything without waiting for company, until `end_flush`; what is not settled yet."""
         self._flushing += 1
-        self._drain(now)
+        self._drain(now_ms)
         return list(self._unsettled())
 
     def end_flush(self) -> None:
@@ -693,17 +697,17 @@ class Sender:
         for queue in self._active:
             yield from (chunk for chunk in queue.chunks() if not chunk.is_settled)
 
-    def close(self, error: BusError, now: float) -> tuple[int, list[Connection]]:
+    def close(self, error: BusError, now_ms: float) -> tuple[int, list[Connection]]:
         """Fail what is not settled with `error` and take nothing more. Returns how many records failed, and the
         connections, which are to be ended."""
         if not self._is_closed:
             self._is_closed = True
             self._pool.close(BusError(ErrorCode.INVALID_REQUEST, "this producer is closed"))
         for batch in list(self.accumulator.open.values()):
-            self._close_batch(batch, now)
+            self._close_batch(batch, now_ms)
         failed = sum(chunk.record_count for chunk in self._unsettled())
-        self._fail_everything(error, now)
+        self._fail_everything(error, now_ms)
         connections, self.connections = list(self.connections.values()), {}
-        self.wakes_at = 0.0
+        self.wakes_at_ms = 0.0
         self.instructions.append(_WAKE)
         return failed, connections

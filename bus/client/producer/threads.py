@@ -18,6 +18,7 @@ from typing import Any
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.cluster import Cluster, TopicInfo, error_of
 from bus.client.connection.request_stream import RequestStream
+from bus.client.connection.retrying import monotonic_ms
 from bus.client.producer.engine import Engine
 from bus.client.producer.sender import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.client.producer.wire import PartEncoder
@@ -67,13 +68,13 @@ class ProducerThreads:
         self._runner: threading.Thread | None = None
         self._identity_lock = threading.Lock()
         self.is_closed = False
-        self.delivery_timeout_s = config.delivery_timeout_ms / 1000
+        self.delivery_timeout_s = config.delivery_timeout_ms
         self.pack = self._encoder.pack
         self.engine = Engine(
             cluster,
             config,
-            clock=time.monotonic,
-            backoff_s=cluster.backoff.seconds,
+            clock=monotonic_ms,
+            backoff_ms=cluster.backoff.ms,
             open_stream=self._open_stream,
             run_errand=self._run_errand,
             wake=self._wake.set,
@@ -90,11 +91,11 @@ class ProducerThreads:
             if self.is_closed:  # asked after clearing: `close` sets both, the event last
                 return
             try:
-                wakes_at = self.engine.tick()
+                wakes_at_ms = self.engine.tick()
             except Exception:  # the loop's edge: without this thread nothing would ever time out
                 logger.exception("the producer's keeper failed; it goes on")
-                wakes_at = time.monotonic() + 1.0
-            self._wake.wait(None if wakes_at == math.inf else max(0.0, wakes_at - time.monotonic()))
+                wakes_at_ms = monotonic_ms() + 1_000
+            self._wake.wait(None if wakes_at_ms == math.inf else max(0.0, wakes_at_ms - monotonic_ms()) / 1000)
 
     # ------------------------------------------------------------ remote calls
 
@@ -132,16 +133,16 @@ class ProducerThreads:
             return error
         return None
 
-    def _init_producer(self, errand: InitProducer, *, deadline: float | None = None) -> None:
-        """With a `deadline` a user waits for it: raises `BusError`."""
+    def _init_producer(self, errand: InitProducer, *, deadline_ms: float | None = None) -> None:
+        """With a `deadline_ms` a user waits for it: raises `BusError`."""
         request = pb.InitProducerIdRequest(
             name=self._config.name or "", producer_id=errand.producer_id, producer_epoch=errand.producer_epoch or 0
         )
         try:
-            answer = self._cluster.call("InitProducerId", request, deadline=deadline)
+            answer = self._cluster.call("InitProducerId", request, deadline_ms=deadline_ms)
             _check(answer)
         except BusError as error:
-            if deadline is not None:
+            if deadline_ms is not None:
                 raise
             self.engine.on_no_identity(error)
         else:
@@ -169,7 +170,7 @@ class ProducerThreads:
         producer_epoch: int,
         partitions: Sequence[tuple[str, int, str]],
         *,
-        deadline: float | None = None,
+        deadline_ms: float | None = None,
     ) -> Sequence[Any]:
         """ResumeProducer for partitions (topic, number, topic id) of one leader. Raises the first one's `BusError`."""
         request = pb.ResumeProducerRequest(
@@ -180,38 +181,38 @@ class ProducerThreads:
                 for topic, partition, topic_id in partitions
             ],
         )
-        answers = self._cluster.call("ResumeProducer", request, address=address, deadline=deadline).partitions
+        answers = self._cluster.call("ResumeProducer", request, address=address, deadline_ms=deadline_ms).partitions
         if len(answers) != len(partitions):
             raise BusError(ErrorCode.UNKNOWN_SERVER_ERROR, f"expected {len(partitions)} answers, found {len(answers)}")
         for answer in answers:
             _check(answer)
         return list(answers)
 
-    def last_sequence(self, info: TopicInfo, partition: int, deadline: float) -> int | None:
-        """Of this producer, any epoch of it; waits for an identity and a leader until `deadline`."""
+    def last_sequence(self, info: TopicInfo, partition: int, deadline_ms: float) -> int | None:
+        """Of this producer, any epoch of it; waits for an identity and a leader until `deadline_ms`."""
         known: TopicInfo | None = info
 
         def ask() -> int | None:
             nonlocal known
-            topic = known or self._cluster.refresh([info.name], deadline=deadline)[info.name]
+            topic = known or self._cluster.refresh([info.name], deadline_ms=deadline_ms)[info.name]
             known = None  # a second attempt begins with fresh metadata
             address = self._cluster.leader_address(topic, partition)
-            producer_id, epoch = self.engine.identity or self._new_identity(deadline)
+            producer_id, epoch = self.engine.identity or self._new_identity(deadline_ms)
             if address is None:
                 raise BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{partition} has no leader")
             asked = [(topic.name, partition, topic.topic_id)]
-            found = self.ask_where_it_ends(address, producer_id, epoch, asked, deadline=deadline)[0]
+            found = self.ask_where_it_ends(address, producer_id, epoch, asked, deadline_ms=deadline_ms)[0]
             return None if found.last_sequence < 0 else int(found.last_sequence)
 
-        return self._cluster.retry(ask, deadline=deadline)
+        return self._cluster.retry(ask, deadline_ms=deadline_ms)
 
-    def _new_identity(self, deadline: float) -> tuple[int, int]:
+    def _new_identity(self, deadline_ms: float) -> tuple[int, int]:
         """The first one; the sender's own question for it may come first, or at the same time."""
-        if not self._identity_lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        if not self._identity_lock.acquire(timeout=max(0.0, deadline_ms - monotonic_ms()) / 1000):
             raise BusError(ErrorCode.REQUEST_TIMED_OUT, "InitProducerId: no answer in time")
         try:
             if self.engine.identity is None:
-                self._init_producer(InitProducer(None, None), deadline=deadline)
+                self._init_producer(InitProducer(None, None), deadline_ms=deadline_ms)
         finally:
             self._identity_lock.release()
         identity = self.engine.identity
@@ -223,13 +224,13 @@ class ProducerThreads:
     def close(self, error: BusError, *, timeout_s: float) -> int:
         """Fail what is not settled with `error`; how many records that were. Safe to repeat. An interrupt ends it at
         once, and leaves nothing that waits."""
-        deadline = time.monotonic() + timeout_s
+        ends_at = time.monotonic() + timeout_s
         self.is_closed = True
         streams: list[Any] = []
         try:
             failed, streams = self.engine.close(error)
             for stream in streams:
-                stream.join(max(0.1, deadline - time.monotonic()))
+                stream.join(max(0.1, ends_at - time.monotonic()))
         finally:
             self._errands.put(None)
             self._wake.set()
@@ -237,7 +238,7 @@ class ProducerThreads:
             self.engine.announce()  # what an interrupt left untold
         for thread in (*streams, self._keeper, self._runner):
             if thread is not None and thread is not threading.current_thread():
-                thread.join(max(0.1, deadline - time.monotonic()))
+                thread.join(max(0.1, ends_at - time.monotonic()))
         return failed
 
 

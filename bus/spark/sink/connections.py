@@ -6,10 +6,9 @@ again when the broker does not know it.
 
 from __future__ import annotations
 
-import time
-
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.cluster import Cluster
+from bus.client.connection.retrying import monotonic_ms
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.spark.sink.options import SinkOptions
@@ -67,8 +66,8 @@ def _producer_id(options: SinkOptions, cluster: Cluster, name: str) -> int:
     known = _producer_ids.get((options.addresses, name))
     if known is not None:
         return known
-    deadline = time.monotonic() + options.config.delivery_timeout_ms / 1000
-    producer_id = cluster.retry(lambda: _ask_producer_id(cluster, name), deadline=deadline)
+    deadline_ms = monotonic_ms() + options.config.delivery_timeout_ms
+    producer_id = cluster.retry(lambda: _ask_producer_id(cluster, name), deadline_ms=deadline_ms)
     if len(_producer_ids) >= _PRODUCER_IDS_MAX:
         _producer_ids.clear()
     _producer_ids[options.addresses, name] = producer_id

@@ -20,6 +20,7 @@ from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.cluster import Cluster, TopicInfo
 from bus.client.connection.produce_requests import WireCompression, encode_request, encode_share
 from bus.client.connection.request_stream import RequestStream
+from bus.client.connection.retrying import monotonic_ms
 from bus.errors import BusError, ErrorCode
 from bus.model import ProducerStamp, TopicPartition
 from bus.spark.sink.stamped_lanes import Part, StampedLanes
@@ -61,7 +62,7 @@ class StampedWriter:
         self._lanes = StampedLanes(
             in_flight_max=config.max_in_flight_requests_per_connection,
             patience_s=config.delivery_timeout_ms / 1000,
-            backoff_s=cluster.backoff.seconds,
+            backoff_s=lambda attempts: cluster.backoff.ms(attempts) / 1000,
         )
         self._topic_ids: dict[str, str] = {}
         self._lines: dict[str, _Line] = {}
@@ -222,8 +223,8 @@ class StampedWriter:
         info = self._cluster.cached_topic(name)
         if info is not None and not self._cluster.is_stale(info):
             return info
-        deadline = time.monotonic() + self._config.delivery_timeout_ms / 1000
-        return self._cluster.retry(lambda: self._cluster.refresh([name])[name], deadline=deadline)
+        deadline_ms = monotonic_ms() + self._config.delivery_timeout_ms
+        return self._cluster.retry(lambda: self._cluster.refresh([name])[name], deadline_ms=deadline_ms)
 
     def _leader(self, partition: TopicPartition) -> str:
         """One question at most: who waits for a broker waits with what was sent."""

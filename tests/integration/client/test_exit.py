@@ -153,7 +153,7 @@ with produce_batch._lock, produce_future._lock:  # as another thread of the pare
     if child == 0:
         future = BatchFuture(1)
         future.add_done_callback(print)
-        batch = RecordBatchBuilder("t", limit_bytes=1, due_at=0, deadline=0)
+        batch = RecordBatchBuilder("t", limit_bytes=1, due_at_ms=0, deadline_ms=0)
         batch.add(b"", None, None, None, 0, 1).add_done_callback(print)
         os._exit(7)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

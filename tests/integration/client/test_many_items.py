@@ -8,6 +8,7 @@ import pytest
 
 from bus import Admin, BusError, Consumer, ErrorCode, NewTopic, TopicPartition
 from bus.client.connection.list_offsets import list_offsets
+from bus.client.connection.retrying import monotonic_ms
 from bus.client.values import OffsetAndMetadata
 from bus.grpc_api.v1 import bus_pb2 as pb
 from tests.support.broker_thread import running_broker
@@ -72,10 +73,10 @@ def test_leaders_are_asked_for_offsets_in_several_requests() -> None:
     asked: list[int] = []
 
     class Leaders:
-        def retry(self, ask: Callable[[], object], *, deadline: float) -> object:
+        def retry(self, ask: Callable[[], object], *, deadline_ms: float) -> object:
             return ask()
 
-        def wait_partition(self, topic: str, partition: int, *, timeout_s: float) -> None: ...
+        def wait_partition(self, topic: str, partition: int, *, deadline_ms: float) -> None: ...
 
         def leader_address(self, info: None, partition: int) -> str:
             return "b:1"
@@ -85,6 +86,6 @@ def test_leaders_are_asked_for_offsets_in_several_requests() -> None:
             answers = [pb.ListOffsetsPartitionResponse(topic=one.topic, offset=7) for one in request.partitions]
             return pb.ListOffsetsResponse(partitions=answers)
 
-    found = list_offsets(Leaders(), dict.fromkeys(MANY, -1), timeout_s=5)  # type: ignore[arg-type]
+    found = list_offsets(Leaders(), dict.fromkeys(MANY, -1), deadline_ms=monotonic_ms() + 5_000)  # type: ignore[arg-type]
     assert found.keys() == set(MANY)
     assert max(asked) <= 5_000

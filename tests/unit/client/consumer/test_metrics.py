@@ -27,11 +27,11 @@ def metrics(*partitions: AssignedPartition) -> ConsumerMetrics:
 def test_lag_and_lead_are_those_of_now_and_of_the_recent_past() -> None:
     partition = assigned(10, 100, log_start=4)
     measured = metrics(partition)
-    measured.record_position(partition, 1.0)
+    measured.record_position(partition, 1_000)
     partition.seek(40)
-    measured.record_position(partition, 2.0)
+    measured.record_position(partition, 2_000)
     partition.seek(70)
-    assert measured.partition_snapshot(3.0) == {
+    assert measured.partition_snapshot(3_000) == {
         T0: {
             "records-lag": 30,
             "records-lag-avg": 75,
@@ -41,14 +41,14 @@ def test_lag_and_lead_are_those_of_now_and_of_the_recent_past() -> None:
             "records-lead-min": 6,
         }
     }
-    values = measured.snapshot(3.0)
+    values = measured.snapshot(3_000)
     assert (values["records-lag-max"], values["records-lead-min"], values["t-0.records-lag"]) == (30, 66, 30)
-    assert measured.partition_snapshot(100.0)[T0]["records-lag"] == 30
-    assert math.isnan(measured.partition_snapshot(100.0)[T0]["records-lag-avg"])
+    assert measured.partition_snapshot(100_000)[T0]["records-lag"] == 30
+    assert math.isnan(measured.partition_snapshot(100_000)[T0]["records-lag-avg"])
 
 
 def test_what_was_not_measured_is_nan_and_a_lag_of_nothing_is_not_there() -> None:
-    values = metrics(assigned(None, None)).snapshot(1.0)
+    values = metrics(assigned(None, None)).snapshot(1_000)
     assert values["assigned-partitions"] == 1
     for name in ("records-lag-max", "records-lead-min", "fetch-latency-avg", "heartbeat-response-time-max"):
         assert math.isnan(values[name]), name
@@ -57,34 +57,34 @@ def test_what_was_not_measured_is_nan_and_a_lag_of_nothing_is_not_there() -> Non
 
 def test_fetches_count_by_topic() -> None:
     measured = metrics()
-    measured.record_fetch({"t": (1_000, 10), "u": (500, 1)}, latency_s=0.2, throttle_ms=7, now=1.0)
-    measured.record_fetch({"t": (0, 0)}, latency_s=0.4, throttle_ms=0, now=2.0)
-    values = measured.snapshot(2.0)
+    measured.record_fetch({"t": (1_000, 10), "u": (500, 1)}, latency_ms=200, throttle_ms=7, now_ms=1_000)
+    measured.record_fetch({"t": (0, 0)}, latency_ms=400, throttle_ms=0, now_ms=2_000)
+    values = measured.snapshot(2_000)
     assert (values["fetch-total"], values["bytes-consumed-total"]) == (2, 1_500)
     assert (values["fetch-latency-avg"], values["fetch-latency-max"]) == (pytest.approx(300), pytest.approx(400))
     assert (values["fetch-size-max"], values["records-per-request-avg"]) == (1_500, 5.5)
     assert values["fetch-throttle-time-max"] == 7
-    topics = measured.topic_snapshot(2.0)
+    topics = measured.topic_snapshot(2_000)
     assert (topics["t"]["bytes-consumed-total"], topics["u"]["fetch-size-avg"]) == (1_000, 500)
 
 
 def test_records_count_when_they_are_given_and_rates_with_the_next_poll() -> None:
     measured = metrics()
-    measured.begin_poll(1.0)
+    measured.begin_poll(1_000)
     measured.count_given("t", 3)
-    assert measured.snapshot(1.0)["records-consumed-total"] == 3
-    measured.begin_poll(2.0)
-    values = measured.snapshot(31.0)
+    assert measured.snapshot(1_000)["records-consumed-total"] == 3
+    measured.begin_poll(2_000)
+    values = measured.snapshot(31_000)
     assert values["records-consumed-total"] == 3
     assert values["records-consumed-rate"] > 0
 
 
 def test_polls_tell_how_long_the_program_stays_away() -> None:
     measured = metrics()
-    measured.begin_poll(1.0)
-    measured.end_poll(1.2)
-    measured.begin_poll(2.0)
-    values = measured.snapshot(2.0)
+    measured.begin_poll(1_000)
+    measured.end_poll(1_200)
+    measured.begin_poll(2_000)
+    values = measured.snapshot(2_000)
     assert (values["time-between-poll-avg"], values["poll-idle-ratio-avg"]) == (
         pytest.approx(1_000),
         pytest.approx(0.2),
@@ -93,12 +93,12 @@ def test_polls_tell_how_long_the_program_stays_away() -> None:
 
 def test_rebalances_and_calls_to_the_coordinator_count() -> None:
     measured = metrics()
-    for method, seconds in (("Heartbeat", 0.1), ("JoinGroup", 0.2), ("SyncGroup", 0.3), ("LeaveGroup", 9.0)):
-        measured.record_group_call(method, seconds, 1.0)
-    measured.record_rebalance(0.5, 1.0)
-    measured.record_rebalance(None, 1.0)
-    measured.record_callback("revoked", 0.25, 1.0)
-    values = measured.snapshot(11.0)
+    for method, ms in (("Heartbeat", 100), ("JoinGroup", 200), ("SyncGroup", 300), ("LeaveGroup", 9_000)):
+        measured.record_group_call(method, ms, 1_000)
+    measured.record_rebalance(500, 1_000)
+    measured.record_rebalance(None, 1_000)
+    measured.record_callback("revoked", 250, 1_000)
+    values = measured.snapshot(11_000)
     totals = [values[f"{name}-total"] for name in ("heartbeat", "join", "sync", "rebalance", "failed-rebalance")]
     assert totals == [1, 1, 1, 1, 1]
     assert values["heartbeat-response-time-max"] == pytest.approx(100)

@@ -8,12 +8,12 @@ from bus.client.group.coordinator import CoordinatorFinder, GroupRequest
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 
-BACKOFF_S = 0.1
+BACKOFF_MS = 100.0
 
 
 def finder_of(sent: list[GroupRequest]) -> CoordinatorFinder:
     return CoordinatorFinder(
-        "g", 1_000, send=sent.append, backoff_s=lambda failures: BACKOFF_S, may_retry=lambda error: error.retriable
+        "g", 1_000, send=sent.append, backoff_ms=lambda failures: BACKOFF_MS, may_retry=lambda error: error.retriable
     )
 
 
@@ -25,9 +25,9 @@ def test_search_that_nobody_has_begun_though_it_is_due_wakes_nobody_again_and_ag
     finder.on_answer(sent.pop(), pb.FindCoordinatorResponse(coordinator=broker), 5.0)
     assert finder.next_event_after(6.0) == math.inf
     finder.mark_unknown("c:1", "it is gone", 6.0)
-    assert finder.next_event_after(6.0) == 6.0 + BACKOFF_S
-    assert finder.next_event_after(6.0 + BACKOFF_S) == math.inf
-    assert finder.next_event() == 6.0 + BACKOFF_S
+    assert finder.next_event_after(6.0) == 6.0 + BACKOFF_MS
+    assert finder.next_event_after(6.0 + BACKOFF_MS) == math.inf
+    assert finder.next_event() == 6.0 + BACKOFF_MS
 
 
 def test_failed_search_is_repeated_after_a_pause_and_one_at_a_time() -> None:
@@ -39,6 +39,6 @@ def test_failed_search_is_repeated_after_a_pause_and_one_at_a_time() -> None:
     finder.on_answer(request, BusError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "none"), 5.0)
     finder.find(5.0)
     assert sent == [request]
-    assert finder.next_event_after(5.0) == 5.0 + BACKOFF_S
-    finder.find(5.0 + BACKOFF_S)
+    assert finder.next_event_after(5.0) == 5.0 + BACKOFF_MS
+    finder.find(5.0 + BACKOFF_MS)
     assert len(sent) == 2

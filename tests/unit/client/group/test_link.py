@@ -25,14 +25,14 @@ class Bench:
     def start_call(self, *call: Any, **times: Any) -> Any:
         raise RuntimeError("no more threads")
 
-    def take_answer(self, request: GroupRequest, answer: Any, now: float) -> None:
+    def take_answer(self, request: GroupRequest, answer: Any, now_ms: float) -> None:
         assert self.changed._is_owned()  # type: ignore[attr-defined]
         self.answers.append((request.method, answer))
 
     def take_notice(self) -> None: ...
 
-    def tick(self, now: float) -> float:
-        return now
+    def tick(self, now_ms: float) -> float:
+        return now_ms
 
 
 def test_machines_are_told_of_requests_that_could_not_be_begun_after_the_step_that_sent_them() -> None:

@@ -19,7 +19,7 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
-BACKOFF_S = 0.1
+BACKOFF_MS = 100.0
 
 
 class Member:
@@ -28,12 +28,12 @@ class Member:
     def __init__(self, strategy: str = "range", **configs: Any) -> None:
         config = parse_config(ConsumerConfig, {"group_id": "g", **configs})
         self.sent: list[GroupRequest] = []
-        self.now = 100.0
+        self.now_ms = 100_000.0
         self.finder = CoordinatorFinder(
             "g",
             config.request_timeout_ms,
             send=self.sent.append,
-            backoff_s=lambda failures: BACKOFF_S,
+            backoff_ms=lambda failures: BACKOFF_MS,
             may_retry=lambda error: error.retriable,
         )
         self.machine = Membership(
@@ -41,10 +41,10 @@ class Member:
             assignors_of(strategy),
             self.finder,
             send=self.sent.append,
-            backoff_s=lambda failures: BACKOFF_S,
+            backoff_ms=lambda failures: BACKOFF_MS,
         )
         self.machine.subscribe(["t"])
-        self.machine.note_poll(self.now)
+        self.machine.note_poll(self.now_ms)
 
     def take(self, method: str) -> GroupRequest:
         """The only request that was sent since the last time."""
@@ -53,16 +53,16 @@ class Member:
         return request
 
     def work(self) -> Any:
-        return self.machine.next_work(self.now)
+        return self.machine.next_work(self.now_ms)
 
     def find(self) -> Member:
         assert self.work() is None
         broker = pb.Broker(broker_id=1, host="c", port=1)
-        self.finder.on_answer(self.take("FindCoordinator"), pb.FindCoordinatorResponse(coordinator=broker), self.now)
+        self.finder.on_answer(self.take("FindCoordinator"), pb.FindCoordinatorResponse(coordinator=broker), self.now_ms)
         return self
 
     def answer(self, request: GroupRequest, answer: Any) -> None:
-        self.machine.on_answer(request, answer, self.now)
+        self.machine.on_answer(request, answer, self.now_ms)
 
     def refuse(self, request: GroupRequest, code: ErrorCode) -> None:
         kind = {"JoinGroup": pb.JoinGroupResponse, "SyncGroup": pb.SyncGroupResponse, "Heartbeat": pb.HeartbeatResponse}
@@ -87,14 +87,14 @@ class Member:
         return work
 
     def beat(self) -> None:
-        self.machine.tick(self.now)
+        self.machine.tick(self.now_ms)
         self.answer(self.take("Heartbeat"), pb.HeartbeatResponse())
 
-    def pass_time(self, seconds: float, *, polled: bool = True) -> float:
-        self.now += seconds
+    def pass_time(self, ms: float, *, polled: bool = True) -> float:
+        self.now_ms += ms
         if polled:
-            self.machine.note_poll(self.now)
-        return self.machine.tick(self.now)
+            self.machine.note_poll(self.now_ms)
+        return self.machine.tick(self.now_ms)
 
 
 def stable(*partitions: TopicPartition, **configs: Any) -> Member:
@@ -141,7 +141,7 @@ def test_leader_hands_its_assignment_to_the_coordinator() -> None:
     work = member.work()
     assert isinstance(work, Lead)
     assert (work.topics, sorted(work.members), work.is_kept) == (frozenset({"t"}), ["m", "other"], False)
-    member.machine.lead(work, {"t": 2}, {"m": [P0], "other": [P1]}, member.now)
+    member.machine.lead(work, {"t": 2}, {"m": [P0], "other": [P1]}, member.now_ms)
     shares = {share.member_id: share.assignment for share in member.take("SyncGroup").message.assignments}
     assert shares == {"m": encode_assignment([P0]), "other": encode_assignment([P1])}
 
@@ -154,7 +154,7 @@ def test_leader_rebalances_when_partitions_come_to_topics_of_the_group() -> None
     member.answer(
         join, pb.JoinGroupResponse(generation=1, protocol="range", leader_id="m", member_id="m", members=members)
     )
-    member.machine.lead(member.work(), {"t": 1}, {"m": [P0]}, member.now)
+    member.machine.lead(member.work(), {"t": 1}, {"m": [P0]}, member.now_ms)
     member.sync(member.take("SyncGroup"), P0)
     member.work()
     member.machine.note_partitions({"t": 1, "u": 5})
@@ -178,7 +178,7 @@ def test_leader_rebalances_by_itself_if_what_a_member_was_to_give_up_is_still_no
         members=[pb.JoinedMember(member_id=name, metadata=said) for name in ("m", "other")],
     )
     member.answer(member.take("JoinGroup"), answer)
-    member.machine.lead(member.work(), {"t": 2}, {"m": [P0], "other": []}, member.now)
+    member.machine.lead(member.work(), {"t": 2}, {"m": [P0], "other": []}, member.now_ms)
     member.sync(member.take("SyncGroup"), P0)
     member.work()
     member.machine.note_partitions({"t": 2})
@@ -199,7 +199,7 @@ def test_static_leader_that_restarts_rebalances_only_for_partitions_that_nobody_
         generation=1, protocol="range", leader_id="m", member_id="m", members=members, skip_assignment=True
     )
     member.answer(join, answer)
-    member.machine.lead(member.work(), {"t": 2}, {}, member.now)
+    member.machine.lead(member.work(), {"t": 2}, {}, member.now_ms)
     member.sync(member.take("SyncGroup"), P0)
     member.work()
     member.machine.note_partitions({"t": 2})
@@ -214,9 +214,9 @@ def test_join_that_may_succeed_later_is_repeated_after_a_pause(code: ErrorCode) 
     member.work()
     assert not [request for request in member.sent if request.method == "JoinGroup"]
     member.sent.clear()
-    assert member.machine.next_event(member.now) > member.now
+    assert member.machine.next_event(member.now_ms) > member.now_ms
     member.finder.address = "c:1"
-    member.now += BACKOFF_S
+    member.now_ms += BACKOFF_MS
     member.work()
     member.take("JoinGroup")
 
@@ -226,7 +226,7 @@ def test_join_at_the_wrong_broker_looks_for_the_coordinator_first(code: ErrorCod
     member = Member().find()
     member.work()
     member.refuse(member.take("JoinGroup"), code)
-    member.now += BACKOFF_S
+    member.now_ms += BACKOFF_MS
     member.work()
     member.take("FindCoordinator")
 
@@ -235,7 +235,7 @@ def test_answer_to_a_join_that_was_given_up_counts_no_more() -> None:
     member = Member().find()
     member.work()
     join = member.take("JoinGroup")
-    member.machine.leave("unsubscribed", member.now)
+    member.machine.leave("unsubscribed", member.now_ms)
     response = pb.JoinGroupResponse(generation=1, protocol="range", leader_id="l", member_id="m")
     member.answer(join, response)
     assert (member.machine.phase, member.sent) == (Phase.UNJOINED, [])
@@ -295,7 +295,7 @@ def test_cooperative_member_keeps_what_it_has_gives_up_what_moves_and_joins_once
 
 def test_heartbeat_says_that_the_group_rebalances() -> None:
     member = stable(P0)
-    member.pass_time(3.0)
+    member.pass_time(3_000)
     member.refuse(member.take("Heartbeat"), ErrorCode.REBALANCE_IN_PROGRESS)
     assert member.machine.has_news()
     assert isinstance(member.work(), Revoke)
@@ -303,17 +303,17 @@ def test_heartbeat_says_that_the_group_rebalances() -> None:
 
 def test_notice_has_the_coordinator_asked_at_once() -> None:
     member = stable(P0)
-    member.pass_time(0.5)
+    member.pass_time(500)
     assert member.sent == []
     member.machine.heartbeat_now()
-    member.pass_time(0.0)
+    member.pass_time(0)
     member.take("Heartbeat")
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
 def test_member_that_is_out_loses_its_partitions_before_it_joins_again(code: ErrorCode) -> None:
     member = stable(P0, strategy="cooperative-sticky")
-    member.pass_time(3.0)
+    member.pass_time(3_000)
     member.refuse(member.take("Heartbeat"), code)
     stamp = member.machine.commit_stamp()
     assert isinstance(stamp, BusError)
@@ -332,7 +332,7 @@ def test_being_put_out_while_callbacks_of_a_revocation_run_is_noticed_after_them
     member.machine.subscribe(["u"])
     revoke = member.work()
     assert revoke.partitions == {P0, P1}
-    member.pass_time(3.0)
+    member.pass_time(3_000)
     member.refuse(member.take("Heartbeat"), ErrorCode.UNKNOWN_MEMBER_ID)
     member.machine.done(revoke)
     member.work()
@@ -350,7 +350,7 @@ def test_refusal_of_an_earlier_generation_is_of_no_account() -> None:
 
 def test_fenced_instance_says_so_in_every_poll() -> None:
     member = stable(P0, group_instance_id="i")
-    member.pass_time(3.0)
+    member.pass_time(3_000)
     member.refuse(member.take("Heartbeat"), ErrorCode.FENCED_INSTANCE_ID)
     lose = member.work()
     assert isinstance(lose, Lose)
@@ -367,34 +367,34 @@ def test_fenced_instance_says_so_in_every_poll() -> None:
 
 def test_heartbeats_go_out_in_their_interval_one_at_a_time() -> None:
     member = stable(P0)
-    assert member.pass_time(2.9) == pytest.approx(member.now + 0.1)
+    assert member.pass_time(2_900) == pytest.approx(member.now_ms + 100)
     assert member.sent == []
-    member.pass_time(0.1)
+    member.pass_time(100)
     request = member.take("Heartbeat")
-    member.pass_time(10.0)
+    member.pass_time(10_000)
     assert member.sent == []
     member.answer(request, pb.HeartbeatResponse())
-    assert member.pass_time(0.0) == pytest.approx(member.now + 3.0)
+    assert member.pass_time(0) == pytest.approx(member.now_ms + 3_000)
 
 
 def test_coordinator_that_is_silent_for_a_session_is_looked_for_again() -> None:
     member = stable(P0)
-    member.pass_time(3.0)
+    member.pass_time(3_000)
     member.take("Heartbeat")
-    member.pass_time(41.9)
+    member.pass_time(41_900)
     assert member.finder.address is not None
-    member.pass_time(0.2)
+    member.pass_time(200)
     assert member.finder.address is None
     assert member.machine.phase is Phase.STABLE, "it may be a member still"
-    member.pass_time(BACKOFF_S)
+    member.pass_time(BACKOFF_MS)
     member.take("FindCoordinator")
 
 
 def test_member_that_polls_too_seldom_leaves() -> None:
     member = stable(P0, max_poll_interval_ms=10_000)
-    member.pass_time(9.9, polled=False)
+    member.pass_time(9_900, polled=False)
     member.sent.clear()
-    assert member.pass_time(0.1, polled=False) == math.inf
+    assert member.pass_time(100, polled=False) == math.inf
     leaving = member.take("LeaveGroup").message.members[0]
     assert (leaving.member_id, leaving.reason) == ("m", "max.poll.interval.ms is over")
     assert isinstance(member.work(), Lose)
@@ -402,7 +402,7 @@ def test_member_that_polls_too_seldom_leaves() -> None:
 
 def test_static_member_leaves_without_a_word() -> None:
     member = stable(P0, group_instance_id="i")
-    assert member.machine.leave("closed", member.now) is None
+    assert member.machine.leave("closed", member.now_ms) is None
     assert (member.sent, member.machine.generation.id) == ([], -1)
 
 
@@ -414,16 +414,16 @@ def test_member_that_is_about_to_join_again_leaves(code: ErrorCode) -> None:
     member.answer(member.join(), pb.SyncGroupResponse(error_code=int(code)))
     assert member.machine.phase is Phase.UNJOINED
     member.sent.clear()
-    member.machine.leave("closed", member.now)
+    member.machine.leave("closed", member.now_ms)
     assert member.take("LeaveGroup").message.members[0].member_id == "m"
 
 
 def test_member_that_the_coordinator_does_not_know_leaves_without_a_word() -> None:
     member = Member().find()
-    assert member.machine.leave("closed", member.now) is None
+    assert member.machine.leave("closed", member.now_ms) is None
     member.answer(member.join(), pb.SyncGroupResponse(error_code=int(ErrorCode.UNKNOWN_MEMBER_ID)))
     member.sent.clear()
-    assert member.machine.leave("closed", member.now) is None
+    assert member.machine.leave("closed", member.now_ms) is None
     assert member.sent == []
 
 
@@ -431,7 +431,7 @@ def test_nobody_sends_heartbeats_before_there_is_a_generation() -> None:
     member = Member().find()
     member.work()
     member.take("JoinGroup")
-    assert member.pass_time(1_000.0, polled=False) == math.inf
+    assert member.pass_time(1_000_000, polled=False) == math.inf
     assert member.sent == []
 
 

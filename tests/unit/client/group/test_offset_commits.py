@@ -12,7 +12,7 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-BACKOFF_S = 0.1
+BACKOFF_MS = 100.0
 
 
 class World:
@@ -21,7 +21,7 @@ class World:
     def __init__(self, **configs: Any) -> None:
         config = parse_config(ConsumerConfig, {"group_id": "g", **configs})
         self.sent: list[GroupRequest] = []
-        self.now = 100.0
+        self.now_ms = 100_000.0
         self.stamp: GroupMetadata | BusError = GroupMetadata("g", 4, "m")
         self.owned = {P0, P1}
         self.refusals: list[tuple[ErrorCode, Generation]] = []
@@ -29,12 +29,12 @@ class World:
             "g",
             config.request_timeout_ms,
             send=self.sent.append,
-            backoff_s=lambda failures: BACKOFF_S,
+            backoff_ms=lambda failures: BACKOFF_MS,
             may_retry=lambda error: error.retriable,
         )
         self.finder.address = "c:1"
         self.commits = OffsetCommits(
-            config, self.finder, self, send=self.sent.append, backoff_s=lambda failures: BACKOFF_S
+            config, self.finder, self, send=self.sent.append, backoff_ms=lambda failures: BACKOFF_MS
         )
 
     def commit_stamp(self) -> GroupMetadata | BusError:
@@ -46,15 +46,17 @@ class World:
     def note_refusal(self, error: BusError, generation: Generation) -> None:
         self.refusals.append((error.code, generation))
 
-    def ask(self, offsets: dict[TopicPartition, int], *, is_repeated: bool = False, seconds: float = 60.0) -> Commit:
+    def ask(
+        self, offsets: dict[TopicPartition, int], *, is_repeated: bool = False, within_ms: float = 60_000
+    ) -> Commit:
         commit = Commit(
             {partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()},
-            asked_at=self.now,
-            deadline=self.now + seconds,
+            asked_at_ms=self.now_ms,
+            deadline_ms=self.now_ms + within_ms,
             is_repeated=is_repeated,
             callback=None,
         )
-        self.commits.add(commit, self.now)
+        self.commits.add(commit, self.now_ms)
         return commit
 
     def take(self) -> tuple[GroupRequest, dict[TopicPartition, int]]:
@@ -69,7 +71,7 @@ class World:
             pb.OffsetCommitPartitionResponse(topic=share.topic, partition=share.partition, error_code=int(code))
             for share in request.message.partitions
         ]
-        self.commits.on_answer(request, pb.OffsetCommitResponse(partitions=answers), self.now)
+        self.commits.on_answer(request, pb.OffsetCommitResponse(partitions=answers), self.now_ms)
 
     def outcomes(self) -> list[ErrorCode | None]:
         return [commit.error.code if commit.error else None for commit in self.commits.take_done()]
@@ -114,8 +116,8 @@ def test_repeated_commit_is_tried_again_before_later_ones_and_the_other_kind_fai
     world.answer(second, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     world.ask({P1: 9})
     assert (world.sent, world.outcomes()) == ([], [])
-    world.now += BACKOFF_S
-    world.commits.advance(world.now)
+    world.now_ms += BACKOFF_MS
+    world.commits.advance(world.now_ms)
     third, offsets = world.take()
     assert list(offsets.items()) == [(P0, 2), (P1, 9)]
     world.answer(third)
@@ -128,8 +130,8 @@ def test_repeated_commit_does_not_overtake_what_was_asked_for_after_it() -> None
     first, _ = world.take()
     world.ask({P0: 2})
     world.answer(first, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    world.now += BACKOFF_S
-    world.commits.advance(world.now)
+    world.now_ms += BACKOFF_MS
+    world.commits.advance(world.now_ms)
     _, offsets = world.take()
     assert offsets == {P0: 2}
 
@@ -147,11 +149,11 @@ def test_repeated_commit_takes_nothing_back_that_went_with_it_and_was_asked_for_
         pb.OffsetCommitPartitionResponse(topic="t", partition=0),
         pb.OffsetCommitPartitionResponse(topic="t", partition=1, error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)),
     ]
-    world.commits.on_answer(request, pb.OffsetCommitResponse(partitions=answers), world.now)
+    world.commits.on_answer(request, pb.OffsetCommitResponse(partitions=answers), world.now_ms)
     assert world.commits.committed == {P0: 20}
-    world.now += BACKOFF_S
+    world.now_ms += BACKOFF_MS
     world.owned = {P1}
-    world.commits.advance(world.now)
+    world.commits.advance(world.now_ms)
     request, offsets = world.take()
     assert offsets == {P1: 5}
     world.answer(request)
@@ -192,11 +194,11 @@ def test_membership_hears_of_a_refusal_and_of_the_generation_that_was_refused() 
 def test_commit_waits_for_a_coordinator_and_no_longer_than_its_time() -> None:
     world = World()
     world.finder.address = None
-    commit = world.ask({P0: 1}, is_repeated=True, seconds=2.0)
+    commit = world.ask({P0: 1}, is_repeated=True, within_ms=2_000)
     assert [request.method for request in world.sent] == ["FindCoordinator"]
-    assert world.commits.next_event(world.now) == world.now + 2.0
-    world.now += 2.0
-    world.commits.advance(world.now)
+    assert world.commits.next_event(world.now_ms) == world.now_ms + 2_000
+    world.now_ms += 2_000
+    world.commits.advance(world.now_ms)
     assert commit.error is not None
     assert commit.error.code is ErrorCode.REQUEST_TIMED_OUT
 
@@ -205,8 +207,8 @@ def test_request_without_an_answer_is_given_up_and_the_coordinator_looked_for() 
     world = World(request_timeout_ms=1_000)
     world.ask({P0: 1})
     request, _ = world.take()
-    world.now += 1.0
-    world.commits.advance(world.now)
+    world.now_ms += 1_000
+    world.commits.advance(world.now_ms)
     assert world.finder.address is None
     assert world.outcomes() == [ErrorCode.REQUEST_TIMED_OUT]
     world.answer(request)
@@ -217,20 +219,20 @@ def test_partition_that_the_answer_leaves_out_is_not_committed() -> None:
     world = World()
     world.ask({P0: 1})
     request, _ = world.take()
-    world.commits.on_answer(request, pb.OffsetCommitResponse(), world.now)
+    world.commits.on_answer(request, pb.OffsetCommitResponse(), world.now_ms)
     assert world.outcomes() == [ErrorCode.UNKNOWN_SERVER_ERROR]
     assert world.commits.committed == {}
 
 
 def test_automatic_commit_is_due_once_an_interval() -> None:
     world = World(auto_commit_interval_ms=5_000)
-    assert not world.commits.take_auto_due(world.now)
-    world.commits.start_auto(world.now)
-    assert not world.commits.take_auto_due(world.now + 4.9)
-    assert world.commits.take_auto_due(world.now + 5.0)
-    assert not world.commits.take_auto_due(world.now + 9.9)
-    world.commits.hurry_auto(world.now + 5.0)
-    assert world.commits.take_auto_due(world.now + 5.0 + BACKOFF_S)
+    assert not world.commits.take_auto_due(world.now_ms)
+    world.commits.start_auto(world.now_ms)
+    assert not world.commits.take_auto_due(world.now_ms + 4_900)
+    assert world.commits.take_auto_due(world.now_ms + 5_000)
+    assert not world.commits.take_auto_due(world.now_ms + 9_900)
+    world.commits.hurry_auto(world.now_ms + 5_000)
+    assert world.commits.take_auto_due(world.now_ms + 5_000 + BACKOFF_MS)
 
 
 MANY = {TopicPartition("t", number): number for number in range(12_000)}
@@ -264,8 +266,8 @@ def test_commit_of_many_partitions_is_one_outcome_of_several_requests() -> None:
 def test_offsets_with_long_metadata_fit_requests_of_a_few_megabytes() -> None:
     world = many_world()
     offsets = {partition: OffsetAndMetadata(1, "x" * 4_096) for partition in MANY}
-    commit = Commit(offsets, asked_at=0, deadline=1e9, is_repeated=False, callback=None)
-    world.commits.add(commit, world.now)
+    commit = Commit(offsets, asked_at_ms=0, deadline_ms=1e9, is_repeated=False, callback=None)
+    world.commits.add(commit, world.now_ms)
     while not commit.is_done:
         request, _ = world.take()
         assert request.message.ByteSize() < 3 * 1024 * 1024
@@ -301,5 +303,5 @@ def test_requests_behind_one_that_was_not_answered_are_not_sent() -> None:
     world = many_world()
     commit = world.ask(MANY)
     first, _ = world.take()
-    world.commits.on_answer(first, BusError(ErrorCode.NETWORK_EXCEPTION, "gone"), world.now)
+    world.commits.on_answer(first, BusError(ErrorCode.NETWORK_EXCEPTION, "gone"), world.now_ms)
     assert (world.sent, commit.is_done, world.commits.committed) == ([], True, {})

@@ -29,15 +29,15 @@ class Bench:
         leaders = tuple(PartitionLeader(number, 0, 0, 0, "") for number in range(partitions))
         self.info = TopicInfo("t", "id", leaders, 0.0)
 
-    def _choose(self, topic: str, info: TopicInfo, size_bytes: int, now: float) -> int:
+    def _choose(self, topic: str, info: TopicInfo, size_bytes: int, now_ms: float) -> int:
         self.asked.append(size_bytes)
         return self.sticky
 
-    def fill(self, *records: tuple[bytes, bytes | None, int | None], now: float = 0.0) -> Any:
+    def fill(self, *records: tuple[bytes, bytes | None, int | None], now_ms: float = 0.0) -> Any:
         """Value, key, partition of each; the batch."""
         limit = self.accumulator.limit_for(100_000, len(self.info.partitions), has_key=False)
         assert self.pool.try_take(limit)
-        batch = self.accumulator.open_batch("t", limit, len(self.info.partitions), now)
+        batch = self.accumulator.open_batch("t", limit, len(self.info.partitions), now_ms)
         for value, key, partition in records:
             batch.add(value, key, None, partition, 5, RECORD_OVERHEAD_BYTES + len(value) + len(key or b""))
         return batch
@@ -64,8 +64,8 @@ def test_batch_with_keys_has_room_for_a_batch_of_each_partition_within_reason() 
 
 
 def test_batch_is_due_after_its_linger_and_dies_after_its_delivery_time_out() -> None:
-    batch = Bench(linger_ms=20, delivery_timeout_ms=50_000).fill(now=100.0)
-    assert (batch.due_at, batch.deadline) == (100.02, 150.0)
+    batch = Bench(linger_ms=20, delivery_timeout_ms=50_000).fill(now_ms=100.0)
+    assert (batch.due_at_ms, batch.deadline_ms) == (120, 50_100)
 
 
 def test_records_without_a_key_stay_together_where_the_choice_says() -> None:
@@ -121,7 +121,7 @@ def test_every_record_goes_where_the_rules_say_one_by_one(
 def test_batch_that_has_grown_is_shared_out_and_each_share_keeps_its_order() -> None:
     bench = Bench(4)
     drawn = iter([2, 0, 2])
-    bench.accumulator._choose = lambda topic, info, size_bytes, now: next(drawn)
+    bench.accumulator._choose = lambda topic, info, size_bytes, now_ms: next(drawn)
     values = [b"%0*d" % (1_000, number) for number in range(205)]
     batch = bench.fill()
     futures = [batch.add(value, None, None, None, 5, RECORD_OVERHEAD_BYTES + 1_000) for value in values]

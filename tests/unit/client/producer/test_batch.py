@@ -22,7 +22,7 @@ WAIT_S = 20
 
 
 def batch_of(*values: bytes, time_ms: int = 5) -> tuple[RecordBatchBuilder, list[RecordFuture]]:
-    batch = RecordBatchBuilder("t", limit_bytes=2**30, due_at=1.0, deadline=9.0)
+    batch = RecordBatchBuilder("t", limit_bytes=2**30, due_at_ms=1.0, deadline_ms=9.0)
     futures = [batch.add(value, None, None, None, time_ms, RECORD_OVERHEAD_BYTES + len(value)) for value in values]
     return batch, futures
 
@@ -67,7 +67,7 @@ def columns_of(chunk: RowChunk) -> list[tuple[Any, ...]]:
 def test_every_record_is_where_plain_python_would_put_it_and_its_future_tells(
     records: list[tuple[Any, Any, Any, int, int]], data: st.DataObject
 ) -> None:
-    batch = RecordBatchBuilder("t", limit_bytes=2**30, due_at=1.0, deadline=9.0)
+    batch = RecordBatchBuilder("t", limit_bytes=2**30, due_at_ms=1.0, deadline_ms=9.0)
     futures = []
     for value, key, headers, time_ms, _ in records:
         size = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + headers_bytes(headers or ())
@@ -109,7 +109,7 @@ def test_batch_of_one_partition_stays_as_it_is_so_that_small_ones_are_encoded_to
     batch, _ = batch_of(b"a", b"b")
     (chunk,) = close(batch, 3, 3).values()
     assert (chunk.values, chunk.times_ms, chunk.keys) == ([b"a", b"b"], [5, 5], None)
-    assert (chunk.due_at, chunk.deadline, chunk.size_bytes) == (1.0, 9.0, 2 * RECORD_OVERHEAD_BYTES + 2)
+    assert (chunk.due_at_ms, chunk.deadline_ms, chunk.size_bytes) == (1.0, 9.0, 2 * RECORD_OVERHEAD_BYTES + 2)
 
 
 def test_first_key_after_records_without_one_leaves_these_without() -> None:

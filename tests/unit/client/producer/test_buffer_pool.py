@@ -38,14 +38,14 @@ class Pool:
         with self.lock:
             self.pool.give_back(size_bytes)
 
-    def line_up(self, name: str, size_bytes: int, deadline: float = FOREVER) -> None:
+    def line_up(self, name: str, size_bytes: int, deadline_ms: float = FOREVER) -> None:
         entered = threading.Event()
 
         def wait() -> None:
             try:
                 with self.lock:
                     entered.set()  # the lock comes free when the thread waits, and not before
-                    self.pool.wait(size_bytes, deadline, self.waits.append, use)
+                    self.pool.wait(size_bytes, deadline_ms, self.waits.append, use)
                     self.granted.append(name)
             except BaseException as error:
                 self.errors[name] = error
@@ -109,7 +109,7 @@ def test_waiting_too_long_says_what_is_out_and_lets_the_next_one_forward() -> No
     pool.line_up("second", 60)
     pool.line_up("third", 10)
     with pool.lock, pytest.raises(BusError, match=r"buffer\.memory=100: 50 are free, 50 are not") as caught:
-        pool.pool.wait(5, deadline=0.0, on_wait=pool.waits.append, use=use)
+        pool.pool.wait(5, deadline_ms=0, on_wait=pool.waits.append, use=use)
     assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert pool.waits == [0.0]
     assert pool.pool.waiting_count == 2
@@ -135,7 +135,7 @@ def test_first_in_line_that_gives_up_lets_those_behind_have_what_is_there() -> N
 def test_more_than_there_will_ever_be_is_refused_at_once() -> None:
     pool = Pool(100)
     with pool.lock, pytest.raises(BusError, match=r"buffer\.memory=100 bytes at once, found 101") as caught:
-        pool.pool.wait(101, deadline=FOREVER, on_wait=pool.waits.append, use=use)
+        pool.pool.wait(101, deadline_ms=FOREVER, on_wait=pool.waits.append, use=use)
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
@@ -150,7 +150,7 @@ def test_closing_wakes_all_who_wait_and_refuses_who_comes_later() -> None:
     pool.finish("first", "second")
     assert pool.errors == {"first": CLOSED, "second": CLOSED}
     with pool.lock, pytest.raises(BusError, match="closed"):
-        pool.pool.wait(10, deadline=FOREVER, on_wait=pool.waits.append, use=use)
+        pool.pool.wait(10, deadline_ms=FOREVER, on_wait=pool.waits.append, use=use)
     pool.give_back(100)
     assert pool.pool.available_bytes == 100
 
@@ -180,7 +180,7 @@ def test_interrupt_gives_everything_back_and_keeps_the_lock(monkeypatch: Any, is
     events = SimpleNamespace(Event=lambda: InterruptedEvent(before))
     monkeypatch.setattr("bus.client.producer.buffer_pool.threading", events)
     with pytest.raises(Interrupt), pool.lock:
-        pool.pool.wait(60, deadline=FOREVER, on_wait=pool.waits.append, use=use)
+        pool.pool.wait(60, deadline_ms=FOREVER, on_wait=pool.waits.append, use=use)
     assert not pool.lock.locked()
     assert pool.pool.waiting_count == 0
     assert pool.pool.available_bytes == (100 if is_granted else 0)
@@ -198,7 +198,7 @@ def test_interrupt_of_the_first_in_line_lets_the_next_one_forward(monkeypatch: A
             pool.line_up("second", 40)
 
         with pytest.raises(Interrupt), pool.lock:
-            pool.pool.wait(60, deadline=FOREVER, on_wait=pool.waits.append, use=use)
+            pool.pool.wait(60, deadline_ms=FOREVER, on_wait=pool.waits.append, use=use)
     pool.finish("second")
     assert pool.pool.available_bytes == 10
 
@@ -210,7 +210,7 @@ def test_interrupt_while_getting_in_line_leaves_nobody_there() -> None:
     pool = Pool(100, clock)
     assert pool.take(100)
     with pytest.raises(Interrupt), pool.lock:
-        pool.pool.wait(60, deadline=FOREVER, on_wait=pool.waits.append, use=use)
+        pool.pool.wait(60, deadline_ms=FOREVER, on_wait=pool.waits.append, use=use)
     assert pool.pool.waiting_count == 0
 
 
@@ -246,7 +246,7 @@ def test_waiter_that_is_interrupted_around_its_wait_has_the_lock_all_the_same(at
     def wait() -> None:
         with lock:  # to release it unless it is held is an error
             assert pool.try_take(60)
-            pool.wait(50, 0.0, lambda seconds: None, use)
+            pool.wait(50, 0.0, lambda ms: None, use)
 
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -16,7 +16,7 @@ FAILURE = BusError(ErrorCode.MESSAGE_TOO_LARGE, "too large")
 
 def run_of(future: BatchFuture, slot: int = 0, *, timestamp_ms: int | None = 77) -> RunChunk:
     return RunChunk(
-        future, slot, (b"payload", 0, 7), record_count=1, size_bytes=7, timestamp_ms=timestamp_ms, deadline=9.0
+        future, slot, (b"payload", 0, 7), record_count=1, size_bytes=7, timestamp_ms=timestamp_ms, deadline_ms=9.0
     )
 
 

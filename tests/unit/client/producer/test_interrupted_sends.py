@@ -131,7 +131,7 @@ def test_interrupt_of_a_thread_that_waits_for_memory_loses_none(is_run: bool, mo
             break
         bench.engine.start_flush()
         settle_all(bench, [])
-        bench.pass_time(1.0)
+        bench.pass_time(1_000)
         while bench.engine.sender.connections["a"].requests:
             bench.answer()
         if bench.used_bytes:
@@ -155,7 +155,7 @@ def settle_all(bench: Bench, futures: list[Any]) -> None:
             bench.errands.remove(errand)
             if type(errand).__name__ == "Resume":
                 bench.engine.on_resumed(errand, last_epoch=-1, last_sequence=-1, version=1)
-        bench.pass_time(1.0)
+        bench.pass_time(1_000)
         if all(future.done() for future in futures):
             return
 

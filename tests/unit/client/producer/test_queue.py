@@ -24,8 +24,8 @@ class FakeChunk:
     record_count: int = 1
     size_bytes: int = 10
     payload: Any = None
-    due_at: float = 0.0
-    deadline: float = 100.0
+    due_at_ms: float = 0.0
+    deadline_ms: float = 100.0
     is_settled: bool = False
     metadata: BatchMetadata | None = None
     error: BusError | None = None
@@ -124,13 +124,13 @@ def test_without_idempotence_nothing_is_stamped() -> None:
 
 
 def test_what_waits_leaves_when_it_is_due_full_hurried_or_alone() -> None:
-    queue = queue_of(rows(1), rows(2, due_at=5.0))
+    queue = queue_of(rows(1), rows(2, due_at_ms=5.0))
     assert queue.is_ready(0.0, is_hurried=False), "nothing is under way"
     send(queue)
     assert not queue.is_ready(4.9, is_hurried=False), "what is under way leaves time for company"
     assert queue.is_ready(5.0, is_hurried=False)
     assert queue.is_ready(0.0, is_hurried=True)
-    queue.push(rows(3, size_bytes=FULL_BYTES, due_at=5.0))
+    queue.push(rows(3, size_bytes=FULL_BYTES, due_at_ms=5.0))
     assert queue.is_ready(0.0, is_hurried=False), "so much is worth a request of its own"
 
 
@@ -138,7 +138,7 @@ def test_empty_or_backing_off_or_resuming_queue_sends_nothing_however_hurried() 
     queue = queue_of()
     assert not queue.is_ready(0.0, is_hurried=True)
     queue.push(rows(1))
-    queue.retry_at = 5.0
+    queue.retry_at_ms = 5.0
     assert not queue.is_ready(4.9, is_hurried=True)
     assert queue.is_ready(5.0, is_hurried=True)
     queue.needs_resume = True
@@ -275,7 +275,7 @@ def test_halves_go_before_what_was_sent_after_the_whole() -> None:
 
 
 def test_halves_of_a_part_with_a_given_up_chunk_close_the_gap() -> None:
-    queue = queue_of(rows(1), rows(2, deadline=10.0), rows(3))
+    queue = queue_of(rows(1), rows(2, deadline_ms=10.0), rows(3))
     shared = send(queue, 100)
     queue.expire(10.0)
     assert queue.refuse(shared, TOO_LARGE, {}) == []
@@ -301,7 +301,7 @@ def test_run_with_a_refused_record_fails_as_a_whole() -> None:
 
 
 def test_refusal_of_what_was_given_up_meanwhile_settles_nothing_twice() -> None:
-    queue = queue_of(rows(1, record_count=2, deadline=10.0), rows(2))
+    queue = queue_of(rows(1, record_count=2, deadline_ms=10.0), rows(2))
     part = send(queue, 100)
     assert failures(queue.expire(10.0)) == [(1, ErrorCode.REQUEST_TIMED_OUT)]
     assert queue.refuse(part, TOO_LARGE, {0: ONE}) == []
@@ -312,7 +312,7 @@ def test_refusal_of_what_was_given_up_meanwhile_settles_nothing_twice() -> None:
 
 
 def test_delivery_time_out_reaches_what_waits_what_is_under_way_and_what_failed() -> None:
-    queue = queue_of(rows(1, deadline=10.0), rows(2, deadline=20.0), rows(3, deadline=30.0))
+    queue = queue_of(rows(1, deadline_ms=10.0), rows(2, deadline_ms=20.0), rows(3, deadline_ms=30.0))
     first = send(queue)
     queue.repeat(first, BUSY, retries=5)
     assert send(queue) is first
@@ -326,7 +326,7 @@ def test_delivery_time_out_reaches_what_waits_what_is_under_way_and_what_failed(
 
 
 def test_late_answer_to_what_was_given_up_settles_nothing_and_keeps_the_order() -> None:
-    queue = queue_of(rows(1, deadline=10.0), rows(2))
+    queue = queue_of(rows(1, deadline_ms=10.0), rows(2))
     first, second = send(queue), send(queue)
     queue.expire(10.0)
     assert queue.acknowledge(first, 0, -1, 1) == []
@@ -335,7 +335,7 @@ def test_late_answer_to_what_was_given_up_settles_nothing_and_keeps_the_order() 
 
 
 def test_given_up_retry_leaves_the_queue_and_a_gap() -> None:
-    queue = queue_of(rows(1, deadline=10.0), rows(2))
+    queue = queue_of(rows(1, deadline_ms=10.0), rows(2))
     queue.repeat(send(queue), BUSY, retries=5)
     queue.expire(10.0)
     assert not queue.retries
@@ -343,7 +343,7 @@ def test_given_up_retry_leaves_the_queue_and_a_gap() -> None:
 
 
 def test_retry_of_which_a_part_was_given_up_is_sent_as_it_was() -> None:
-    queue = queue_of(rows(1, deadline=10.0), rows(2))
+    queue = queue_of(rows(1, deadline_ms=10.0), rows(2))
     part = send(queue, 100)
     queue.repeat(part, BUSY, retries=5)
     queue.expire(10.0)
@@ -352,7 +352,7 @@ def test_retry_of_which_a_part_was_given_up_is_sent_as_it_was() -> None:
 
 
 def test_retry_to_be_encoded_anew_leaves_out_what_was_given_up() -> None:
-    queue = queue_of(rows(1, deadline=10.0), rows(2, record_count=2))
+    queue = queue_of(rows(1, deadline_ms=10.0), rows(2, record_count=2))
     part = send(queue, 100)
     queue.refuse(part, TOO_LARGE, {1: ONE})
     queue.expire(10.0)
@@ -360,14 +360,14 @@ def test_retry_to_be_encoded_anew_leaves_out_what_was_given_up() -> None:
 
 
 def test_unsent_records_that_time_out_leave_no_gap() -> None:
-    queue = queue_of(rows(1, deadline=10.0), rows(2))
+    queue = queue_of(rows(1, deadline_ms=10.0), rows(2))
     assert failures(queue.expire(10.0)) == [(1, ErrorCode.REQUEST_TIMED_OUT)]
     assert not queue.needs_resume
     assert sequences([send(queue)]) == [(0, 0)]
 
 
 def test_failing_everything_settles_each_chunk_once_and_empties_the_queue() -> None:
-    queue = queue_of(*(rows(number, deadline=10.0 if number == 0 else 99.0) for number in range(4)))
+    queue = queue_of(*(rows(number, deadline_ms=10.0 if number == 0 else 99.0) for number in range(4)))
     first = send(queue)
     second = send(queue)
     queue.expire(10.0)
@@ -459,7 +459,7 @@ def test_strict_queue_fails_the_neighbours_of_a_refused_record() -> None:
 
 
 def test_strict_queue_takes_the_late_success_of_what_was_under_way() -> None:
-    queue = queue_of(rows(1, deadline=10.0), rows(2), rows(3), is_strict=True)
+    queue = queue_of(rows(1, deadline_ms=10.0), rows(2), rows(3), is_strict=True)
     first, second = send(queue), send(queue)
     assert failures(queue.expire(10.0)) == [(1, ErrorCode.REQUEST_TIMED_OUT), (3, ErrorCode.REQUEST_TIMED_OUT)]
     queue.acknowledge(first, 0, -1, 1)

@@ -26,7 +26,7 @@ def encoder_of(**configs: Any) -> PartEncoder:
 
 
 def chunk_of(*records: Row) -> RowChunk:
-    batch = RecordBatchBuilder("t", limit_bytes=2**30, due_at=0.0, deadline=9.0)
+    batch = RecordBatchBuilder("t", limit_bytes=2**30, due_at_ms=0.0, deadline_ms=9.0)
     for key, value, headers, time_ms in records:
         batch.add(value, key, headers, None, time_ms, 1)
     return batch.close_whole(0)[0][1]
@@ -40,7 +40,7 @@ def run_of(payload: bytes, *, codec: int = 0, timestamp_ms: int | None = None) -
         record_count=1,
         size_bytes=len(payload),
         timestamp_ms=timestamp_ms,
-        deadline=9.0,
+        deadline_ms=9.0,
     )
 
 
