@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from bus.client.connection.group_requests import OffsetCommit, decode_group_answer, encode_group_call
 from bus.client.group.coordinator import GroupRequest
 from bus.errors import BusError, ErrorCode, Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -60,8 +61,9 @@ class Call:
         coordinator, request = self._world.coordinator, self._request
         if coordinator.shard is None or coordinator.life != self._life:
             return
-        self._world.note(self._process.name, "->", request.message)
-        future = coordinator.ask(request.method, request.message, self._send_back)
+        message = encode_group_call(request.call)
+        self._world.note(self._process.name, "->", message)
+        future = coordinator.ask(request.method, message, self._send_back)
         if future is not None:
             self._at_server.append(future)
 
@@ -70,9 +72,9 @@ class Call:
         if world.chance(world.faults.lost_answer):
             self._be_lost()
             return
-        answer = response
         if isinstance(response, pb.OffsetFetchGroupResponse):
-            answer = pb.OffsetFetchResponse(groups=[response])
+            response = pb.OffsetFetchResponse(groups=[response])
+        answer = decode_group_answer(self._request.call, response)
         world.at(world.delay(), lambda: self._answer(answer))
         if world.chance(world.faults.doubled_answer):
             world.at(world.delay() + world.delay(), lambda: self._answer(answer, is_double=True))
@@ -126,8 +128,8 @@ class Stream:
         if self.is_over:
             self._fail_unanswered()
             return
-        message, serial = request.message, 0
-        if request.method == "OffsetCommit":
+        message, serial = encode_group_call(request.call), 0
+        if isinstance(request.call, OffsetCommit):
             message, serial = _signed(world, message)
         self._arrives_at = max(self._arrives_at, world.now + world.delay())
         world.at_time(self._arrives_at, lambda: self._arrive(number, request.method, message, serial))
@@ -165,7 +167,7 @@ class Stream:
     def _answer(self, number: int, answer: Any) -> None:
         request = None if self.is_over else self._unanswered.pop(number, None)
         if request is not None:
-            self._process.take_answer(request, answer)
+            self._process.take_answer(request, decode_group_answer(request.call, answer))
 
     def _tell(self, refused: Refused) -> None:
         world = self._world

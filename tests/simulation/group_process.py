@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from bus.client.assignors import assignors_of
 from bus.client.config.parsing import ConsumerConfig, parse_config
+from bus.client.connection.group_requests import FindCoordinator, Heartbeat, LeaveGroup, OffsetCommit, OffsetFetch
 from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.group.membership import Assign, Generation, Lead, Lose, Membership, Phase, Revoke, Work
 from bus.client.group.offset_commits import Commit, OffsetCommits
-from bus.client.group.protocol import topic_partitions
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from tests.simulation.group_network import Call, Stream
 
@@ -128,7 +127,7 @@ class Process:
     # ------------------------------------------------------------ requests and answers
 
     def _send(self, request: GroupRequest) -> None:
-        if request.method not in ("Heartbeat", "OffsetCommit"):
+        if not isinstance(request.call, (Heartbeat, OffsetCommit)):
             self._calls[request] = Call(self._world, self, request)
             return
         assert request.address is not None
@@ -149,14 +148,14 @@ class Process:
             return
         if not self.is_alive:
             return
-        world.note(self.name, "<-", answer)
+        world.note(self.name, f"<- {request.method}:", answer)
         self._calls.pop(request, None)
-        match request.method:
-            case "FindCoordinator":
+        match request.call:
+            case FindCoordinator():
                 self.finder.on_answer(request, answer, world.now_ms)
-            case "OffsetCommit":
+            case OffsetCommit():
                 self.commits.on_answer(request, answer, world.now_ms)
-            case "OffsetFetch" | "LeaveGroup":
+            case OffsetFetch() | LeaveGroup():
                 self._answers[request] = answer
             case _:
                 self.membership.on_answer(request, answer, world.now_ms)
@@ -322,8 +321,7 @@ class Process:
         address = self.finder.address
         if address is None:
             return
-        group = pb.OffsetFetchGroup(group_id=self._world.group_id, topics=topic_partitions(missing))
-        request = GroupRequest("OffsetFetch", pb.OffsetFetchRequest(groups=[group]), address, 1_000)
+        request = GroupRequest(OffsetFetch(self._world.group_id, missing), address, 1_000)
         self._send(request)
         await self._wait_until(lambda: request in self._answers, self._world.now_ms + 1_500)
         answer = self._answers.pop(request, broken := BusError(ErrorCode.NETWORK_EXCEPTION, "none"))
@@ -331,15 +329,10 @@ class Process:
             if answer is not broken and answer.code in LOST_COORDINATOR:
                 self.finder.mark_unknown(address, answer, self._world.now_ms)
             return
-        (found,) = answer.groups
-        if found.error_code:
-            if ErrorCode(found.error_code) in LOST_COORDINATOR:
-                self.finder.mark_unknown(address, found.error_message, self._world.now_ms)
-            return
-        for offset in found.offsets:
-            partition = TopicPartition(offset.topic, offset.partition)
-            self.positions[partition] = max(0, offset.offset)
-            self._world.note(self.name, f"begins {partition} at {max(0, offset.offset)}")
+        for partition in missing:
+            begin = answer[partition].offset if partition in answer else 0
+            self.positions[partition] = begin
+            self._world.note(self.name, f"begins {partition} at {begin}")
 
     def _is_coordinator_sought(self) -> bool:
         self.finder.find(self._world.now_ms)

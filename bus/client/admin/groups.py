@@ -15,8 +15,14 @@ from google.protobuf.message import DecodeError
 from bus.client.admin.failures import raise_failures
 from bus.client.admin.group_calls import GROUPS_MAX, MEMBERS_MAX, GroupAnswer, GroupCalls
 from bus.client.connection.cluster import Cluster, error_of
+from bus.client.connection.group_requests import (
+    PROTOCOL_TYPE,
+    commit_partitions,
+    commit_portions,
+    flat,
+    topic_partitions,
+)
 from bus.client.connection.portions import ITEMS_MAX, portions
-from bus.client.group.protocol import PROTOCOL_TYPE, commit_partitions, commit_portions, flat, topic_partitions
 from bus.client.values import (
     BrokerInfo,
     CommittedOffset,

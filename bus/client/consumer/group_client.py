@@ -14,8 +14,20 @@ from typing import Any
 
 from bus.client.assignors import assignors_of
 from bus.client.config.consumer import ConsumerConfig
-from bus.client.connection.cluster import Cluster, error_of
+from bus.client.connection.cluster import Cluster
 from bus.client.connection.connections import closed_client
+from bus.client.connection.group_requests import (
+    FindCoordinator,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    OffsetCommit,
+    OffsetFetch,
+    Offsets,
+    SyncGroup,
+    decode_group_answer,
+    encode_group_call,
+)
 from bus.client.connection.portions import portions
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.consumer.fetcher import Fetcher
@@ -23,13 +35,11 @@ from bus.client.consumer.metrics import ConsumerMetrics
 from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.group.link import GroupLink
 from bus.client.group.membership import Assign, Generation, Lead, Lose, Membership, Revoke
-from bus.client.group.offset_commits import Commit, CommitCallback, OffsetCommits, Offsets
-from bus.client.group.protocol import topic_partitions
+from bus.client.group.offset_commits import Commit, CommitCallback, OffsetCommits
 from bus.client.group.subscriptions import RebalanceCallback, Subscription
 from bus.client.group.topics import GroupTopics
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -121,9 +131,9 @@ class GroupClient:
 
     def _send(self, request: GroupRequest) -> None:
         now_ms = monotonic_ms()
-        if request.method in ("Heartbeat", "JoinGroup", "SyncGroup"):
+        if isinstance(request.call, (Heartbeat, JoinGroup, SyncGroup)):
             self._sent_at_ms[request] = now_ms
-        if request.method == "JoinGroup" and self._joining_since_ms is None:
+        if isinstance(request.call, JoinGroup) and self._joining_since_ms is None:
             self._joining_since_ms = now_ms
         self._link.send(request)
 
@@ -132,18 +142,17 @@ class GroupClient:
         if sent_at_ms is None:
             return
         self._metrics.record_group_call(request.method, now_ms - sent_at_ms, now_ms)
-        code = answer.code if isinstance(answer, BusError) else answer.error_code
-        if request.method != "Heartbeat" and code not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
+        if isinstance(answer, BusError) and not isinstance(request.call, Heartbeat):
             self._metrics.record_rebalance(None, now_ms)
 
     def take_answer(self, request: GroupRequest, answer: Any, now_ms: float) -> None:
         self._measure(request, answer, now_ms)
-        match request.method:
-            case "FindCoordinator":
+        match request.call:
+            case FindCoordinator():
                 self.coordinator.on_answer(request, answer, now_ms)
-            case "OffsetCommit":
+            case OffsetCommit():
                 self.commits.on_answer(request, answer, now_ms)
-            case "LeaveGroup":
+            case LeaveGroup():
                 self._last_left = request
             case _:
                 self.membership.on_answer(request, answer, now_ms)
@@ -441,27 +450,27 @@ class GroupClient:
         wanted = list(dict.fromkeys(partitions))
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
         for portion in portions(wanted) if wanted else ():
-            group = pb.OffsetFetchGroup(group_id=self.group_id, topics=topic_partitions(portion))
-            for offset in self._ask_group(pb.OffsetFetchRequest(groups=[group]), deadline_ms).offsets:
-                partition = TopicPartition(offset.topic, offset.partition)
-                if offset.offset >= 0 and partition in found:
-                    found[partition] = OffsetAndMetadata(offset.offset, offset.metadata, offset.leader_epoch)
+            answer = self._fetch_offsets(OffsetFetch(self.group_id, portion), deadline_ms)
+            found.update({partition: offset for partition, offset in answer.items() if partition in found})
         return found
 
-    def _ask_group(self, request: pb.OffsetFetchRequest, deadline_ms: float) -> Any:
-        def ask() -> Any:
+    def _fetch_offsets(self, call: OffsetFetch, deadline_ms: float) -> Offsets:
+        message = encode_group_call(call)
+
+        def ask() -> Offsets:
             address = self._find_coordinator(deadline_ms)
             try:
                 timeout_ms = min(self._config.request_timeout_ms, max(0.0, deadline_ms - monotonic_ms()))
-                group = self._cluster.call("OffsetFetch", request, address=address, timeout_ms=timeout_ms).groups[0]
-                if group.error_code:
-                    raise error_of(group.error_code, group.error_message or self.group_id)
+                response = self._cluster.call("OffsetFetch", message, address=address, timeout_ms=timeout_ms)
+                answer: Offsets | BusError = decode_group_answer(call, response)
+                if isinstance(answer, BusError):
+                    raise answer
             except BusError as error:
                 if error.code in LOST_COORDINATOR:
                     with self._lock:
                         self.coordinator.mark_unknown(address, error, monotonic_ms())
                 raise
-            return group
+            return answer
 
         return self._cluster.retry(ask, deadline_ms=deadline_ms)
 

@@ -10,11 +10,10 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from bus.client.connection.cluster import error_of
+from bus.client.connection.group_requests import FindCoordinator, GroupCall
+from bus.client.values import BrokerInfo
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.v1 import bus_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +29,16 @@ LOST_COORDINATOR = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupRequest:
-    """A call of the service, by its name; its answer comes with this very object. `address` None: any broker."""
+    """A call on its way; its answer comes with this very object. `address` None: any broker."""
 
-    method: str
-    message: Any
+    call: GroupCall
     address: str | None
     timeout_ms: int
+
+    @property
+    def method(self) -> str:
+        """Of the service."""
+        return type(self.call).__name__
 
 
 class CoordinatorFinder:
@@ -67,8 +70,7 @@ class CoordinatorFinder:
     def find(self, now_ms: float) -> None:
         """Have a search under way unless the coordinator is known, or it is too early to search again."""
         if self.address is None and self._under_way is None and now_ms >= self._retry_at_ms and self.error is None:
-            message = pb.FindCoordinatorRequest(group_id=self.group_id)
-            self._under_way = GroupRequest("FindCoordinator", message, None, self._request_timeout_ms)
+            self._under_way = GroupRequest(FindCoordinator(self.group_id), None, self._request_timeout_ms)
             self._send(self._under_way)
 
     def next_event(self) -> float:
@@ -86,25 +88,22 @@ class CoordinatorFinder:
             error, self.error = self.error, None
             raise error
 
-    def on_answer(self, request: GroupRequest, answer: Any, now_ms: float) -> None:
+    def on_answer(self, request: GroupRequest, answer: BrokerInfo | BusError, now_ms: float) -> None:
         if request is not self._under_way:
             return
         self._under_way = None
-        error = answer if isinstance(answer, BusError) else None
-        if error is None and answer.error_code:
-            error = error_of(answer.error_code, answer.error_message or f"no coordinator of group {self.group_id!r}")
-        if error is None:
-            self.address = f"{answer.coordinator.host}:{answer.coordinator.port}"
+        if isinstance(answer, BrokerInfo):
+            self.address = f"{answer.host}:{answer.port}"
             self._failures = 0
-            logger.info("the coordinator of group %r is broker %d", self.group_id, answer.coordinator.broker_id)
+            logger.info("the coordinator of group %r is broker %d", self.group_id, answer.broker_id)
             return
         self._retry_at_ms = now_ms + self._backoff_ms(self._failures)
         self._failures += 1
-        if self._may_retry(error):
+        if self._may_retry(answer):
             level = logging.WARNING if self._failures == 1 else logging.DEBUG
-            logger.log(level, "finding the coordinator of group %r is tried again: %s", self.group_id, error)
+            logger.log(level, "finding the coordinator of group %r is tried again: %s", self.group_id, answer)
         else:
-            self.error = error
+            self.error = answer
 
     def mark_unknown(self, address: str | None, reason: object, now_ms: float) -> None:
         """`address` is the coordinator no longer, or cannot be reached. Nothing happens if it was not."""

@@ -14,6 +14,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from bus.client.connection.cluster import Cluster
+from bus.client.connection.group_requests import (
+    FindCoordinator,
+    Heartbeat,
+    OffsetCommit,
+    decode_group_answer,
+    encode_group_call,
+)
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.group.coordinator import GroupRequest
 from bus.client.group.session import GroupSession
@@ -22,13 +29,14 @@ from bus.errors import BusError, ErrorCode
 logger = logging.getLogger(__name__)
 
 _END_S = 2.0  # for threads to end
-_ON_SESSION = ("Heartbeat", "OffsetCommit")
 
 
 class Machines(Protocol):
     """What is carried for; called with the lock held."""
 
-    def take_answer(self, request: GroupRequest, answer: Any, now_ms: float) -> None: ...
+    def take_answer(self, request: GroupRequest, answer: Any, now_ms: float) -> None:
+        """`answer`: what the call of `request` says that answers it, or a `BusError`."""
+        ...
 
     def take_notice(self) -> None: ...
 
@@ -60,7 +68,7 @@ class GroupLink:
 
     def send(self, request: GroupRequest) -> None:
         """For the machines, with the lock held; who holds it calls `deliver` afterwards."""
-        if request.method not in _ON_SESSION:
+        if not isinstance(request.call, (Heartbeat, OffsetCommit)):
             self._outbox.append(request)
             return
         assert request.address is not None, "a coordinator has an address"
@@ -104,7 +112,7 @@ class GroupLink:
             try:
                 self._cluster.start_call(
                     request.method,
-                    request.message,
+                    encode_group_call(request.call),
                     address=address,
                     timeout_ms=request.timeout_ms,
                     on_done=partial(self._on_answer, request),
@@ -119,10 +127,13 @@ class GroupLink:
 
     # ------------------------------------------------------------ answers, on gRPC's threads
 
-    def _on_answer(self, request: GroupRequest, answer: Any) -> None:
-        if isinstance(answer, BusError) and request.method == "FindCoordinator":
-            answer = self._unless_all_failed(answer)
-        self._on_answers([(request, answer)], False)
+    def _on_answer(self, request: GroupRequest, response: Any) -> None:
+        """The response, or a `BusError`."""
+        if not isinstance(response, BusError):
+            response = decode_group_answer(request.call, response)
+        elif isinstance(request.call, FindCoordinator):
+            response = self._unless_all_failed(response)
+        self._on_answers([(request, response)], False)
 
     def _unless_all_failed(self, error: BusError) -> BusError:
         """A first contact that fails is final only when every address has failed."""

@@ -14,22 +14,22 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bus.client.assignors import Assignment, Assignor, MemberSubscription, RebalanceProtocol, rebalance_protocol
 from bus.client.config.consumer import ConsumerConfig
-from bus.client.connection.cluster import error_of
-from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
-from bus.client.group.protocol import (
-    PROTOCOL_TYPE,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
+from bus.client.connection.group_requests import (
+    GroupCall,
+    Heartbeat,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    MemberIdRequired,
+    SyncGroup,
 )
+from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.values import GroupMetadata
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,6 @@ _JOIN_GRACE_MS = 5_000  # beyond the rebalance timeout, for the answer to travel
 _OUT_OF_GROUP = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
 _JOIN_AGAIN_AT_ONCE = frozenset(
     {
-        ErrorCode.MEMBER_ID_REQUIRED,
         ErrorCode.REBALANCE_IN_PROGRESS,
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,
@@ -99,6 +98,7 @@ class Assign:
 
 
 Work = Revoke | Lose | Lead | Assign
+MemberAnswer = Joined | MemberIdRequired | frozenset[TopicPartition] | BusError | None
 
 
 class Membership:
@@ -123,7 +123,7 @@ class Membership:
         self.owned: frozenset[TopicPartition] = frozenset()
         self.phase = Phase.UNJOINED
         self.generation = NO_GENERATION
-        self._protocol_name = ""
+        self._assignor_name = ""
         self._joined_topics: frozenset[str] = frozenset()
         self._is_rejoin_needed = False
         self._rejoin_reason = ""
@@ -226,12 +226,10 @@ class Membership:
         """Be out of the group. The request that says so is sent wherever the coordinator may know this member, in the
         pause before it joins again too, unless it is static: that one stays until its session is over, so that its
         restart moves nothing (KIP-345)."""
-        address, generation = self._coordinator.address, self.generation
+        address = self._coordinator.address
         request = None
-        if self._config.group_instance_id is None and generation.member_id and address is not None:
-            leaving = pb.LeavingMember(member_id=generation.member_id, reason=reason)
-            message = pb.LeaveGroupRequest(group_id=self._group_id, members=[leaving])
-            request = GroupRequest("LeaveGroup", message, address, self._config.request_timeout_ms)
+        if self._config.group_instance_id is None and self.generation.member_id and address is not None:
+            request = GroupRequest(LeaveGroup(self.metadata(), reason), address, self._config.request_timeout_ms)
             self._send(request)
         self._reset(reason, keeps_member_id=False)
         return request
@@ -327,13 +325,7 @@ class Membership:
         return self._polled_at_ms + self._config.max_poll_interval_ms
 
     def _send_heartbeat(self, address: str) -> None:
-        message = pb.HeartbeatRequest(
-            group_id=self._group_id,
-            generation=self.generation.id,
-            member_id=self.generation.member_id,
-            group_instance_id=self._config.group_instance_id,
-        )
-        request = GroupRequest("Heartbeat", message, address, self._config.request_timeout_ms)
+        request = GroupRequest(Heartbeat(self.metadata()), address, self._config.request_timeout_ms)
         self._heartbeat = request, self.generation
         self._send(request)
 
@@ -354,51 +346,35 @@ class Membership:
         self._joined_topics = self.topics
         self._is_rejoin_needed = False
         config = self._config
-        message = pb.JoinGroupRequest(
-            group_id=self._group_id,
-            member_id=self.generation.member_id,
-            group_instance_id=config.group_instance_id,
+        subscriptions = {name: self._subscription(assignor) for name, assignor in self._assignors.items()}
+        call = JoinGroup(
+            self.metadata(),
             session_timeout_ms=config.session_timeout_ms,
             rebalance_timeout_ms=config.max_poll_interval_ms,
-            protocol_type=PROTOCOL_TYPE,
-            protocols=[self._group_protocol(assignor) for assignor in self._assignors.values()],
+            subscriptions=subscriptions,
             client_id=config.client_id,
             reason=self._rejoin_reason,
         )
-        timeout_ms = max(config.request_timeout_ms, config.max_poll_interval_ms + _JOIN_GRACE_MS)
-        self._begin(GroupRequest("JoinGroup", message, address, timeout_ms))
+        self._begin(call, address)
 
-    def _group_protocol(self, assignor: Assignor) -> pb.GroupProtocol:
-        topics = self._joined_topics
-        metadata = encode_subscription(
-            topics,
-            user_data=assignor.subscription_user_data(topics),
-            owned=self.owned,
+    def _subscription(self, assignor: Assignor) -> MemberSubscription:
+        return MemberSubscription(
+            tuple(sorted(self._joined_topics)),
+            user_data=assignor.subscription_user_data(self._joined_topics),
+            owned=tuple(sorted(self.owned)),
             generation=self.generation.id,
-            rack=self._config.client_rack,
+            group_instance_id=self._config.group_instance_id,
+            rack=self._config.client_rack or None,
         )
-        return pb.GroupProtocol(name=assignor.name, metadata=metadata)
 
     def _sync(self, address: str, assignment: Assignment) -> None:
         self.phase = Phase.SYNCING
-        message = pb.SyncGroupRequest(
-            group_id=self._group_id,
-            generation=self.generation.id,
-            member_id=self.generation.member_id,
-            group_instance_id=self._config.group_instance_id,
-            protocol_type=PROTOCOL_TYPE,
-            protocol=self._protocol_name,
-            assignments=[
-                pb.MemberAssignment(member_id=member_id, assignment=encode_assignment(partitions))
-                for member_id, partitions in assignment.items()
-            ],
-        )
-        timeout_ms = max(self._config.request_timeout_ms, self._config.max_poll_interval_ms + _JOIN_GRACE_MS)
-        self._begin(GroupRequest("SyncGroup", message, address, timeout_ms))
+        self._begin(SyncGroup(self.metadata(), self._assignor_name, assignment), address)
 
-    def _begin(self, request: GroupRequest) -> None:
-        self._under_way = request
-        self._send(request)
+    def _begin(self, call: GroupCall, address: str) -> None:
+        timeout_ms = max(self._config.request_timeout_ms, self._config.max_poll_interval_ms + _JOIN_GRACE_MS)
+        self._under_way = GroupRequest(call, address, timeout_ms)
+        self._send(self._under_way)
 
     def _complete(self, assigned: frozenset[TopicPartition]) -> Work | None:
         assert self.topics is not None, "only a subscriber is assigned partitions"
@@ -412,66 +388,58 @@ class Membership:
             return Revoke(revoked)
         self._assignment = None
         added, self.owned = assigned - self.owned, assigned
-        return Assign(self._assignors[self._protocol_name], assigned, added, self.generation.id)
+        return Assign(self._assignors[self._assignor_name], assigned, added, self.generation.id)
 
     # ------------------------------------------------------------ answers
 
-    def on_answer(self, request: GroupRequest, answer: Any, now_ms: float) -> None:
-        """The response, or a `BusError`, to a request that this machine sent."""
+    def on_answer(self, request: GroupRequest, answer: MemberAnswer, now_ms: float) -> None:
+        """To a request that this machine sent."""
         if self._heartbeat is not None and request is self._heartbeat[0]:
+            assert answer is None or isinstance(answer, BusError), f"{answer!r} answers a heartbeat"
             self._on_heartbeat(request, self._heartbeat[1], answer, now_ms)
         elif request is self._under_way:
             self._under_way = None
-            error = _error_in(answer)
-            if error is not None:
-                self._on_refused(request, answer, error, now_ms)
-            elif request.method == "JoinGroup":
-                self._on_joined(request, answer, now_ms)
-            else:
-                self._on_synced(answer, now_ms)
+            match answer:
+                case BusError():
+                    self._on_refused(request, answer, now_ms)
+                case MemberIdRequired(member_id):
+                    self.generation = Generation(-1, member_id)
+                    self._unjoin()
+                case Joined():
+                    self._on_joined(request, answer, now_ms)
+                case _:
+                    assert answer is not None, f"nothing answers {request.method}"
+                    self._on_synced(answer)
 
-    def _on_joined(self, request: GroupRequest, answer: pb.JoinGroupResponse, now_ms: float) -> None:
+    def _on_joined(self, request: GroupRequest, answer: Joined, now_ms: float) -> None:
         self.generation = Generation(answer.generation, answer.member_id)
-        self._protocol_name = answer.protocol
+        self._assignor_name = answer.assignor
         self._heartbeat, self._heartbeat_at_ms = None, now_ms + self._config.heartbeat_interval_ms
         self._heard_at_ms = now_ms
         self._led_partitions = None
-        if answer.protocol not in self._assignors:
-            found = f"expected one of {sorted(self._assignors)} as the group's assignor, found {answer.protocol!r}"
+        if answer.assignor not in self._assignors:
+            found = f"expected one of {sorted(self._assignors)} as the group's assignor, found {answer.assignor!r}"
             self._give_up(BusError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, found), now_ms)
         elif answer.leader_id != answer.member_id:
             assert request.address is not None, "a coordinator has an address"
             self._sync(request.address, {})
+        elif answer.unreadable is not None:
+            self._give_up(answer.unreadable, now_ms)
         else:
-            self._begin_to_lead(answer, now_ms)
+            self.phase = Phase.LEADING
+            members = answer.subscriptions
+            topics = frozenset(topic for member in members.values() for topic in member.topics)
+            self._lead = Lead(self._assignors[answer.assignor], topics, members, answer.is_kept, answer.kept)
 
-    def _begin_to_lead(self, answer: pb.JoinGroupResponse, now_ms: float) -> None:
-        try:
-            members = {member.member_id: decode_subscription(member) for member in answer.members}
-            kept = frozenset[TopicPartition]().union(*(decode_assignment(m.assignment) for m in answer.members))
-        except BusError as error:
-            self._give_up(error, now_ms)
-            return
-        self.phase = Phase.LEADING
-        topics = frozenset(topic for member in members.values() for topic in member.topics)
-        self._lead = Lead(self._assignors[answer.protocol], topics, members, answer.skip_assignment, kept)
-
-    def _on_synced(self, answer: pb.SyncGroupResponse, now_ms: float) -> None:
-        try:
-            self._assignment = decode_assignment(answer.assignment)
-        except BusError as error:
-            self._give_up(error, now_ms)
-            return
+    def _on_synced(self, assignment: frozenset[TopicPartition]) -> None:
+        self._assignment = assignment
         self.phase = Phase.STABLE
         self._failures, self._retry_at_ms = 0, -math.inf
         self.heartbeat_now()  # so that the coordinator knows on which stream to give notice
 
-    def _on_refused(self, request: GroupRequest, answer: Any, error: BusError, now_ms: float) -> None:
+    def _on_refused(self, request: GroupRequest, error: BusError, now_ms: float) -> None:
         """JoinGroup or SyncGroup failed."""
-        if error.code is ErrorCode.MEMBER_ID_REQUIRED:
-            self.generation = Generation(-1, answer.member_id)
-            self._unjoin()
-        elif error.code is ErrorCode.FENCED_INSTANCE_ID:
+        if error.code is ErrorCode.FENCED_INSTANCE_ID:
             self._be_fenced(error)
         elif error.code in _OUT_OF_GROUP:
             self._reset(str(error), keeps_member_id=error.code is ErrorCode.ILLEGAL_GENERATION)
@@ -485,9 +453,10 @@ class Membership:
             else:
                 self._give_up(error, now_ms)
 
-    def _on_heartbeat(self, request: GroupRequest, generation: Generation, answer: Any, now_ms: float) -> None:
+    def _on_heartbeat(
+        self, request: GroupRequest, generation: Generation, error: BusError | None, now_ms: float
+    ) -> None:
         self._heartbeat = None
-        error = _error_in(answer)
         if error is None:
             self._heard_at_ms = now_ms
             self._heartbeat_at_ms = now_ms + self._config.heartbeat_interval_ms
@@ -564,9 +533,3 @@ def _placed(work: Lead, partitions: Mapping[str, int], assignment: Assignment) -
     owned = frozenset[TopicPartition]().union(*(member.owned for member in work.members.values()))
     moving = Counter(found.topic for found in owned - given if found.partition < partitions.get(found.topic, 0))
     return {topic: partitions.get(topic, 0) - moving[topic] for topic in work.topics}
-
-
-def _error_in(answer: Any) -> BusError | None:
-    if isinstance(answer, BusError):
-        return answer
-    return error_of(answer.error_code, answer.error_message) if answer.error_code else None

@@ -13,21 +13,19 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from bus.client.config.consumer import ConsumerConfig
-from bus.client.connection.cluster import error_of
+from bus.client.connection.group_requests import OffsetCommit, Offsets, commit_portions
 from bus.client.group.coordinator import LOST_COORDINATOR, CoordinatorFinder, GroupRequest
 from bus.client.group.membership import Generation
-from bus.client.group.protocol import commit_partitions, commit_portions
 from bus.client.values import GroupMetadata, OffsetAndMetadata
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+CommitErrors = Mapping[TopicPartition, BusError]  # of the partitions that were not committed
 CommitCallback = Callable[[Offsets, BusError | None], object]
 
 
@@ -199,12 +197,12 @@ class OffsetCommits:
         stamp: GroupMetadata,
         commits: list[Commit],
         left: deque[Offsets],
-        errors: Mapping[TopicPartition, BusError],
+        errors: CommitErrors,
         now_ms: float,
     ) -> None:
         """The first of `left`; the next one follows its answer."""
         offsets = left.popleft()
-        request = GroupRequest("OffsetCommit", _request(stamp, offsets), address, self._config.request_timeout_ms)
+        request = GroupRequest(OffsetCommit(stamp, offsets), address, self._config.request_timeout_ms)
         deadline_ms = now_ms + self._config.request_timeout_ms
         self._sent = _Sent(request, stamp, offsets, commits, left, errors, deadline_ms)
         self._send(request)
@@ -218,12 +216,13 @@ class OffsetCommits:
                 )
         return None
 
-    def on_answer(self, request: GroupRequest, answer: Any, now_ms: float) -> None:
-        """The response, or a `BusError`, to a request that this machine sent."""
+    def on_answer(self, request: GroupRequest, answer: CommitErrors | BusError, now_ms: float) -> None:
+        """To a request that this machine sent."""
         if self._sent is None or request is not self._sent.request:
             return
         sent, self._sent = self._sent, None
-        errors = {**sent.errors, **_errors_in(answer, sent.offsets)}
+        found = dict.fromkeys(sent.offsets, answer) if isinstance(answer, BusError) else answer
+        errors = {**sent.errors, **found}
         if sent.left:
             error = answer if isinstance(answer, BusError) else self._refusal(sent.left[0])
             if error is None:
@@ -254,7 +253,7 @@ class OffsetCommits:
         self._retry_at_ms = now_ms + self._backoff_ms(self._failures - 1) if again else -math.inf
         self.advance(now_ms)
 
-    def _note(self, commit: Commit, errors: Mapping[TopicPartition, BusError]) -> None:
+    def _note(self, commit: Commit, errors: CommitErrors) -> None:
         for partition in commit.left.keys() - errors.keys():
             self.committed[partition] = commit.left.pop(partition).offset
 
@@ -273,29 +272,5 @@ class _Sent:
     offsets: Offsets
     commits: list[Commit]
     left: deque[Offsets]
-    errors: Mapping[TopicPartition, BusError]
+    errors: CommitErrors
     deadline_ms: float
-
-
-def _request(stamp: GroupMetadata, offsets: Offsets) -> pb.OffsetCommitRequest:
-    return pb.OffsetCommitRequest(
-        group_id=stamp.group_id,
-        generation=stamp.generation,
-        member_id=stamp.member_id,
-        group_instance_id=stamp.group_instance_id,
-        partitions=commit_partitions(offsets),
-    )
-
-
-def _errors_in(answer: Any, asked: Offsets) -> dict[TopicPartition, BusError]:
-    """Of the partitions that were not committed. What the answer does not name was not."""
-    if isinstance(answer, BusError):
-        return dict.fromkeys(asked, answer)
-    missing = BusError(ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator's answer does not name every partition")
-    errors = dict.fromkeys(asked, missing)
-    for share in answer.partitions:
-        partition = TopicPartition(share.topic, share.partition)
-        errors.pop(partition, None)
-        if share.error_code:
-            errors[partition] = error_of(share.error_code, share.error_message or str(partition))
-    return errors

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from bus.client.connection.cluster import Cluster
+from bus.client.connection.group_requests import decode_session_answer, encode_session_call
 from bus.client.connection.request_stream import RequestStream
 from bus.client.group.coordinator import GroupRequest
 from bus.errors import BusError
-from bus.grpc_api.v1 import bus_pb2 as pb
 
 
 class GroupSession:
@@ -28,24 +28,12 @@ class GroupSession:
         self._asked: dict[int, GroupRequest] = {}
         self._correlation_id = 0
         self.is_over = False
-        self._stream = RequestStream(
-            cluster,
-            address,
-            "GroupSession",
-            serializer=pb.GroupSessionRequest.SerializeToString,
-            on_answer=self._on_answer,
-            on_end=self._on_end,
-        )
+        self._stream = RequestStream(cluster, address, "GroupSession", on_answer=self._on_answer, on_end=self._on_end)
 
     def send(self, request: GroupRequest) -> None:
         self._correlation_id += 1
         self._asked[self._correlation_id] = request
-        message = pb.GroupSessionRequest(correlation_id=self._correlation_id)
-        if request.method == "Heartbeat":
-            message.heartbeat.CopyFrom(request.message)
-        else:
-            message.offset_commit.CopyFrom(request.message)
-        self._stream.send(message)
+        self._stream.send(encode_session_call(self._correlation_id, request.call))
 
     def cut(self) -> None:
         self._stream.cut("the coordinator is another one, or cannot be reached")
@@ -60,8 +48,7 @@ class GroupSession:
         request = self._asked.pop(response.correlation_id, None)
         if request is None:
             raise ValueError(f"expected an answer that is not there yet, found {response.correlation_id} once more")
-        answer = response.heartbeat if request.method == "Heartbeat" else response.offset_commit
-        self._on_answers([(request, answer)], False)
+        self._on_answers([(request, decode_session_answer(request.call, response))], False)
 
     def _on_end(self, stream: RequestStream, error: BusError) -> None:
         self.is_over = True

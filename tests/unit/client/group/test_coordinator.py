@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from bus.client.group.coordinator import CoordinatorFinder, GroupRequest
+from bus.client.values import BrokerInfo
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.v1 import bus_pb2 as pb
 
 BACKOFF_MS = 100.0
 
@@ -21,8 +21,7 @@ def test_search_that_nobody_has_begun_though_it_is_due_wakes_nobody_again_and_ag
     sent: list[GroupRequest] = []
     finder = finder_of(sent)
     finder.find(5.0)
-    broker = pb.Broker(broker_id=1, host="c", port=1)
-    finder.on_answer(sent.pop(), pb.FindCoordinatorResponse(coordinator=broker), 5.0)
+    finder.on_answer(sent.pop(), BrokerInfo(1, "c", 1), 5.0)
     assert finder.next_event_after(6.0) == math.inf
     finder.mark_unknown("c:1", "it is gone", 6.0)
     assert finder.next_event_after(6.0) == 6.0 + BACKOFF_MS

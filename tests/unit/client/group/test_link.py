@@ -3,8 +3,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from bus.client.connection.group_requests import Heartbeat, LeaveGroup, OffsetCommit
 from bus.client.group.coordinator import GroupRequest
 from bus.client.group.link import GroupLink
+from bus.client.values import GroupMetadata
 from bus.errors import BusError, ErrorCode
 
 
@@ -37,14 +39,14 @@ class Bench:
 
 def test_machines_are_told_of_requests_that_could_not_be_begun_after_the_step_that_sent_them() -> None:
     bench = Bench()
-    methods = ["Heartbeat", "OffsetCommit", "JoinGroup"]
+    member = GroupMetadata("g")
     with bench.changed:
-        for method in methods:
-            bench.link.send(GroupRequest(method, None, "c:1", 1_000))
+        for call in (Heartbeat(member), OffsetCommit(member, {}), LeaveGroup(member, "")):
+            bench.link.send(GroupRequest(call, "c:1", 1_000))
         assert bench.link.has_outgoing
         assert bench.answers == []
     bench.link.deliver()
-    assert [method for method, _ in bench.answers] == methods
+    assert [method for method, _ in bench.answers] == ["Heartbeat", "OffsetCommit", "LeaveGroup"]
     for _, error in bench.answers:
         assert isinstance(error, BusError)
         assert error.code is ErrorCode.NETWORK_EXCEPTION

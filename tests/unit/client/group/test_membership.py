@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from bus.client.assignors import assignors_of
+from bus.client.assignors import MemberSubscription, assignors_of
 from bus.client.config.parsing import ConsumerConfig, parse_config
+from bus.client.connection.group_requests import Joined, MemberIdRequired
 from bus.client.group.coordinator import CoordinatorFinder, GroupRequest
 from bus.client.group.membership import Assign, Generation, Lead, Lose, Membership, Phase, Revoke
-from bus.client.group.protocol import decode_subscription, encode_assignment, encode_subscription
-from bus.client.values import GroupMetadata
+from bus.client.values import BrokerInfo, GroupMetadata
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
@@ -46,7 +44,7 @@ class Member:
         self.machine.subscribe(["t"])
         self.machine.note_poll(self.now_ms)
 
-    def take(self, method: str) -> GroupRequest:
+    def take(self, method: str) -> Any:
         """The only request that was sent since the last time."""
         request = self.sent.pop()
         assert (request.method, self.sent) == (method, []), self.sent
@@ -57,26 +55,23 @@ class Member:
 
     def find(self) -> Member:
         assert self.work() is None
-        broker = pb.Broker(broker_id=1, host="c", port=1)
-        self.finder.on_answer(self.take("FindCoordinator"), pb.FindCoordinatorResponse(coordinator=broker), self.now_ms)
+        self.finder.on_answer(self.take("FindCoordinator"), BrokerInfo(1, "c", 1), self.now_ms)
         return self
 
     def answer(self, request: GroupRequest, answer: Any) -> None:
         self.machine.on_answer(request, answer, self.now_ms)
 
     def refuse(self, request: GroupRequest, code: ErrorCode) -> None:
-        kind = {"JoinGroup": pb.JoinGroupResponse, "SyncGroup": pb.SyncGroupResponse, "Heartbeat": pb.HeartbeatResponse}
-        self.answer(request, kind[request.method](error_code=int(code), error_message="no"))
+        self.answer(request, BusError(code, "no"))
 
-    def join(self, generation: int = 1, *, protocol: str = "range") -> GroupRequest:
+    def join(self, generation: int = 1, *, protocol: str = "range") -> Any:
         """As a follower, up to its SyncGroup."""
         assert self.work() is None
-        response = pb.JoinGroupResponse(generation=generation, protocol=protocol, leader_id="l", member_id="m")
-        self.answer(self.take("JoinGroup"), response)
+        self.answer(self.take("JoinGroup"), followed(generation, protocol))
         return self.take("SyncGroup")
 
     def sync(self, request: GroupRequest, *partitions: TopicPartition) -> None:
-        self.answer(request, pb.SyncGroupResponse(assignment=encode_assignment(partitions)))
+        self.answer(request, frozenset(partitions))
 
     def settle(self, *partitions: TopicPartition, generation: int = 1, protocol: str = "range") -> Assign:
         """Join and take over what is assigned."""
@@ -88,13 +83,27 @@ class Member:
 
     def beat(self) -> None:
         self.machine.tick(self.now_ms)
-        self.answer(self.take("Heartbeat"), pb.HeartbeatResponse())
+        self.answer(self.take("Heartbeat"), None)
 
     def pass_time(self, ms: float, *, polled: bool = True) -> float:
         self.now_ms += ms
         if polled:
             self.machine.note_poll(self.now_ms)
         return self.machine.tick(self.now_ms)
+
+
+def followed(generation: int, assignor: str = "range") -> Joined:
+    return Joined(generation, "m", "l", assignor, {})
+
+
+def led(generation: int, assignor: str, subscription: MemberSubscription, *members: str, **kept: Any) -> Joined:
+    return Joined(generation, "m", "m", assignor, dict.fromkeys(members, subscription), **kept)
+
+
+def said(join: Any) -> MemberSubscription:
+    """To the first assignor that a join offers."""
+    subscription: MemberSubscription = next(iter(join.call.subscriptions.values()))
+    return subscription
 
 
 def stable(*partitions: TopicPartition, **configs: Any) -> Member:
@@ -111,16 +120,16 @@ def test_first_join_is_repeated_at_once_with_the_member_id_that_was_given() -> N
     member = Member().find()
     member.work()
     first = member.take("JoinGroup")
-    assert (first.message.member_id, first.message.rebalance_timeout_ms) == ("", 300_000)
-    member.answer(first, pb.JoinGroupResponse(error_code=int(ErrorCode.MEMBER_ID_REQUIRED), member_id="m-1"))
+    assert (first.call.member.member_id, first.call.rebalance_timeout_ms) == ("", 300_000)
+    member.answer(first, MemberIdRequired("m-1"))
     member.work()
-    assert member.take("JoinGroup").message.member_id == "m-1"
+    assert member.take("JoinGroup").call.member.member_id == "m-1"
 
 
 def test_follower_syncs_without_a_poll_and_is_assigned_in_the_next_one() -> None:
     member = Member().find()
     sync = member.join(generation=3)
-    assert (sync.message.generation, sync.message.member_id, list(sync.message.assignments)) == (3, "m", [])
+    assert (sync.call.member, sync.call.assignment) == (GroupMetadata("g", 3, "m"), {})
     assert not member.machine.has_work()
     member.sync(sync, P0, P1)
     assert member.machine.has_work()
@@ -134,26 +143,19 @@ def test_leader_hands_its_assignment_to_the_coordinator() -> None:
     member = Member().find()
     member.work()
     join = member.take("JoinGroup")
-    metadata = join.message.protocols[0].metadata
-    members = [pb.JoinedMember(member_id=name, metadata=metadata) for name in ("m", "other")]
-    response = pb.JoinGroupResponse(generation=1, protocol="range", leader_id="m", member_id="m", members=members)
-    member.answer(join, response)
+    member.answer(join, led(1, "range", said(join), "m", "other"))
     work = member.work()
     assert isinstance(work, Lead)
     assert (work.topics, sorted(work.members), work.is_kept) == (frozenset({"t"}), ["m", "other"], False)
     member.machine.lead(work, {"t": 2}, {"m": [P0], "other": [P1]}, member.now_ms)
-    shares = {share.member_id: share.assignment for share in member.take("SyncGroup").message.assignments}
-    assert shares == {"m": encode_assignment([P0]), "other": encode_assignment([P1])}
+    assert member.take("SyncGroup").call.assignment == {"m": [P0], "other": [P1]}
 
 
 def test_leader_rebalances_when_partitions_come_to_topics_of_the_group() -> None:
     member = Member().find()
     member.work()
     join = member.take("JoinGroup")
-    members = [pb.JoinedMember(member_id="m", metadata=join.message.protocols[0].metadata)]
-    member.answer(
-        join, pb.JoinGroupResponse(generation=1, protocol="range", leader_id="m", member_id="m", members=members)
-    )
+    member.answer(join, led(1, "range", said(join), "m"))
     member.machine.lead(member.work(), {"t": 1}, {"m": [P0]}, member.now_ms)
     member.sync(member.take("SyncGroup"), P0)
     member.work()
@@ -169,15 +171,8 @@ def test_leader_rebalances_by_itself_if_what_a_member_was_to_give_up_is_still_no
 ) -> None:
     member = Member("cooperative-sticky").find()
     member.work()
-    said = encode_subscription(["t"], user_data=b"", owned=owned, generation=1, rack="")
-    answer = pb.JoinGroupResponse(
-        generation=2,
-        protocol="cooperative-sticky",
-        leader_id="m",
-        member_id="m",
-        members=[pb.JoinedMember(member_id=name, metadata=said) for name in ("m", "other")],
-    )
-    member.answer(member.take("JoinGroup"), answer)
+    subscription = MemberSubscription(["t"], owned=tuple(owned), generation=1)
+    member.answer(member.take("JoinGroup"), led(2, "cooperative-sticky", subscription, "m", "other"))
     member.machine.lead(member.work(), {"t": 2}, {"m": [P0], "other": []}, member.now_ms)
     member.sync(member.take("SyncGroup"), P0)
     member.work()
@@ -192,13 +187,7 @@ def test_static_leader_that_restarts_rebalances_only_for_partitions_that_nobody_
     member = Member(group_instance_id="desk").find()
     member.work()
     join = member.take("JoinGroup")
-    metadata = join.message.protocols[0].metadata
-    shares = {"m": encode_assignment(kept[:1]), "other": encode_assignment(kept[1:])}
-    members = [pb.JoinedMember(member_id=m, metadata=metadata, assignment=share) for m, share in shares.items()]
-    answer = pb.JoinGroupResponse(
-        generation=1, protocol="range", leader_id="m", member_id="m", members=members, skip_assignment=True
-    )
-    member.answer(join, answer)
+    member.answer(join, led(1, "range", said(join), "m", "other", is_kept=True, kept=frozenset(kept)))
     member.machine.lead(member.work(), {"t": 2}, {}, member.now_ms)
     member.sync(member.take("SyncGroup"), P0)
     member.work()
@@ -236,8 +225,7 @@ def test_answer_to_a_join_that_was_given_up_counts_no_more() -> None:
     member.work()
     join = member.take("JoinGroup")
     member.machine.leave("unsubscribed", member.now_ms)
-    response = pb.JoinGroupResponse(generation=1, protocol="range", leader_id="l", member_id="m")
-    member.answer(join, response)
+    member.answer(join, followed(1))
     assert (member.machine.phase, member.sent) == (Phase.UNJOINED, [])
 
 
@@ -250,10 +238,7 @@ def test_assignment_of_topics_that_are_subscribed_no_longer_is_not_taken_over() 
     assert isinstance(work, Revoke), "it prepares to join anew"
     member.machine.done(work)
     member.work()
-    topics = decode_subscription(
-        pb.JoinedMember(metadata=member.take("JoinGroup").message.protocols[0].metadata)
-    ).topics
-    assert topics == ("u",)
+    assert said(member.take("JoinGroup")).topics == ("u",)
 
 
 # ---------------------------------------------------------------- rebalances
@@ -268,8 +253,7 @@ def test_eager_member_gives_up_everything_before_it_joins_again() -> None:
     assert member.sent == [], "the join waits until the callbacks have run"
     member.machine.done(work)
     assert member.work() is None
-    metadata = member.take("JoinGroup").message.protocols[0].metadata
-    assert decode_subscription(pb.JoinedMember(metadata=metadata)).owned == ()
+    assert said(member.take("JoinGroup")).owned == ()
 
 
 def test_cooperative_member_keeps_what_it_has_gives_up_what_moves_and_joins_once_more() -> None:
@@ -277,10 +261,8 @@ def test_cooperative_member_keeps_what_it_has_gives_up_what_moves_and_joins_once
     member.machine.request_rejoin("as the test wants it")
     assert member.work() is None
     join = member.take("JoinGroup")
-    subscription = decode_subscription(pb.JoinedMember(metadata=join.message.protocols[0].metadata))
-    assert (subscription.owned, subscription.generation) == ((P0, P1), 1)
-    response = pb.JoinGroupResponse(generation=2, protocol="cooperative-sticky", leader_id="l", member_id="m")
-    member.answer(join, response)
+    assert (said(join).owned, said(join).generation) == ((P0, P1), 1)
+    member.answer(join, followed(2, "cooperative-sticky"))
     member.sync(member.take("SyncGroup"), P0, P2)
     revoke = member.work()
     assert isinstance(revoke, Revoke)
@@ -324,7 +306,7 @@ def test_member_that_is_out_loses_its_partitions_before_it_joins_again(code: Err
     member.machine.done(work)
     member.work()
     keeps_id = code is ErrorCode.ILLEGAL_GENERATION
-    assert member.take("JoinGroup").message.member_id == ("m" if keeps_id else "")
+    assert member.take("JoinGroup").call.member.member_id == ("m" if keeps_id else "")
 
 
 def test_being_put_out_while_callbacks_of_a_revocation_run_is_noticed_after_them() -> None:
@@ -336,7 +318,7 @@ def test_being_put_out_while_callbacks_of_a_revocation_run_is_noticed_after_them
     member.refuse(member.take("Heartbeat"), ErrorCode.UNKNOWN_MEMBER_ID)
     member.machine.done(revoke)
     member.work()
-    assert member.take("JoinGroup").message.member_id == ""
+    assert member.take("JoinGroup").call.member.member_id == ""
 
 
 def test_refusal_of_an_earlier_generation_is_of_no_account() -> None:
@@ -373,7 +355,7 @@ def test_heartbeats_go_out_in_their_interval_one_at_a_time() -> None:
     request = member.take("Heartbeat")
     member.pass_time(10_000)
     assert member.sent == []
-    member.answer(request, pb.HeartbeatResponse())
+    member.answer(request, None)
     assert member.pass_time(0) == pytest.approx(member.now_ms + 3_000)
 
 
@@ -395,8 +377,8 @@ def test_member_that_polls_too_seldom_leaves() -> None:
     member.pass_time(9_900, polled=False)
     member.sent.clear()
     assert member.pass_time(100, polled=False) == math.inf
-    leaving = member.take("LeaveGroup").message.members[0]
-    assert (leaving.member_id, leaving.reason) == ("m", "max.poll.interval.ms is over")
+    leaving = member.take("LeaveGroup").call
+    assert (leaving.member.member_id, leaving.reason) == ("m", "max.poll.interval.ms is over")
     assert isinstance(member.work(), Lose)
 
 
@@ -411,17 +393,17 @@ def test_static_member_leaves_without_a_word() -> None:
 )
 def test_member_that_is_about_to_join_again_leaves(code: ErrorCode) -> None:
     member = Member().find()
-    member.answer(member.join(), pb.SyncGroupResponse(error_code=int(code)))
+    member.refuse(member.join(), code)
     assert member.machine.phase is Phase.UNJOINED
     member.sent.clear()
     member.machine.leave("closed", member.now_ms)
-    assert member.take("LeaveGroup").message.members[0].member_id == "m"
+    assert member.take("LeaveGroup").call.member.member_id == "m"
 
 
 def test_member_that_the_coordinator_does_not_know_leaves_without_a_word() -> None:
     member = Member().find()
     assert member.machine.leave("closed", member.now_ms) is None
-    member.answer(member.join(), pb.SyncGroupResponse(error_code=int(ErrorCode.UNKNOWN_MEMBER_ID)))
+    member.refuse(member.join(), ErrorCode.UNKNOWN_MEMBER_ID)
     member.sent.clear()
     assert member.machine.leave("closed", member.now_ms) is None
     assert member.sent == []
@@ -437,8 +419,7 @@ def test_nobody_sends_heartbeats_before_there_is_a_generation() -> None:
 
 def test_unreadable_assignment_is_the_users_to_see() -> None:
     member = Member().find()
-    sync = member.join()
-    member.answer(sync, pb.SyncGroupResponse(assignment=b"\xff\xff"))
+    member.refuse(member.join(), ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     with pytest.raises(BusError) as caught:
         member.work()
     assert caught.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -447,5 +428,4 @@ def test_unreadable_assignment_is_the_users_to_see() -> None:
 def test_protocols_are_offered_in_the_order_of_preference() -> None:
     member = Member("range,cooperative-sticky").find()
     member.work()
-    offered: Sequence[Any] = member.take("JoinGroup").message.protocols
-    assert [protocol.name for protocol in offered] == ["range", "cooperative-sticky"]
+    assert list(member.take("JoinGroup").call.subscriptions) == ["range", "cooperative-sticky"]
