@@ -337,17 +337,14 @@ class Cluster:
         preferred = [self._last_good] if self._last_good is not None else []
         return list(dict.fromkeys([*preferred, *self._brokers.values(), *self._bootstrap]))
 
-    def open_stream(
-        self, address: str, method: str, requests: Iterable[Any], serializer: Callable[[Any], bytes] | None
-    ) -> tuple[Connection, Any]:
-        """A bidirectional call, and the connection that it is on; `serializer` None: the requests are serialized
-        already."""
+    def open_stream(self, address: str, method: str, requests: Iterable[bytes]) -> tuple[Connection, Any]:
+        """A bidirectional call, and the connection that it is on. The requests are serialized already."""
         response_class = getattr(pb, SERVICE.methods_by_name[method].output_type.name)
         return self._connections.start(
             address,
             lambda found: found.channel.stream_stream(
                 f"/{SERVICE.full_name}/{method}",
-                request_serializer=serializer,
+                request_serializer=None,
                 response_deserializer=response_class.FromString,
             )(iter(requests), metadata=self.headers),
         )

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class RequestStream:
     """`on_answer(stream, response)` for each response, `on_end(stream, error)` once, after the last of them.
 
-    `serializer` None: the requests are bytes already. An exception of `on_answer` ends the stream.
+    Requests are bytes, as they go out. An exception of `on_answer` ends the stream.
     """
 
     def __init__(
@@ -32,7 +32,6 @@ class RequestStream:
         address: str,
         method: str,
         *,
-        serializer: Callable[[Any], bytes] | None = None,
         on_answer: Callable[[RequestStream, Any], None],
         on_end: Callable[[RequestStream, BusError], None],
     ) -> None:
@@ -41,10 +40,10 @@ class RequestStream:
         self._on_end = on_end
         self._cut_reason: str | None = None
         self._method = method
-        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._cluster = cluster
         requests = iter(self._requests.get, None)
-        self._connection, self._call = cluster.open_stream(address, method, requests, serializer)
+        self._connection, self._call = cluster.open_stream(address, method, requests)
         self._reader = threading.Thread(target=self._read, name=f"bus-{method.lower()}-{address}", daemon=True)
         try:
             self._reader.start()
@@ -52,7 +51,7 @@ class RequestStream:
             self.cut("its answers are not read")
             raise
 
-    def send(self, request: Any) -> None:
+    def send(self, request: bytes) -> None:
         self._requests.put(request)
 
     def cut(self, reason: str) -> None:

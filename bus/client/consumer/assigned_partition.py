@@ -7,12 +7,13 @@ skipped or given twice however seeks, failures and fetches interleave. Holds no 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 import pyarrow as pa
 
-from bus.client.consumer.fetched import FetchedBatch, open_batch
+from bus.client.connection.fetch_requests import FetchedBatch, FetchPosition
+from bus.client.consumer.fetched import open_batch
 from bus.errors import BusError
-from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 
 
@@ -63,10 +64,12 @@ class AssignedPartition:
     def is_fetchable(self, now_ms: float) -> bool:
         return self.position is not None and not self.is_paused and self.error is None and now_ms >= self.retry_at_ms
 
-    def take_in(self, batches: list[pb.LogBatch]) -> None:
+    def next_fetch(self) -> FetchPosition:
+        return FetchPosition(self.fetch_offset, self.topic_id, self.leader_epoch)
+
+    def take_in(self, batches: Iterable[FetchedBatch]) -> None:
         """Batches as they were fetched, the first from `fetch_offset` on."""
-        for message in batches:
-            batch = FetchedBatch.of(message)
+        for batch in batches:
             self.buffer.append(batch)
             self.buffered_bytes += len(batch.payload)
             self.fetch_offset = batch.next_offset

@@ -6,16 +6,15 @@ the log. Columns that a batch left out are filled in here, and nowhere else in t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from bus.client.connection.fetch_requests import FetchedBatch
 from bus.client.values import NO_HEADERS, ConsumerRecord, Headers
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import LogBatch, TimestampType, TopicPartition
 from bus.records.arrow_batches import MalformedRecords, complete_columns, decode_arrow, dense_sequences
 from bus.records.log_schema import LOG_SCHEMA
@@ -24,37 +23,6 @@ POLL_SCHEMA = pa.schema(
     [pa.field("topic", pa.string(), nullable=False), pa.field("partition", pa.int32(), nullable=False), *LOG_SCHEMA]
 )
 _TIMESTAMP_TYPES = tuple(TimestampType)
-
-
-@dataclass(frozen=True, slots=True)
-class FetchedBatch:
-    """A `pb.LogBatch` taken apart once: each access to a field of bytes copies it, and the message keeps its own."""
-
-    base_offset: int
-    next_offset: int
-    record_count: int
-    leader_epoch: int
-    timestamp_type: int
-    timestamp_ms: int | None
-    producer_id: int | None
-    producer_epoch: int | None
-    base_sequence: int | None
-    payload: bytes
-
-    @staticmethod
-    def of(message: pb.LogBatch) -> FetchedBatch:
-        return FetchedBatch(
-            base_offset=message.base_offset,
-            next_offset=message.next_offset,
-            record_count=message.record_count,
-            leader_epoch=message.leader_epoch,
-            timestamp_type=message.timestamp_type,
-            timestamp_ms=message.timestamp_ms if message.HasField("timestamp_ms") else None,
-            producer_id=message.producer_id if message.HasField("producer_id") else None,
-            producer_epoch=message.producer_epoch if message.HasField("producer_epoch") else None,
-            base_sequence=message.base_sequence if message.HasField("base_sequence") else None,
-            payload=message.arrow,
-        )
 
 
 def open_batch(partition: TopicPartition, fetched: FetchedBatch, position: int) -> pa.RecordBatch:

@@ -16,16 +16,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bus.client.config.parsing import ConsumerConfig
-from bus.client.connection.cluster import Cluster, error_of
+from bus.client.connection.cluster import Cluster
+from bus.client.connection.fetch_requests import Fetched, FetchedPartition, FetchPosition, decode_fetch, encode_fetch
 from bus.client.connection.portions import ITEMS_MAX
 from bus.client.connection.request_stream import RequestStream
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.metrics import ConsumerMetrics
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
-from bus.records.log_schema import LOG_COLUMNS
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ class _Connection:
 
     def __init__(self, stream: RequestStream) -> None:
         self.stream = stream
-        self.asked: dict[TopicPartition, int] | None = None  # the request under way; None: there is none
+        self.asked: dict[TopicPartition, FetchPosition] | None = None  # the request under way; None: there is none
         self.asked_at_ms = 0.0
         self.correlation_id = 0
         self.deadline_ms = 0.0
@@ -137,45 +136,18 @@ class Fetcher:
             return
         connection = self._connections.get(address)
         if connection is None:
-            stream = RequestStream(
-                self._cluster,
-                address,
-                "Fetch",
-                serializer=pb.FetchRequest.SerializeToString,
-                on_answer=self._on_answer,
-                on_end=self._on_end,
-            )
+            stream = RequestStream(self._cluster, address, "Fetch", on_answer=self._on_answer, on_end=self._on_end)
             connection = self._connections[address] = _Connection(stream)
         # Each partition comes first in its turn: an answer that is full leaves out the last ones. Those that a request
         # has no room for come first in the next one.
         self._turn += 1 if len(partitions) <= ITEMS_MAX else ITEMS_MAX
         first = self._turn % len(partitions)
         partitions = (partitions[first:] + partitions[:first])[:ITEMS_MAX]
-        connection.asked = {partition.partition: partition.fetch_offset for partition in partitions}
+        connection.asked = {partition.partition: partition.next_fetch() for partition in partitions}
         connection.correlation_id += 1
         connection.asked_at_ms = now_ms
         connection.deadline_ms = now_ms + self._config.fetch_max_wait_ms + self._config.request_timeout_ms
-        connection.stream.send(self._request(connection.correlation_id, partitions))
-
-    def _request(self, correlation_id: int, partitions: list[AssignedPartition]) -> pb.FetchRequest:
-        return pb.FetchRequest(
-            correlation_id=correlation_id,
-            max_wait_ms=self._config.fetch_max_wait_ms,
-            min_bytes=self._config.fetch_min_bytes,
-            max_bytes=self._config.fetch_max_bytes,
-            columns=LOG_COLUMNS,
-            partitions=[
-                pb.FetchPartition(
-                    topic=partition.partition.topic,
-                    partition=partition.partition.partition,
-                    topic_id=partition.topic_id,
-                    fetch_offset=partition.fetch_offset,
-                    partition_max_bytes=self._config.max_partition_fetch_bytes,
-                    current_leader_epoch=partition.leader_epoch if partition.leader_epoch >= 0 else None,
-                )
-                for partition in partitions
-            ],
-        )
+        connection.stream.send(encode_fetch(self._config, connection.correlation_id, connection.asked))
 
     def _cut(self, address: str) -> None:
         self._connections.pop(address).stream.cut("not needed any more")
@@ -184,40 +156,43 @@ class Fetcher:
 
     def _on_answer(self, stream: RequestStream, response: Any) -> None:
         now_ms = monotonic_ms()
+        fetched = decode_fetch(response)
         with self.lock:
             connection = self._connections.get(stream.address)
             if connection is None or connection.stream is not stream:
                 return
             asked, connection.asked = connection.asked, None
-            if asked is None or response.correlation_id != connection.correlation_id:
-                raise ValueError(f"expected answer {connection.correlation_id}, found {response.correlation_id}")
-            self._record(response, connection.asked_at_ms, now_ms)
+            if asked is None or fetched.correlation_id != connection.correlation_id:
+                raise ValueError(f"expected answer {connection.correlation_id}, found {fetched.correlation_id}")
+            self._record(fetched, connection.asked_at_ms, now_ms)
             is_news = False
-            for answer in response.partitions:
+            for answer in fetched.partitions:
                 is_news = self._take_answer(answer, asked, now_ms) or is_news
             self.fetch(now_ms)
             if is_news:
                 self.changed.notify_all()
 
-    def _record(self, response: Any, asked_at_ms: float, now_ms: float) -> None:
+    def _record(self, fetched: Fetched, asked_at_ms: float, now_ms: float) -> None:
         sizes: dict[str, tuple[int, int]] = {}
-        for answer in response.partitions:
-            size, records = sizes.get(answer.topic, (0, 0))
-            for batch in answer.batches:
-                size, records = size + batch.ByteSize(), records + batch.record_count
-            sizes[answer.topic] = size, records
-        self.metrics.record_fetch(sizes, now_ms - asked_at_ms, response.throttle_time_ms, now_ms)
+        for answer in fetched.partitions:
+            size, records = sizes.get(answer.partition.topic, (0, 0))
+            records += sum(batch.record_count for batch in answer.batches)
+            sizes[answer.partition.topic] = size + answer.size_bytes, records
+        self.metrics.record_fetch(sizes, now_ms - asked_at_ms, fetched.throttle_time_ms, now_ms)
 
-    def _take_answer(self, answer: Any, asked: Mapping[TopicPartition, int], now_ms: float) -> bool:
-        key = TopicPartition(answer.topic, answer.partition)
-        partition = self.assigned.get(key)
-        if partition is None or partition.position is None or partition.fetch_offset != asked.get(key):
+    def _take_answer(
+        self, answer: FetchedPartition, asked: Mapping[TopicPartition, FetchPosition], now_ms: float
+    ) -> bool:
+        partition, position = self.assigned.get(answer.partition), asked.get(answer.partition)
+        if partition is None or partition.position is None or position is None:
             return False
-        if answer.error_code:
-            self._note_error(partition, error_of(answer.error_code, answer.error_message or str(key)), now_ms)
+        if partition.fetch_offset != position.offset:
+            return False
+        if answer.error is not None:
+            self._note_error(partition, answer.error, now_ms)
             return True
-        partition.high_watermark, partition.log_start = answer.high_watermark, answer.log_start_offset
-        partition.take_in(list(answer.batches))
+        partition.high_watermark, partition.log_start = answer.high_watermark, answer.log_start
+        partition.take_in(answer.batches)
         return bool(answer.batches)
 
     def _note_error(self, partition: AssignedPartition, error: BusError, now_ms: float) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from bus import BusError, Consumer, ConsumerRecord, ErrorCode, TopicPartition
+from bus.client.connection.fetch_requests import FetchedPartition, FetchPosition
 from bus.client.consumer.records import RecordDeserializationError
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.records.arrow_batches import encode_arrow
@@ -296,10 +297,10 @@ def test_answer_for_a_position_that_was_left_is_not_used(broker: FakeBroker) -> 
     with Consumer(broker.address, **EARLIEST) as consumer:
         consumer.assign([T0])
         consumer.seek(T0, 7)
-        stale = pb.PartitionFetchResponse(topic="t", partition=0, error_code=pb.ERROR_CODE_INVALID_REQUEST)
+        stale = FetchedPartition(T0, BusError(ErrorCode.INVALID_REQUEST, "no"), -1, -1, [], 0)
         # Two leaders may have a request each under way; the slower one's answer is for where the consumer was.
         with consumer._fetcher.lock:
-            assert not consumer._fetcher._take_answer(stale, {T0: 3}, 0.0)
+            assert not consumer._fetcher._take_answer(stale, {T0: FetchPosition(3, "", -1)}, 0.0)
         assert values(take(consumer, 3)) == [7, 8, 9]
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from bus.client.consumer.fetched import FetchedBatch, open_batch, records_of
+from bus.client.connection.fetch_requests import decode_batch
+from bus.client.consumer.fetched import open_batch, records_of
 from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, encode_batches, encode_records
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import LogBatch, TimestampType, TopicPartition
@@ -41,7 +42,7 @@ def holed(offsets: Sequence[int], values: pa.Array, *, base_offset: int, next_of
 
 def fetched(batches: Sequence[LogBatch], columns: Sequence[str], position: int = 0) -> list[pa.RecordBatch]:
     messages = [pb.LogBatch.FromString(b"".join(pieces)) for pieces in encode_batches(batches, columns)]
-    return [open_batch(ORDERS, FetchedBatch.of(message), position) for message in messages]
+    return [open_batch(ORDERS, decode_batch(message), position) for message in messages]
 
 
 @pytest.mark.parametrize("columns", [DEFAULT_FETCH_COLUMNS, ("timestamp", "value")])

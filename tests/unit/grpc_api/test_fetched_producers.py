@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from bus.client.consumer.fetched import FetchedBatch, open_batch
+from bus.client.connection.fetch_requests import decode_batch
+from bus.client.consumer.fetched import open_batch
 from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, encode_batches
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TopicPartition
@@ -46,7 +47,7 @@ def wire(batches: list[LogBatch], columns: Sequence[str]) -> list[pb.LogBatch]:
 def fetched(batches: list[LogBatch], columns: Sequence[str]) -> list[Row]:
     rows: list[Row] = []
     for message in wire(batches, columns):
-        opened = open_batch(TopicPartition("t", 0), FetchedBatch.of(message), 0)
+        opened = open_batch(TopicPartition("t", 0), decode_batch(message), 0)
         assert opened.schema.names == list(LOG_COLUMNS)
         names = ("producer_id", "producer_epoch", "sequence")
         rows += zip(*(opened.column(name).to_pylist() for name in names), strict=True)

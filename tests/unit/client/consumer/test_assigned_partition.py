@@ -3,10 +3,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from bus.client.connection.fetch_requests import FetchedBatch
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.fetched import POLL_SCHEMA, PollTables, records_of
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TimestampType, TopicPartition
 from bus.records.arrow_batches import encode_arrow
 from bus.records.log_schema import HEADERS_TYPE, LOG_COLUMNS
@@ -14,27 +14,30 @@ from bus.records.log_schema import HEADERS_TYPE, LOG_COLUMNS
 HERE = TopicPartition("t", 2)
 
 
-def message(
+def fetched(
     base_offset: int, count: int, *, offsets: list[int] | None = None, next_offset: int | None = None
-) -> pb.LogBatch:
+) -> FetchedBatch:
     columns = {"value": pa.array([b"%d" % number for number in range(base_offset, base_offset + count)])}
     if offsets is not None:
         columns = {"offset": pa.array(offsets), "value": pa.array([b"%d" % number for number in offsets])}
-    return pb.LogBatch(
+    return FetchedBatch(
         base_offset=base_offset,
         next_offset=next_offset or base_offset + count,
         record_count=count,
         leader_epoch=4,
-        timestamp_ms=1_700_000_000_123,
         timestamp_type=1,
-        arrow=encode_arrow(pa.RecordBatch.from_pydict(columns)),
+        timestamp_ms=1_700_000_000_123,
+        producer_id=None,
+        producer_epoch=None,
+        base_sequence=None,
+        payload=encode_arrow(pa.RecordBatch.from_pydict(columns)),
     )
 
 
-def assigned(position: int, *messages: pb.LogBatch) -> AssignedPartition:
+def assigned(position: int, *batches: FetchedBatch) -> AssignedPartition:
     partition = AssignedPartition(HERE)
     partition.seek(position)
-    partition.take_in(list(messages))
+    partition.take_in(batches)
     return partition
 
 
@@ -48,13 +51,13 @@ def take(partition: AssignedPartition, max_records: int) -> list[bytes]:
 
 
 def test_rows_below_the_position_are_skipped() -> None:
-    partition = assigned(13, message(10, 5))
+    partition = assigned(13, fetched(10, 5))
     assert take(partition, 100) == [b"13", b"14"]
     assert partition.position == 15
 
 
 def test_position_follows_what_was_taken_and_the_buffer_is_freed() -> None:
-    partition = assigned(0, message(0, 5), message(5, 2))
+    partition = assigned(0, fetched(0, 5), fetched(5, 2))
     assert take(partition, 3) == [b"0", b"1", b"2"]
     assert partition.position == 3
     assert take(partition, 3) == [b"3", b"4"]
@@ -64,7 +67,7 @@ def test_position_follows_what_was_taken_and_the_buffer_is_freed() -> None:
 
 
 def test_gaps_after_compaction_are_jumped_over() -> None:
-    partition = assigned(12, message(10, 3, offsets=[10, 14, 17], next_offset=20))
+    partition = assigned(12, fetched(10, 3, offsets=[10, 14, 17], next_offset=20))
     assert take(partition, 1) == [b"14"]
     assert partition.position == 15
     assert take(partition, 5) == [b"17"]
@@ -72,12 +75,12 @@ def test_gaps_after_compaction_are_jumped_over() -> None:
 
 
 def test_batch_with_nothing_at_or_above_the_position_moves_it_on() -> None:
-    partition = assigned(18, message(10, 3, offsets=[10, 14, 17], next_offset=20), message(20, 1))
+    partition = assigned(18, fetched(10, 3, offsets=[10, 14, 17], next_offset=20), fetched(20, 1))
     assert take(partition, 5) == [b"20"]
 
 
 def test_seek_forgets_what_was_fetched() -> None:
-    partition = assigned(0, message(0, 5))
+    partition = assigned(0, fetched(0, 5))
     take(partition, 2)
     partition.seek(1)
     assert partition.peek(5) is None
@@ -85,21 +88,19 @@ def test_seek_forgets_what_was_fetched() -> None:
 
 
 def test_corrupt_batch_raises_and_is_fetched_again() -> None:
-    broken = message(5, 3)
-    broken.arrow = broken.arrow[:-40]
-    partition = assigned(0, message(0, 5), broken)
+    whole = fetched(5, 3)
+    partition = assigned(0, fetched(0, 5), whole._replace(payload=whole.payload[:-40]))
     assert len(take(partition, 100)) == 5
     with pytest.raises(BusError, match="t-2 at offset 5") as caught:
         partition.peek(100)
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
     assert (partition.position, partition.fetch_offset) == (5, 5)
-    partition.take_in([message(5, 3)])
+    partition.take_in([fetched(5, 3)])
     assert take(partition, 100) == [b"5", b"6", b"7"]
 
 
 def test_wrong_row_count_is_corrupt() -> None:
-    lying = message(0, 3)
-    lying.record_count = 4
+    lying = fetched(0, 3)._replace(record_count=4)
     with pytest.raises(BusError, match="expected 4 rows, found 3"):
         assigned(0, lying).peek(10)
 
@@ -113,9 +114,7 @@ def test_records_carry_all_that_the_envelope_says() -> None:
         ],
         names=["key", "value", "headers"],
     )
-    envelope = message(7, 2)
-    envelope.arrow = encode_arrow(columns)
-    rows = assigned(7, envelope).peek(10)
+    rows = assigned(7, fetched(7, 2)._replace(payload=encode_arrow(columns))).peek(10)
     first, second = records_of(HERE, rows)
     assert first == ("t", 2, 7, 1_700_000_000_123, TimestampType.LOG_APPEND_TIME, b"k", None, [("h", None)], 4)
     assert (second.offset, second.key, second.value, second.headers) == (8, None, b"v", ())
@@ -123,16 +122,15 @@ def test_records_carry_all_that_the_envelope_says() -> None:
 
 def test_typed_values_come_as_dictionaries_and_keep_their_type_in_tables() -> None:
     values = pa.array([{"id": 1}, {"id": 2}])
-    envelope = message(0, 2)
-    envelope.arrow = encode_arrow(pa.RecordBatch.from_arrays([values], names=["value"]))
-    rows = assigned(0, envelope).peek(10)
+    payload = encode_arrow(pa.RecordBatch.from_arrays([values], names=["value"]))
+    rows = assigned(0, fetched(0, 2)._replace(payload=payload)).peek(10)
     assert [record.value for record in records_of(HERE, rows)] == [{"id": 1}, {"id": 2}]
     assert PollTables().table_of([(HERE, rows)]).schema.field("value").type == values.type
 
 
 def test_tables_have_topic_partition_and_the_columns_of_the_log() -> None:
-    rows = assigned(0, message(0, 3)).peek(10)
-    more = assigned(0, message(0, 2_000)).peek(5_000)
+    rows = assigned(0, fetched(0, 3)).peek(10)
+    more = assigned(0, fetched(0, 2_000)).peek(5_000)
     table = PollTables().table_of([(HERE, rows), (HERE, more), (TopicPartition("u", 0), rows)])
     assert tuple(table.schema.names) == ("topic", "partition", *LOG_COLUMNS)
     assert table.schema == POLL_SCHEMA

@@ -1,0 +1,116 @@
+"""Fetch requests and what they brought, as values for the consumer's machine and as messages.
+
+Guards one promise: a message is taken apart once. Each access to its bytes copies them, and the message keeps its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from bus.client.config.consumer import ConsumerConfig
+from bus.client.connection.cluster import error_of
+from bus.errors import BusError
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TopicPartition
+from bus.records.log_schema import LOG_COLUMNS
+
+
+class FetchPosition(NamedTuple):
+    """Where to read on in a partition. `leader_epoch` -1: not known."""
+
+    offset: int
+    topic_id: str
+    leader_epoch: int
+
+
+class FetchedBatch(NamedTuple):
+    """A `LogBatch` of bus.proto."""
+
+    base_offset: int
+    next_offset: int
+    record_count: int
+    leader_epoch: int
+    timestamp_type: int
+    timestamp_ms: int | None
+    producer_id: int | None
+    producer_epoch: int | None
+    base_sequence: int | None
+    payload: bytes
+
+
+class FetchedPartition(NamedTuple):
+    """With an `error` there is nothing else."""
+
+    partition: TopicPartition
+    error: BusError | None
+    high_watermark: int
+    log_start: int
+    batches: list[FetchedBatch]
+    size_bytes: int  # of the batches, on the wire
+
+
+class Fetched(NamedTuple):
+    """The answer to one request."""
+
+    correlation_id: int
+    throttle_time_ms: int
+    partitions: list[FetchedPartition]
+
+
+def encode_fetch(config: ConsumerConfig, correlation_id: int, asked: Mapping[TopicPartition, FetchPosition]) -> bytes:
+    """In the order of `asked`: an answer that is full leaves out the last ones."""
+    request = pb.FetchRequest(
+        correlation_id=correlation_id,
+        max_wait_ms=config.fetch_max_wait_ms,
+        min_bytes=config.fetch_min_bytes,
+        max_bytes=config.fetch_max_bytes,
+        columns=LOG_COLUMNS,
+        partitions=[
+            pb.FetchPartition(
+                topic=partition.topic,
+                partition=partition.partition,
+                topic_id=position.topic_id,
+                fetch_offset=position.offset,
+                partition_max_bytes=config.max_partition_fetch_bytes,
+                current_leader_epoch=position.leader_epoch if position.leader_epoch >= 0 else None,
+            )
+            for partition, position in asked.items()
+        ],
+    )
+    data: bytes = request.SerializeToString()
+    return data
+
+
+def decode_fetch(response: Any) -> Fetched:
+    return Fetched(
+        response.correlation_id, response.throttle_time_ms, list(map(_decode_partition, response.partitions))
+    )
+
+
+def _decode_partition(answer: pb.PartitionFetchResponse) -> FetchedPartition:
+    partition = TopicPartition(answer.topic, answer.partition)
+    error = error_of(answer.error_code, answer.error_message or str(partition)) if answer.error_code else None
+    return FetchedPartition(
+        partition,
+        error,
+        answer.high_watermark,
+        answer.log_start_offset,
+        [decode_batch(batch) for batch in answer.batches],
+        sum(batch.ByteSize() for batch in answer.batches),
+    )
+
+
+def decode_batch(message: pb.LogBatch) -> FetchedBatch:
+    return FetchedBatch(
+        base_offset=message.base_offset,
+        next_offset=message.next_offset,
+        record_count=message.record_count,
+        leader_epoch=message.leader_epoch,
+        timestamp_type=message.timestamp_type,
+        timestamp_ms=message.timestamp_ms if message.HasField("timestamp_ms") else None,
+        producer_id=message.producer_id if message.HasField("producer_id") else None,
+        producer_epoch=message.producer_epoch if message.HasField("producer_epoch") else None,
+        base_sequence=message.base_sequence if message.HasField("base_sequence") else None,
+        payload=message.arrow,
+    )
