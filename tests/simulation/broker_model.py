@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bus.errors import ErrorCode
-from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.client.connection.produce_requests import Produced
+from bus.errors import BusError, ErrorCode
 from bus.model import ProducerStamp, sequence_after
 
 
@@ -116,7 +116,7 @@ class SimulatedCluster:
 
     # ------------------------------------------------------------ produce
 
-    def append(self, address: str, sent: Sent) -> pb.PartitionProduceResponse:
+    def append(self, address: str, sent: Sent) -> Produced:
         log, stamp = self.logs[sent.partition], sent.stamp
         if log.leader != address:
             return refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -125,16 +125,15 @@ class SimulatedCluster:
             if isinstance(found, ErrorCode):
                 return refusal(found)
             if found is not None:
-                return pb.PartitionProduceResponse(base_offset=found, version=found, log_append_time_ms=-1)
+                return Produced(base_offset=found, version=found)
         refused = [index for index, (value, _) in enumerate(sent.records) if self._is_refused(value)]
         if refused:
-            answer = refusal(ErrorCode.MESSAGE_TOO_LARGE)
-            answer.record_errors.extend(pb.RecordError(index=index, message="large") for index in refused)
-            return answer
+            error = BusError(ErrorCode.MESSAGE_TOO_LARGE, "simulated")
+            return Produced(error, record_errors=dict.fromkeys(refused, error))
         base_offset = len(log.rows)
         for position, (value, time_ms) in enumerate(sent.records):
             log.rows.append(Row(value, time_ms, stamp and _advance(stamp, position)))
-        return pb.PartitionProduceResponse(base_offset=base_offset, version=len(log.rows), log_append_time_ms=-1)
+        return Produced(base_offset=base_offset, version=len(log.rows))
 
     def _place(self, log: SimulatedLog, stamp: ProducerStamp) -> int | ErrorCode | None:
         """The offset if the log has it; None if it is the next one."""
@@ -155,7 +154,5 @@ def _advance(stamp: ProducerStamp, count: int) -> ProducerStamp:
     return ProducerStamp(stamp.producer_id, stamp.producer_epoch, sequence_after(stamp.base_sequence, count))
 
 
-def refusal(code: ErrorCode) -> pb.PartitionProduceResponse:
-    return pb.PartitionProduceResponse(
-        error_code=int(code), error_message="simulated", base_offset=-1, version=-1, log_append_time_ms=-1
-    )
+def refusal(code: ErrorCode) -> Produced:
+    return Produced(BusError(code, "simulated"))

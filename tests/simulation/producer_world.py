@@ -25,12 +25,12 @@ from typing import Any
 
 from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.connection.cluster import PartitionLeader, TopicInfo
+from bus.client.connection.produce_requests import Produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
 from bus.client.producer.engine import Engine
 from bus.client.producer.murmur2 import partition_of_key
 from bus.client.producer.sender import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.v1 import bus_pb2 as pb
 from tests.simulation.broker_model import Sent, SimulatedCluster, refusal
 
 ADDRESSES = ("broker:1", "broker:2")
@@ -124,7 +124,7 @@ class World:
             if stream.address == address:
                 stream.break_off()
 
-    def produce(self, address: str, sent: Sent) -> pb.PartitionProduceResponse:
+    def produce(self, address: str, sent: Sent) -> Produced:
         if self.chance(self.faults.busy):
             return refusal(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         if self.chance(self.faults.disk_before):
@@ -324,9 +324,10 @@ class SimulatedStream:
             for share in shares:
                 self._world.produce(self.address, share)
 
-    def _answer(self, correlation_id: int, answers: list[pb.PartitionProduceResponse]) -> None:
+    def _answer(self, correlation_id: int, answers: list[Produced]) -> None:
         if not self._is_over:
-            is_busy = any(answer.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED for answer in answers)
+            codes = [answer.error.code for answer in answers if answer.error is not None]
+            is_busy = ErrorCode.THROTTLING_QUOTA_EXCEEDED in codes
             self._engine.on_answer(self, correlation_id, 20 if is_busy else 0, answers)
 
     def break_off(self) -> None:

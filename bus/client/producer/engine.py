@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from bus.client.config.parsing import ProducerConfig
+from bus.client.connection.produce_requests import Produced
 from bus.client.producer.batch import Headers, RecordBatchBuilder, RecordFuture
 from bus.client.producer.buffer_pool import BufferPool
 from bus.client.producer.interrupts import uninterrupted
@@ -307,7 +308,9 @@ class Engine:
         connection = self.sender.connections.get(stream.address)
         return connection if connection is not None and self._streams.get(connection) is stream else None
 
-    def on_answer(self, stream: Stream, correlation_id: int, throttle_time_ms: int, answers: Sequence[Any]) -> None:
+    def on_answer(
+        self, stream: Stream, correlation_id: int, throttle_time_ms: int, answers: Sequence[Produced]
+    ) -> None:
         """Raises `ValueError` if `answers` do not fit the oldest request."""
         with self.lock, self._step:
             connection = self._connection_of(stream)

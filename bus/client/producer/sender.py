@@ -14,11 +14,12 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from bus.client.config.parsing import ProducerConfig
-from bus.client.connection.cluster import TopicInfo, error_of
+from bus.client.connection.cluster import TopicInfo
 from bus.client.connection.portions import ITEMS_MAX
+from bus.client.connection.produce_requests import Produced
 from bus.client.producer.accumulator import RecordAccumulator
 from bus.client.producer.batch import RecordBatchBuilder
 from bus.client.producer.buffer_pool import BufferPool
@@ -381,9 +382,14 @@ class Sender:
     # ------------------------------------------------------------ answers
 
     def on_answer(
-        self, connection: Connection, correlation_id: int, throttle_time_ms: int, answers: Sequence[Any], now_ms: float
+        self,
+        connection: Connection,
+        correlation_id: int,
+        throttle_time_ms: int,
+        answers: Sequence[Produced],
+        now_ms: float,
     ) -> None:
-        """`answers` are `pb.PartitionProduceResponse`s. Raises `ValueError` if they do not fit the oldest request."""
+        """Raises `ValueError` if the answers do not fit the oldest request."""
         request = connection.requests[0] if connection.requests else None
         if request is None or request.correlation_id != correlation_id:
             expected = "no answer" if request is None else f"answer {request.correlation_id}"
@@ -398,24 +404,26 @@ class Sender:
             self.metrics.record_throttle(throttle_time_ms, now_ms)
             self._wake_by(connection.muted_until_ms)
         # What is in the log is settled before an error of another partition can fail everything.
-        for part, answer in sorted(zip(request.parts, answers, strict=True), key=lambda pair: bool(pair[1].error_code)):
+        for part, answer in sorted(
+            zip(request.parts, answers, strict=True), key=lambda pair: pair[1].error is not None
+        ):
             self._take_answer(part, answer, now_ms)
         self._drain(now_ms)
         if not had_window and self._has_window(now_ms):
             self._wake_by(self._next_event(now_ms))  # what waits for company was no event while nothing could be sent
 
-    def _take_answer(self, part: Part, answer: Any, now_ms: float) -> None:
+    def _take_answer(self, part: Part, answer: Produced, now_ms: float) -> None:
         queue = part.queue
         if not queue.in_flight or queue.in_flight[0] is not part:
             return  # the queue was given up meanwhile
         queue.answered_at_ms = now_ms
-        if not answer.error_code:
+        error = answer.error
+        if error is None:
             settled = queue.acknowledge(
                 part, answer.base_offset, answer.log_append_time_ms, answer.version, answer.offsets
             )
             self._note_settled(settled)
             return
-        error = error_of(answer.error_code, answer.error_message or str(queue))
         if error.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:  # it is in the log, or was and is retired
             self._note_settled(queue.acknowledge(part, -1, -1, -1))
         elif error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -431,9 +439,8 @@ class Sender:
         elif error.retriable:
             self._repeat(part, error, now_ms)
         else:
-            record_errors = {found.index: error_of(answer.error_code, found.message) for found in answer.record_errors}
             self.metrics.record_split(now_ms)
-            self._note_failed(queue, queue.refuse(part, error, record_errors), now_ms)
+            self._note_failed(queue, queue.refuse(part, error, answer.record_errors), now_ms)
 
     def _repeat(self, part: Part, error: BusError, now_ms: float) -> None:
         queue = part.queue

@@ -12,18 +12,18 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from bus.client.config.parsing import ProducerConfig
-from bus.client.connection.cluster import Cluster, TopicInfo, error_of
+from bus.client.connection.cluster import Cluster, TopicInfo
+from bus.client.connection.produce_requests import decode_produced, init_producer_id, resume_producer
 from bus.client.connection.request_stream import RequestStream
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.producer.engine import Engine
 from bus.client.producer.sender import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.client.producer.wire import PartEncoder
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ class ProduceStream:
         self._stream.join(timeout)
 
     def _answer(self, stream: RequestStream, response: Any) -> None:
-        self._engine.on_answer(self, response.correlation_id, response.throttle_time_ms, response.partitions)
+        produced = decode_produced(response.partitions)
+        self._engine.on_answer(self, response.correlation_id, response.throttle_time_ms, produced)
 
     def _end(self, stream: RequestStream, error: BusError) -> None:
         self._engine.on_end(self, error)
@@ -135,58 +136,32 @@ class ProducerThreads:
 
     def _init_producer(self, errand: InitProducer, *, deadline_ms: float | None = None) -> None:
         """With a `deadline_ms` a user waits for it: raises `BusError`."""
-        request = pb.InitProducerIdRequest(
-            name=self._config.name or "", producer_id=errand.producer_id, producer_epoch=errand.producer_epoch or 0
-        )
         try:
-            answer = self._cluster.call("InitProducerId", request, deadline_ms=deadline_ms)
-            _check(answer)
+            producer_id, epoch = init_producer_id(
+                self._cluster,
+                self._config.name,
+                errand.producer_id,
+                errand.producer_epoch,
+                deadline_ms=deadline_ms,
+            )
         except BusError as error:
             if deadline_ms is not None:
                 raise
             self.engine.on_no_identity(error)
         else:
-            self.engine.on_identity(answer.producer_id, answer.producer_epoch)
+            self.engine.on_identity(producer_id, epoch)
 
     def _resume(self, errand: Resume) -> None:
+        partition = TopicPartition(errand.queue.topic, errand.queue.partition)
+        identity = errand.producer_id, errand.producer_epoch
         try:
-            found = self.ask_where_it_ends(
-                errand.address,
-                errand.producer_id,
-                errand.producer_epoch,
-                [(errand.queue.topic, errand.queue.partition, errand.topic_id)],
-            )[0]
+            end = resume_producer(self._cluster, errand.address, identity, partition, errand.topic_id)
         except BusError as error:
             self.engine.on_not_resumed(errand, error)
         else:
             self.engine.on_resumed(
-                errand, last_epoch=found.last_epoch, last_sequence=found.last_sequence, version=found.version
+                errand, last_epoch=end.last_epoch, last_sequence=end.last_sequence, version=end.version
             )
-
-    def ask_where_it_ends(
-        self,
-        address: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Sequence[tuple[str, int, str]],
-        *,
-        deadline_ms: float | None = None,
-    ) -> Sequence[Any]:
-        """ResumeProducer for partitions (topic, number, topic id) of one leader. Raises the first one's `BusError`."""
-        request = pb.ResumeProducerRequest(
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            partitions=[
-                pb.ResumeProducerPartition(topic=topic, partition=partition, topic_id=topic_id)
-                for topic, partition, topic_id in partitions
-            ],
-        )
-        answers = self._cluster.call("ResumeProducer", request, address=address, deadline_ms=deadline_ms).partitions
-        if len(answers) != len(partitions):
-            raise BusError(ErrorCode.UNKNOWN_SERVER_ERROR, f"expected {len(partitions)} answers, found {len(answers)}")
-        for answer in answers:
-            _check(answer)
-        return list(answers)
 
     def last_sequence(self, info: TopicInfo, partition: int, deadline_ms: float) -> int | None:
         """Of this producer, any epoch of it; waits for an identity and a leader until `deadline_ms`."""
@@ -197,12 +172,12 @@ class ProducerThreads:
             topic = known or self._cluster.refresh([info.name], deadline_ms=deadline_ms)[info.name]
             known = None  # a second attempt begins with fresh metadata
             address = self._cluster.leader_address(topic, partition)
-            producer_id, epoch = self.engine.identity or self._new_identity(deadline_ms)
+            identity = self.engine.identity or self._new_identity(deadline_ms)
+            asked = TopicPartition(topic.name, partition)
             if address is None:
-                raise BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{partition} has no leader")
-            asked = [(topic.name, partition, topic.topic_id)]
-            found = self.ask_where_it_ends(address, producer_id, epoch, asked, deadline_ms=deadline_ms)[0]
-            return None if found.last_sequence < 0 else int(found.last_sequence)
+                raise BusError(ErrorCode.LEADER_NOT_AVAILABLE, f"{asked} has no leader")
+            end = resume_producer(self._cluster, address, identity, asked, topic.topic_id, deadline_ms=deadline_ms)
+            return None if end.last_sequence < 0 else end.last_sequence
 
         return self._cluster.retry(ask, deadline_ms=deadline_ms)
 
@@ -240,8 +215,3 @@ class ProducerThreads:
             if thread is not None and thread is not threading.current_thread():
                 thread.join(max(0.1, ends_at - time.monotonic()))
         return failed
-
-
-def _check(answer: Any) -> None:
-    if answer.error_code:
-        raise error_of(answer.error_code, answer.error_message)

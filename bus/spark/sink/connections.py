@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.cluster import Cluster
+from bus.client.connection.produce_requests import init_producer_id
 from bus.client.connection.retrying import monotonic_ms
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.spark.sink.options import SinkOptions
 from bus.spark.sink.stamped_writer import StampedWriter
 from bus.spark.source.options import OptionError
@@ -67,15 +67,8 @@ def _producer_id(options: SinkOptions, cluster: Cluster, name: str) -> int:
     if known is not None:
         return known
     deadline_ms = monotonic_ms() + options.config.delivery_timeout_ms
-    producer_id = cluster.retry(lambda: _ask_producer_id(cluster, name), deadline_ms=deadline_ms)
+    producer_id, _ = cluster.retry(lambda: init_producer_id(cluster, name, keep_epoch=True), deadline_ms=deadline_ms)
     if len(_producer_ids) >= _PRODUCER_IDS_MAX:
         _producer_ids.clear()
     _producer_ids[options.addresses, name] = producer_id
     return producer_id
-
-
-def _ask_producer_id(cluster: Cluster, name: str) -> int:
-    answer = cluster.call("InitProducerId", pb.InitProducerIdRequest(name=name, keep_epoch=True))
-    if answer.error_code:
-        raise BusError(ErrorCode(answer.error_code), answer.error_message)
-    return int(answer.producer_id)

@@ -11,19 +11,15 @@ import pytest
 
 from bus.client.config.parsing import ProducerConfig, parse_config
 from bus.client.connection.cluster import PartitionLeader, TopicInfo
+from bus.client.connection.produce_requests import Produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
 from bus.client.producer.engine import Engine
 from bus.client.producer.future import BatchFuture, RunChunk
 from bus.client.producer.sender import EPOCH_MAX, Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.v1 import bus_pb2 as pb
 
 OK = object()
 WAIT_S = 20
-
-
-def refusal(code: ErrorCode, **record_errors: str) -> pb.PartitionProduceResponse:
-    return pb.PartitionProduceResponse(error_code=int(code), error_message="refused", base_offset=-1, version=-1)
 
 
 class FakeStream:
@@ -153,9 +149,9 @@ class Bench:
         connection = self.engine.sender.connections[found.address]
         request = connection.requests[0]
         responses = [
-            pb.PartitionProduceResponse(base_offset=0, version=1, log_append_time_ms=-1)
+            Produced(base_offset=0, version=1)
             if one is OK
-            else refusal(one)
+            else Produced(BusError(one, "refused"))
             if isinstance(one, ErrorCode)
             else one
             for one in answers or (OK,) * len(request.parts)
@@ -466,7 +462,7 @@ def test_answer_that_fits_no_request_is_refused(correlation_id: int, count: int,
     bench = Bench()
     bench.send(b"a")
     with pytest.raises(ValueError, match=message):
-        bench.engine.on_answer(bench.streams[0], correlation_id, 0, [pb.PartitionProduceResponse()] * count)
+        bench.engine.on_answer(bench.streams[0], correlation_id, 0, [Produced()] * count)
     bench.end()
     bench.pass_time(1_000)
     bench.answer(OK)
@@ -476,7 +472,7 @@ def test_answers_of_a_stream_that_ended_change_nothing() -> None:
     bench = Bench()
     future = bench.send(b"a")
     bench.end()
-    bench.engine.on_answer(bench.streams[0], 1, 0, [pb.PartitionProduceResponse()])
+    bench.engine.on_answer(bench.streams[0], 1, 0, [Produced()])
     bench.end(stream=0)
     assert not future.done()
 
@@ -804,7 +800,7 @@ def test_late_answer_after_closing_changes_nothing() -> None:
     bench = Bench()
     future = bench.send(b"a")
     bench.engine.close(BusError(ErrorCode.REQUEST_TIMED_OUT, "closed"))
-    bench.engine.on_answer(bench.streams[0], 1, 0, [pb.PartitionProduceResponse()])
+    bench.engine.on_answer(bench.streams[0], 1, 0, [Produced()])
     bench.end()
     assert code_of(future) is ErrorCode.REQUEST_TIMED_OUT
 
