@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tests.simulation.group_world import World
 
 _METADATA_AGE_MS = 5_000
-_LATE_S = 1e-6  # a thread wakes after its time, never before
 _AT_ONCE_MAX = 1_000  # rounds of a task without any time passing
 
 AUTO, ASYNC, SYNC = "auto", "async", "sync"
@@ -195,7 +194,7 @@ class Process:
             await asyncio.sleep(self.frozen_until - self._world.now)
 
     async def _wait_for(self, event: asyncio.Event, until_ms: float) -> None:
-        handle = asyncio.get_running_loop().call_at(until_ms / 1000 + _LATE_S, event.set)
+        handle = asyncio.get_running_loop().call_at(loop_time(until_ms), event.set)
         try:
             await event.wait()
         finally:
@@ -398,3 +397,11 @@ class Process:
             await self._wait_until(lambda: request in self._answers, deadline_ms)
         self.membership.unsubscribe()
         self._end()
+
+
+def loop_time(at_ms: float) -> float:
+    """The first time of the loop at which so many milliseconds are over."""
+    time = at_ms / 1000
+    while time * 1000 < at_ms:
+        time = math.nextafter(time, math.inf)
+    return time
