@@ -9,10 +9,15 @@ import pytest
 from deltalake import DeltaTable
 
 from bus import Admin, BusError, NewTopic, Producer
+from bus.cluster_metadata.cluster_decisions import CreateTopic
+from bus.cluster_metadata.cluster_records import BrokerRegistered, encode_record
+from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.storage_delta.root import open_storage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
+from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.broker_thread import running_broker
+from tests.support.cancelled_calls import QuietBroker, run_on_broker
 from tests.support.stores import NOW_MS, ScriptedStore, log_batch
 
 
@@ -71,6 +76,32 @@ def test_of_two_that_start_from_the_same_metadata_the_later_has_the_higher_epoch
         assert to_broker.send("t", b"1").result(10).offset == 1
     epochs = DeltaTable(root / "topics/t/0").to_pyarrow_table(columns=["leader_epoch"]).column(0).to_pylist()
     assert epochs == [2, 2]  # 0 from its creation, 1 of the rival
+
+
+@pytest.mark.parametrize("is_hidden", [True, False])
+def test_nothing_is_changed_behind_another_controller(is_hidden: bool) -> None:
+    """Hidden: the race is lost against an OPTIMIZE, and the newer controller has committed behind that."""
+    store = MemoryStore()
+
+    async def change(broker: QuietBroker) -> None:
+        metadata = broker.cluster.metadata
+        await broker.cluster.controller.create_topics([CreateTopic("before", 1)])
+        version = metadata.state.version
+        if is_hidden:
+            foreign = b'{"commitInfo":{"operation":"OPTIMIZE","engineInfo":"Apache-Spark/4.2.0"}}\n'
+            store.put(f"topics/__cluster_metadata/0/_delta_log/{version + 1:020d}.json", foreign)
+        other = open_storage_on(store, exclusive=False).open_metadata()
+        row = encode_record(BrokerRegistered(1, "other", 9094))
+        other.append([row], leader_epoch=metadata.leader_epoch + 1, now_ms=NOW_MS)
+        for name in ("lost", "refused"):
+            (answer,) = await broker.cluster.controller.create_topics([CreateTopic(name, 1)])
+            assert isinstance(answer, Refused)
+            assert answer.code is ErrorCode.NOT_CONTROLLER
+        assert other.reload().version == version + 1 + is_hidden
+        (partition,) = broker.cluster.host.partitions
+        assert partition.stopped is not None, "the other broker leads it from now on"
+
+    run_on_broker(store, change)
 
 
 def test_a_start_on_metadata_that_are_older_than_a_log_leads_it_at_a_higher_epoch(tmp_path: Path) -> None:
