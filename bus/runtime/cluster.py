@@ -14,8 +14,7 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata.controller import Controller
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.producers import Producers
-from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock
-from bus.runtime.partitions.maintenance_ticker import MaintenanceTicker
+from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock, MaintenanceTicker
 from bus.runtime.partitions.partition_host import PartitionHost
 from bus.runtime.partitions.partition_settings import metadata_maintenance
 from bus.runtime.tasks import TaskScope

@@ -1,22 +1,33 @@
-"""What maintenance of all partitions shares: the disk's share of it, its time, and the words in which it is asked for.
+"""What maintenance of all partitions shares: bytes, time, a timer, and the words in which it is asked for.
 
-Guards two bounds: all maintenance together reads and writes at most `bytes_per_second`, and the one who stops a
-partition waits for no more than the few bytes that one step takes.
+Guards three promises: all maintenance together reads and writes at most `bytes_per_second`; a partition that stops
+waits for no more than the few bytes that one step takes; and the time that retention goes by is read in every slot of
+the timer, so that a wall clock that jumps is seen soon after it did.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
+import zlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 from bus.errors import Refused
+from bus.model import TopicPartition
 from bus.partition_log.retention import RetentionTime, read_time
 from bus.ports import Clock, MaintenanceStopped
 
 # What may be used at once after a rest, in seconds of the allowance: smooths what comes in large pieces.
 _BURST_S = 0.1
+_SLOTS_MAX = 60
+_SLOT_S_MIN = 1.0
+# A broker that has just started has better things to do: with Kafka's interval it waits as long as Kafka does
+# (log.initial.task.delay.ms).
+_FIRST_DELAY_SHARE = 10
 
 
 class MaintenanceAction(Enum):
@@ -119,3 +130,47 @@ class Maintenance:
     clock: MaintenanceClock
     throttle: IoThrottle
     backoff_s: float
+
+
+class Maintained(Protocol):
+    @property
+    def name(self) -> TopicPartition: ...
+
+    def look_after(self) -> None:
+        """Returns at once."""
+        ...
+
+
+class MaintenanceTicker:
+    """Has every partition looked at once in an interval, also those that no producer writes to: one timer for all of
+    them, each interval in slots, so that thousands of partitions do not ask for the disk at once."""
+
+    def __init__(
+        self, interval_s: float, clock: MaintenanceClock, partitions: Callable[[], Iterable[Maintained]]
+    ) -> None:
+        self._clock = clock
+        self._partitions = partitions
+        self._first_delay_s = interval_s / _FIRST_DELAY_SHARE
+        self._slots = max(1, min(_SLOTS_MAX, int(interval_s / _SLOT_S_MIN)))
+        self._slot_s = interval_s / self._slots
+        self._slot = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._wait(self._first_delay_s)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wait(self, delay_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._wait(self._slot_s)
+        self._clock.now_ms()
+        for partition in self._partitions():
+            if zlib.crc32(str(partition.name).encode()) % self._slots == self._slot:
+                partition.look_after()
+        self._slot = (self._slot + 1) % self._slots

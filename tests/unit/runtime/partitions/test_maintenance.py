@@ -11,8 +11,7 @@ import pytest
 
 from bus.model import TopicPartition
 from bus.ports import MaintenanceStopped
-from bus.runtime.partitions.maintenance import IoThrottle, MaintenanceClock, MaintenancePace
-from bus.runtime.partitions.maintenance_ticker import MaintenanceTicker
+from bus.runtime.partitions.maintenance import IoThrottle, MaintenanceClock, MaintenancePace, MaintenanceTicker
 from tests.support.fake_table import ManualClock
 from tests.support.virtual_time import run_virtually
 
