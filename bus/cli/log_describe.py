@@ -19,7 +19,7 @@ from bus.cli.output import Column, human_bytes, resolve_form, write_heading, wri
 from bus.errors import count_of
 
 if TYPE_CHECKING:
-    from bus.storage_delta.log.actions import LiveFile
+    from bus.storage_delta.files.live_file import LiveFile
     from bus.storage_delta.log.history import VersionSummary
     from bus.storage_delta.log.summary import PartitionSummary
 

@@ -14,7 +14,7 @@ from bus.cli.record_format import value_bytes
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from bus.storage_delta.log.actions import LiveFile
+    from bus.storage_delta.files.live_file import LiveFile
     from bus.storage_delta.stores.store import ObjectStore
 
 

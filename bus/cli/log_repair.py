@@ -92,7 +92,7 @@ def repair(
 
 
 def _write_report(store: ObjectStore, report: RepairReport) -> str:
-    from bus.storage_delta.repair.quarantine import Quarantine
+    from bus.storage_delta.repair.report import Quarantine
 
     key = Quarantine(store, report.partition).write(f"repair-{time.time_ns() // 1_000_000}.jsonl", report.to_lines())
     return f"{store.url}/{key}"

@@ -43,7 +43,7 @@ def open_store(root: str) -> ObjectStore:
 
 def partitions_of(store: ObjectStore, target: Target) -> dict[TopicPartition, str | None]:
     """The partitions that are meant, each with its topic id as far as it is known. Raises `Failure`."""
-    from bus.storage_delta.cluster_rows import load_cluster
+    from bus.storage_delta.repair.metadata_mending import load_cluster
 
     if target.topic == CLUSTER_METADATA_TOPIC:
         found: dict[TopicPartition, str | None] = {TopicPartition(CLUSTER_METADATA_TOPIC, 0): None}

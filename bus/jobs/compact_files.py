@@ -26,7 +26,7 @@ from bus.spark.file_swaps import FileSwap, Leader, LeaderByAdmin, check_record_c
 from bus.spark.file_writer import row_bytes, staging, write_runs
 from bus.spark.lazy_pyspark import Window, sql
 from bus.spark.log_files import PartitionFiles, files_frame, load_files, read_rows
-from bus.storage_delta.log.actions import LiveFile
+from bus.storage_delta.files.live_file import LiveFile
 from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:

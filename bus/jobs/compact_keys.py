@@ -27,8 +27,8 @@ from bus.spark.file_swaps import FileSwap, Leader, LeaderByAdmin, check_record_c
 from bus.spark.file_writer import row_bytes, staging, write_runs
 from bus.spark.lazy_pyspark import StorageLevel, Window, sql
 from bus.spark.log_files import PartitionFiles, load_files, read_rows
+from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.tombstone_ages import ages_of, end_of_old
-from bus.storage_delta.log.actions import LiveFile
 from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:

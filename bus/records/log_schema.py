@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC
+from bus.records.json_text import parse_json
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
@@ -161,3 +162,51 @@ def _delta_field(field: pa.Field) -> dict[str, Any]:
 def delta_schema_string(schema: pa.Schema) -> str:
     """`metaData.schemaString` of a table with this schema."""
     return json.dumps({"type": "struct", "fields": [_delta_field(field) for field in schema]}, separators=(",", ":"))
+
+
+def table_schema_string(schema: pa.Schema) -> str:
+    """The Delta schema of a partition: every column nullable, though the bus writes no null offset or timestamp.
+
+    NOT NULL is an invariant that each foreign writer has to check before a MERGE or OPTIMIZE; delta-spark refuses to
+    write to a table that has it within a list, as the key of a header is. A promise that only the broker can keep is
+    better checked by the broker.
+    """
+    return delta_schema_string(pa.schema([_nullable(column) for column in schema]))
+
+
+def _nullable(column: pa.Field) -> pa.Field:
+    return pa.field(column.name, nullable_type(column.type))
+
+
+def nullable_type(arrow_type: pa.DataType) -> pa.DataType:
+    """The type with nulls allowed everywhere, as Delta tables of the bus have it."""
+    if pa.types.is_struct(arrow_type):
+        return pa.struct([_nullable(inner) for inner in arrow_type])
+    if pa.types.is_list(arrow_type):
+        return pa.list_(_nullable(arrow_type.value_field))
+    if pa.types.is_map(arrow_type):
+        return pa.map_(nullable_type(arrow_type.key_type), _nullable(arrow_type.item_field))
+    return arrow_type
+
+
+def is_same_schema(schema_string: str, schema: pa.Schema) -> bool:
+    """Whether a table has the columns of `schema`, whatever it says about nulls and comments."""
+    return _are_equal(schema_string, table_schema_string(schema))
+
+
+def has_same_columns(one: str, other: str) -> bool:
+    """The same of two schema strings."""
+    return one == other or _are_equal(one, other)
+
+
+def _are_equal(one: str, other: str) -> bool:
+    try:
+        found, expected = (parse_json(text, object_hook=_without_trimmings) for text in (one, other))
+    except ValueError:
+        return False
+    return bool(found == expected)
+
+
+def _without_trimmings(node: dict[str, Any]) -> dict[str, Any]:
+    left_out = ("nullable", "metadata", "containsNull", "valueContainsNull")
+    return {key: value for key, value in node.items() if key not in left_out}

@@ -23,7 +23,7 @@ from bus.spark.sink.columns import SinkColumns, sink_columns
 from bus.spark.sink.identities import TaskIdentity
 from bus.spark.sink.options import SinkOptions, parse_sink_options
 from bus.spark.sink.task import write_rows
-from bus.storage_delta.log.actions import decode_producers
+from bus.storage_delta.log.txns import decode_producers
 from bus.tables.topics import TopicTables
 
 FILE_COLUMN = "file_producer"

@@ -21,7 +21,7 @@ from bus.ports import SwapKind
 from bus.spark.file_writer import WrittenFile
 from bus.spark.jobs import JobFailed, tell
 from bus.spark.log_files import load_files
-from bus.storage_delta.log.actions import LiveFile
+from bus.storage_delta.files.live_file import LiveFile
 from bus.tables.topics import TopicTables
 
 # After these it cannot be said from the answer alone whether the swap was committed.

@@ -16,8 +16,9 @@ import numpy as np
 
 from bus.errors import StorageFault
 from bus.model import TopicPartition
-from bus.storage_delta.log.actions import LOG_FOLDER, LiveFile, MalformedCommit, decode_commit, version_name
-from bus.storage_delta.log.listing import list_log, partition_folder
+from bus.storage_delta.files.live_file import LiveFile
+from bus.storage_delta.log.actions import MalformedCommit, decode_commit
+from bus.storage_delta.log.listing import LOG_FOLDER, list_log, partition_folder, version_name
 from bus.storage_delta.log.reading import load_state
 from bus.storage_delta.log.table_state import TableState
 from bus.storage_delta.root import open_reader

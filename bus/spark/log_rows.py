@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 
 from bus.errors import StorageFault, first_line
 from bus.model import TopicPartition
-from bus.records.log_schema import LOG_SCHEMA, STATS_COLUMNS
+from bus.records.log_schema import LOG_SCHEMA, STATS_COLUMNS, nullable_type
 from bus.storage_delta.files.inspection import UnreadableFile, open_data_file
 from bus.storage_delta.files.producer_spans import decode_spans
-from bus.storage_delta.log.actions import nullable_type
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.store import KeyNotFound
 from bus.storage_delta.verify.replay import (

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import duckdb
 
 from bus.errors import show_way_out
-from bus.storage_delta.files.table_files import TableFiles
+from bus.storage_delta.partition_reader import TableFiles
 from bus.tables.snapshots import TableSnapshot
 
 # What says that the statement is at fault, or its caller.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 
@@ -17,20 +17,24 @@ import pyarrow as pa
 from bus.errors import RecordsDamaged, StorageDamaged
 from bus.model import LogBatch, RecordBatch
 from bus.ports import FoundOffset, LogState, ProducerMatch, ProducerProgress
+from bus.records.log_schema import LOG_SCHEMA, is_same_schema
 from bus.storage_delta.files.batch_slices import count_within, position_of, slice_batch
 from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.producer_matching import find_last_row, match_batch
 from bus.storage_delta.files.producer_spans import ProducerSpans
 from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.log.actions import LOG_FOLDER, Commit, LiveFile, is_same_schema
-from bus.storage_delta.log.following import LogFollower
-from bus.storage_delta.log.reading import describe_by_statistics
-from bus.storage_delta.log.snapshot import Snapshot, load_snapshot
-from bus.storage_delta.maintenance.old_versions import find_high_watermark
+from bus.storage_delta.log.actions import Commit
+from bus.storage_delta.log.listing import LOG_FOLDER
+from bus.storage_delta.log.reading import LogFollower, describe_by_statistics, load_state
+from bus.storage_delta.log.snapshot import Snapshot, find_high_watermark, load_snapshot
+from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.store import ObjectStore
 
 # A read gives what it has after so many files. They may hold a record each, and a megabyte of those would take seconds.
 _FILES_PER_READ_MAX = 256
+# <root>/topics/<topic>/<partition>
+_FOLDERS_BELOW_ROOT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,3 +283,35 @@ class FollowingReader:
             return False
         self.reader.view = view.appended(add.live, -1 if commit.leader_epoch is None else commit.leader_epoch)
         return True
+
+
+class TableFiles:
+    """The data files of the table in `folder`, an absolute path below a root, for those who read them by themselves.
+    What is read was proved first, as the broker does: a file that the log does not name at its last version is tried in
+    another process."""
+
+    def __init__(self, folder: str) -> None:
+        root, *names = folder.rsplit("/", _FOLDERS_BELOW_ROOT)
+        store, self._folder = LocalStore(root), folder
+        self._reader = DataReader(store, "/".join(names), LOG_SCHEMA, ReadCache())
+        try:
+            self._entries: Mapping[str, LiveFile] = load_state(store, "/".join(names)).files
+        except StorageDamaged:
+            self._entries = {}
+
+    def read(self, paths: Iterable[str], columns: Sequence[str]) -> Iterator[pa.Table]:
+        """These columns of each file, as they are in it. Raises `StorageDamaged`."""
+        for path in paths:
+            name = path.removeprefix(f"{self._folder}/")
+            entry = self._entries.get(name)
+            yield self._reader.read_unnamed(name, columns) if entry is None else self._reader.read_file(entry, columns)
+
+    def find_damage(self, paths: Iterable[str]) -> str | None:
+        """What is wrong with the first of the files that cannot be read: its name, its offsets, what was found."""
+        for path in paths:
+            try:
+                for _ in self.read([path], []):
+                    pass
+            except RecordsDamaged as damage:
+                return str(damage)
+        return None

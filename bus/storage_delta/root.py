@@ -30,24 +30,16 @@ from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.records.json_text import parse_json
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, INTERNAL_VALUE_TYPES, log_schema
 from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.keyed_rows import DeltaKeyedRows
-from bus.storage_delta.log.actions import (
-    LOG_FOLDER,
-    MalformedCommit,
-    decode_commit,
-    encode_create,
-    version_name,
-)
-from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint
-from bus.storage_delta.log.checkpoint_hint import load_proved, read_hint
-from bus.storage_delta.log.listing import list_log, partition_folder
+from bus.storage_delta.log.actions import MalformedCommit, decode_commit, encode_create
+from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint, load_proved, read_hint
+from bus.storage_delta.log.listing import LOG_FOLDER, list_log, partition_folder, version_name
 from bus.storage_delta.log.schema_evolution import add_new_fields, find_value_type
 from bus.storage_delta.partition_reader import FollowingReader, PartitionReader
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import KeyExists, KeyLocked, KeyNotFound, Lock, ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
-from bus.storage_delta.typed_log import DeltaTypedLog
+from bus.storage_delta.typed_log import DeltaKeyedRows, DeltaTypedLog
 
 MARKER = "bus-root.json"
 LOCK = ".bus-lock"

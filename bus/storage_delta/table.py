@@ -39,35 +39,34 @@ from bus.ports import (
 )
 from bus.records.log_schema import LOG_SCHEMA, log_schema
 from bus.storage_delta.files.data_files import encode_data_file
+from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.producer_matching import later_progress
 from bus.storage_delta.files.producer_spans import id_max_of
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log import checkpoints
 from bus.storage_delta.log.actions import (
-    LOG_FOLDER,
     Commit,
-    LiveFile,
     MalformedCommit,
+    Signature,
     decode_commit,
-    decode_producers,
     encode_append,
     encode_fence,
     encode_removal,
     encode_swap,
-    forgotten_id_max_of,
-    version_name,
 )
 from bus.storage_delta.log.commit import commit_version, is_rival
+from bus.storage_delta.log.listing import LOG_FOLDER, list_data_files, version_name
+from bus.storage_delta.log.reading import load_removed, load_txns
 from bus.storage_delta.log.recovery import recover, remove_leftovers
 from bus.storage_delta.log.replaced_versions import commit_again, report_replaced
-from bus.storage_delta.log.snapshot import Snapshot, load_txns
+from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.log.table_state import Removal
+from bus.storage_delta.log.txns import decode_producers, forgotten_id_max_of
 from bus.storage_delta.maintenance.key_compaction import KeyCompaction
 from bus.storage_delta.maintenance.old_versions import Limits, OldVersions
-from bus.storage_delta.maintenance.orphans import FilesUnderWay, list_data_files, load_removed
 from bus.storage_delta.maintenance.rolling import Rolling
 from bus.storage_delta.maintenance.swap_checks import check_swap
-from bus.storage_delta.maintenance.swaps import PreparedSwap, discard, since_reload
+from bus.storage_delta.maintenance.swaps import FilesUnderWay, PreparedSwap, discard, since_reload
 from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.stores.store import KeyNotFound, KeyReplaced, ObjectStore, Written
 
@@ -86,7 +85,6 @@ class _Doubtful:
     version: int
     key: str
     data: bytes
-    txn_id: str
     new_paths: Sequence[str]  # of its data files
 
 
@@ -174,9 +172,9 @@ class DeltaPartitionTable:
         assert batches[0].base_offset == state.high_watermark, (
             f"{self._folder}: expected offset {state.high_watermark}, found {batches[0].base_offset}"
         )
-        self._leader_epoch = max(self._leader_epoch, leader_epoch)
-        txn_id = str(uuid.uuid4())  # one for both: it tells which file a version is about
-        encoded = encode_data_file(batches, self._schema, name_suffix=txn_id, compression=compression)
+        signature = self._sign(leader_epoch, now_ms)
+        # One id for both: it tells which file a version is about.
+        encoded = encode_data_file(batches, self._schema, name_suffix=signature.txn_id, compression=compression)
         version = state.version + 1
         file = replace(encoded.file, committed_ms=now_ms)
         forgotten_id_max = self._forgotten_id_max
@@ -184,10 +182,7 @@ class DeltaPartitionTable:
             file,
             stats=encoded.stats,
             producers=producers,
-            leader_epoch=leader_epoch,
-            now_ms=now_ms,
-            txn_id=txn_id,
-            incarnation=self._incarnation,
+            signature=signature,
             forgotten_id_max=forgotten_id_max if forgotten_id_max > self._told_forgotten_id_max else None,
         )
         self._under_way.add(file.path)
@@ -196,7 +191,7 @@ class DeltaPartitionTable:
         except StorageFault:
             self._give_up([file.path])
             raise
-        outcome = self._commit(version, data, txn_id, high_watermark=file.next_offset, new_paths=[file.path])
+        outcome = self._commit(version, data, signature, high_watermark=file.next_offset, new_paths=[file.path])
         if isinstance(outcome, Committed):
             self._reader.view = self._reader.view.appended(file, leader_epoch)
             self._under_way.settle([file.path])
@@ -205,13 +200,17 @@ class DeltaPartitionTable:
                 self._producers[progress.producer_id] = replace(progress, updated_ms=now_ms)
         return outcome
 
+    def _sign(self, leader_epoch: int, now_ms: int, txn_id: str | None = None) -> Signature:
+        self._leader_epoch = max(self._leader_epoch, leader_epoch)
+        return Signature(leader_epoch, now_ms, txn_id or str(uuid.uuid4()), self._incarnation)
+
     def _commit(
-        self, version: int, data: bytes, txn_id: str, *, high_watermark: int, new_paths: Sequence[str]
+        self, version: int, data: bytes, signature: Signature, *, high_watermark: int, new_paths: Sequence[str]
     ) -> CommitOutcome:
         """Commit `data`, which names the data files `new_paths`. They go only if it is known that the version is not
         there and never will be; otherwise the log has to be read again, and decides."""
         self._commits_begun += 1
-        serial, doubtful = self._commits_begun, _Doubtful(version, self._version_key(version), data, txn_id, new_paths)
+        serial, doubtful = self._commits_begun, _Doubtful(version, self._version_key(version), data, new_paths)
         last, created = self._last, list[Written]()
         try:
             outcome = commit_version(
@@ -219,7 +218,7 @@ class DeltaPartitionTable:
                 self._log_folder,
                 version=version,
                 data=data,
-                txn_id=txn_id,
+                txn_id=signature.txn_id,
                 incarnation=self._incarnation,
                 high_watermark=high_watermark,
                 after=None if last is None else last.written,
@@ -484,7 +483,7 @@ class DeltaPartitionTable:
                 self._give_up(paths)
             changed = "the files have" if first is None else "the log was read again and may have"
             return Conflicted(view.state.version, None, f"{changed} changed since others were prepared for them")
-        self._leader_epoch = max(self._leader_epoch, leader_epoch)
+        signature = self._sign(leader_epoch, now_ms, prepared.txn_id)
         adds = [(replace(file, committed_ms=now_ms), stats) for file, stats in prepared.adds]
         data = encode_swap(
             adds,
@@ -492,16 +491,13 @@ class DeltaPartitionTable:
             operation=prepared.operation,
             high_watermark=view.state.high_watermark,
             compacted_to=prepared.compacted_to,
-            leader_epoch=leader_epoch,
-            now_ms=now_ms,
-            txn_id=prepared.txn_id,
-            incarnation=self._incarnation,
+            signature=signature,
         )
         new_files = [file for file, _ in adds]
         outcome = self._commit(
             view.state.version + 1,
             data,
-            prepared.txn_id,
+            signature,
             high_watermark=view.state.high_watermark,
             new_paths=[file.path for file in new_files],
         )
@@ -524,20 +520,16 @@ class DeltaPartitionTable:
             f"{self._folder}: expected a log start above {view.state.log_start} and up to "
             f"{view.state.high_watermark}, found {offset}"
         )
-        self._leader_epoch = max(self._leader_epoch, leader_epoch)
+        signature = self._sign(leader_epoch, now_ms)
         removes = [file.path for file in view.live_files if file.next_offset <= offset]
-        txn_id = str(uuid.uuid4())
         data = encode_removal(
             removes,
             high_watermark=view.state.high_watermark,
             log_start=offset,
-            leader_epoch=leader_epoch,
-            now_ms=now_ms,
-            txn_id=txn_id,
-            incarnation=self._incarnation,
+            signature=signature,
         )
         outcome = self._commit(
-            view.state.version + 1, data, txn_id, high_watermark=view.state.high_watermark, new_paths=()
+            view.state.version + 1, data, signature, high_watermark=view.state.high_watermark, new_paths=()
         )
         if isinstance(outcome, Committed):
             self._note_removed(removes, outcome.version, now_ms)
@@ -599,16 +591,11 @@ class DeltaPartitionTable:
 
     def _commit_fence(self) -> None:
         """Raises `FenceLost`."""
-        view, txn_id = self._reader.view, str(uuid.uuid4())
+        view = self._reader.view
         epoch, high_watermark = max(self._leader_epoch, view.state.leader_epoch), view.state.high_watermark
-        data = encode_fence(
-            high_watermark=high_watermark,
-            leader_epoch=epoch,
-            now_ms=time.time_ns() // 1_000_000,
-            txn_id=txn_id,
-            incarnation=self._incarnation,
-        )
-        outcome = self._commit(view.state.version + 1, data, txn_id, high_watermark=high_watermark, new_paths=())
+        signature = Signature(epoch, time.time_ns() // 1_000_000, str(uuid.uuid4()), self._incarnation)
+        data = encode_fence(high_watermark=high_watermark, signature=signature)
+        outcome = self._commit(view.state.version + 1, data, signature, high_watermark=high_watermark, new_paths=())
         if not isinstance(outcome, Committed):
             raise FenceLost(f"{self._folder}: no fence was committed, so no orphan was deleted: {outcome}", outcome)
         self._reader.view = view.fenced(epoch)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from bus.errors import StorageFault
 from bus.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
-from bus.storage_delta.files.table_files import TableFiles
+from bus.storage_delta.partition_reader import TableFiles
 from bus.tables.snapshots import check_plain
 from bus.tables.topics import TopicTables
 from bus.tables.views import TIME_TYPE, time_of, view_table

@@ -18,11 +18,12 @@ import pyarrow as pa
 
 from bus.errors import StorageDamaged, StorageFault
 from bus.model import TopicPartition
-from bus.storage_delta.log.actions import LOG_START_APP, Add, LiveFile
-from bus.storage_delta.log.following import LogFollower
+from bus.storage_delta.files.live_file import LiveFile
+from bus.storage_delta.log.actions import Add
 from bus.storage_delta.log.listing import list_log
-from bus.storage_delta.log.reading import describe_by_statistics, read_whole_log
+from bus.storage_delta.log.reading import LogFollower, describe_by_statistics, read_whole_log
 from bus.storage_delta.log.table_state import READER_VERSION_MAX, TableState, apply
+from bus.storage_delta.log.txns import LOG_START_APP
 from bus.storage_delta.stores.local import LocalStore
 
 

@@ -21,9 +21,8 @@ from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, replay_clu
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import LogState
-from bus.storage_delta.files.table_files import TableFiles
-from bus.storage_delta.log.actions import LOG_FOLDER
-from bus.storage_delta.partition_reader import FollowingReader
+from bus.storage_delta.log.listing import LOG_FOLDER
+from bus.storage_delta.partition_reader import FollowingReader, TableFiles
 from bus.storage_delta.root import FORMAT_VERSION, MARKER, open_reader
 from bus.storage_delta.stores.store import ObjectStore
 from bus.tables.snapshots import FollowedTable, TableSnapshot, check_plain, open_snapshot

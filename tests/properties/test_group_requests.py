@@ -23,7 +23,7 @@ from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import CONSUMER_OFFSETS_TOPIC
 from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
-from bus.storage_delta.keyed_rows import DeltaKeyedRows
+from bus.storage_delta.typed_log import DeltaKeyedRows
 from tests.support.group_rules_bench import GROUP_ID, GroupBench, load_groups
 from tests.support.hostile_group_requests import PARTITIONS, TOPIC, group_requests
 

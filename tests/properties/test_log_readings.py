@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from bus.model import TopicPartition
 from bus.ports import ProducerProgress
 from bus.records.log_schema import LOG_SCHEMA
+from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.log.actions import (
-    LOG_FOLDER,
-    LiveFile,
+    Signature,
     decode_commit,
     encode_append,
     encode_create,
     encode_fence,
     encode_removal,
     encode_swap,
-    version_name,
 )
+from bus.storage_delta.log.listing import LOG_FOLDER, version_name
 from bus.storage_delta.log.reading import load_state
 from bus.storage_delta.log.table_state import TableState, apply
 from bus.storage_delta.stores.local import LocalStore
@@ -48,14 +48,14 @@ class Writer:
     compacted_to: int = 0
 
     def take(self, step: str, first: int, second: int) -> None:
-        facts = {"leader_epoch": len(self.commits) // 4, "now_ms": 1_000 + len(self.commits), "txn_id": "t"}
+        signature = Signature(len(self.commits) // 4, 1_000 + len(self.commits), "t")
         match step:
             case "append":
                 file = self._file(self.end, self.end + first, first)
                 self.end = file.next_offset
                 progress = ProducerProgress(second, 0, self.end)
                 producers = [progress] if second else []
-                self.commits.append(encode_append(file, stats=_stats(file), producers=producers, **facts))
+                self.commits.append(encode_append(file, stats=_stats(file), producers=producers, signature=signature))
                 self.live.append(file)
             case "swap" if self.live[first : first + second]:
                 gone = self.live[first : first + second]
@@ -63,14 +63,15 @@ class Writer:
                 file = self._file(base, following, max(1, (following - base) // 2), level=gone[0].level + 1)
                 self.compacted_to = max(self.compacted_to, following)
                 swap = {"operation": "OPTIMIZE", "high_watermark": self.end, "compacted_to": self.compacted_to}
-                self.commits.append(encode_swap([(file, _stats(file))], [one.path for one in gone], **swap, **facts))
+                removes = [one.path for one in gone]
+                self.commits.append(encode_swap([(file, _stats(file))], removes, **swap, signature=signature))
                 self.live[first : first + second] = [file]
             case "retain" if self.live:
                 gone, self.live = self.live[:first], self.live[first:]
                 start = {"high_watermark": self.end, "log_start": gone[-1].next_offset}
-                self.commits.append(encode_removal([one.path for one in gone], **start, **facts))
+                self.commits.append(encode_removal([one.path for one in gone], **start, signature=signature))
             case "fence":
-                self.commits.append(encode_fence(high_watermark=self.end, **facts))
+                self.commits.append(encode_fence(high_watermark=self.end, signature=signature))
 
     def _file(self, base: int, following: int, count: int, *, level: int = 0) -> LiveFile:
         name = f"{base:020d}-{len(self.commits)}.parquet"

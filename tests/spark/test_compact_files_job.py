@@ -17,11 +17,10 @@ from bus.errors import BusError, ErrorCode
 from bus.jobs.compact_files import Settings, choose_runs, compact_partition, main, parse_arguments
 from bus.model import ProducerStamp, TopicPartition
 from bus.ports import SwapKind
-from bus.records.log_schema import LOG_SCHEMA
+from bus.records.log_schema import LOG_SCHEMA, nullable_type
 from bus.spark.file_swaps import Leader
 from bus.spark.file_writer import staging
 from bus.spark.log_files import FILES_SCHEMA, PartitionFiles, load_files
-from bus.storage_delta.log.actions import nullable_type
 from bus.tables.topics import TopicTables
 from tests.support.job_root import JobRoot
 

@@ -20,6 +20,7 @@ from bus.model import LogBatch
 from bus.records.arrow_batches import complete_columns
 from bus.records.log_schema import TIMESTAMP_TYPE
 from bus.storage_delta.files.file_sums import FileSums, encode_sums, sum_of, sums_of_pieces
+from bus.storage_delta.files.live_file import LiveFile, data_file_name
 from bus.storage_delta.files.producer_columns import (
     PRODUCER_COLUMNS,
     ProducerStatistics,
@@ -30,7 +31,6 @@ from bus.storage_delta.files.producer_columns import (
     statistics_of_rows,
     statistics_of_stamps,
 )
-from bus.storage_delta.log.actions import LiveFile
 
 ROW_GROUP_BYTES = 4 << 20
 # Of a row, in the columns that the broker adds.
@@ -86,7 +86,7 @@ def encode_data_file(
     if "offset" in brought:
         bounds = (rows.column("offset")[0].as_py(), rows.column("offset")[-1].as_py())
     file = LiveFile(
-        path=f"{base_offset:020d}-{name_suffix}.parquet",
+        path=data_file_name(base_offset, name_suffix),
         size_bytes=data.size,
         base_offset=base_offset,
         next_offset=next_offset,

@@ -22,10 +22,10 @@ from bus.records.arrow_batches import dense_sequences
 from bus.records.log_schema import LOG_COLUMNS
 from bus.storage_delta.files.batch_slices import find_in_batch, position_of, slice_batch
 from bus.storage_delta.files.file_sums import decode_sums
+from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.proved_parquet import BytesSource, ProvedFile, Source, open_proved
 from bus.storage_delta.files.read_cache import Footer, ReadCache, RowGroup
 from bus.storage_delta.files.trials import TRIALS, Trials
-from bus.storage_delta.log.actions import LiveFile
 from bus.storage_delta.stores.store import Data, KeyNotFound, ObjectStore
 
 # A file below this is read at once, footer and all: one call costs less than the bytes that it saves.

@@ -19,7 +19,7 @@ from bus.model import SEQUENCE_MODULUS, RecordBatch
 from bus.ports import ProducerMatch, ProducerProgress
 from bus.records.arrow_batches import select_records, sequences_of
 from bus.storage_delta.files.data_reader import DataReader, Statistics
-from bus.storage_delta.log.actions import LiveFile
+from bus.storage_delta.files.live_file import LiveFile
 
 _COLUMNS = ("offset", "producer_id", "producer_epoch", "sequence")
 _Range = tuple[int, int]  # the first and the last

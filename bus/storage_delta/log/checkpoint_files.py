@@ -1,13 +1,16 @@
-"""Checkpoint files (classic, version 1) as what they say about a table.
+"""Checkpoint files (classic, version 1) as what they say about a table, and `_last_checkpoint`, which names the newest.
 
 Guards two promises: a checkpoint that was cut short or is not what the Delta protocol describes is never taken for a
-smaller table, and none is decoded that was not proved or tried (trials.py). checkpoints.py has them written; here they
-only lose what they need not say. Opening does not ask which files were removed, for that may be many times what is
-live: the cleanup does.
+smaller table, and none is decoded that was not proved or tried. The Delta protocol gives `_last_checkpoint` a map of
+tags for what writers want to add: the checksums of a checkpoint that the bus wrote are there (file_sums.py). One of
+another engine, or of an earlier bus, has none: it is tried in another process first (trials.py). checkpoints.py has
+checkpoints written; here they only lose what they need not say. Opening does not ask which files were removed, for that
+may be many times what is live: the cleanup does.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,23 +20,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from bus.records.json_text import parse_json
+from bus.storage_delta.files.file_sums import FileSums, decode_sums, encode_sums
+from bus.storage_delta.files.live_file import AGES_TAG, FILE_TAG, LEVEL_TAG, SUMS_TAG, is_telling
 from bus.storage_delta.files.proved_parquet import ProvedFile
-from bus.storage_delta.files.trials import TRIALS
+from bus.storage_delta.files.trials import TRIALS, Unprovable, whole_sums
 from bus.storage_delta.log.actions import (
-    AGES_TAG,
-    FILE_TAG,
-    LEVEL_TAG,
-    SUMS_TAG,
     Add,
     Protocol,
     TableMetadata,
-    Txn,
     decode_add,
     decode_metadata,
     decode_protocol,
-    is_telling,
     make_add,
 )
+from bus.storage_delta.log.listing import LAST_CHECKPOINT, checkpoint_name
+from bus.storage_delta.log.txns import Txn
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 _COLUMNS = [
     "add.path",
@@ -51,6 +54,51 @@ _MAPS = ("partitionValues", "tags", "configuration", "options")
 
 class MalformedCheckpoint(ValueError):
     """These bytes are no complete checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    version: int
+    sums: FileSums | None
+
+
+def read_hint(store: ObjectStore, log_folder: str) -> Hint | None:
+    """None if it is not there or cannot be read."""
+    try:
+        hint: Any = parse_json(store.get(f"{log_folder}/{LAST_CHECKPOINT}"))
+        told = (hint.get("tags") or {}).get(SUMS_TAG)
+        return Hint(int(hint["version"]), None if told is None else decode_sums(told))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, KeyNotFound):
+        return None
+
+
+def encode_hint(version: int, *, action_count: int, data: bytes) -> bytes:
+    """`data`: the checkpoint."""
+    hint = {
+        "version": version,
+        "size": action_count,
+        "sizeInBytes": len(data),
+        "tags": {SUMS_TAG: encode_sums(whole_sums(data))},
+    }
+    return json.dumps(hint, separators=(",", ":")).encode()
+
+
+def load_proved(store: ObjectStore, log_folder: str, version: int, hint: Hint | None) -> bytes:
+    """The checkpoint of `version`. Raises `MalformedCheckpoint` if it is not the one that `hint` names, `KeyNotFound`,
+    `StorageFault`."""
+    data = store.get(f"{log_folder}/{checkpoint_name(version)}")
+    if hint is None or hint.version != version or hint.sums is None:
+        return data
+    try:
+        found = TRIALS.accept(data) if whole_sums(data) == hint.sums else None
+    except Unprovable as error:
+        raise MalformedCheckpoint(f"expected a checkpoint of version {version}: {error}") from None
+    if found is None:
+        raise MalformedCheckpoint(
+            f"expected the checkpoint of version {version} that {LAST_CHECKPOINT} names, found other bytes than were "
+            "written"
+        )
+    return data
 
 
 @dataclass(frozen=True, slots=True)

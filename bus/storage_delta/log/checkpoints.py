@@ -18,24 +18,16 @@ import deltalake
 
 from bus.errors import StorageFault, StorageFull, VersionReplaced, count_of
 from bus.storage_delta.files.trials import TRIALS
-from bus.storage_delta.log.actions import (
-    LAST_CHECKPOINT,
-    LOG_FOLDER,
-    Commit,
-    MalformedCommit,
-    Txn,
-    checkpoint_name,
-    decode_commit,
-    is_forgotten,
-    version_name,
-)
+from bus.storage_delta.log.actions import Commit, MalformedCommit, decode_commit
 from bus.storage_delta.log.checkpoint_files import (
     CheckpointSummary,
     MalformedCheckpoint,
+    encode_hint,
     summarize_checkpoint,
     thin_checkpoint,
 )
-from bus.storage_delta.log.checkpoint_hint import encode_hint
+from bus.storage_delta.log.listing import LAST_CHECKPOINT, LOG_FOLDER, checkpoint_name, version_name
+from bus.storage_delta.log.txns import Txn, is_forgotten
 from bus.storage_delta.stores.store import ObjectStore
 
 _COMMITS_BETWEEN_MIN = 100

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from bus.errors import StorageFault
 from bus.ports import CommitOutcome, Committed, Conflicted, Unknown
-from bus.storage_delta.log.actions import Commit, MalformedCommit, decode_commit, version_name
+from bus.storage_delta.log.actions import Commit, MalformedCommit, decode_commit
+from bus.storage_delta.log.listing import version_name
 from bus.storage_delta.stores.store import KeyExists, KeyNotFound, KeyReplaced, ObjectStore, OutcomeUnknown, Written
 
 

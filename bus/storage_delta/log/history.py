@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 from bus.errors import StorageDamaged
 from bus.model import TopicPartition
-from bus.storage_delta.log.actions import (
+from bus.storage_delta.files.live_file import LiveFile
+from bus.storage_delta.log.actions import REPAIR, Commit, MalformedCommit
+from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint
+from bus.storage_delta.log.listing import (
     LOG_FOLDER,
-    REPAIR,
-    Commit,
-    LiveFile,
-    MalformedCommit,
+    LogListing,
     checkpoint_name,
+    list_log,
+    partition_folder,
     version_name,
 )
-from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint
-from bus.storage_delta.log.listing import LogListing, list_log, partition_folder
 from bus.storage_delta.log.reading import describe_by_statistics, read_commit
 from bus.storage_delta.log.table_state import adopt
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bus.model import TopicPartition
-from bus.storage_delta.log.actions import LOG_FOLDER, checkpoint_name, parse_checkpoint_name, parse_version_name
+from bus.storage_delta.files.live_file import is_data_file
 from bus.storage_delta.stores.store import ObjectStore
+
+LOG_FOLDER = "_delta_log"
+LAST_CHECKPOINT = "_last_checkpoint"
+_VERSION_NAME = re.compile(r"(\d{20})\.json")
+_CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,33 @@ class LogListing:
 
 def partition_folder(partition: TopicPartition) -> str:
     return f"topics/{partition.topic}/{partition.partition}"
+
+
+def version_name(version: int) -> str:
+    return f"{version:020d}.json"
+
+
+def checkpoint_name(version: int) -> str:
+    return f"{version:020d}.checkpoint.parquet"
+
+
+def replaced_name(version: int) -> str:
+    """Of a copy of an acknowledged version in whose place another program has put one. No reader of Delta knows it."""
+    return f"_replaced.{version_name(version)}"
+
+
+def is_replaced_name(name: str) -> bool:
+    return name.startswith("_replaced.") and parse_version_name(name.removeprefix("_replaced.")) is not None
+
+
+def parse_version_name(name: str) -> int | None:
+    match = _VERSION_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def parse_checkpoint_name(name: str) -> int | None:
+    match = _CHECKPOINT_NAME.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def list_table(store: ObjectStore, folder: str) -> LogListing:
@@ -49,3 +82,8 @@ def list_log(
         else:
             others.append(entry.name)
     return LogListing(versions, checkpoints, others, found.leftovers)
+
+
+def list_data_files(store: ObjectStore, folder: str) -> set[str]:
+    """Those that the bus names."""
+    return {entry.name for entry in store.list(folder, with_sizes=False).files if is_data_file(entry.name)}

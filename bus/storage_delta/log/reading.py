@@ -1,4 +1,4 @@
-"""Reading a table's log: the newest checkpoint that is whole, then every version after it.
+"""Reading a table's log: the newest checkpoint that is whole, then every version after it, then what follows.
 
 Guards one promise: no version is passed over, and none is made up. Judges nothing that a version did: that is in the
 state that comes out (table_state.py). Only reads.
@@ -9,25 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from bus.errors import StorageDamaged
+from bus.errors import StorageDamaged, StorageFault
 from bus.records.json_text import parse_json
-from bus.storage_delta.log.actions import (
-    LOG_FOLDER,
-    Add,
-    ChangedCommit,
-    Commit,
-    LiveFile,
-    MalformedCommit,
-    check_int64,
-    checkpoint_name,
-    decode_commit,
-    version_name,
+from bus.storage_delta.files.live_file import LiveFile, check_int64
+from bus.storage_delta.log.actions import Add, ChangedCommit, Commit, MalformedCommit, decode_commit
+from bus.storage_delta.log.checkpoint_files import (
+    CheckpointContent,
+    Hint,
+    MalformedCheckpoint,
+    decode_checkpoint,
+    decode_removed,
+    decode_txns,
+    load_proved,
+    read_hint,
 )
-from bus.storage_delta.log.checkpoint_files import CheckpointContent, MalformedCheckpoint, decode_checkpoint
-from bus.storage_delta.log.checkpoint_hint import Hint, load_proved, read_hint
-from bus.storage_delta.log.listing import LogListing, list_log
+from bus.storage_delta.log.listing import LOG_FOLDER, LogListing, checkpoint_name, list_log, version_name
 from bus.storage_delta.log.table_state import TableState, adopt, apply, state_of_checkpoint
-from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
+from bus.storage_delta.log.txns import Txn
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore, Stamp
+
+# One after the other costs more than to read the log afresh from its last checkpoint.
+_FOLLOWED_VERSIONS_MAX = 100
 
 # What a data file of another engine holds; raises `StorageDamaged` if that is no part of a log.
 Describe = Callable[[Add], LiveFile]
@@ -92,6 +94,17 @@ def read_commit(store: ObjectStore, folder: str, version: int, describe: Describ
     commit = decode_commit(version, store.get(f"{folder}/{LOG_FOLDER}/{version_name(version)}"))
     adds = adopt(commit.adds, describe)
     return commit if adds is commit.adds else replace(commit, adds=adds)
+
+
+def find_commit(store: ObjectStore, log_folder: str, version: int) -> Commit | None:
+    """None if its file is gone. Raises `StorageDamaged`."""
+    key = f"{log_folder}/{version_name(version)}"
+    try:
+        return decode_commit(version, store.get(key))
+    except KeyNotFound:
+        return None
+    except MalformedCommit as malformed:
+        raise StorageDamaged(f"{key}: {malformed}") from None
 
 
 def describe_by_statistics(add: Add) -> LiveFile:
@@ -173,3 +186,75 @@ def _read_versions(
             if version != versions[-1] or isinstance(malformed, ChangedCommit):
                 raise StorageDamaged(f"{folder}/{LOG_FOLDER}/{version_name(version)}: {malformed}") from None
             torn.append(str(malformed))
+
+
+def load_txns(store: ObjectStore, folder: str, checkpoint_version: int, version: int) -> dict[str, Txn]:
+    """The `txn` actions as `version` left them, from the checkpoint (-1: there is none) and the versions after it.
+    Raises `StorageFault`."""
+    log_folder, txns = f"{folder}/{LOG_FOLDER}", dict[str, Txn]()
+    try:
+        if checkpoint_version >= 0:
+            name = checkpoint_name(checkpoint_version)
+            txns.update(decode_txns(store.get(f"{log_folder}/{name}")))
+        for later in range(checkpoint_version + 1, version + 1):
+            name = version_name(later)
+            txns.update(decode_commit(later, store.get(f"{log_folder}/{name}")).txns)
+    except (MalformedCheckpoint, MalformedCommit) as malformed:
+        raise StorageDamaged(f"{log_folder}/{name}: {malformed}") from None
+    return txns
+
+
+def load_removed(store: ObjectStore, folder: str, checkpoint_version: int) -> dict[str, int]:
+    """Data files that the checkpoint names as removed -> when; none if there is no checkpoint. Raises `StorageFault`,
+    also if it was damaged since it was found whole."""
+    if checkpoint_version < 0:
+        return {}
+    key = f"{folder}/{LOG_FOLDER}/{checkpoint_name(checkpoint_version)}"
+    try:
+        return decode_removed(store.get(key))
+    except MalformedCheckpoint as malformed:
+        raise StorageDamaged(f"{key}: {malformed}") from None
+
+
+class LogFollower:
+    """What is committed in `folder` behind a version that is known, for those who look at a table again and again:
+    every version after it, in order, as long as the log is the one that it was known from. One thread at a time."""
+
+    def __init__(self, store: ObjectStore, folder: str, describe: Describe) -> None:
+        self._store = store
+        self._folder = folder
+        self._describe = describe
+        self._version = -1
+        self._stamp: Stamp = None  # of that version's file, None if it is not there
+
+    def begin(self, version: int) -> None:
+        """The log was read up to `version`."""
+        self._version, self._stamp = version, self._stamp_of(version)
+
+    def read_on(self) -> list[Commit] | None:
+        """What was committed since the last call; None if the log has to be read afresh. Raises `StorageDamaged` for a
+        version that cannot be read."""
+        commits, version, stamp = list[Commit](), self._version, self._stamp
+        try:
+            while stamp is not None and len(commits) < _FOLLOWED_VERSIONS_MAX:
+                following = self._stamp_of(version + 1)
+                # After that look: versions are dropped oldest first, so if this one is there, so would be the next.
+                if self._stamp_of(version) != stamp:
+                    return None
+                if following is None:
+                    self._version, self._stamp = version, stamp
+                    return commits
+                commits.append(read_commit(self._store, self._folder, version + 1, self._describe))
+                version, stamp = version + 1, following
+        except MalformedCommit as malformed:
+            name = f"{self._folder}/{LOG_FOLDER}/{version_name(version + 1)}"
+            raise StorageDamaged(f"{name}: {malformed}") from None
+        except StorageFault:
+            pass
+        return None
+
+    def _stamp_of(self, version: int) -> Stamp:
+        try:
+            return self._store.stamp(f"{self._folder}/{LOG_FOLDER}/{version_name(version)}")
+        except KeyNotFound:
+            return None

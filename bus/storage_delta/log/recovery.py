@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from bus.storage_delta.log.actions import LAST_CHECKPOINT, LOG_FOLDER
-from bus.storage_delta.log.checkpoint_hint import encode_hint
+from bus.storage_delta.log.checkpoint_files import encode_hint
+from bus.storage_delta.log.listing import LAST_CHECKPOINT, LOG_FOLDER
 from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.stores.store import ObjectStore
 

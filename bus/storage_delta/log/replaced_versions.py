@@ -14,15 +14,9 @@ import logging
 
 from bus.errors import StorageDamaged, StorageFault, VersionReplaced
 from bus.ports import Committed
-from bus.storage_delta.log.actions import (
-    LOG_FOLDER,
-    Commit,
-    MalformedCommit,
-    decode_commit,
-    replaced_name,
-    version_name,
-)
+from bus.storage_delta.log.actions import Commit, MalformedCommit, decode_commit
 from bus.storage_delta.log.commit import commit_version
+from bus.storage_delta.log.listing import LOG_FOLDER, replaced_name, version_name
 from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.stores.store import ObjectStore
 

@@ -12,35 +12,30 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from bus.errors import StorageFault
 from bus.ports import Committed, Conflicted
-from bus.records.log_schema import log_schema
+from bus.records.log_schema import is_same_schema, log_schema, table_schema_string
 from bus.storage_delta.files.data_files import EncodedFile, encode_data_file
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log.actions import (
-    ENGINE_INFO,
-    LOG_FOLDER,
     REMOVED_FILES_STAY,
-    LiveFile,
-    encode_append,
-    is_same_schema,
-    table_schema_string,
+    encode_add,
+    encode_line,
+    encode_remove,
+    encode_version,
 )
 from bus.storage_delta.log.commit import commit_version
+from bus.storage_delta.log.listing import LOG_FOLDER
 from bus.storage_delta.log.recovery import recover
 from bus.storage_delta.log.snapshot import Snapshot, load_snapshot, table_exists
-from bus.storage_delta.log.version_sums import add_sum
 from bus.storage_delta.stores.store import ObjectStore
 
 _log = logging.getLogger(__name__)
-
-Action = dict[str, Any]
 
 
 def find_value_type(store: ObjectStore, folder: str, newest: pa.StructType, cache: ReadCache) -> pa.StructType:
@@ -68,19 +63,25 @@ def add_new_fields(store: ObjectStore, folder: str, newest: pa.StructType, cache
     recover(store, folder, snapshot)  # the next version's name may be that of a torn one
     added = [] if earlier is None else [field.name for field in list(newest)[len(earlier) :]]
     txn_id, now_ms = str(uuid.uuid4()), time.time_ns() // 1_000_000
-    changes = [{"metaData": _changed_metadata(snapshot, newest)}]
+    changes = [encode_line({"metaData": _changed_metadata(snapshot, newest)})]
     rewritten = None
     if added:
-        changes += [_remove(file, now_ms) for file in snapshot.files]
+        changes += [encode_remove(file.path, now_ms, is_data_change=False) for file in snapshot.files]
         rewritten = _rewrite(store, folder, snapshot, newest, cache, txn_id)
     if rewritten is not None:
-        changes.append(_add(rewritten, now_ms, txn_id))
+        changes.append(encode_add(rewritten.file, rewritten.stats, now_ms, is_data_change=False))
         store.write_unique(f"{folder}/{rewritten.file.path}", rewritten.data)
     outcome = commit_version(
         store,
         f"{folder}/{LOG_FOLDER}",
         version=snapshot.version + 1,
-        data=add_sum(_encode([_commit_info(added, now_ms, txn_id, len(changes) + 1), *changes])),
+        data=encode_version(
+            "ADD COLUMNS" if added else "SET TBLPROPERTIES",
+            changes,
+            now_ms=now_ms,
+            txn_id=txn_id,
+            parameters={"columns": json.dumps([f"value.{name}" for name in added])},
+        ),
         txn_id=txn_id,
         high_watermark=snapshot.high_watermark,
     )
@@ -114,52 +115,7 @@ def _rewrite(
     return encode_data_file(batches, log_schema(newest), name_suffix=txn_id, compression="none") if batches else None
 
 
-def _commit_info(added: list[str], now_ms: int, txn_id: str, action_count: int) -> Action:
-    return {
-        "commitInfo": {
-            "timestamp": now_ms,
-            "operation": "ADD COLUMNS" if added else "SET TBLPROPERTIES",
-            "operationParameters": {"columns": json.dumps([f"value.{name}" for name in added])},
-            "isBlindAppend": False,
-            "engineInfo": ENGINE_INFO,
-            "txnId": txn_id,
-            "actionCount": action_count,
-        }
-    }
-
-
-def _remove(file: LiveFile, now_ms: int) -> Action:
-    return {
-        "remove": {
-            "path": file.path,
-            "deletionTimestamp": now_ms,
-            "dataChange": False,
-            "extendedFileMetadata": True,
-            "partitionValues": {},
-            "size": file.size_bytes,
-        }
-    }
-
-
-def _add(rewritten: EncodedFile, now_ms: int, txn_id: str) -> Action:
-    """As an append writes it, but that its rows are not new."""
-    appended = encode_append(
-        rewritten.file,
-        stats=rewritten.stats,
-        producers=(),
-        leader_epoch=rewritten.file.leader_epoch,
-        now_ms=now_ms,
-        txn_id=txn_id,
-    )
-    add = next(action["add"] for action in map(json.loads, appended.splitlines()) if "add" in action)
-    return {"add": {**add, "dataChange": False}}
-
-
-def _encode(actions: Sequence[Action]) -> bytes:
-    return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
-
-
-def _changed_metadata(snapshot: Snapshot, newest: pa.StructType) -> Action:
+def _changed_metadata(snapshot: Snapshot, newest: pa.StructType) -> dict[str, Any]:
     """What the bus does not know of is kept too."""
     return {
         **snapshot.metadata.body,

@@ -14,25 +14,20 @@ from itertools import pairwise
 
 from bus.errors import StorageDamaged
 from bus.storage_delta.files.data_reader import DataReader
-from bus.storage_delta.log.actions import (
+from bus.storage_delta.files.live_file import LiveFile, base_offset_of
+from bus.storage_delta.log.actions import Add, TableMetadata
+from bus.storage_delta.log.checkpoint_files import CheckpointContent
+from bus.storage_delta.log.listing import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
-    LOG_START_APP,
-    Add,
-    LiveFile,
-    MalformedCommit,
-    TableMetadata,
-    Txn,
-    checkpoint_name,
-    decode_commit,
     is_replaced_name,
+    list_data_files,
+    list_log,
     version_name,
 )
-from bus.storage_delta.log.checkpoint_files import CheckpointContent, MalformedCheckpoint, decode_txns
-from bus.storage_delta.log.listing import list_log
-from bus.storage_delta.log.reading import LogReading, read_log
+from bus.storage_delta.log.reading import LogReading, find_commit, read_log
 from bus.storage_delta.log.table_state import Removal, TableState
-from bus.storage_delta.maintenance.orphans import base_offset_of, list_data_files
+from bus.storage_delta.log.txns import HIGH_WATERMARK_APP, LOG_START_APP, Txn
 from bus.storage_delta.stores.store import ObjectStore
 
 
@@ -151,20 +146,19 @@ def _paths_of_others(files: Sequence[LiveFile], checkpoint: CheckpointContent | 
     return [path for path in foreign if path not in known]
 
 
-def load_txns(store: ObjectStore, folder: str, checkpoint_version: int, version: int) -> dict[str, Txn]:
-    """The `txn` actions as `version` left them, from the checkpoint (-1: there is none) and the versions after it.
-    Raises `StorageFault`."""
-    log_folder, txns = f"{folder}/{LOG_FOLDER}", dict[str, Txn]()
-    try:
-        if checkpoint_version >= 0:
-            name = checkpoint_name(checkpoint_version)
-            txns.update(decode_txns(store.get(f"{log_folder}/{name}")))
-        for later in range(checkpoint_version + 1, version + 1):
-            name = version_name(later)
-            txns.update(decode_commit(later, store.get(f"{log_folder}/{name}")).txns)
-    except (MalformedCheckpoint, MalformedCommit) as malformed:
-        raise StorageDamaged(f"{log_folder}/{name}: {malformed}") from None
-    return txns
+def find_high_watermark(store: ObjectStore, log_folder: str, version: int, reader: DataReader) -> int | None:
+    """The high watermark that `version` left; None if its file is gone. A version of another engine, which says
+    nothing of it, has moved it by the rows that it appended, or not at all. Raises `StorageDamaged`."""
+    for earlier in range(version, -1, -1):
+        commit = find_commit(store, log_folder, earlier)
+        if commit is None:
+            return None
+        if (told := commit.txns.get(HIGH_WATERMARK_APP)) is not None:
+            return told.version
+        appended = [add for add in commit.adds if add.is_data_change]
+        if appended:
+            return max(reader.check_foreign(add.path, add.size_bytes).next_offset for add in appended)
+    return 0 if version >= 0 else None
 
 
 def _check_torn_version(store: ObjectStore, folder: str, state: TableState, malformed: str) -> None:

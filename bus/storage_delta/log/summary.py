@@ -12,22 +12,19 @@ from typing import Any
 
 from bus.model import TopicPartition
 from bus.records.json_text import parse_json
-from bus.storage_delta.log.actions import (
-    FILE_TAG,
+from bus.storage_delta.files.live_file import FILE_TAG, SUMS_TAG, LiveFile
+from bus.storage_delta.log.actions import MalformedCommit, decode_commit
+from bus.storage_delta.log.checkpoint_files import decode_checkpoint, read_hint
+from bus.storage_delta.log.listing import (
     LOG_FOLDER,
-    SUMS_TAG,
-    LiveFile,
-    MalformedCommit,
+    LogListing,
     checkpoint_name,
-    decode_commit,
+    list_table,
+    partition_folder,
     version_name,
 )
-from bus.storage_delta.log.checkpoint_files import decode_checkpoint
-from bus.storage_delta.log.checkpoint_hint import read_hint
-from bus.storage_delta.log.listing import LogListing, list_table, partition_folder
-from bus.storage_delta.log.reading import read_whole_log
+from bus.storage_delta.log.reading import load_removed, read_whole_log
 from bus.storage_delta.log.table_state import TableState
-from bus.storage_delta.maintenance.orphans import load_removed
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 

@@ -14,23 +14,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bus.errors import StorageDamaged
-from bus.storage_delta.log.actions import (
+from bus.records.log_schema import has_same_columns
+from bus.storage_delta.files.live_file import LiveFile
+from bus.storage_delta.log.actions import REPAIR, Add, Commit, Protocol, Remove, TableMetadata
+from bus.storage_delta.log.checkpoint_files import CheckpointContent
+from bus.storage_delta.log.txns import (
     COMPACTED_APP,
     HIGH_WATERMARK_APP,
     LEADER_EPOCH_APP,
     LOG_START_APP,
-    REPAIR,
-    Add,
-    Commit,
-    LiveFile,
-    Protocol,
-    Remove,
-    TableMetadata,
     Txn,
     decode_lost_ranges,
-    has_same_columns,
 )
-from bus.storage_delta.log.checkpoint_files import CheckpointContent
 
 READER_VERSION_MAX = 1
 WRITER_VERSION_MAX = 2
@@ -230,7 +225,11 @@ class _Draft:
         before, deed = self.trusted_metadata, ""
         if before is not None and metadata.topic_id != before.topic_id:
             deed = f"changed the topic id from {before.topic_id} to {metadata.topic_id}"
-        elif before is not None and not commit.is_ours and not has_same_columns(metadata, before):
+        elif (
+            before is not None
+            and not commit.is_ours
+            and not has_same_columns(metadata.schema_string, before.schema_string)
+        ):
             deed = _OTHER_COLUMNS
         self._judge(commit, _METADATA, deed, is_doubt=deed == _OTHER_COLUMNS)
         self.metadata = metadata

@@ -16,12 +16,11 @@ import pyarrow as pa
 
 from bus.ports import Pace, SwapKind, no_pace
 from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.tombstone_ages import ages_of, end_of_old, thin
-from bus.storage_delta.log.actions import LiveFile
 from bus.storage_delta.maintenance.last_of_key import find_last_of_keys
-from bus.storage_delta.maintenance.orphans import FilesUnderWay
 from bus.storage_delta.maintenance.rewritten_file import FileRewriter, Rewriting
-from bus.storage_delta.maintenance.swaps import PreparedSwap, prepared_swap
+from bus.storage_delta.maintenance.swaps import FilesUnderWay, PreparedSwap, prepared_swap
 from bus.storage_delta.stores.store import ObjectStore
 
 FILE_BYTES_MAX = 128 << 20

@@ -16,23 +16,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bus.errors import StorageDamaged
 from bus.ports import Dropped
-from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.log import checkpoints
-from bus.storage_delta.log.actions import (
-    HIGH_WATERMARK_APP,
-    LAST_CHECKPOINT,
-    LOG_FOLDER,
-    Commit,
-    MalformedCommit,
-    checkpoint_name,
-    decode_commit,
-    version_name,
-)
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint
-from bus.storage_delta.log.listing import list_log
-from bus.storage_delta.maintenance.orphans import load_removed
+from bus.storage_delta.log.listing import LAST_CHECKPOINT, LOG_FOLDER, checkpoint_name, list_log, version_name
+from bus.storage_delta.log.reading import find_commit, load_removed
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 _log = logging.getLogger(__name__)
@@ -41,31 +29,6 @@ _log = logging.getLogger(__name__)
 _NEWEST_CHECKPOINTS = 2
 # From so many to twice as many stay, spread over the versions that are kept: these may begin at any of them.
 _CHECKPOINTS_SPREAD = 16
-
-
-def find_high_watermark(store: ObjectStore, log_folder: str, version: int, reader: DataReader) -> int | None:
-    """The high watermark that `version` left; None if its file is gone. A version of another engine, which says
-    nothing of it, has moved it by the rows that it appended, or not at all. Raises `StorageDamaged`."""
-    for earlier in range(version, -1, -1):
-        commit = _read_version(store, log_folder, earlier)
-        if commit is None:
-            return None
-        if (told := commit.txns.get(HIGH_WATERMARK_APP)) is not None:
-            return told.version
-        appended = [add for add in commit.adds if add.is_data_change]
-        if appended:
-            return max(reader.check_foreign(add.path, add.size_bytes).next_offset for add in appended)
-    return 0 if version >= 0 else None
-
-
-def _read_version(store: ObjectStore, log_folder: str, version: int) -> Commit | None:
-    key = f"{log_folder}/{version_name(version)}"
-    try:
-        return decode_commit(version, store.get(key))
-    except KeyNotFound:
-        return None
-    except MalformedCommit as malformed:
-        raise StorageDamaged(f"{key}: {malformed}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +132,7 @@ class OldVersions:
         self._seen_checkpoint = checkpoint_version
         self._following = next((version for version in kept if version > self._kept_from), None)
         if self._following is not None:
-            commit = _read_version(self._store, self._log_folder, self._following - 1)
+            commit = find_commit(self._store, self._log_folder, self._following - 1)
             self._following_ms = 0 if commit is None else commit.committed_ms
 
     def _end(self, versions: Sequence[int], limits: Limits, beyond: int) -> int:
@@ -182,7 +145,7 @@ class OldVersions:
         return min(max(beyond, first_since(limits.committed_before_ms)), first_since(limits.removed_before_ms))
 
     def _is_before(self, version: int, time_ms: int) -> bool:
-        commit = _read_version(self._store, self._log_folder, version)
+        commit = find_commit(self._store, self._log_folder, version)
         return commit is None or commit.committed_ms < time_ms
 
     def _newest_whole(self, log: _Log, version_max: int) -> int | None:

@@ -18,11 +18,10 @@ from bus.errors import StorageDamaged
 from bus.ports import Pace
 from bus.storage_delta.files.data_files import ROW_GROUP_BYTES, open_parquet_writer
 from bus.storage_delta.files.file_sums import encode_sums, sum_of, sums_of_pieces
+from bus.storage_delta.files.live_file import LiveFile, data_file_name
 from bus.storage_delta.files.row_statistics import RowStatistics
 from bus.storage_delta.files.tombstone_ages import Ages
-from bus.storage_delta.log.actions import LiveFile
-from bus.storage_delta.maintenance.orphans import FilesUnderWay
-from bus.storage_delta.maintenance.swaps import discard, level_above, with_history
+from bus.storage_delta.maintenance.swaps import FilesUnderWay, discard, level_above, with_history
 from bus.storage_delta.stores.store import ObjectStore
 
 # Of rows with next to no bytes.
@@ -76,7 +75,7 @@ class FileRewriter:
         base_offset, following = rewriting.base_offset, next(parts, None)
         try:
             while following is not None:
-                file = _RewrittenFile(self._folder, f"{base_offset:020d}-{rewriting.txn_id}.parquet", self._schema)
+                file = _RewrittenFile(self._folder, data_file_name(base_offset, rewriting.txn_id), self._schema)
                 self._write_file(file, file.encode(chain([following], parts), rewriting, pace))
                 following = next(parts, None)
                 next_offset = rewriting.next_offset if following is None else file.statistics.next_offset

@@ -13,22 +13,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import deltalake
 
 from bus.errors import StorageDamaged, StorageFault
 from bus.storage_delta.files.trials import TRIALS
 from bus.storage_delta.log.actions import (
-    ENGINE_INFO,
-    LOG_FOLDER,
     REPAIR,
-    Txn,
-    checkpoint_name,
-    encode_new_file,
-    version_name,
+    encode_add,
+    encode_line,
+    encode_remove,
+    encode_version,
 )
-from bus.storage_delta.log.version_sums import add_sum
+from bus.storage_delta.log.listing import LOG_FOLDER, checkpoint_name, version_name
+from bus.storage_delta.log.txns import Txn
 from bus.storage_delta.repair.files import FoundFile
 
 Action = dict[str, Any]
@@ -60,38 +58,35 @@ def encode_repair(
     """`known`: data files that some version has added; `new_from`: records below it were in the table before. `others`:
     protocol and metadata, if they are to be said again. `undone_from`: that version, and those after it, count no
     more."""
-    lines: list[Action] = [
-        *others,
-        *(_txn(name, txn, now_ms) for name, txn in txns.items()),
+    lines = [
+        *map(encode_line, others),
+        *(_encode_txn(name, txn, now_ms) for name, txn in txns.items()),
         # Records that are lost are a change of data; files that come back in place of others are none.
-        *(_remove(path, now_ms, is_data_change=not adds) for path in removes),
-        *(_add(found, now_ms, is_data_change=_is_new(found, known, new_from)) for found in adds),
+        *(encode_remove(path, now_ms, is_data_change=not adds) for path in removes),
+        *(_encode_add(found, now_ms, is_data_change=_is_new(found, known, new_from)) for found in adds),
     ]
-    info = {
-        "timestamp": now_ms,
-        "operation": REPAIR,
-        "operationParameters": {} if undone_from is None else {"undoneFrom": str(undone_from)},
-        "isBlindAppend": False,
-        "engineInfo": ENGINE_INFO,
-        "txnId": txn_id,
-        "leaderEpoch": leader_epoch,
-        "actionCount": 1 + len(lines),
-    }
-    return add_sum(_encode([{"commitInfo": info}, *lines]))
+    return encode_version(
+        REPAIR,
+        lines,
+        now_ms=now_ms,
+        txn_id=txn_id,
+        parameters={} if undone_from is None else {"undoneFrom": str(undone_from)},
+        author={"leaderEpoch": leader_epoch},
+    )
 
 
 def encode_checkpoint(table: RepairedTable, *, removed: Iterable[str], now_ms: int) -> bytes:
     """The table as a checkpoint of whatever version; `removed` are data files that are there for older ones. Raises
     `StorageFault`."""
-    version_0 = _encode(
+    version_0 = "".join(
         [
-            {"protocol": dict(table.protocol)},
-            {"metaData": dict(table.metadata)},
-            *(_txn(name, txn, now_ms) for name, txn in table.txns.items()),
-            *(_remove(path, now_ms, is_data_change=False) for path in removed),
-            *(_add(found, now_ms, is_data_change=False) for found in table.files),
+            encode_line({"protocol": dict(table.protocol)}),
+            encode_line({"metaData": dict(table.metadata)}),
+            *(_encode_txn(name, txn, now_ms) for name, txn in table.txns.items()),
+            *(encode_remove(path, now_ms, is_data_change=False) for path in removed),
+            *(_encode_add(found, now_ms, is_data_change=False) for found in table.files),
         ]
-    )
+    ).encode()
     try:
         # A checkpoint does not say which version it is of, so that of a copy with this version alone will do.
         with tempfile.TemporaryDirectory(prefix="bus-repair-") as scratch:
@@ -112,19 +107,14 @@ def _is_new(found: FoundFile, known: Collection[str], new_from: int) -> bool:
     return found.file.path not in known and found.file.base_offset >= new_from
 
 
-def _add(found: FoundFile, now_ms: int, *, is_data_change: bool) -> Action:
-    body = found.body if found.body is not None else encode_new_file(found.file, found.stats, now_ms)
+def _encode_add(found: FoundFile, now_ms: int, *, is_data_change: bool) -> str:
+    body = found.body
+    if body is None:
+        body = json.loads(encode_add(found.file, found.stats, now_ms, is_data_change=is_data_change))["add"]
     required = {"partitionValues": {}, "modificationTime": now_ms}  # a damaged log may have lost them
-    return {"add": {**required, **body, "dataChange": is_data_change}}
+    return encode_line({"add": {**required, **body, "dataChange": is_data_change}})
 
 
-def _txn(name: str, txn: Txn, now_ms: int) -> Action:
-    return {"txn": {"appId": name, "version": txn.version, "lastUpdated": txn.updated_ms or now_ms}}
-
-
-def _remove(path: str, now_ms: int, *, is_data_change: bool) -> Action:
-    return {"remove": {"path": quote(path), "deletionTimestamp": now_ms, "dataChange": is_data_change}}
-
-
-def _encode(actions: Iterable[Action]) -> bytes:
-    return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
+def _encode_txn(name: str, txn: Txn, now_ms: int) -> str:
+    """Of any application: its name may need escaping."""
+    return encode_line({"txn": {"appId": name, "version": txn.version, "lastUpdated": txn.updated_ms or now_ms}})

@@ -7,7 +7,6 @@ page of every file that counts is decoded, and its offsets are compared with wha
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,14 +16,13 @@ import pyarrow as pa
 from bus.errors import StorageDamaged, count_of, first_line
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.file_sums import encode_sums
+from bus.storage_delta.files.live_file import LiveFile, base_offset_of, data_file_name, is_data_file
 from bus.storage_delta.files.row_statistics import COLUMNS, RowStatistics
 from bus.storage_delta.files.trials import Unprovable
-from bus.storage_delta.log.actions import LiveFile
 from bus.storage_delta.repair.history import NamedFile
 from bus.storage_delta.repair.salvage import salvage
 from bus.storage_delta.stores.store import KeyNotFound
 
-OUR_NAME = re.compile(r"(\d{20})-.+\.parquet")
 _NEVER_NULL = ("offset", "timestamp", "timestamp_type", "leader_epoch")
 
 
@@ -123,8 +121,8 @@ def describe_rows(reader: DataReader, schema: pa.Schema, path: str, *, compacted
     if not statistics.row_count:
         return None
     base_offset = first_offset
-    if (match := OUR_NAME.fullmatch(path)) and first_offset < compacted_to:
-        base_offset = min(first_offset, int(match[1]))
+    if is_data_file(path) and first_offset < compacted_to:
+        base_offset = min(first_offset, base_offset_of(path))
     file, stats = statistics.describe(path, size_bytes, base_offset=base_offset, next_offset=statistics.next_offset)
     return FoundFile(replace(file, sums=encode_sums(parquet.footer.sums)), None, stats)
 
@@ -142,11 +140,10 @@ def salvage_named(reader: DataReader, schema: pa.Schema, named: NamedFile) -> li
 
 def named_truly(found: FoundFile) -> FoundFile:
     """Under a name that begins with its first offset, as a copy if it has another; the same name for the same bytes."""
-    match = OUR_NAME.fullmatch(found.file.path)
-    if match and int(match[1]) == found.file.base_offset:
+    if is_data_file(found.file.path) and base_offset_of(found.file.path) == found.file.base_offset:
         return found
     digest = hashlib.sha256(f"{found.file.size_bytes} {found.file.sums}".encode()).hexdigest()[:32]
-    path = f"{found.file.base_offset:020d}-{digest}.parquet"
+    path = data_file_name(found.file.base_offset, digest)
     return replace(found, file=replace(found.file, path=path), source=found.file.path)
 
 

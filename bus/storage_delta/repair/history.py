@@ -16,27 +16,21 @@ import pyarrow as pa
 
 from bus.errors import StorageDamaged
 from bus.records.json_text import parse_json
+from bus.records.log_schema import is_same_schema
 from bus.storage_delta.files.data_reader import DataReader
+from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.log.actions import (
-    HIGH_WATERMARK_APP,
-    LOG_FOLDER,
     Add,
     Commit,
-    LiveFile,
     MalformedCommit,
     TableMetadata,
-    Txn,
-    checkpoint_name,
+    check_sum,
     decode_add,
     decode_commit,
     decode_metadata,
-    decode_producers,
-    decode_txn,
-    is_same_schema,
-    version_name,
 )
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint
-from bus.storage_delta.log.listing import LogListing
+from bus.storage_delta.log.listing import LOG_FOLDER, LogListing, checkpoint_name, version_name
 from bus.storage_delta.log.reading import describe_by_statistics
 from bus.storage_delta.log.table_state import (
     READER_VERSION_MAX,
@@ -47,7 +41,7 @@ from bus.storage_delta.log.table_state import (
     is_too_new,
     state_of_checkpoint,
 )
-from bus.storage_delta.log.version_sums import check_sum
+from bus.storage_delta.log.txns import HIGH_WATERMARK_APP, Txn, decode_producers, decode_txn
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 _ADD_FIELDS = ("path", "partitionValues", "size", "modificationTime", "dataChange", "stats", "tags")

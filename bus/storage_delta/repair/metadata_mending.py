@@ -8,8 +8,9 @@ two promises: nothing is written unless a record does not fit, and what is repla
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.cluster import ClusterState, replay_cluster
 from bus.cluster_metadata.cluster_mending import Contradiction, FoundTable, Mended, find_topics, mend_cluster
 from bus.cluster_metadata.cluster_records import encode_record
 from bus.cluster_metadata.cluster_snapshot import snapshot_of
@@ -17,19 +18,44 @@ from bus.errors import StorageDamaged, count_of
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import Committed
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
-from bus.storage_delta.cluster_rows import load_cluster, read_cluster_rows
+from bus.storage_delta.files.inspection import read_records
 from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.log.actions import decode_producers
-from bus.storage_delta.log.listing import partition_folder
+from bus.storage_delta.log.listing import list_log, partition_folder
 from bus.storage_delta.log.reading import load_state
 from bus.storage_delta.log.schema_evolution import add_new_fields
-from bus.storage_delta.repair.quarantine import Quarantine
-from bus.storage_delta.repair.report import Steps
+from bus.storage_delta.log.txns import LOG_START_APP, decode_producers
+from bus.storage_delta.repair.report import Quarantine, Steps
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.typed_log import DeltaTypedLog
 
 METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+
+
+def load_cluster(store: ObjectStore) -> ClusterState:
+    """The cluster's metadata log replayed: which topics there are. Raises `StorageDamaged`."""
+    rows = list(read_cluster_rows(store))
+    try:
+        return replay_cluster((row for _, row in rows), first_offset=rows[0][0] if rows else 0)
+    except ValueError as error:
+        folder = partition_folder(METADATA)
+        raise StorageDamaged(
+            f"{folder}: {error}; `bus log repair {CLUSTER_METADATA_TOPIC}` says what can be mended"
+        ) from None
+
+
+def read_cluster_rows(store: ObjectStore) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The rows of the metadata log from its start on, with their offsets. Raises `StorageDamaged`."""
+    folder = partition_folder(METADATA)
+    listing = list_log(store, folder)
+    if not listing.versions and not listing.checkpoints:
+        return
+    state = load_state(store, folder)
+    log_start = state.done(LOG_START_APP, 0)
+    for file in state.files_by_offset:
+        for batch in read_records(store, folder, file.path, from_offset=log_start):
+            offsets = batch.column(batch.schema.get_field_index("offset")).to_pylist()
+            yield from zip(offsets, batch.column(batch.schema.get_field_index("value")).to_pylist(), strict=True)
 
 
 def find_contradictions(store: ObjectStore) -> Mended | None:

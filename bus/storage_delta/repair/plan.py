@@ -18,27 +18,26 @@ import pyarrow as pa
 
 from bus.model import TopicPartition
 from bus.ports import ProducerProgress
+from bus.records.log_schema import is_same_schema
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.file_sums import decode_sums
+from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.producer_columns import PRODUCER_COLUMNS
 from bus.storage_delta.files.producer_matching import later_progress
 from bus.storage_delta.files.proved_parquet import BytesSource, open_proved
-from bus.storage_delta.log.actions import (
+from bus.storage_delta.log.actions import decode_metadata, encode_create
+from bus.storage_delta.log.listing import LogListing
+from bus.storage_delta.log.txns import (
     COMPACTED_APP,
     HIGH_WATERMARK_APP,
     LEADER_EPOCH_APP,
     LOG_START_APP,
-    LiveFile,
     Txn,
     decode_lost_ranges,
-    decode_metadata,
     decode_producers,
-    encode_create,
-    is_same_schema,
     lost_app,
     producer_app,
 )
-from bus.storage_delta.log.listing import LogListing
 from bus.storage_delta.repair.commit import RepairedTable
 from bus.storage_delta.repair.files import (
     BadFile,

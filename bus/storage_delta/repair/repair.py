@@ -26,35 +26,31 @@ import pyarrow as pa
 
 from bus.errors import StorageDamaged, StorageFault, count_of
 from bus.model import TopicPartition
-from bus.records.log_schema import INTERNAL_VALUE_TYPES, log_schema
+from bus.records.log_schema import INTERNAL_VALUE_TYPES, is_same_schema, log_schema
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log import checkpoints
-from bus.storage_delta.log.actions import (
-    HIGH_WATERMARK_APP,
+from bus.storage_delta.log.actions import MalformedCommit, decode_commit
+from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, encode_hint, read_hint, summarize_checkpoint
+from bus.storage_delta.log.listing import (
     LAST_CHECKPOINT,
-    LEADER_EPOCH_APP,
     LOG_FOLDER,
-    MalformedCommit,
-    Txn,
+    LogListing,
     checkpoint_name,
-    decode_commit,
-    is_same_schema,
+    list_table,
+    partition_folder,
     version_name,
 )
-from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, summarize_checkpoint
-from bus.storage_delta.log.checkpoint_hint import encode_hint, read_hint
-from bus.storage_delta.log.listing import LogListing, list_table, partition_folder
 from bus.storage_delta.log.recovery import recover, remove_leftovers
 from bus.storage_delta.log.schema_evolution import earlier_type
+from bus.storage_delta.log.txns import HIGH_WATERMARK_APP, LEADER_EPOCH_APP, Txn
 from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.repair.commit import Action, encode_checkpoint, encode_repair
 from bus.storage_delta.repair.files import FoundFile
 from bus.storage_delta.repair.history import BeyondRepair, History, HistoryReader, Trouble
 from bus.storage_delta.repair.metadata_mending import METADATA, mend_metadata
 from bus.storage_delta.repair.plan import Planner, RepairPlan
-from bus.storage_delta.repair.quarantine import Quarantine
-from bus.storage_delta.repair.report import RepairReport, RepairStep, Steps
+from bus.storage_delta.repair.report import Quarantine, RepairReport, RepairStep, Steps
 from bus.storage_delta.stores.rehearsal import RehearsalStore
 from bus.storage_delta.stores.store import KeyExists, KeyNotFound, ObjectStore
 from bus.storage_delta.verify.verification import verify_partition

@@ -1,4 +1,4 @@
-"""What a repair found and did, step by step, as lines for people and programs."""
+"""What a repair found and did, step by step, as lines for people and programs, and where it puts what it takes out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from bus.model import TopicPartition
+from bus.storage_delta.log.listing import partition_folder
+from bus.storage_delta.stores.store import KeyExists, KeyNotFound, ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +51,38 @@ class Steps:
         """`offsets`: the first, and one past the last."""
         first, last = (-1, -1) if offsets is None else (offsets[0], offsets[1] - 1)
         self.taken.append(RepairStep(action, subject, detail, first, last))
+
+
+class Quarantine:
+    """<root>/quarantine/<topic>/<partition>/... What is taken out of a partition's folder is copied there first,
+    durably, and an earlier copy is never written over. Reports of repairs are there too."""
+
+    def __init__(self, store: ObjectStore, partition: TopicPartition) -> None:
+        self._store = store
+        self._from = partition_folder(partition)
+        self.folder = f"quarantine/{partition.topic}/{partition.partition}"
+
+    def keep(self, name: str) -> str | None:
+        """Copy `name` of the partition's folder; where to, or None if it is not there."""
+        try:
+            data = self._store.get(f"{self._from}/{name}")
+        except KeyNotFound:
+            return None
+        return self.write(name, data)
+
+    def remove(self, name: str) -> None:
+        """Out of the partition's folder, once it was copied."""
+        self._store.delete(f"{self._from}/{name}")
+
+    def write(self, name: str, data: bytes) -> str:
+        """Under a name that is free."""
+        key, number = f"{self.folder}/{name}", 0
+        while True:
+            try:
+                self._store.create(key, data)
+                return key
+            except KeyExists:
+                if self._store.get(key) == data:
+                    return key
+                number += 1
+                key = f"{self.folder}/{name}.{number}"

@@ -20,10 +20,10 @@ import pyarrow as pa
 from bus.errors import StorageDamaged
 from bus.storage_delta.files.data_files import open_parquet_writer
 from bus.storage_delta.files.file_sums import decode_sums, encode_sums, sum_of, sums_of_pieces
+from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.proved_parquet import Source
 from bus.storage_delta.files.row_statistics import RowStatistics
 from bus.storage_delta.files.trials import SoundGroup, Trials
-from bus.storage_delta.log.actions import LiveFile
 
 _NEEDED = ("key", "value", "headers")
 _STAMP = ("producer_id", "producer_epoch", "sequence")

@@ -19,7 +19,7 @@ from bus.errors import StorageFault
 from bus.model import CONSUMER_OFFSETS_TOPIC, LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed, Dropped, KeyedRow
 from bus.storage_delta.log import checkpoints
-from bus.storage_delta.maintenance.orphans import load_removed
+from bus.storage_delta.log.reading import load_removed
 from bus.storage_delta.root import DeltaStorage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.store import ObjectStore, OutcomeUnknown

@@ -6,7 +6,7 @@ import json
 
 from bus.model import CONSUMER_OFFSETS_TOPIC, LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed, KeyedRow
-from bus.storage_delta.log.actions import version_name
+from bus.storage_delta.log.listing import version_name
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.verify.verification import verify_partition

@@ -16,8 +16,7 @@ from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.ports import Committed, ProducerProgress
 from bus.storage_delta.log import checkpoints
-from bus.storage_delta.log.actions import checkpoint_name
-from bus.storage_delta.log.listing import partition_folder
+from bus.storage_delta.log.listing import checkpoint_name, partition_folder
 from bus.storage_delta.root import open_storage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore

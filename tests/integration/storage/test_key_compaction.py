@@ -16,7 +16,8 @@ from bus.errors import StorageDamaged, StorageFault
 from bus.model import LogBatch, ProducerStamp, RecordBatch, TimestampType, TopicPartition
 from bus.ports import Committed, Conflicted, PreparedFiles, ProducerMatch, ProducerProgress, Unknown
 from bus.storage_delta.files.data_files import ROW_GROUP_BYTES
-from bus.storage_delta.log.actions import LiveFile, version_name
+from bus.storage_delta.files.live_file import LiveFile
+from bus.storage_delta.log.listing import version_name
 from bus.storage_delta.maintenance import key_compaction
 from bus.storage_delta.maintenance.key_compaction import KeyCompaction
 from bus.storage_delta.root import open_storage_on

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.ports import Committed, Conflicted, FoundOffset, ProducerProgress, Unknown
-from bus.storage_delta.log.actions import version_name
+from bus.storage_delta.log.listing import version_name
 from bus.storage_delta.root import DeltaStorage, open_partition_readonly, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore

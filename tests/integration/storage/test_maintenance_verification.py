@@ -12,7 +12,7 @@ import pytest
 
 from bus.model import TopicPartition
 from bus.ports import Committed
-from bus.storage_delta.log.actions import checkpoint_name, version_name
+from bus.storage_delta.log.listing import checkpoint_name, version_name
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable

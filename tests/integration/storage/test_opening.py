@@ -18,8 +18,7 @@ from bus.errors import StorageDamaged, StorageFault
 from bus.model import TopicPartition
 from bus.ports import ProducerProgress
 from bus.records.arrow_batches import complete_columns
-from bus.storage_delta.log.actions import checkpoint_name, version_name
-from bus.storage_delta.log.listing import partition_folder
+from bus.storage_delta.log.listing import checkpoint_name, partition_folder, version_name
 from bus.storage_delta.root import (
     DeltaStorage,
     open_partition_readonly,

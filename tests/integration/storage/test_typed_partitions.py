@@ -11,8 +11,8 @@ import bus.storage_delta.root as root_module
 from bus.model import CONSUMER_OFFSETS_TOPIC, LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed, KeyedRow, PartitionTable
 from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE, INTERNAL_VALUE_TYPES
-from bus.storage_delta.keyed_rows import DeltaKeyedRows
 from bus.storage_delta.root import open_reader, open_storage
+from bus.storage_delta.typed_log import DeltaKeyedRows
 from tests.support.stores import log_batch
 
 OFFSETS_3 = TopicPartition(CONSUMER_OFFSETS_TOPIC, 3)

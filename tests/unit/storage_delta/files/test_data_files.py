@@ -15,7 +15,7 @@ from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TimestampType
 from bus.records.arrow_batches import complete_columns
 from bus.records.log_schema import HEADERS_TYPE, LOG_SCHEMA
 from bus.storage_delta.files.batch_slices import count_within, position_of, slice_batch
-from bus.storage_delta.files.data_files import EncodedFile, encode_data_file, merge_batches
+from bus.storage_delta.files.data_files import EncodedFile, encode_data_file, format_timestamp, merge_batches
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.stores.memory import MemoryStore
@@ -337,3 +337,9 @@ def test_append_time_beats_the_times_of_all_batches_of_a_group() -> None:
     batches = [replace(batch, timestamp_ms=NOW_MS + at) for at, batch in enumerate(own)]
     rows = merge_batches(batches, LOG_SCHEMA)
     assert rows.column("timestamp").cast(pa.int64()).to_pylist() == [(NOW_MS + at) * 1000 for at in range(3)]
+
+
+def test_timestamps_of_statistics_have_milliseconds() -> None:
+    assert format_timestamp(0) == "1970-01-01T00:00:00.000Z"
+    assert format_timestamp(1_700_000_000_001) == "2023-11-14T22:13:20.001Z"
+    assert format_timestamp(-1) == "1969-12-31T23:59:59.999Z"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.producer_spans import (
     EVERY_SPAN,
     NO_SPANS,
@@ -23,7 +24,6 @@ from bus.storage_delta.files.producer_spans import (
     id_max_of,
     spans_of_statistics,
 )
-from bus.storage_delta.log.actions import LiveFile
 
 Run = tuple[int, int, int, int]  # id, epoch, first, last
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.tombstone_ages import (
     ages_of,
     check_ages,
@@ -13,7 +14,6 @@ from bus.storage_delta.files.tombstone_ages import (
     thin,
     thin_by_ratio,
 )
-from bus.storage_delta.log.actions import LiveFile
 
 
 def file(base: int, following: int, *, committed_ms: int = 0, ages: str = "") -> LiveFile:

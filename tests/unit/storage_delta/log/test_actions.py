@@ -5,43 +5,24 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
 
 from bus.model import TopicPartition
 from bus.ports import ProducerProgress
-from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, LOG_SCHEMA, log_schema
-from bus.storage_delta.files.data_files import format_timestamp
-from bus.storage_delta.log.actions import (
-    LiveFile,
-    MalformedCommit,
-    Txn,
-    checkpoint_name,
-    decode_commit,
-    decode_producers,
-    encode_append,
-    encode_create,
+from bus.records.log_schema import (
+    LOG_SCHEMA,
     is_same_schema,
-    parse_checkpoint_name,
-    parse_version_name,
-    table_schema_string,
-    version_name,
 )
+from bus.storage_delta.files.live_file import LiveFile
+from bus.storage_delta.log.actions import MalformedCommit, Signature, decode_commit, encode_append, encode_create
+from bus.storage_delta.log.txns import Txn, decode_producers
 
 FILE = LiveFile("00000000000000000010-x.parquet", 1234, 10, 30, 20, 5, 9, 3)
 STATS = '{"numRecords":20}'
 
 
 def append_bytes(*producers: ProducerProgress) -> bytes:
-    return encode_append(FILE, stats=STATS, producers=producers, leader_epoch=3, now_ms=77, txn_id="t-1")
-
-
-def test_version_and_checkpoint_names_have_twenty_digits() -> None:
-    assert parse_version_name(version_name(7)) == 7
-    assert parse_checkpoint_name(checkpoint_name(12)) == 12
-    for name in ("7.json", "00000000000000000007.json.tmp", ".00000000000000000007.json", "_last_checkpoint"):
-        assert parse_version_name(name) is None
-        assert parse_checkpoint_name(name) is None
+    return encode_append(FILE, stats=STATS, producers=producers, signature=Signature(3, 77, "t-1"))
 
 
 def test_an_append_is_read_back_as_it_was_written() -> None:
@@ -95,21 +76,3 @@ def test_version_0_has_protocol_and_metadata() -> None:
     assert commit.metadata.topic_id == "id-1"
     assert commit.metadata.configuration["bus.partition"] == "3"
     assert is_same_schema(commit.metadata.schema_string, LOG_SCHEMA)
-
-
-def test_no_column_of_the_table_is_not_null() -> None:
-    for schema in (LOG_SCHEMA, log_schema(CLUSTER_METADATA_VALUE_TYPE)):
-        assert '"nullable":false' not in table_schema_string(schema)
-
-
-def test_schemas_differ_by_columns_and_types_not_by_nulls() -> None:
-    text = table_schema_string(LOG_SCHEMA)
-    assert is_same_schema(text.replace('"nullable":true', '"nullable":false'), LOG_SCHEMA)
-    assert not is_same_schema(text, log_schema(pa.struct([pa.field("a", pa.int64())])))
-    assert not is_same_schema("no json", LOG_SCHEMA)
-
-
-def test_timestamps_of_statistics_have_milliseconds() -> None:
-    assert format_timestamp(0) == "1970-01-01T00:00:00.000Z"
-    assert format_timestamp(1_700_000_000_001) == "2023-11-14T22:13:20.001Z"
-    assert format_timestamp(-1) == "1969-12-31T23:59:59.999Z"

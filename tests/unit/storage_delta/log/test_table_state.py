@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bus.errors import StorageDamaged
-from bus.storage_delta.log.actions import Add, Commit, LiveFile, Protocol, Remove, TableMetadata
+from bus.storage_delta.files.live_file import LiveFile
+from bus.storage_delta.log.actions import Add, Commit, Protocol, Remove, TableMetadata
 from bus.storage_delta.log.table_state import TableState, adopt, apply
 
 OURS = "delta-bus/1"

@@ -10,8 +10,16 @@ import pytest
 from bus.ports import ProducerProgress
 from bus.records.log_schema import LOG_SCHEMA
 from bus.storage_delta.files.data_files import encode_data_file
-from bus.storage_delta.log.actions import ChangedCommit, MalformedCommit, decode_commit, encode_append, encode_fence
-from bus.storage_delta.log.version_sums import add_sum, check_sum
+from bus.storage_delta.log.actions import (
+    ChangedCommit,
+    MalformedCommit,
+    Signature,
+    add_sum,
+    check_sum,
+    decode_commit,
+    encode_append,
+    encode_fence,
+)
 from tests.support.stores import NOW_MS, log_batch
 
 
@@ -21,15 +29,12 @@ def appended() -> bytes:
         encoded.file,
         stats=encoded.stats,
         producers=[ProducerProgress(7, 0, 1)],
-        leader_epoch=3,
-        now_ms=NOW_MS,
-        txn_id="00000000-0000-0000-0000-000000000000",
-        incarnation="life",
+        signature=Signature(3, NOW_MS, "00000000-0000-0000-0000-000000000000", "life"),
     )
 
 
 @pytest.mark.parametrize(
-    "data", [appended(), encode_fence(high_watermark=2, leader_epoch=3, now_ms=NOW_MS, txn_id="id", incarnation="life")]
+    "data", [appended(), encode_fence(high_watermark=2, signature=Signature(3, NOW_MS, "id", "life"))]
 )
 def test_every_changed_byte_of_a_version_is_found_but_in_the_name_of_the_sum(data: bytes) -> None:
     name = range(data.index(b'"fileCrc32"'), data.index(b'"fileCrc32"') + len(b'"fileCrc32":"'))

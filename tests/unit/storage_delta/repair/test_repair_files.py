@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.storage_delta.log.actions import LiveFile
+from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.repair.files import FoundFile, choose_files, find_holes, without_overlaps
 
 

@@ -11,7 +11,7 @@ import pytest
 from bus.model import CONSUMER_OFFSETS_TOPIC, LogBatch, RecordBatch, TimestampType
 from bus.ports import KeyedRow
 from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
-from bus.storage_delta.keyed_rows import DeltaKeyedRows
+from bus.storage_delta.typed_log import DeltaKeyedRows
 
 ROWS = DeltaKeyedRows(CONSUMER_OFFSETS_TOPIC, CONSUMER_OFFSETS_VALUE_TYPE)
 MEMBER = {

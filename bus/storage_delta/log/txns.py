@@ -1,0 +1,95 @@
+"""The `txn` actions of the bus: what applications of its own say in them, and how far each idempotent producer is.
+
+Every commit of the bus carries `bus/high_watermark` and `bus/leader_epoch`. A checkpoint drops `commitInfo` and, once
+everything has been retired, has no file left to tell the next offset; `txn` actions survive both, and any Delta library
+can ask for them. Two more are there once they are needed: `bus/compacted`, offsets below it may be missing, and
+`bus/log_start`, offsets below it are gone for every reader of the log. A repair that had to give records up leaves
+`bus/lost/<first offset>`: from there up to its version, no record is left. `bus/forgotten` is the largest id of a
+producer that was idle for so long that checkpoints need not name it any more. `bus/<producer id>` has the producer's
+epoch and last sequence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bus.ports import ProducerProgress
+from bus.storage_delta.files.live_file import check_int64
+
+HIGH_WATERMARK_APP = "bus/high_watermark"
+LEADER_EPOCH_APP = "bus/leader_epoch"
+COMPACTED_APP = "bus/compacted"
+LOG_START_APP = "bus/log_start"
+FORGOTTEN_APP = "bus/forgotten"
+_LOST_APP = re.compile(r"bus/lost/(\d+)")
+_PRODUCER_APP = re.compile(r"bus/(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Txn:
+    """How far an application has come, by its own count (Delta protocol, "Transaction Identifiers")."""
+
+    version: int
+    updated_ms: int = 0  # 0 if its writer did not say
+
+
+def encode_txn(app_id: str, version: int, now_ms: int) -> str:
+    """A line of a version file."""
+    return f'{{"txn":{{"appId":"{app_id}","version":{version},"lastUpdated":{now_ms}}}}}\n'
+
+
+def encode_progress(progress: ProducerProgress, now_ms: int) -> str:
+    """As `encode_txn`."""
+    assert progress.last_sequence >= 0, f"producer {progress.producer_id} has sequence {progress.last_sequence}"
+    done = progress.producer_epoch << 32 | progress.last_sequence
+    return encode_txn(producer_app(progress.producer_id), done, now_ms)
+
+
+def decode_txn(txn: Mapping[str, Any]) -> Txn:
+    """Raises `LookupError`, `TypeError`, `ValueError`."""
+    version, updated_ms = int(txn["version"]), int(txn.get("lastUpdated") or 0)
+    check_int64(version if updated_ms < 1 << 63 else updated_ms)
+    return Txn(version, updated_ms)
+
+
+def decode_producers(txns: Mapping[str, Txn]) -> dict[int, ProducerProgress]:
+    """The idempotent producers among the `txn` actions."""
+    producers = {}
+    for app_id, txn in txns.items():
+        if match := _PRODUCER_APP.fullmatch(app_id):
+            producer_id = int(match[1])
+            producers[producer_id] = ProducerProgress(
+                producer_id, txn.version >> 32, txn.version & 0xFFFFFFFF, txn.updated_ms
+            )
+    return producers
+
+
+def forgotten_id_max_of(txns: Mapping[str, Txn]) -> int:
+    """-1 if no producer was ever forgotten."""
+    return txns[FORGOTTEN_APP].version if FORGOTTEN_APP in txns else -1
+
+
+def is_forgotten(app_id: str, txns: Mapping[str, Txn]) -> bool:
+    """Whether `app_id` is of a producer that a table with `txns` need not name any more: one that it does not name may
+    be an older one that is back."""
+    match = _PRODUCER_APP.fullmatch(app_id)
+    return match is not None and int(match[1]) <= forgotten_id_max_of(txns)
+
+
+def producer_app(producer_id: int) -> str:
+    """The `appId` of an idempotent producer's `txn`."""
+    return f"bus/{producer_id}"
+
+
+def lost_app(first_offset: int) -> str:
+    """The `appId` that says from where records were given up."""
+    return f"bus/lost/{first_offset}"
+
+
+def decode_lost_ranges(txns: Mapping[str, Txn]) -> list[tuple[int, int]]:
+    """Offsets whose records were given up, each as (first, one past the last), in order."""
+    found = ((_LOST_APP.fullmatch(app_id), txn.version) for app_id, txn in txns.items())
+    return sorted((int(match[1]), following) for match, following in found if match)
