@@ -237,57 +237,6 @@ def no_pace(byte_count: int) -> None:
 OFFSET_MAX = 2**63 - 1
 
 
-class LogTable(Protocol):
-    """The records of one partition's table. The reads may run beside anything, any number at once, and see the state of
-    one version."""
-
-    @property
-    def state(self) -> LogState: ...
-
-    def append(
-        self,
-        batches: Sequence[LogBatch],
-        *,
-        leader_epoch: int,
-        now_ms: int,
-        compression: str = "none",
-        producers: Sequence[ProducerProgress] = (),
-    ) -> CommitOutcome:
-        """Commit `batches` as one Delta version, synced: one data file, one version file.
-
-        The batches are dense from the high watermark: the first `base_offset` equals it, each next one follows.
-        `compression` is none, gzip, snappy, lz4 or zstd. Raises `StorageFull`, or `StorageFault` if nothing was
-        committed for another reason; then the state is as before and the next append may succeed.
-        """
-        ...
-
-    def reload(self) -> LogState:
-        """Forget what memory thinks and read the log again: after a conflict, an unknown outcome, a fault."""
-        ...
-
-    def read(self, offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
-        """Records from `offset` on, in order, about `max_bytes` of them, at least one if there is any below
-        `end_offset`. The first batch may begin below `offset`, the last one never goes beyond `end_offset`."""
-        ...
-
-    def find_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
-        """The first offset whose timestamp is at or after `timestamp_ms`."""
-        ...
-
-    def find_max_timestamp(self) -> FoundOffset | None:
-        """The first record that has the largest timestamp."""
-        ...
-
-    def high_watermark_at(self, version: int) -> int | None:
-        """The high watermark that `version` left; None if that version is not there, or not there any more."""
-        ...
-
-    @property
-    def compacted_to(self) -> int:
-        """Key compaction has seen all offsets below it, so some of them may be missing."""
-        ...
-
-
 class ProducerIndex(Protocol):
     """What a table knows of the idempotent producers that wrote to it."""
 
@@ -415,12 +364,51 @@ class TableMaintenance(Protocol):
         ...
 
 
-class PartitionTable(LogTable, ProducerIndex, TableMaintenance, Protocol):
+class PartitionTable(ProducerIndex, TableMaintenance, Protocol):
     """One partition's table, open for its single writer.
 
     `append`, `swap_files`, `advance_log_start`, `reload` and `write_checkpoint` never overlap with one another, but for
-    `write_checkpoint`, which may run beside the three commits.
+    `write_checkpoint`, which may run beside the three commits. The reads may run beside anything, any number at once,
+    and see the state of one version.
     """
+
+    def append(
+        self,
+        batches: Sequence[LogBatch],
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        compression: str = "none",
+        producers: Sequence[ProducerProgress] = (),
+    ) -> CommitOutcome:
+        """Commit `batches` as one Delta version, synced: one data file, one version file.
+
+        The batches are dense from the high watermark: the first `base_offset` equals it, each next one follows.
+        `compression` is none, gzip, snappy, lz4 or zstd. Raises `StorageFull`, or `StorageFault` if nothing was
+        committed for another reason; then the state is as before and the next append may succeed.
+        """
+        ...
+
+    def reload(self) -> LogState:
+        """Forget what memory thinks and read the log again: after a conflict, an unknown outcome, a fault."""
+        ...
+
+    def read(self, offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
+        """Records from `offset` on, in order, about `max_bytes` of them, at least one if there is any below
+        `end_offset`. The first batch may begin below `offset`, the last one never goes beyond `end_offset`."""
+        ...
+
+    def find_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
+        """The first offset whose timestamp is at or after `timestamp_ms`."""
+        ...
+
+    def find_max_timestamp(self) -> FoundOffset | None:
+        """The first record that has the largest timestamp."""
+        ...
+
+    def high_watermark_at(self, version: int) -> int | None:
+        """The high watermark that `version` left; None if that version is not there, or not there any more."""
+        ...
 
 
 class TypedLog(Protocol):
