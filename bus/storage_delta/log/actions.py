@@ -96,6 +96,7 @@ class Remove:
     path: str
     is_data_change: bool
     removed_ms: int  # 0 if its writer did not say
+    body: Mapping[str, Any] | None = None  # the action itself, if it was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ class TableMetadata:
 class Protocol:
     reader_version: int
     writer_version: int
+    body: Mapping[str, Any] = field(default_factory=dict, compare=False)  # the action itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +328,7 @@ def _sum_around(head: bytes, rest: bytes) -> bytes:
 
 def decode_commit(version: int, data: bytes, *, with_bodies: bool = False) -> Commit:
     """Raises `MalformedCommit` if the file is empty, torn or is no list of actions, or `ChangedCommit`. `with_bodies`:
-    each `Add` has its action too."""
+    each `Add` and `Remove` has its action too."""
     try:
         actions = [parse_json(line) for line in data.decode().split("\n") if line.strip()]
         if not all(isinstance(action, dict) for action in actions):
@@ -375,7 +377,8 @@ def _commit_of(
             add = decode_add(body, version)
             adds.append(replace(add, body=body) if with_bodies else add)
         if (body := action.get("remove")) is not None:
-            removes.append(decode_remove(body))
+            remove = decode_remove(body)
+            removes.append(replace(remove, body=body) if with_bodies else remove)
         if (body := action.get("metaData")) is not None and metadata is None:
             metadata = decode_metadata(body)
         if (body := action.get("protocol")) is not None and protocol is None:
@@ -447,8 +450,8 @@ def make_add(
 
 
 def _check_stats(stats: str | None) -> str | None:
-    """The Delta library that writes checkpoints parses them by recursion, and has the process end where they are very
-    deep. Raises `ValueError`."""
+    """The Delta library that the embedded SQL reads with parses them by recursion, and has the process end where they
+    are very deep. Raises `ValueError`."""
     if stats and len(stats) > _STATS_DEPTH_MAX and max(stats.count("["), stats.count("{")) > _STATS_DEPTH_MAX:
         raise ValueError(f"expected statistics, found {len(stats)} characters of nested JSON")
     return stats
@@ -480,4 +483,4 @@ def decode_metadata(metadata: Mapping[str, Any]) -> TableMetadata:
 
 
 def decode_protocol(protocol: Mapping[str, Any]) -> Protocol:
-    return Protocol(int(protocol["minReaderVersion"]), int(protocol["minWriterVersion"]))
+    return Protocol(int(protocol["minReaderVersion"]), int(protocol["minWriterVersion"]), protocol)

@@ -3,19 +3,20 @@
 Guards two promises: a checkpoint that was cut short or is not what the Delta protocol describes is never taken for a
 smaller table, and none is decoded that was not proved or tried. The Delta protocol gives `_last_checkpoint` a map of
 tags for what writers want to add: the checksums of a checkpoint that the bus wrote are there (file_sums.py). One of
-another engine, or of an earlier bus, has none: it is tried in another process first (trials.py). checkpoints.py has
-checkpoints written; here they only lose what they need not say. Opening does not ask which files were removed, for that
-may be many times what is live: the cleanup does.
+another engine, or of an earlier bus, has none: it is tried in another process first (trials.py). Opening does
+not ask which files were removed, for that may be many times what is live: the cleanup does.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -49,7 +50,45 @@ _COLUMNS = [
 ]
 
 
+# Of rows as Python values: what is done with each keeps the interpreter for itself.
+_ROWS_AT_ONCE = 500
 _MAPS = ("partitionValues", "tags", "configuration", "options")
+
+
+def _struct(**fields: pa.DataType) -> pa.StructType:
+    """A name that ends with `_` is that of a field that may be null."""
+    return pa.struct([pa.field(name.rstrip("_"), kind, nullable=name.endswith("_")) for name, kind in fields.items()])
+
+
+_TEXT, _LONG, _MAP = pa.string(), pa.int64(), pa.map_(pa.string(), pa.string())
+# Delta protocol, "Checkpoint Schema", as far as a table of reader version 1 and writer version 2 can have it.
+_TYPES = {
+    "txn": _struct(appId=_TEXT, version=_LONG, lastUpdated_=_LONG),
+    "add": _struct(
+        path=_TEXT,
+        partitionValues=_MAP,
+        size=_LONG,
+        modificationTime=_LONG,
+        dataChange=pa.bool_(),
+        stats_=_TEXT,
+        tags_=_MAP,
+    ),
+    "remove": _struct(path=_TEXT, deletionTimestamp_=_LONG, dataChange=pa.bool_()),
+    "metaData": _struct(
+        id=_TEXT,
+        name_=_TEXT,
+        description_=_TEXT,
+        format=_struct(provider=_TEXT, options=_MAP),
+        schemaString=_TEXT,
+        partitionColumns=pa.list_(pa.field("element", _TEXT, nullable=False)),
+        createdTime_=_LONG,
+        configuration=_MAP,
+    ),
+    "protocol": _struct(minReaderVersion=pa.int32(), minWriterVersion=pa.int32()),
+}
+_METADATA_DEFAULTS = {"partitionColumns": (), "configuration": {}, "format": {"provider": "parquet", "options": {}}}
+# What a file that is no checkpoint makes Arrow and its decoder raise.
+_FAULTS = (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError)
 
 
 class MalformedCheckpoint(ValueError):
@@ -127,7 +166,7 @@ def decode_checkpoint(version: int, data: bytes, *, with_bodies: bool = False) -
             metadata=decode_metadata(plain_body(metadata)),
             protocol=decode_protocol(protocol),
         )
-    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except _FAULTS as error:
         raise MalformedCheckpoint(
             f"expected a checkpoint of version {version}, found {len(data)} bytes: {error}"
         ) from None
@@ -149,7 +188,7 @@ def summarize_checkpoint(data: bytes) -> CheckpointSummary:
             paths=frozenset(map(unquote, _rows_of(table, "add").field("path").to_pylist())),
             txns=_txns(table),
         )
-    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except _FAULTS as error:
         raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
 
 
@@ -162,7 +201,7 @@ def decode_removed(data: bytes) -> dict[str, int]:
             return {}
         times = removes.field("deletionTimestamp").fill_null(0).to_pylist()
         return dict(zip(map(unquote, removes.field("path").to_pylist()), times, strict=True))
-    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except _FAULTS as error:
         raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
 
 
@@ -170,7 +209,7 @@ def decode_txns(data: bytes) -> dict[str, Txn]:
     """Raises `MalformedCheckpoint`."""
     try:
         return _txns(TRIALS.open_bytes(data).read(["txn"]))
-    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except _FAULTS as error:
         raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
 
 
@@ -185,30 +224,100 @@ def _txns(table: pa.Table) -> dict[str, Txn]:
     return {app_id: Txn(version, updated_ms) for app_id, version, updated_ms in columns}
 
 
-def thin_checkpoint(data: bytes, find_present: Callable[[], Container[str]], forgotten: Collection[str] = ()) -> bytes:
-    """The checkpoint without its `remove` actions for files that are not there any more, and without the `txn` actions
-    of `forgotten`; the very same bytes if there are none. Asks what is there if it names any removed file. Raises
-    `MalformedCheckpoint`."""
-    removed = decode_removed(data)
-    present = find_present() if removed else ()
-    gone = [path for path in removed if path not in present]
-    if not gone and not forgotten:
-        return data
+class CheckpointRows:
+    """The adds and removes of a checkpoint, to be carried into the next one. Raises `MalformedCheckpoint`."""
+
+    def __init__(self, data: bytes) -> None:
+        try:
+            table = TRIALS.open_bytes(data).read(["add", "remove", "txn", "metaData", "protocol"])
+            self.adds, self.removes = (_typed_rows(table, action) for action in ("add", "remove"))
+            self.add_paths, self.remove_paths = (_paths(rows) for rows in (self.adds, self.removes))
+            self.txns = _txns(table)
+            self.metadata, self.protocol = (plain_body(_only(table, action)) for action in ("metaData", "protocol"))
+        except _FAULTS as error:
+            raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
+
+    def without(self, gone: Container[str], present: Container[str]) -> tuple[pa.StructArray, pa.StructArray]:
+        """Adds but for the paths `gone`, and removes of those in `present` but for the same."""
+        is_kept = pa.array([path not in gone for path in self.add_paths], pa.bool_())
+        is_named = pa.array([path not in gone and path in present for path in self.remove_paths], pa.bool_())
+        return self.adds.filter(is_kept), self.removes.filter(is_named)
+
+
+def encode_checkpoint(
+    *,
+    adds: Iterable[Mapping[str, Any]],
+    removes: Iterable[Mapping[str, Any]],
+    txns: Mapping[str, Txn],
+    metadata: Mapping[str, Any],
+    protocol: Mapping[str, Any],
+    kept: tuple[pa.StructArray, pa.StructArray] | None = None,
+) -> bytes:
+    """A checkpoint of these actions, as they stand in versions, and of `kept`, adds and removes of the checkpoint
+    before. Raises `MalformedCheckpoint` for an action that lacks what a checkpoint needs."""
+    applications = [
+        list(txns),
+        [txn.version for txn in txns.values()],
+        [txn.updated_ms or None for txn in txns.values()],
+    ]
+    kinds = [field.type for field in _TYPES["txn"]]
     try:
-        table = TRIALS.open_bytes(data).read()
-        # Null where the action is another.
-        paths, apps = pc.struct_field(table.column("remove"), "path"), pc.struct_field(table.column("txn"), "appId")
-        encoded = pa.array([*gone, *map(quote, gone)], pa.string())
-        is_gone = pc.is_in(paths, value_set=encoded)
-        is_forgotten = pc.is_in(apps, value_set=pa.array(forgotten, pa.string()))
-        kept = table.filter(pc.invert(pc.or_(is_gone, is_forgotten)))
+        rows = {
+            "protocol": _array([protocol], "protocol"),
+            "metaData": _array([{**_METADATA_DEFAULTS, **metadata}], "metaData"),
+            "txn": pa.StructArray.from_arrays(list(map(pa.array, applications, kinds)), fields=list(_TYPES["txn"])),
+            "remove": _array(removes, "remove"),
+            "add": _array(({"partitionValues": {}, **body, "dataChange": False} for body in adds), "add"),
+        }
+        if kept is not None:
+            rows["add"] = pa.concat_arrays([kept[0], rows["add"]])
+            rows["remove"] = pa.concat_arrays([kept[1], rows["remove"]])
+        count, before, columns = sum(map(len, rows.values())), 0, dict[str, pa.Array]()
+        for action, array in rows.items():
+            after = count - before - len(array)
+            columns[action] = pa.concat_arrays([_nulls(before, action), array, _nulls(after, action)])
+            before += len(array)
         sink = pa.BufferOutputStream()
-        pq.write_table(kept, sink, use_dictionary=False, store_schema=False)
+        pq.write_table(pa.table(columns), sink, use_dictionary=False, store_schema=False)
         data = bytes(sink.getvalue())
         TRIALS.accept(data)
         return data
-    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
+    except _FAULTS as error:
+        raise MalformedCheckpoint(f"expected actions that a checkpoint can hold, found others: {error}") from None
+
+
+def _array(bodies: Iterable[Mapping[str, Any]], action: str) -> pa.StructArray:
+    """Fields that no reader of such a table knows are left out."""
+    parts, rows = [pa.array([], _TYPES[action])], map(_row_of, bodies)
+    while part := list(islice(rows, _ROWS_AT_ONCE)):
+        parts.append(pa.array(part, _TYPES[action]))
+    return pa.concat_arrays(parts)
+
+
+def _nulls(count: int, action: str) -> pa.StructArray:
+    """Unlike those of `pa.nulls`, their fields are not null: Arrow writes no null in a field that may have none."""
+    return pa.array([None], _TYPES[action]).take(pa.array(np.zeros(count, np.int64)))
+
+
+def _row_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `plain_body`."""
+    return {
+        name: list(value.items()) if name in _MAPS and value else _row_of(value) if name == "format" else value
+        for name, value in body.items()
+    }
+
+
+def _typed_rows(table: pa.Table, action: str) -> pa.StructArray:
+    """As `encode_checkpoint` writes them; what another engine or an earlier bus wrote has other columns."""
+    rows = _rows_of(table, action)
+    if rows.type == _TYPES[action]:
+        return rows
+    parts = (rows.slice(first, _ROWS_AT_ONCE) for first in range(0, len(rows), _ROWS_AT_ONCE))
+    return _array((plain_body(row) for part in parts for row in part.to_pylist()), action)
+
+
+def _paths(rows: pa.StructArray) -> list[str]:
+    return list(map(unquote, rows.field("path").to_pylist()))
 
 
 def _adds(parquet: ProvedFile, table: pa.Table) -> list[Add]:

@@ -1,30 +1,26 @@
-"""When a checkpoint is due, and having one written by `deltalake`.
+"""When a checkpoint is due, and writing one.
 
 Guards two promises: `_last_checkpoint` never names a checkpoint that is not whole, on the disk, and what the versions
 add up to, its `txn` actions included; and a checkpoint names a removed data file for as long as that is there. Never
-touches a version. The work is done by a fresh handle on a copy of the log's end, which costs less than keeping one in
-step, outside the interpreter's lock.
+touches a version. What a checkpoint says is read from the checkpoint before it and the versions since then, not from
+memory, and compared with what memory says.
 """
 
 from __future__ import annotations
 
 import contextlib
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
-import deltalake
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Any
 
 from bus.errors import StorageFault, StorageFull, VersionReplaced, count_of
-from bus.storage_delta.files.trials import TRIALS
 from bus.storage_delta.log.actions import Commit, MalformedCommit, decode_commit
 from bus.storage_delta.log.checkpoint_files import (
+    CheckpointRows,
     CheckpointSummary,
     MalformedCheckpoint,
+    encode_checkpoint,
     encode_hint,
     summarize_checkpoint,
-    thin_checkpoint,
 )
 from bus.storage_delta.log.listing import LAST_CHECKPOINT, LOG_FOLDER, checkpoint_name, version_name
 from bus.storage_delta.log.txns import Txn, is_forgotten
@@ -40,9 +36,8 @@ _COST_SHARE = 10
 def is_due(*, commits: int, file_count: int, elapsed_s: float, last_duration_s: float) -> bool:
     """After `commits` since the last checkpoint, which took `last_duration_s` and ended `elapsed_s` ago.
 
-    A checkpoint names every live file, and even a small one costs as much processor time as a hundred small commits.
-    So it has at most a tenth of the time, unless the tail that an opening replays would grow beyond a quarter of the
-    files.
+    A checkpoint names every live file. So it has at most a tenth of the time, unless the tail that an opening replays
+    would grow beyond a quarter of the files.
     """
     if commits < _COMMITS_BETWEEN_MIN:
         return False
@@ -64,15 +59,14 @@ def write_checkpoint(
     there is none. Producers that were idle since `idle_since_ms` are left out if the log says that such were forgotten.
     `check_commit` is called with each version since then, and may raise. Raises `StorageFault`; then the
     table is as before."""
-    log_folder, name = f"{folder}/{LOG_FOLDER}", checkpoint_name(version)
-    key = f"{log_folder}/{name}"
+    log_folder = f"{folder}/{LOG_FOLDER}"
+    key = f"{log_folder}/{checkpoint_name(version)}"
     try:
-        tail = _read_tail(store, log_folder, base_version, version)
-        txns = _txns_of(tail, check_commit)
-        idle = [name for name, txn in txns.items() if txn.updated_ms < idle_since_ms and is_forgotten(name, txns)]
-        data = thin_checkpoint(_encode_checkpoint(log_folder, tail, version), lambda: _list_names(store, folder), idle)
-        for name in idle:
+        replay = _Replay(store, log_folder, base_version, version, check_commit)
+        txns = replay.txns
+        for name in [name for name, txn in txns.items() if txn.updated_ms < idle_since_ms and is_forgotten(name, txns)]:
             del txns[name]
+        data = replay.encode(frozenset(entry.name for entry in store.list(folder, with_sizes=False).files))
         store.put(key, data)
         if (found := store.get(key)) != data:
             raise MalformedCheckpoint(f"expected the {len(data)} bytes that were written, found {len(found)} others")
@@ -86,93 +80,77 @@ def write_checkpoint(
             raise
         raise StorageFault(f"{log_folder}: no checkpoint of version {version}: {error}") from None
     store.delete(f"{log_folder}/.{LAST_CHECKPOINT}.crc")
-    store.put(
-        f"{log_folder}/{LAST_CHECKPOINT}",
-        encode_hint(version, action_count=summary.action_count, data=data),
-    )
+    store.put(f"{log_folder}/{LAST_CHECKPOINT}", encode_hint(version, action_count=summary.action_count, data=data))
 
 
 def is_true(store: ObjectStore, log_folder: str, version: int, *, base_version: int) -> bool:
     """Whether the checkpoint of `version` says what the versions up to it say, from the checkpoint of `base_version` on
     (-1: from the first one on). Raises `StorageFault` if one of them cannot be read."""
     try:
-        tail = _read_tail(store, log_folder, base_version, version)
+        replay = _Replay(store, log_folder, base_version, version)
         found = summarize_checkpoint(store.get(f"{log_folder}/{checkpoint_name(version)}"))
         txns = {
-            name: txn
-            for name, txn in _txns_of(tail).items()
-            if name in found.txns or not is_forgotten(name, found.txns)
+            name: txn for name, txn in replay.txns.items() if name in found.txns or not is_forgotten(name, found.txns)
         }
-        _check(found, _paths_of(tail), txns)
+        _check(found, replay.paths, txns)
     except (MalformedCheckpoint, MalformedCommit):
         return False
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Tail:
-    """Files of the log by their names: a checkpoint, if there is one, and the versions after it."""
+class _Replay:
+    """What a checkpoint, if there is one, and the versions after it add up to (Delta protocol, "Action
+    Reconciliation")."""
 
-    base: tuple[str, bytes] | None
-    base_commit: tuple[str, bytes] | None  # the base's own version: a log that begins behind its checkpoint is no log
-    commits: Sequence[tuple[int, bytes]]
+    def __init__(
+        self,
+        store: ObjectStore,
+        log_folder: str,
+        base_version: int,
+        version: int,
+        check_commit: Callable[[Commit], None] = lambda commit: None,
+    ) -> None:
+        """Raises `MalformedCommit`, `MalformedCheckpoint`, `StorageFault`, and what `check_commit` raises."""
+        self._base: CheckpointRows | None = None
+        self._added, self._removed = dict[str, Mapping[str, Any]](), dict[str, Mapping[str, Any]]()
+        self.txns: dict[str, Txn] = {}
+        metadata: Mapping[str, Any] | None = None
+        protocol: Mapping[str, Any] | None = None
+        if base_version >= 0:
+            self._base = CheckpointRows(store.get(f"{log_folder}/{checkpoint_name(base_version)}"))
+            self.txns, metadata, protocol = self._base.txns, self._base.metadata, self._base.protocol
+        for number in range(base_version + 1, version + 1):
+            commit = decode_commit(number, store.get(f"{log_folder}/{version_name(number)}"), with_bodies=True)
+            check_commit(commit)
+            for remove in commit.removes:
+                self._added.pop(remove.path, None)
+                self._removed[remove.path] = remove.body or {}
+            for add in commit.adds:
+                self._removed.pop(add.path, None)
+                self._added[add.path] = add.body or {}
+            self.txns.update(commit.txns)
+            metadata = metadata if commit.metadata is None else commit.metadata.body
+            protocol = protocol if commit.protocol is None else commit.protocol.body
+        if metadata is None or protocol is None:
+            raise MalformedCheckpoint("expected a protocol and a metaData action, found none")
+        self._metadata, self._protocol = metadata, protocol
 
+    @property
+    def paths(self) -> frozenset[str]:
+        """Of the live files."""
+        base = () if self._base is None else self._base.add_paths
+        return frozenset(path for path in base if path not in self._removed).union(self._added)
 
-def _read_tail(store: ObjectStore, log_folder: str, base_version: int, version: int) -> _Tail:
-    def read(name: str) -> tuple[str, bytes]:
-        return name, store.get(f"{log_folder}/{name}")
-
-    has_base = base_version >= 0
-    return _Tail(
-        read(checkpoint_name(base_version)) if has_base else None,
-        read(version_name(base_version)) if has_base else None,
-        [(number, read(version_name(number))[1]) for number in range(base_version + 1, version + 1)],
-    )
-
-
-def _txns_of(tail: _Tail, check_commit: Callable[[Commit], None] = lambda commit: None) -> dict[str, Txn]:
-    """What the `txn` actions add up to. Raises `MalformedCommit`, `MalformedCheckpoint`."""
-    txns = {} if tail.base is None else dict(summarize_checkpoint(tail.base[1]).txns)
-    for version, data in tail.commits:
-        commit = decode_commit(version, data)
-        check_commit(commit)
-        txns.update(commit.txns)
-    return txns
-
-
-def _paths_of(tail: _Tail) -> frozenset[str]:
-    """The live files, as `_txns_of`."""
-    paths = set() if tail.base is None else set(summarize_checkpoint(tail.base[1]).paths)
-    for version, data in tail.commits:
-        commit = decode_commit(version, data)
-        paths.difference_update(remove.path for remove in commit.removes)
-        paths.update(add.path for add in commit.adds)
-    return frozenset(paths)
-
-
-def _list_names(store: ObjectStore, folder: str) -> set[str]:
-    return {entry.name for entry in store.list(folder, with_sizes=False).files}
-
-
-def _encode_checkpoint(log_folder: str, tail: _Tail, version: int) -> bytes:
-    """What the library makes of a copy of the log's end: it would name a checkpoint before that is on the disk, and
-    list however many versions are kept."""
-    files = [
-        *filter(None, (tail.base, tail.base_commit)),
-        *((version_name(number), data) for number, data in tail.commits),
-    ]
-    try:
-        with tempfile.TemporaryDirectory(prefix="bus-checkpoint-") as scratch:
-            copy = Path(scratch) / LOG_FOLDER
-            copy.mkdir()
-            for name, data in files:
-                (copy / name).write_bytes(data)
-            deltalake.DeltaTable(scratch, version=version).create_checkpoint()
-            data = (copy / checkpoint_name(version)).read_bytes()
-            TRIALS.accept(data)
-            return data
-    except (deltalake.exceptions.DeltaError, OSError, ValueError) as error:
-        raise StorageFault(str(error)) from error
+    def encode(self, present: Container[str]) -> bytes:
+        """`present`: the files of the table's folder; others are not named as removed any more."""
+        return encode_checkpoint(
+            adds=self._added.values(),
+            removes=[body for path, body in self._removed.items() if path in present],
+            txns=self.txns,
+            metadata=self._metadata,
+            protocol=self._protocol,
+            kept=None if self._base is None else self._base.without({**self._added, **self._removed}, present),
+        )
 
 
 def _check(found: CheckpointSummary, paths: frozenset[str], txns: Mapping[str, Txn]) -> None:

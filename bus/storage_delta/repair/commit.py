@@ -8,16 +8,13 @@ records that no version had are new. Writes nothing itself.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import quote
 
-import deltalake
-
-from bus.errors import StorageDamaged, StorageFault
-from bus.storage_delta.files.trials import TRIALS
+from bus.errors import StorageDamaged
+from bus.storage_delta.log import checkpoint_files
 from bus.storage_delta.log.actions import (
     REPAIR,
     encode_add,
@@ -25,7 +22,7 @@ from bus.storage_delta.log.actions import (
     encode_remove,
     encode_version,
 )
-from bus.storage_delta.log.listing import LOG_FOLDER, checkpoint_name, version_name
+from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint
 from bus.storage_delta.log.txns import Txn
 from bus.storage_delta.repair.files import FoundFile
 
@@ -77,30 +74,17 @@ def encode_repair(
 
 def encode_checkpoint(table: RepairedTable, *, removed: Iterable[str], now_ms: int) -> bytes:
     """The table as a checkpoint of whatever version; `removed` are data files that are there for older ones. Raises
-    `StorageFault`."""
-    version_0 = "".join(
-        [
-            encode_line({"protocol": dict(table.protocol)}),
-            encode_line({"metaData": dict(table.metadata)}),
-            *(_encode_txn(name, txn, now_ms) for name, txn in table.txns.items()),
-            *(encode_remove(path, now_ms, is_data_change=False) for path in removed),
-            *(_encode_add(found, now_ms, is_data_change=False) for found in table.files),
-        ]
-    ).encode()
+    `StorageDamaged`."""
     try:
-        # A checkpoint does not say which version it is of, so that of a copy with this version alone will do.
-        with tempfile.TemporaryDirectory(prefix="bus-repair-") as scratch:
-            log = Path(scratch) / LOG_FOLDER
-            log.mkdir()
-            (log / version_name(0)).write_bytes(version_0)
-            deltalake.DeltaTable(scratch).create_checkpoint()
-            data = (log / checkpoint_name(0)).read_bytes()
-            TRIALS.accept(data)
-            return data
-    except (deltalake.exceptions.DeltaError, ValueError) as error:
+        return checkpoint_files.encode_checkpoint(
+            adds=[_body_of(found, now_ms) for found in table.files],
+            removes=[{"path": quote(path), "deletionTimestamp": now_ms, "dataChange": False} for path in removed],
+            txns={name: replace(txn, updated_ms=txn.updated_ms or now_ms) for name, txn in table.txns.items()},
+            metadata=table.metadata,
+            protocol=table.protocol,
+        )
+    except MalformedCheckpoint as error:
         raise StorageDamaged(f"no checkpoint of the repaired table: {error}") from error
-    except OSError as error:
-        raise StorageFault(f"no checkpoint of the repaired table: {error}") from error
 
 
 def _is_new(found: FoundFile, known: Collection[str], new_from: int) -> bool:
@@ -108,11 +92,14 @@ def _is_new(found: FoundFile, known: Collection[str], new_from: int) -> bool:
 
 
 def _encode_add(found: FoundFile, now_ms: int, *, is_data_change: bool) -> str:
+    return encode_line({"add": {**_body_of(found, now_ms), "dataChange": is_data_change}})
+
+
+def _body_of(found: FoundFile, now_ms: int) -> Mapping[str, Any]:
     body = found.body
     if body is None:
-        body = json.loads(encode_add(found.file, found.stats, now_ms, is_data_change=is_data_change))["add"]
-    required = {"partitionValues": {}, "modificationTime": now_ms}  # a damaged log may have lost them
-    return encode_line({"add": {**required, **body, "dataChange": is_data_change}})
+        body = json.loads(encode_add(found.file, found.stats, now_ms, is_data_change=True))["add"]
+    return {"partitionValues": {}, "modificationTime": now_ms, **body}  # a damaged log may have lost them
 
 
 def _encode_txn(name: str, txn: Txn, now_ms: int) -> str:

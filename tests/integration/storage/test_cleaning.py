@@ -274,8 +274,10 @@ def without_txn(data: bytes, app_id: str) -> bytes:
 
 def test_a_checkpoint_that_lacks_a_txn_is_not_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.append(*range(3))
-    made = checkpoints._encode_checkpoint
-    monkeypatch.setattr(checkpoints, "_encode_checkpoint", lambda *args: without_txn(made(*args), "bus/high_watermark"))
+    made = checkpoints.encode_checkpoint
+    monkeypatch.setattr(
+        checkpoints, "encode_checkpoint", lambda **actions: without_txn(made(**actions), "bus/high_watermark")
+    )
     with pytest.raises(StorageFault, match="bus/high_watermark at Txn"):
         bench.table.write_checkpoint()
     assert list(bench.folder.glob("_delta_log/*checkpoint*")) == []
