@@ -18,9 +18,10 @@ from bus.ports import Pace, SwapKind, no_pace
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.tombstone_ages import ages_of, end_of_old, thin
+from bus.storage_delta.log.writer import FilesUnderWay
 from bus.storage_delta.maintenance.last_of_key import find_last_of_keys
 from bus.storage_delta.maintenance.rewritten_file import FileRewriter, Rewriting
-from bus.storage_delta.maintenance.swaps import FilesUnderWay, PreparedSwap, prepared_swap
+from bus.storage_delta.maintenance.swaps import PreparedSwap, prepared_swap
 from bus.storage_delta.stores.store import ObjectStore
 
 FILE_BYTES_MAX = 128 << 20
@@ -40,9 +41,9 @@ class KeyCompaction:
         folder: str,
         reader: DataReader,
         schema: pa.Schema,
+        under_way: FilesUnderWay,
         *,
         file_bytes_max: int = FILE_BYTES_MAX,
-        under_way: FilesUnderWay | None = None,
     ) -> None:
         self._rewriter = FileRewriter(store, folder, schema, under_way)
         self._reader = reader

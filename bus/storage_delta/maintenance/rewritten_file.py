@@ -21,7 +21,8 @@ from bus.storage_delta.files.file_sums import encode_sums, sum_of, sums_of_piece
 from bus.storage_delta.files.live_file import LiveFile, data_file_name
 from bus.storage_delta.files.row_statistics import RowStatistics
 from bus.storage_delta.files.tombstone_ages import Ages
-from bus.storage_delta.maintenance.swaps import FilesUnderWay, discard, level_above, with_history
+from bus.storage_delta.log.writer import FilesUnderWay
+from bus.storage_delta.maintenance.swaps import level_above, with_history
 from bus.storage_delta.stores.store import ObjectStore
 
 # Of rows with next to no bytes.
@@ -59,13 +60,11 @@ class Rewriting:
 class FileRewriter:
     """Writes into the table in `folder`."""
 
-    def __init__(
-        self, store: ObjectStore, folder: str, schema: pa.Schema, under_way: FilesUnderWay | None = None
-    ) -> None:
+    def __init__(self, store: ObjectStore, folder: str, schema: pa.Schema, under_way: FilesUnderWay) -> None:
         self._store = store
         self._folder = folder
         self._schema = schema
-        self._under_way = under_way or FilesUnderWay()
+        self._under_way = under_way
 
     def write(self, rows: Iterable[pa.Table], rewriting: Rewriting, pace: Pace) -> list[tuple[LiveFile, str]]:
         """`rows`, at least one, in offset order and with all columns, as files in the store, each with its statistics.
@@ -97,8 +96,7 @@ class FileRewriter:
             raise
 
     def discard(self, written: Iterable[tuple[LiveFile, str]]) -> None:
-        discard(self._store, self._folder, (file.path for file, _ in written))
-        self._under_way.settle(file.path for file, _ in written)
+        self._under_way.discard([file.path for file, _ in written])
 
 
 class _RewrittenFile:

@@ -15,8 +15,9 @@ from bus.ports import Pace, SwapKind
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.tombstone_ages import ages_of, thin
+from bus.storage_delta.log.writer import FilesUnderWay
 from bus.storage_delta.maintenance.rewritten_file import FileRewriter, Rewriting
-from bus.storage_delta.maintenance.swaps import FilesUnderWay, PreparedSwap, prepared_swap
+from bus.storage_delta.maintenance.swaps import PreparedSwap, prepared_swap
 from bus.storage_delta.stores.store import ObjectStore
 
 # A Delta reader takes larger files in pieces anyway, and an object store wants them in at most 10,000 parts.
@@ -32,8 +33,7 @@ class Rolling:
         folder: str,
         reader: DataReader,
         schema: pa.Schema,
-        *,
-        under_way: FilesUnderWay | None = None,
+        under_way: FilesUnderWay,
     ) -> None:
         self._folder = folder
         self._rewriter = FileRewriter(store, folder, schema, under_way)

@@ -1,20 +1,13 @@
-"""Data files that no version names yet: those that are being written, and those prepared to take the place of others.
-
-Guards two promises: what was written for a swap that does not happen does not stay; and no file that this process is
-about to commit passes for an orphan, since it is noted here before it is written.
-"""
+"""Files prepared to take the place of others, until the writer commits them or they are given up."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from bus.errors import StorageFault
 from bus.ports import PreparedFiles, SwapKind
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.tombstone_ages import Ages, encode_ages
-from bus.storage_delta.stores.store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +21,6 @@ class PreparedSwap(PreparedFiles):
     # How often the table had read its log again when the files were begun; a swap is void once it does so again.
     reloads: int = 0
     is_adopted: bool = False  # another program wrote the files
-
-
-class FilesUnderWay:
-    """Data files that are written, or about to be, and that no version names yet."""
-
-    def __init__(self) -> None:
-        self._names: set[str] = set()
-
-    def add(self, name: str) -> None:
-        """To be called before the file is there."""
-        self._names.add(name)
-
-    def settle(self, names: Iterable[str]) -> None:
-        """They are committed, and memory says so; or they are given up."""
-        self._names.difference_update(names)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._names
 
 
 def since_reload(prepared: PreparedSwap, reloads: int, *, is_adopted: bool = False) -> PreparedSwap:
@@ -79,10 +54,3 @@ def with_history(file: LiveFile, ages: Ages, *, level: int) -> LiveFile:
     return replace(
         file, level=level, ages=encode_ages(ages, base_offset=file.base_offset, next_offset=file.next_offset)
     )
-
-
-def discard(store: ObjectStore, folder: str, paths: Iterable[str]) -> None:
-    """Delete data files of `folder` that no version will name. What cannot be deleted now is found as an orphan."""
-    for path in paths:
-        with contextlib.suppress(StorageFault):
-            store.delete(f"{folder}/{path}")

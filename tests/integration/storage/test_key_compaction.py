@@ -18,14 +18,21 @@ from bus.ports import Committed, Conflicted, PreparedFiles, ProducerMatch, Produ
 from bus.storage_delta.files.data_files import ROW_GROUP_BYTES
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.log.listing import version_name
+from bus.storage_delta.log.writer import FilesUnderWay
 from bus.storage_delta.maintenance import key_compaction
 from bus.storage_delta.maintenance.key_compaction import KeyCompaction
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
-from bus.storage_delta.stores.store import Data, OutcomeUnknown
+from bus.storage_delta.stores.store import Data, ObjectStore, OutcomeUnknown
+from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.stores import ScriptedStore, log_batch
 from tests.support.table_bench import DAY_MS, FOLDER, NAME, Row, TableBench
 from tests.support.version_files import without_sum
+
+
+def compaction_of(store: ObjectStore, table: DeltaPartitionTable, *, file_bytes_max: int) -> KeyCompaction:
+    under_way = FilesUnderWay(store, FOLDER)
+    return KeyCompaction(store, FOLDER, table._reader.data, table._schema, under_way, file_bytes_max=file_bytes_max)
 
 
 def test_the_last_record_of_each_key_stays_at_its_offset_and_records_without_a_key_stay() -> None:
@@ -150,9 +157,7 @@ def test_files_are_cut_at_their_size_and_cover_all_offsets_between_them() -> Non
         bench.append((f"{number % 9}".encode(), chance.randbytes(size)), (b"hole", b"x"))
     expected = [(row[0], row[1]) for row in bench.rows(max_bytes=1 << 30) if row[1] != b"hole" or row[0] == 23][3:]
     view = bench.table._reader.view
-    compaction = KeyCompaction(
-        bench.store, FOLDER, bench.table._reader.data, bench.table._schema, file_bytes_max=3 * size
-    )
+    compaction = compaction_of(bench.store, bench.table, file_bytes_max=3 * size)
     prepared = compaction.prepare(view.live_files, now_ms=1, tombstone_retention_ms=DAY_MS)
     assert prepared is not None
     assert prepared.added_count > 2
@@ -168,7 +173,7 @@ def three_files() -> TableBench:
     for number in range(4):
         bench.append((b"hole", b"x"), (b"%d" % number, b"y"))
     table = bench.table
-    compaction = KeyCompaction(bench.store, FOLDER, table._reader.data, table._schema, file_bytes_max=1)
+    compaction = compaction_of(bench.store, table, file_bytes_max=1)
     prepared = compaction.prepare(table._reader.view.live_files[:3], now_ms=1, tombstone_retention_ms=DAY_MS)
     assert prepared is not None
     assert isinstance(table.swap_files(prepared, leader_epoch=0, now_ms=1), Committed)
@@ -402,7 +407,7 @@ def test_a_fault_after_the_first_of_several_files_leaves_none() -> None:
     before = bench.data_files()
     table = bench.table
     full = FullAfterOne(bench.store)
-    compaction = KeyCompaction(full, FOLDER, table._reader.data, table._schema, file_bytes_max=1)
+    compaction = compaction_of(full, table, file_bytes_max=1)
     with pytest.raises(StorageFault):
         compaction.prepare(table._reader.view.live_files, now_ms=1, tombstone_retention_ms=DAY_MS)
     assert full.calls.count("delete") == 1

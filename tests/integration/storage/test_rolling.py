@@ -22,6 +22,7 @@ from bus.model import LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed, Conflicted, MaintenanceStopped, no_pace
 from bus.storage_delta.files.data_files import ROW_GROUP_BYTES
 from bus.storage_delta.log.listing import version_name
+from bus.storage_delta.log.writer import FilesUnderWay
 from bus.storage_delta.maintenance.rolling import Rolling
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.local import LocalStore
@@ -391,7 +392,13 @@ def test_files_of_other_sizes_stand_for_all_offsets_between_them() -> None:
     for _ in range(8):
         bench.append((b"a", chance.randbytes(ROW_GROUP_BYTES // 2)))
     view = bench.table._reader.view
-    rolling = Rolling(bench.store, FOLDER, bench.table._reader.data, bench.table._schema)
+    rolling = Rolling(
+        bench.store,
+        FOLDER,
+        bench.table._reader.data,
+        bench.table._schema,
+        FilesUnderWay(bench.store, FOLDER),
+    )
     prepared = rolling.prepare(
         view.live_files,
         compression="none",
