@@ -7,6 +7,7 @@ struct instead of binary. Types must match exactly in every data file (Delta pro
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 STATS_COLUMNS = ("offset", "timestamp", "producer_id", "sequence")
 
 
+@lru_cache(maxsize=64)
 def log_schema(value_type: pa.DataType | None = None) -> pa.Schema:
     """The Arrow schema of a partition; `value_type` is binary unless the topic is typed."""
     return pa.schema(

@@ -138,9 +138,11 @@ class DeltaPartitionTable:
         )
         signature = self._log.sign(leader_epoch, now_ms)
         # One id for both: it tells which file a version is about.
-        encoded = encode_data_file(batches, self._schema, name_suffix=signature.txn_id, compression=compression)
+        encoded = encode_data_file(
+            batches, self._schema, name_suffix=signature.txn_id, compression=compression, committed_ms=now_ms
+        )
         version = state.version + 1
-        file = replace(encoded.file, committed_ms=now_ms)
+        file = encoded.file
         forgotten_id_max = self._forgotten_id_max
         data = encode_append(
             file,

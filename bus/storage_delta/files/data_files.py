@@ -6,7 +6,6 @@ Rows lie in offset order, in row groups small enough that a fetch decodes little
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -49,6 +48,8 @@ _STATISTICS = [
 # Nearly constant in a file: a dictionary makes them a few bytes. It is a waste of time for all others.
 _DICTIONARIES = ["timestamp_type", "leader_epoch"]
 _DICTIONARIES_AND_TIMESTAMP = [*_DICTIONARIES, "timestamp"]
+# The page of a dictionary takes more than so few values do.
+_DICTIONARY_ROWS_MIN = 8
 # These stay the same or go up by one: as differences they are a few bits each, in no more time than plain.
 _ENCODINGS = dict.fromkeys(("offset", "producer_id", "producer_epoch", "sequence"), "DELTA_BINARY_PACKED")
 # Times of many batches: too many for a dictionary, and close to each other.
@@ -63,7 +64,7 @@ class EncodedFile:
 
 
 def encode_data_file(
-    batches: Sequence[LogBatch], schema: pa.Schema, *, name_suffix: str, compression: str
+    batches: Sequence[LogBatch], schema: pa.Schema, *, name_suffix: str, compression: str, committed_ms: int = 0
 ) -> EncodedFile:
     """`batches` follow each other without a gap. The file is named by its first offset and `name_suffix`."""
     stamps = stamps_of(batches) if len(batches) > 1 else None
@@ -72,6 +73,8 @@ def encode_data_file(
     has_one_timestamp = all(batch.timestamp_ms is not None for batch in batches)
     sink = pa.BufferOutputStream()
     dictionaries = _DICTIONARIES_AND_TIMESTAMP if has_one_timestamp else _DICTIONARIES
+    if rows.num_rows < _DICTIONARY_ROWS_MIN:
+        dictionaries = []
     ends: list[int] = []
     with open_parquet_writer(sink, schema, compression=compression, dictionaries=dictionaries) as writer:
         for group in _cut(rows, max(1, ROW_GROUP_BYTES * rows.num_rows // _size_bytes(batches))):
@@ -95,6 +98,7 @@ def encode_data_file(
         timestamp_max_ms=time_max_us // 1000,
         leader_epoch=max(batch.leader_epoch for batch in batches),
         producers=producers.spans,
+        committed_ms=committed_ms,
         sums=encode_sums(_sums_of(data, ends)),
     )
     times_us = (time_min_us, time_max_us)
@@ -228,14 +232,16 @@ def encode_stats(
 ) -> str:
     """Statistics by the Delta protocol, from the first and the last offset and timestamp. Timestamps have milliseconds
     there, so the bounds are rounded outwards: not every reader allows for a maximum that was cut."""
-    minima = {"offset": offsets[0], "timestamp": format_timestamp(times_us[0] // 1000)}
-    maxima = {"offset": offsets[1], "timestamp": format_timestamp(-(-times_us[1] // 1000))}
-    nulls = {"offset": 0, "timestamp": 0, "producer_id": producers.null_count, "sequence": producers.null_count}
+    minima = f'"offset":{offsets[0]},"timestamp":"{format_timestamp(times_us[0] // 1000)}"'
+    maxima = f'"offset":{offsets[1]},"timestamp":"{format_timestamp(-(-times_us[1] // 1000))}"'
     for name, bounds in (("producer_id", producers.producer_ids), ("sequence", producers.sequences)):
         if bounds is not None:
-            minima[name], maxima[name] = bounds
-    stats = {"numRecords": record_count, "minValues": minima, "maxValues": maxima, "nullCount": nulls}
-    return json.dumps(stats, separators=(",", ":"))
+            minima, maxima = f'{minima},"{name}":{bounds[0]}', f'{maxima},"{name}":{bounds[1]}'
+    nulls = producers.null_count
+    return (
+        f'{{"numRecords":{record_count},"minValues":{{{minima}}},"maxValues":{{{maxima}}},'
+        f'"nullCount":{{"offset":0,"timestamp":0,"producer_id":{nulls},"sequence":{nulls}}}}}'
+    )
 
 
 def format_timestamp(timestamp_ms: int) -> str:

@@ -246,9 +246,9 @@ def _encode_signed(
         ],
         now_ms=now_ms,
         txn_id=signature.txn_id,
-        parameters={} if mode is None else {"mode": mode},
+        parameters="{}" if mode is None else f'{{"mode":"{mode}"}}',
         is_blind_append=mode is not None,
-        author={"leaderEpoch": leader_epoch, "incarnation": signature.incarnation},
+        author=f'"leaderEpoch":{leader_epoch},"incarnation":"{signature.incarnation}",',
     )
 
 
@@ -258,22 +258,19 @@ def encode_version(
     *,
     now_ms: int,
     txn_id: str,
-    parameters: Mapping[str, str] | None = None,
+    parameters: str = "{}",
     is_blind_append: bool = False,
-    author: Mapping[str, str | int] | None = None,
+    author: str = "",
 ) -> bytes:
-    """The actions `lines` behind their `commitInfo`, with the checksum of all."""
-    info = {
-        "timestamp": now_ms,
-        "operation": operation,
-        "operationParameters": parameters or {},
-        "isBlindAppend": is_blind_append,
-        "engineInfo": ENGINE_INFO,
-        "txnId": txn_id,
-        **(author or {}),
-        "actionCount": 1 + len(lines),
-    }
-    return add_sum("".join((encode_line({"commitInfo": info}), *lines)).encode())
+    """The actions `lines` behind their `commitInfo`, with the checksum of all. `parameters` is a JSON object of texts;
+    `author`, if there is one, has fields of `commitInfo`, with a comma behind each. By hand, since every append waits
+    for it."""
+    info = (
+        f'{{"commitInfo":{{"timestamp":{now_ms},"operation":"{operation}","operationParameters":{parameters},'
+        f'"isBlindAppend":{"true" if is_blind_append else "false"},"engineInfo":"{ENGINE_INFO}","txnId":"{txn_id}",'
+        f'{author}"actionCount":{1 + len(lines)}}}}}\n'
+    )
+    return add_sum("".join((info, *lines)).encode())
 
 
 _encode_json = json.JSONEncoder(separators=(",", ":")).encode

@@ -80,7 +80,7 @@ def add_new_fields(store: ObjectStore, folder: str, newest: pa.StructType, cache
             changes,
             now_ms=now_ms,
             txn_id=txn_id,
-            parameters={"columns": json.dumps([f"value.{name}" for name in added])},
+            parameters=json.dumps({"columns": json.dumps([f"value.{name}" for name in added])}),
         ),
         txn_id=txn_id,
         high_watermark=snapshot.high_watermark,

@@ -67,8 +67,8 @@ def encode_repair(
         lines,
         now_ms=now_ms,
         txn_id=txn_id,
-        parameters={} if undone_from is None else {"undoneFrom": str(undone_from)},
-        author={"leaderEpoch": leader_epoch},
+        parameters="{}" if undone_from is None else f'{{"undoneFrom":"{undone_from}"}}',
+        author=f'"leaderEpoch":{leader_epoch},',
     )
 
 
