@@ -10,6 +10,7 @@ from pathlib import Path
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bus.errors import StorageFault
@@ -21,6 +22,7 @@ from bus.storage_delta.root import open_storage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
+from bus.storage_delta.verify.verification import verify_partition
 from tests.support.stores import NOW_MS, FailingFileSystem, log_batch
 
 PARTITION = TopicPartition("orders", 0)
@@ -135,6 +137,28 @@ def test_a_checkpoint_of_an_older_version_is_that_of_its_time(table: DeltaPartit
     high_watermark = table.state.high_watermark
     assert deltalake.DeltaTable(url).to_pyarrow_table(columns=["offset"]).num_rows == high_watermark
     assert table.reload().high_watermark == high_watermark
+
+
+def test_a_checkpoint_goes_on_from_one_that_another_engine_wrote(tmp_path: Path, url: str) -> None:
+    """Its columns differ, and it names files that were removed."""
+    table = open_storage(str(tmp_path), exclusive=False).create_partition(PARTITION, topic_id="id")
+    for count in (1, 3, 2):
+        append(table, count)
+    rolled = table.prepare_roll(table.files[:2], compression="none", now_ms=NOW_MS, tombstone_retention_ms=0)
+    table.swap_files(rolled, leader_epoch=1, now_ms=NOW_MS)
+    deltalake.DeltaTable(url).create_checkpoint()
+    table = open_storage(str(tmp_path), exclusive=False).open_partition(PARTITION, topic_id="id")
+    append(table, 4)
+    table.write_checkpoint()
+    append(table, 1)
+    table.write_checkpoint()
+    assert verify_partition(LocalStore(str(tmp_path)), PARTITION, topic_id="id").breaches == []
+    removed = pq.read_table(f"{url}/_delta_log/{checkpoint_name(6)}").column("remove").drop_null().to_pylist()
+    assert sorted(one["path"] for one in removed) == sorted(rolled.removes)
+    judged = deltalake.DeltaTable(url)
+    assert judged.to_pyarrow_table(columns=["offset"]).num_rows == 11
+    assert judged.transaction_version("bus/high_watermark") == 11
+    assert open_storage(str(tmp_path), exclusive=False).open_partition(PARTITION, topic_id="id").state == table.state
 
 
 def test_a_checkpoint_that_cannot_be_synced_is_a_fault_and_the_table_goes_on(
