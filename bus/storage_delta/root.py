@@ -30,10 +30,10 @@ from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.records.json_text import parse_json
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, INTERNAL_VALUE_TYPES, log_schema
 from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.log.actions import MalformedCommit, decode_commit, encode_create
+from bus.storage_delta.log.actions import MalformedCommit, decode_commit
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint, load_proved, read_hint
 from bus.storage_delta.log.listing import LOG_FOLDER, list_log, partition_folder, version_name
-from bus.storage_delta.log.schema_evolution import add_new_fields, find_value_type
+from bus.storage_delta.log.table_metadata import add_new_fields, encode_create, find_value_type
 from bus.storage_delta.partition_reader import FollowingReader, PartitionReader
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore

@@ -18,13 +18,13 @@ from bus.storage_delta.log.actions import (
     Signature,
     decode_commit,
     encode_append,
-    encode_create,
     encode_fence,
     encode_removal,
     encode_swap,
 )
 from bus.storage_delta.log.listing import LOG_FOLDER, version_name
 from bus.storage_delta.log.reading import load_state
+from bus.storage_delta.log.table_metadata import encode_create
 from bus.storage_delta.log.table_state import TableState, apply
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.verify.replay import replay_table

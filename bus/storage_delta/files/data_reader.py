@@ -23,10 +23,10 @@ from bus.records.log_schema import LOG_COLUMNS
 from bus.storage_delta.files.batch_slices import find_in_batch, position_of, slice_batch
 from bus.storage_delta.files.file_sums import decode_sums
 from bus.storage_delta.files.live_file import LiveFile
-from bus.storage_delta.files.proved_parquet import BytesSource, ProvedFile, Source, open_proved
+from bus.storage_delta.files.proved_parquet import BytesSource, ProvedFile, Source, StoreFile, open_proved
 from bus.storage_delta.files.read_cache import Footer, ReadCache, RowGroup
 from bus.storage_delta.files.trials import TRIALS, Trials
-from bus.storage_delta.stores.store import Data, KeyNotFound, ObjectStore
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 # A file below this is read at once, footer and all: one call costs less than the bytes that it saves.
 _SMALL_FILE_BYTES = 1 << 20
@@ -234,7 +234,7 @@ class DataReader:
         key = f"{self._folder}/{path}"
         if size_bytes <= _SMALL_FILE_BYTES:
             return BytesSource(self._store.get_range(key, 0, size_bytes))
-        return _StoredFile(self._store, key, size_bytes)
+        return StoreFile(self._store, key, size_bytes)
 
     def _to_batch(
         self, table: pa.Table, base_offset: int, next_offset: int, constants: dict[str, int], file: LiveFile
@@ -289,18 +289,6 @@ class _DamageNamed:
             raise RecordsDamaged(f"{self.expectation}, found no such file") from error
         if isinstance(error, (pa.ArrowException, OSError, ValueError, KeyError, OverflowError)):
             raise RecordsDamaged(f"{self.expectation}: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredFile:
-    """A file that is read in parts."""
-
-    store: ObjectStore
-    key: str
-    size_bytes: int
-
-    def get(self, start: int, length: int) -> Data:
-        return self.store.get_range(self.key, start, length)
 
 
 def _check_span(rows: pa.Table, file: LiveFile) -> None:

@@ -6,27 +6,14 @@ Guards one promise: looking changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from bus.errors import StorageDamaged, first_line
-from bus.storage_delta.files.proved_parquet import ProvedFile, open_proved
+from bus.storage_delta.files.proved_parquet import ProvedFile, StoreFile, open_proved
 from bus.storage_delta.files.trials import TRIALS
-from bus.storage_delta.stores.store import Data, KeyNotFound, ObjectStore
-
-
-@dataclass(frozen=True, slots=True)
-class StoreFile:
-    """A file of a store as a source of bytes."""
-
-    store: ObjectStore
-    key: str
-    size_bytes: int
-
-    def get(self, start: int, length: int) -> Data:
-        return self.store.get_range(self.key, start, length)
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 
 class UnreadableFile(ValueError):

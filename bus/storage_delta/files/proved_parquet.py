@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from bus.errors import count_of
 from bus.storage_delta.files.file_sums import FileSums, group_starts, sum_of
+from bus.storage_delta.stores.store import Data, ObjectStore
 
 _MAGIC = b"PAR1"
 
@@ -45,6 +46,18 @@ class BytesSource:
 
     def get(self, start: int, length: int) -> Any:
         return memoryview(self.data)[start : start + length]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFile:
+    """A file of a store as a source of bytes."""
+
+    store: ObjectStore
+    key: str
+    size_bytes: int
+
+    def get(self, start: int, length: int) -> Data:
+        return self.store.get_range(self.key, start, length)
 
 
 @dataclass(frozen=True, slots=True)

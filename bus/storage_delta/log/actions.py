@@ -17,12 +17,9 @@ from importlib.metadata import version as distribution_version
 from typing import Any
 from urllib.parse import quote, unquote
 
-import pyarrow as pa
-
-from bus.model import TIMESTAMP_MS_MAX, TopicPartition
+from bus.model import TIMESTAMP_MS_MAX
 from bus.ports import ProducerProgress
 from bus.records.json_text import parse_json
-from bus.records.log_schema import STATS_COLUMNS, table_schema_string
 from bus.storage_delta.files.live_file import (
     AGES_TAG,
     FILE_TAG,
@@ -46,7 +43,6 @@ from bus.storage_delta.log.txns import (
     encode_txn,
 )
 
-FORMAT_VERSION = 1
 ENGINE = "delta-bus"
 REPAIR = "REPAIR"  # the operation of a version that a repair writes
 ENGINE_INFO = f"{ENGINE}/{distribution_version('delta-bus')}"
@@ -55,13 +51,6 @@ _UNKNOWN_ENGINE = "an unknown engine"
 # A name that is too long for a file system, or that it cannot say, is the name of no file.
 _NAME_BYTES_MAX = 255
 _STATS_DEPTH_MAX = 10_000
-
-# Delta accepts any positive integer here. Only the broker checkpoints: two writers of one checkpoint, or a Hadoop
-# writer that leaves its own checksum files beside it, can make it unreadable for the others.
-_CHECKPOINT_INTERVAL_NEVER = 2_000_000_000
-# The broker knows when a removed data file may go, and no VACUUM does. Until then every checkpoint names it as removed:
-# so this is longer than anybody keeps versions, and than a clock is wrong.
-REMOVED_FILES_STAY = {"delta.deletedFileRetentionDuration": "interval 10000 days"}
 
 _SUM_FIELD = b'"fileCrc32":"'
 _SUM_NOT_COUNTED = b"00000000"  # the sum is of the file with these digits in the place of its own
@@ -155,32 +144,6 @@ class Signature:
     now_ms: int
     txn_id: str
     incarnation: str = ""
-
-
-def encode_create(
-    partition: TopicPartition, *, topic_id: str, table_id: str, txn_id: str, schema: pa.Schema, now_ms: int
-) -> bytes:
-    """Version 0: protocol and metadata of an empty table."""
-    metadata = {
-        "id": table_id,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": table_schema_string(schema),
-        "partitionColumns": [],
-        "configuration": {
-            "delta.dataSkippingStatsColumns": ",".join(STATS_COLUMNS),
-            "delta.enableExpiredLogCleanup": "false",
-            **REMOVED_FILES_STAY,
-            "delta.checkpointInterval": str(_CHECKPOINT_INTERVAL_NEVER),
-            "bus.topic": partition.topic,
-            "bus.partition": str(partition.partition),
-            "bus.topic_id": topic_id,
-            "bus.format_version": str(FORMAT_VERSION),
-        },
-        "createdTime": now_ms,
-    }
-    protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
-    lines = [encode_line({"protocol": protocol}), encode_line({"metaData": metadata})]
-    return encode_version("CREATE TABLE", lines, now_ms=now_ms, txn_id=txn_id, is_blind_append=True)
 
 
 def encode_append(

@@ -9,8 +9,9 @@ not ask which files were removed, for that may be many times what is live: the c
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -87,7 +88,6 @@ _TYPES = {
     "protocol": _struct(minReaderVersion=pa.int32(), minWriterVersion=pa.int32()),
 }
 _METADATA_DEFAULTS = {"partitionColumns": (), "configuration": {}, "format": {"provider": "parquet", "options": {}}}
-# What a file that is no checkpoint makes Arrow and its decoder raise.
 _FAULTS = (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError)
 
 
@@ -140,6 +140,15 @@ def load_proved(store: ObjectStore, log_folder: str, version: int, hint: Hint | 
     return data
 
 
+@contextlib.contextmanager
+def _expecting(name: str, data: bytes) -> Iterator[None]:
+    """Raises `MalformedCheckpoint` for what `data` makes Arrow and its decoder raise."""
+    try:
+        yield
+    except _FAULTS as error:
+        raise MalformedCheckpoint(f"expected {name}, found {len(data)} bytes: {error}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointContent:
     version: int
@@ -153,7 +162,7 @@ class CheckpointContent:
 
 def decode_checkpoint(version: int, data: bytes, *, with_bodies: bool = False) -> CheckpointContent:
     """`with_bodies`: each `Add` has its action too. Raises `MalformedCheckpoint`."""
-    try:
+    with _expecting(f"a checkpoint of version {version}", data):
         parquet = TRIALS.open_bytes(data)
         table = parquet.read(_COLUMNS)
         metadata, protocol = _only(table, "metaData"), _only(table, "protocol")
@@ -166,10 +175,6 @@ def decode_checkpoint(version: int, data: bytes, *, with_bodies: bool = False) -
             metadata=decode_metadata(plain_body(metadata)),
             protocol=decode_protocol(protocol),
         )
-    except _FAULTS as error:
-        raise MalformedCheckpoint(
-            f"expected a checkpoint of version {version}, found {len(data)} bytes: {error}"
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,36 +186,30 @@ class CheckpointSummary:
 
 def summarize_checkpoint(data: bytes) -> CheckpointSummary:
     """Enough to judge a new checkpoint by, at a fraction of the cost of decoding it. Raises `MalformedCheckpoint`."""
-    try:
+    with _expecting("a checkpoint", data):
         table = TRIALS.open_bytes(data).read(["add.path", "txn"])
         return CheckpointSummary(
             action_count=table.num_rows,
             paths=frozenset(map(unquote, _rows_of(table, "add").field("path").to_pylist())),
             txns=_txns(table),
         )
-    except _FAULTS as error:
-        raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
 
 
 def decode_removed(data: bytes) -> dict[str, int]:
     """Data files that the checkpoint names as removed -> when, in milliseconds. Raises `MalformedCheckpoint`."""
-    try:
+    with _expecting("a checkpoint", data):
         columns = ["remove.path", "remove.deletionTimestamp"]
         removes = _rows_of(TRIALS.open_bytes(data).read(columns), "remove")
         if not len(removes):
             return {}
         times = removes.field("deletionTimestamp").fill_null(0).to_pylist()
         return dict(zip(map(unquote, removes.field("path").to_pylist()), times, strict=True))
-    except _FAULTS as error:
-        raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
 
 
 def decode_txns(data: bytes) -> dict[str, Txn]:
     """Raises `MalformedCheckpoint`."""
-    try:
+    with _expecting("a checkpoint", data):
         return _txns(TRIALS.open_bytes(data).read(["txn"]))
-    except _FAULTS as error:
-        raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
 
 
 def _txns(table: pa.Table) -> dict[str, Txn]:
@@ -228,14 +227,12 @@ class CheckpointRows:
     """The adds and removes of a checkpoint, to be carried into the next one. Raises `MalformedCheckpoint`."""
 
     def __init__(self, data: bytes) -> None:
-        try:
+        with _expecting("a checkpoint", data):
             table = TRIALS.open_bytes(data).read(["add", "remove", "txn", "metaData", "protocol"])
             self.adds, self.removes = (_typed_rows(table, action) for action in ("add", "remove"))
             self.add_paths, self.remove_paths = (_paths(rows) for rows in (self.adds, self.removes))
             self.txns = _txns(table)
             self.metadata, self.protocol = (plain_body(_only(table, action)) for action in ("metaData", "protocol"))
-        except _FAULTS as error:
-            raise MalformedCheckpoint(f"expected a checkpoint, found {len(data)} bytes: {error}") from None
 
     def without(self, gone: Container[str], present: Container[str]) -> tuple[pa.StructArray, pa.StructArray]:
         """Adds but for the paths `gone`, and removes of those in `present` but for the same."""

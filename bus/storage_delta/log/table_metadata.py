@@ -1,7 +1,7 @@
-"""A typed log whose table was made by an earlier bus: its struct has got new fields, its properties have changed.
+"""Columns and properties of a table: what a new one has, and how a typed log that an earlier bus made gets what is new.
 
 Guards two promises: no field is ever removed, renamed or changed, only added behind the others; and the rows keep their
-offsets and their values. The change is one version, created put-if-absent like every other: the new metadata, and the
+offsets and their values. A change is one version, created put-if-absent like every other: the new metadata, and the
 rows in one file that has the new fields (`dataChange=false`). Delta fills in what a file lacks, but a reader of the
 files themselves does not, so the files of a version always have the fields of its schema.
 """
@@ -17,18 +17,13 @@ from typing import Any
 import pyarrow as pa
 
 from bus.errors import StorageFault
+from bus.model import TopicPartition
 from bus.ports import Committed, Conflicted
-from bus.records.log_schema import is_same_schema, log_schema, table_schema_string
+from bus.records.log_schema import STATS_COLUMNS, is_same_schema, log_schema, table_schema_string
 from bus.storage_delta.files.data_files import EncodedFile, encode_data_file
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.log.actions import (
-    REMOVED_FILES_STAY,
-    encode_add,
-    encode_line,
-    encode_remove,
-    encode_version,
-)
+from bus.storage_delta.log.actions import encode_add, encode_line, encode_remove, encode_version
 from bus.storage_delta.log.commit import commit_version
 from bus.storage_delta.log.listing import LOG_FOLDER
 from bus.storage_delta.log.recovery import recover
@@ -36,6 +31,40 @@ from bus.storage_delta.log.snapshot import Snapshot, load_snapshot, table_exists
 from bus.storage_delta.stores.store import ObjectStore
 
 _log = logging.getLogger(__name__)
+
+_FORMAT_VERSION = 1
+# Delta accepts any positive integer here. Only the broker checkpoints: two writers of one checkpoint, or a Hadoop
+# writer that leaves its own checksum files beside it, can make it unreadable for the others.
+_CHECKPOINT_INTERVAL_NEVER = 2_000_000_000
+# The broker knows when a removed data file may go, and no VACUUM does. Until then every checkpoint names it as removed:
+# so this is longer than anybody keeps versions, and than a clock is wrong.
+REMOVED_FILES_STAY = {"delta.deletedFileRetentionDuration": "interval 10000 days"}
+
+
+def encode_create(
+    partition: TopicPartition, *, topic_id: str, table_id: str, txn_id: str, schema: pa.Schema, now_ms: int
+) -> bytes:
+    """Version 0: protocol and metadata of an empty table."""
+    metadata = {
+        "id": table_id,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": table_schema_string(schema),
+        "partitionColumns": [],
+        "configuration": {
+            "delta.dataSkippingStatsColumns": ",".join(STATS_COLUMNS),
+            "delta.enableExpiredLogCleanup": "false",
+            **REMOVED_FILES_STAY,
+            "delta.checkpointInterval": str(_CHECKPOINT_INTERVAL_NEVER),
+            "bus.topic": partition.topic,
+            "bus.partition": str(partition.partition),
+            "bus.topic_id": topic_id,
+            "bus.format_version": str(_FORMAT_VERSION),
+        },
+        "createdTime": now_ms,
+    }
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+    lines = [encode_line({"protocol": protocol}), encode_line({"metaData": metadata})]
+    return encode_version("CREATE TABLE", lines, now_ms=now_ms, txn_id=txn_id, is_blind_append=True)
 
 
 def find_value_type(store: ObjectStore, folder: str, newest: pa.StructType, cache: ReadCache) -> pa.StructType:

@@ -22,7 +22,7 @@ from bus.storage_delta.files.inspection import read_records
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log.listing import list_log, partition_folder
 from bus.storage_delta.log.reading import load_state
-from bus.storage_delta.log.schema_evolution import add_new_fields
+from bus.storage_delta.log.table_metadata import add_new_fields
 from bus.storage_delta.log.txns import LOG_START_APP, decode_producers
 from bus.storage_delta.repair.report import Quarantine, Steps
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore

@@ -25,8 +25,9 @@ from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.producer_columns import PRODUCER_COLUMNS
 from bus.storage_delta.files.producer_matching import later_progress
 from bus.storage_delta.files.proved_parquet import BytesSource, open_proved
-from bus.storage_delta.log.actions import decode_metadata, encode_create
+from bus.storage_delta.log.actions import decode_metadata
 from bus.storage_delta.log.listing import LogListing
+from bus.storage_delta.log.table_metadata import encode_create
 from bus.storage_delta.log.txns import (
     COMPACTED_APP,
     HIGH_WATERMARK_APP,

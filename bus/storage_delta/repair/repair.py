@@ -42,7 +42,7 @@ from bus.storage_delta.log.listing import (
     version_name,
 )
 from bus.storage_delta.log.recovery import recover, remove_leftovers
-from bus.storage_delta.log.schema_evolution import earlier_type
+from bus.storage_delta.log.table_metadata import earlier_type
 from bus.storage_delta.log.txns import HIGH_WATERMARK_APP, LEADER_EPOCH_APP, Txn
 from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.repair.commit import Action, encode_checkpoint, encode_repair

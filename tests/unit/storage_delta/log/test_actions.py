@@ -14,7 +14,8 @@ from bus.records.log_schema import (
     is_same_schema,
 )
 from bus.storage_delta.files.live_file import LiveFile
-from bus.storage_delta.log.actions import MalformedCommit, Signature, decode_commit, encode_append, encode_create
+from bus.storage_delta.log.actions import MalformedCommit, Signature, decode_commit, encode_append
+from bus.storage_delta.log.table_metadata import encode_create
 from bus.storage_delta.log.txns import Txn, decode_producers
 
 FILE = LiveFile("00000000000000000010-x.parquet", 1234, 10, 30, 20, 5, 9, 3)
