@@ -66,7 +66,7 @@ def write_checkpoint(
         txns = replay.txns
         for name in [name for name, txn in txns.items() if txn.updated_ms < idle_since_ms and is_forgotten(name, txns)]:
             del txns[name]
-        data = replay.encode(frozenset(entry.name for entry in store.list(folder, with_sizes=False).files))
+        data = replay.encode(lambda: {entry.name for entry in store.list(folder, with_sizes=False).files})
         store.put(key, data)
         if (found := store.get(key)) != data:
             raise MalformedCheckpoint(f"expected the {len(data)} bytes that were written, found {len(found)} others")
@@ -141,8 +141,11 @@ class _Replay:
         base = () if self._base is None else self._base.add_paths
         return frozenset(path for path in base if path not in self._removed).union(self._added)
 
-    def encode(self, present: Container[str]) -> bytes:
-        """`present`: the files of the table's folder; others are not named as removed any more."""
+    def encode(self, find_present: Callable[[], Container[str]]) -> bytes:
+        """`find_present`: the files of the table's folder, asked for if any is to be named as removed: others are not
+        any more."""
+        is_any_removed = self._removed or (self._base is not None and self._base.remove_paths)
+        present = find_present() if is_any_removed else ()
         return encode_checkpoint(
             adds=self._added.values(),
             removes=[body for path, body in self._removed.items() if path in present],
