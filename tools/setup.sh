@@ -115,6 +115,10 @@ fetch_jars() {
     fi
 }
 
+if [ -L "$VENV" ]; then
+    say "$VENV is a link to the environment of another checkout: nothing is installed into it"
+    exit 0
+fi
 is_done && exit 0
 
 say "[1/4] what must be there"

@@ -16,11 +16,11 @@ from typing import TextIO
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
-_FIELDS = ("topic", "partition", "version", "requests")
+SHOWN_FIELDS = ("topic", "partition", "version", "requests")
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    fields = {name: value for name in _FIELDS if (value := getattr(record, name, None)) is not None}
+    fields = {name: value for name in SHOWN_FIELDS if (value := getattr(record, name, None)) is not None}
     if current := request_id.get():
         fields["request"] = current
     return fields

@@ -42,6 +42,7 @@ SETTINGS = PartitionSettings(
         tombstone_retention_ms=10_000,
         compression="none",
     ),
+    producer_expiration_ms=86_400_000,
 )
 
 

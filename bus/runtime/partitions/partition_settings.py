@@ -26,7 +26,7 @@ class PartitionSettings:
     commit_interval_ms: int
     commit_burst: int
     maintenance: MaintenanceRules
-    producer_expiration_ms: int = 86_400_000  # producer.id.expiration.ms of the broker
+    producer_expiration_ms: int  # producer.id.expiration.ms of the broker
 
 
 def settings_of(topic: str, config: TopicConfig, broker: BrokerConfig) -> PartitionSettings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import Field, fields
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from bus.config.broker import (
     parse_address,
 )
 from bus.config.keys import NO_EFFECT_YET, AnyOf, Between, ConfigError, ConfigKey, ConfigType, ConfigValue, OneOf
+from bus.config.topic import TopicConfig
 
 try:
     import tomllib
@@ -23,6 +25,7 @@ except ModuleNotFoundError:
     import tomli as tomllib
 
 CONF = Path(__file__).parents[3] / "conf"
+SOURCES = [path.read_text() for path in (CONF.parent / "bus").rglob("*.py")]
 
 RATE = ConfigKey("rate", ConfigType.DOUBLE, 1.0, "How often.")
 COUNT = ConfigKey("count", ConfigType.INT, 1, "How many.", Between(0))
@@ -257,3 +260,11 @@ def test_compaction_lags_that_contradict_each_other_stop_the_start() -> None:
     with pytest.raises(ConfigError, match=r"of at most log\.cleaner\.max\.compaction\.lag\.ms, 5, found 6"):
         load_broker_config(None, lags)
     assert load_broker_config(None, {**lags, "log.cleaner.max.compaction.lag.ms": 6}).log_cleaner_threads == 1
+
+
+@pytest.mark.parametrize("field", [*fields(BrokerConfig), *fields(TopicConfig)], ids=lambda field: field.name)
+def test_every_key_has_an_effect_or_says_that_it_has_none(field: Field[object]) -> None:
+    key: ConfigKey = field.metadata["key"]
+    if key.is_in_effect and field.metadata["stands_for"] is None:
+        read = re.compile(rf"[.]{field.name}\b")
+        assert any(read.search(source) for source in SOURCES), f"{key.name}: expected code that reads it"

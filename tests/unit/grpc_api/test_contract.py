@@ -8,6 +8,7 @@ from pathlib import Path
 from grpc_tools import protoc
 
 from bus.errors import ErrorCode
+from bus.grpc_api.server.server import BusServicer
 from bus.grpc_api.v1 import bus_pb2 as pb
 
 ROOT = Path(__file__).parents[3]
@@ -41,3 +42,8 @@ def test_reserved_numbers_are_not_in_use() -> None:
     for message in pb.DESCRIPTOR.message_types_by_name.values():
         numbers = [field.number for field in message.fields]
         assert len(numbers) == len(set(numbers))
+
+
+def test_the_server_answers_every_method() -> None:
+    methods = {method.name for method in pb.DESCRIPTOR.services_by_name["Bus"].methods}
+    assert methods <= set(vars(BusServicer)), "a method that is not registered in server.py is answered UNIMPLEMENTED"
