@@ -13,12 +13,12 @@ from grpc_reflection.v1alpha import reflection
 
 from bus.broker_api.broker_api import BrokerApi
 from bus.config.broker import BrokerConfig
-from bus.grpc_api.server.control import ControlHandler
 from bus.grpc_api.server.fetch import FetchHandler
 from bus.grpc_api.server.group_sessions import GroupSessionHandler
 from bus.grpc_api.server.groups import GroupHandler
 from bus.grpc_api.server.guards import guard, guard_answers, guard_stream, hold_request
 from bus.grpc_api.server.maintenance import MaintenanceHandler
+from bus.grpc_api.server.metadata import MetadataHandler
 from bus.grpc_api.server.produce import ProduceHandler
 from bus.grpc_api.server.producers import ProducerHandler
 from bus.grpc_api.server.request_limits import control_reader, produce_reader
@@ -39,7 +39,7 @@ class AddressInUse(OSError):
 class BusServicer(bus_pb2_grpc.BusServicer):
     def __init__(self, api: BrokerApi, streams: StreamRegistry, config: BrokerConfig) -> None:
         self._control_memory = api.control_memory
-        self._control = ControlHandler(api.metadata, api.shares)
+        self._metadata = MetadataHandler(api.metadata, api.shares)
         self._producers = ProducerHandler(api.producers, api.shares)
         self._produce = ProduceHandler(
             api.produce,
@@ -114,25 +114,25 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         await guard_stream(self._group_sessions.stream, request_iterator, context)
 
     async def ListOffsets(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._control.list_offsets, request, context)
+        return await self._unary(self._metadata.list_offsets, request, context)
 
     async def Metadata(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._control.metadata, request, context)
+        return await self._unary(self._metadata.metadata, request, context)
 
     async def CreateTopics(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._control.create_topics, request, context)
+        return await self._unary(self._metadata.create_topics, request, context)
 
     async def DeleteTopics(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._control.delete_topics, request, context)
+        return await self._unary(self._metadata.delete_topics, request, context)
 
     async def CreatePartitions(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._control.create_partitions, request, context)
+        return await self._unary(self._metadata.create_partitions, request, context)
 
     async def DescribeConfigs(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._control.describe_configs, request, context)
+        return await self._unary(self._metadata.describe_configs, request, context)
 
     async def AlterConfigs(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._control.alter_configs, request, context)
+        return await self._unary(self._metadata.alter_configs, request, context)
 
     async def DeleteRecords(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary(self._maintenance.delete_records, request, context)
@@ -145,13 +145,13 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         return await self._unary(self._maintenance.swap_files, request, context)
 
     async def CreateView(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._control.create_view, request, context)
+        return await self._unary(self._metadata.create_view, request, context)
 
     async def DeleteView(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._control.delete_view, request, context)
+        return await self._unary(self._metadata.delete_view, request, context)
 
     async def ListViews(self, request, context):  # type: ignore[no-untyped-def]
-        return await self._unary(self._control.list_views, request, context)
+        return await self._unary(self._metadata.list_views, request, context)
 
 
 # Their answers are large, and made as bytes at once: the generated code would copy them half a dozen times.

@@ -29,7 +29,7 @@ from bus.runtime.metadata.controller import TopicAnswer
 _KINDS = {pb.RESOURCE_TYPE_TOPIC: ResourceKind.TOPIC, pb.RESOURCE_TYPE_BROKER: ResourceKind.BROKER}
 
 
-class ControlHandler:
+class MetadataHandler:
     def __init__(self, api: MetadataApi, shares: LoopShares) -> None:
         self._api = api
         self._shares = shares
