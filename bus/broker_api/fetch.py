@@ -17,7 +17,15 @@ from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShares
-from bus.runtime.partitions.fetches import FetchPosition, FetchResult, FetchWish, FitBatches, Stopping, fetch
+from bus.runtime.partitions.fetches import (
+    FetchPosition,
+    FetchResult,
+    FetchTimes,
+    FetchWish,
+    FitBatches,
+    Stopping,
+    fetch,
+)
 
 # An answer may have so much, however much the caller has not read yet.
 _ANSWER_BYTES_MIN = 64 * 1024
@@ -85,14 +93,16 @@ class FetchApi:
     def room_for(self, client: Hashable) -> AnswerRoom:
         return AnswerRoom(self._answers, client)
 
-    async def fetch(self, request: FetchRequest, room: AnswerRoom, fit: FitBatches) -> list[FetchedPartition]:
+    async def fetch(
+        self, request: FetchRequest, room: AnswerRoom, fit: FitBatches, times: FetchTimes | None = None
+    ) -> list[FetchedPartition]:
         """An answer for each partition that is named. `room` holds as much as it may have, which the adapter settles by
-        what it makes of it; `fit` says how much that will be."""
+        what it makes of it; `fit` says how much that will be. `times` gets where the time went."""
         if request.bytes_max < 0:
             message = f"expected max_bytes from 0 on, found {request.bytes_max}"
             return await self.refuse(request, Refused(ErrorCode.INVALID_FETCH_SIZE, message))
         wish, refused = await self._wish(request, room, fit)
-        results = await fetch(wish, self._cluster.host.find, self._stopping, self._shares)
+        results = await fetch(wish, self._cluster.host.find, self._stopping, self._shares, times)
         return refused + [
             FetchedPartition(position.partition, position.offset, result)
             for position, (_, result) in zip(wish.positions, results, strict=True)

@@ -1,17 +1,19 @@
 """Fetch over gRPC: long polls on a stream, answered in order; the client may ask again before it has read the answer.
-Answers that are costly to make are made in a thread."""
+Answers that are costly to make are made in a thread. At DEBUG the log says of each answer where its time went."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
 import grpc
 
 from bus.broker_api.fetch import AnswerRoom, FetchApi, FetchRequest
 from bus.broker_api.request_memory import Held, RequestMemory
-from bus.errors import ErrorCode, Refused
+from bus.errors import ErrorCode, Refused, count_of
 from bus.grpc_api.server.conversions import Converted
 from bus.grpc_api.server.fetch_answers import Answer, encode_answer
 from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, check_columns, fit_batches
@@ -21,7 +23,9 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.logs import request_id
-from bus.runtime.partitions.fetches import DEFAULT_PARTITION_BYTES_MAX, FetchPosition
+from bus.runtime.partitions.fetches import DEFAULT_PARTITION_BYTES_MAX, FetchPosition, FetchTimes
+
+_log = logging.getLogger(__name__)
 
 # Requests that wait on one stream for the answers before them.
 STREAM_REQUESTS_MAX = 16
@@ -39,7 +43,10 @@ class FetchHandler:
     async def once(self, request: pb.FetchRequest, context: grpc.aio.ServicerContext) -> bytes:
         room = self._api.room_for(context.peer())
         context.add_done_callback(lambda _: room.release())
-        return await self._fetch(request, room)
+        answered = _Answered(request)
+        encoded = await self._fetch(answered, room)
+        _log_answer(answered, len(encoded))
+        return encoded
 
     async def stream(self, requests: AsyncIterator[pb.FetchRequest], context: grpc.aio.ServicerContext) -> None:
         stream_id = request_id.get()
@@ -52,10 +59,14 @@ class FetchHandler:
             while (asked := await queue.get()) is not None:
                 if isinstance(asked, Exception):
                     raise asked
-                request, held = asked
+                answered, held = asked
                 try:
-                    request_id.set(f"{stream_id}/{request.correlation_id}")
-                    await context.write(await self._fetch(request, room))
+                    request_id.set(f"{stream_id}/{answered.request.correlation_id}")
+                    encoded = await self._fetch(answered, room)
+                    written = _now_ms()
+                    await context.write(encoded)
+                    answered.write_ms = _now_ms() - written
+                    _log_answer(answered, len(encoded))
                 finally:
                     room.release()
                     held.drop()
@@ -63,8 +74,10 @@ class FetchHandler:
             reader.cancel()
             reader.add_done_callback(lambda _: _drop_all(queue))
 
-    async def _fetch(self, request: pb.FetchRequest, room: AnswerRoom) -> bytes:
+    async def _fetch(self, answered: _Answered, room: AnswerRoom) -> bytes:
         """A serialized `pb.FetchResponse`: the generated code would copy the records half a dozen times."""
+        request = answered.request
+        answered.queued_ms = _now_ms() - answered.arrived_ms
         columns = tuple(request.columns) or DEFAULT_FETCH_COLUMNS
         asked = FetchRequest(
             Converted(request.partitions, _position),
@@ -77,13 +90,52 @@ class FetchHandler:
         if refusal is not None:
             found = await self._api.refuse(asked, refusal)
         else:
-            found = await self._api.fetch(asked, room, fit_batches)
+            found = await self._api.fetch(asked, room, fit_batches, answered.times)
         is_plain = request.format == pb.RECORD_FORMAT_RECORDS
         answer = Answer(request.correlation_id, columns, is_plain, found, room.granted_bytes)
         encode = functools.partial(encode_answer, answer)
+        began = _now_ms()
         encoded = encode() if answer.is_quick else await self._calls.compute(encode, room.client)
+        answered.encode_ms = _now_ms() - began
         room.settle(len(encoded))
         return encoded
+
+
+def _now_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000
+
+
+@dataclass(slots=True)
+class _Answered:
+    """A request, and where the time of its answer went, in milliseconds."""
+
+    request: pb.FetchRequest
+    arrived_ms: float = field(default_factory=_now_ms)
+    queued_ms: float = 0.0  # behind the answers before it on its stream
+    times: FetchTimes = field(default_factory=lambda: FetchTimes(_now_ms))
+    encode_ms: float = 0.0
+    write_ms: float = 0.0  # until gRPC took it, which waits for a client that does not read
+
+
+def _log_answer(answered: _Answered, size_bytes: int) -> None:
+    if not _log.isEnabledFor(logging.DEBUG):
+        return
+    request, times = answered.request, answered.times
+    _log.debug(
+        "fetch of %s answered with %d bytes in %.1f ms, ended by %s: %.1f behind earlier answers, "
+        "%.1f waiting (max_wait_ms %d, min_bytes %d), %.1f reading, %.1f encoding, %.1f writing",
+        count_of(len(request.partitions), "partition"),
+        size_bytes,
+        _now_ms() - answered.arrived_ms,
+        times.end.value,
+        answered.queued_ms,
+        times.waited_ms,
+        request.max_wait_ms,
+        request.min_bytes,
+        times.read_ms,
+        answered.encode_ms,
+        answered.write_ms,
+    )
 
 
 def _check_form(request: pb.FetchRequest, columns: tuple[str, ...]) -> Refused | None:
@@ -104,7 +156,7 @@ def _position(asked: pb.FetchPartition) -> FetchPosition:
     )
 
 
-_Asked = tuple[pb.FetchRequest, Held] | Exception | None
+_Asked = tuple[_Answered, Held] | Exception | None
 _Queue = asyncio.Queue[_Asked]
 
 
@@ -113,7 +165,7 @@ async def _read(requests: AsyncIterator[tuple[pb.FetchRequest, Held]], queue: _Q
     try:
         async for request, held in requests:
             try:
-                await queue.put((request, held))
+                await queue.put((_Answered(request), held))
             except asyncio.CancelledError:
                 held.drop()
                 raise

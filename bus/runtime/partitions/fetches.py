@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -62,6 +63,27 @@ class FetchWish:
     fit: FitBatches = fit_by_size
 
 
+class FetchEnd(enum.Enum):
+    """Why a fetch did not wait any longer."""
+
+    ENOUGH = "enough bytes"
+    NO_WAIT = "no wait asked for"
+    TIME = "its longest wait"
+    ERROR = "an error"
+    STOPPING = "the stop of the broker"
+
+
+@dataclass(slots=True)
+class FetchTimes:
+    """Where the time of one fetch went, by the caller's clock; `fetch` adds to it. The rest went to other work of the
+    event loop."""
+
+    now_ms: Callable[[], float]
+    waited_ms: float = 0.0
+    read_ms: float = 0.0
+    end: FetchEnd = FetchEnd.ENOUGH
+
+
 class Stopping:
     """Begins once, when the broker is about to stop."""
 
@@ -89,25 +111,36 @@ FindPartition = Callable[[TopicPartition, str], "Partition | Refused"]
 
 
 async def fetch(
-    wish: FetchWish, find_partition: FindPartition, stopping: Stopping, shares: LoopShares | None = None
+    wish: FetchWish,
+    find_partition: FindPartition,
+    stopping: Stopping,
+    shares: LoopShares | None = None,
+    times: FetchTimes | None = None,
 ) -> list[tuple[TopicPartition, FetchResult]]:
     """One result a position, in the order of `wish`. Early if anything is refused, and as soon as `stopping` begins."""
     wake = asyncio.Event()
     with stopping.waking(wake):
-        return await _fetch(wish, find_partition, stopping, shares or LoopShares(), wake)
+        return await _fetch(
+            wish, find_partition, stopping, shares or LoopShares(), times or FetchTimes(lambda: 0.0), wake
+        )
 
 
 async def _fetch(
-    wish: FetchWish, find_partition: FindPartition, stopping: Stopping, shares: LoopShares, wake: asyncio.Event
+    wish: FetchWish,
+    find_partition: FindPartition,
+    stopping: Stopping,
+    shares: LoopShares,
+    times: FetchTimes,
+    wake: asyncio.Event,
 ) -> list[tuple[TopicPartition, FetchResult]]:
     is_late = wish.wait_ms_max <= 0
 
-    def end() -> None:
+    def give_up() -> None:
         nonlocal is_late
         is_late = True
         wake.set()
 
-    timer = asyncio.get_running_loop().call_later(wish.wait_ms_max / 1000, end)
+    timer = asyncio.get_running_loop().call_later(wish.wait_ms_max / 1000, give_up)
     waited_on: list[Partition] = []
     try:
         while True:
@@ -115,10 +148,15 @@ async def _fetch(
             share = shares.begin()
             decisions, has_enough = await _decide_all(wish, find_partition, share)
             is_refused = any(isinstance(decision, Refused) for decision in decisions)
-            is_over = is_refused or stopping.has_begun or is_late or wish.bytes_min <= 0
-            if is_over or has_enough:
+            end = _find_end(wish, is_refused=is_refused, is_stopping=stopping.has_begun, is_late=is_late)
+            if end is not None or has_enough:
+                began_ms = times.now_ms()
                 results = await _read(wish, decisions, share)
-                if is_over or any(isinstance(result, Refused) or result.batches for _, result in results):
+                times.read_ms += times.now_ms() - began_ms
+                if end is None and any(isinstance(result, Refused) for _, result in results):
+                    end = FetchEnd.ERROR
+                if end is not None or any(not isinstance(result, Refused) and result.batches for _, result in results):
+                    times.end = end or FetchEnd.ENOUGH
                     return results
                 wish.release()
             if not waited_on:
@@ -127,11 +165,24 @@ async def _fetch(
                     partition.add_reader(wake)
                 if has_enough or share.wait_count:
                     continue  # a commit while the files were read, or the partitions were looked at, set no event
+            began_ms = times.now_ms()
             await wake.wait()
+            times.waited_ms += times.now_ms() - began_ms
     finally:
         timer.cancel()
         for partition in waited_on:
             partition.remove_reader(wake)
+
+
+def _find_end(wish: FetchWish, *, is_refused: bool, is_stopping: bool, is_late: bool) -> FetchEnd | None:
+    """Why the fetch is answered now even if there is nothing to read; None: it is not."""
+    if is_refused:
+        return FetchEnd.ERROR
+    if is_stopping:
+        return FetchEnd.STOPPING
+    if wish.bytes_min <= 0 or wish.wait_ms_max <= 0:
+        return FetchEnd.NO_WAIT
+    return FetchEnd.TIME if is_late else None
 
 
 Decision = tuple[Partition, Readable]

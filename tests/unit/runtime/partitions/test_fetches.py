@@ -11,10 +11,19 @@ import pytest
 from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault, show_way_out
 from bus.model import TopicPartition
 from bus.partition_log.reads import Readable
-from bus.runtime.partitions.fetches import FetchPosition, FetchResult, FetchWish, Stopping, fetch
+from bus.runtime.partitions.fetches import (
+    FetchEnd,
+    FetchPosition,
+    FetchResult,
+    FetchTimes,
+    FetchWish,
+    Stopping,
+    fetch,
+)
 from bus.runtime.partitions.partition import Partition, ReadResult
 from tests.support.fake_table import wait_until
 from tests.support.stores import log_batch
+from tests.support.virtual_time import run_virtually
 
 PLACE = TopicPartition("t", 0)
 EMPTY = ReadResult((), 10, 0, 1)
@@ -122,3 +131,47 @@ def test_a_fetch_that_waits_answers_when_the_broker_begins_to_stop() -> None:
         assert not stopping._waiting
 
     asyncio.run(scenario())
+
+
+def loop_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000
+
+
+@pytest.mark.parametrize(
+    ("found", "wait_ms", "bytes_min", "end", "waited_ms"),
+    [
+        (FULL, 500, 1, FetchEnd.ENOUGH, 0),
+        (EMPTY, 500, 1, FetchEnd.TIME, 500),
+        (EMPTY, 0, 1, FetchEnd.NO_WAIT, 0),
+        (EMPTY, 500, 0, FetchEnd.NO_WAIT, 0),
+        (StorageFault("no disk"), 500, 1, FetchEnd.ERROR, 0),
+    ],
+)
+def test_a_fetch_tells_why_it_ended_and_how_long_it_waited(
+    found: ReadResult | Exception, wait_ms: int, bytes_min: int, end: FetchEnd, waited_ms: int
+) -> None:
+    wish = FetchWish([FetchPosition(PLACE, "", 3, 1_000, None)], wait_ms, bytes_min, lambda: 1_000)
+    times = FetchTimes(loop_ms)
+
+    async def run() -> None:
+        log = cast("Partition", LogWithHoles(found))
+        await fetch(wish, lambda place, topic_id: log, Stopping(), times=times)
+
+    run_virtually(run())
+    assert times.end is end
+    assert times.waited_ms == pytest.approx(waited_ms, abs=0.01)
+
+
+def test_a_fetch_that_waits_tells_that_the_broker_stopped() -> None:
+    times = FetchTimes(loop_ms)
+    wish = FetchWish([FetchPosition(PLACE, "", 3, 1_000, None)], 500, 1, lambda: 1_000)
+
+    async def run() -> None:
+        stopping = Stopping()
+        asyncio.get_running_loop().call_later(0.2, stopping.begin)
+        log = cast("Partition", LogWithHoles(EMPTY))
+        await fetch(wish, lambda place, topic_id: log, stopping, times=times)
+
+    run_virtually(run())
+    assert times.end is FetchEnd.STOPPING
+    assert times.waited_ms == pytest.approx(200, abs=0.01)
