@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from bus.client.values import BatchMetadata, RecordMetadata
 from bus.errors import BusError
+from bus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,6 @@ class RowChunk:
         "keys",
         "outcome",
         "partition",
-        "place",
         "positions",
         "record_count",
         "refused",
@@ -86,7 +86,7 @@ class RowChunk:
         times_ms: Any,
         headers: dict[int, Headers] | None,
         *,
-        partition: int,
+        partition: TopicPartition,
         size_bytes: int,
     ) -> None:
         self.batch = batch
@@ -102,7 +102,6 @@ class RowChunk:
         self.due_at_ms = batch.due_at_ms
         self.is_settled = False
         self.outcome: Outcome | None = None
-        self.place = (batch.topic, partition)
         self.positions: list[int] | None = None  # of what is left, if some were refused
         self.refused: dict[int, BusError] = {}
 
@@ -150,8 +149,8 @@ class RowChunk:
         """Of a record that has no error."""
         outcome = self.outcome
         found = None if outcome is None else outcome.metadata
-        assert outcome is not None, "asked for the place of a record that has no outcome"
-        assert found is not None, "asked for the place of a record that failed"
+        assert outcome is not None, "asked for the metadata of a record that has no outcome"
+        assert found is not None, "asked for the metadata of a record that failed"
         index = position if self.positions is None else bisect.bisect_left(self.positions, position)
         offset = found.base_offset
         if outcome.offsets is not None:
@@ -171,7 +170,7 @@ class RecordBatchBuilder:
         "_called",
         "_event",
         "_order",
-        "_places",
+        "_ranks",
         "_starts",
         "chunks",
         "deadline_ms",
@@ -206,7 +205,7 @@ class RecordBatchBuilder:
         self.chunks: tuple[RowChunk, ...] = ()  # empty while open
         self._starts: list[int] | None = None  # of each chunk, in the order by partition
         self._order: Any = None  # the records in the order by partition; None: as they are
-        self._places: list[int] | None = None  # of each record in that order
+        self._ranks: list[int] | None = None  # of each record in that order
         self._event: threading.Event | None = None
         # Side by side, and no future among them: objects that live for a while keep the garbage collector busy.
         self._called: list[int] = []
@@ -269,7 +268,13 @@ class RecordBatchBuilder:
     def close_whole(self, partition: int) -> list[tuple[int, RowChunk]]:
         """Everything goes to one partition."""
         chunk = RowChunk(
-            self, self.values, self.keys, self.times_ms, self.headers, partition=partition, size_bytes=self.size_bytes
+            self,
+            self.values,
+            self.keys,
+            self.times_ms,
+            self.headers,
+            partition=TopicPartition(self.topic, partition),
+            size_bytes=self.size_bytes,
         )
         self._close((chunk,))
         return [(partition, chunk)]
@@ -299,7 +304,7 @@ class RecordBatchBuilder:
                 None if keys is None else keys.slice(start, count),
                 times_ms[start : start + count],
                 headers,
-                partition=partition,
+                partition=TopicPartition(self.topic, partition),
                 size_bytes=count * RECORD_OVERHEAD_BYTES
                 + _bytes_between(values, start, start + count)
                 + (0 if keys is None else _bytes_between(keys, start, start + count))
@@ -333,28 +338,28 @@ class RecordBatchBuilder:
         if not self._wait_until(self.done, timeout):
             raise TimeoutError(f"expected the broker's answer within {timeout} s, found none yet")
 
-    def place_of(self, index: int) -> tuple[RowChunk | None, int]:
+    def chunk_of(self, index: int) -> tuple[RowChunk | None, int]:
         """The chunk of a record and its position there; None while the batch is open."""
         if not self.chunks:
             return None, index
         if self._starts is None:
             return self.chunks[0], index
-        place = self._place(index)
-        slot = bisect.bisect_right(self._starts, place) - 1
-        return self.chunks[slot], place - self._starts[slot]
+        rank = self._rank(index)
+        slot = bisect.bisect_right(self._starts, rank) - 1
+        return self.chunks[slot], rank - self._starts[slot]
 
-    def _place(self, index: int) -> int:
+    def _rank(self, index: int) -> int:
         """Of a record in the order by partition."""
-        return index if self._order is None else (self._places or self._order_places())[index]
+        return index if self._order is None else (self._ranks or self._rank_all())[index]
 
-    def _order_places(self) -> list[int]:
-        places = np.empty(len(self._order), np.int32)
-        places[self._order] = np.arange(len(places), dtype=np.int32)
-        self._places = places.tolist()
-        return self._places
+    def _rank_all(self) -> list[int]:
+        ranks = np.empty(len(self._order), np.int32)
+        ranks[self._order] = np.arange(len(ranks), dtype=np.int32)
+        self._ranks = ranks.tolist()
+        return self._ranks
 
     def is_done(self, index: int) -> bool:
-        chunk, _ = self.place_of(index)
+        chunk, _ = self.chunk_of(index)
         return chunk is not None and chunk.is_settled
 
     def announce(self, chunk: RowChunk) -> None:
@@ -380,7 +385,7 @@ class RecordBatchBuilder:
         end = start + chunk.initial_count
         due: tuple[list[int], list[_Callback]] = [], []
         for index, callback in zip(called, callbacks, strict=True):
-            indices, functions = due if start <= self._place(index) < end else (self._called, self._callbacks)
+            indices, functions = due if start <= self._rank(index) < end else (self._called, self._callbacks)
             indices.append(index)
             functions.append(callback)
         return due
@@ -441,7 +446,7 @@ class RecordFuture:
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait at most `timeout` seconds. Raises the `BusError`, or `TimeoutError` if there is no outcome yet."""
-        chunk, position = self._settled_place(timeout)
+        chunk, position = self._settled_chunk(timeout)
         error = chunk.error_of(position)
         if error is not None:
             raise error
@@ -449,24 +454,24 @@ class RecordFuture:
 
     def exception(self, timeout: float | None = None) -> BusError | None:
         """Wait as `result` does; None if all went well."""
-        chunk, position = self._settled_place(timeout)
+        chunk, position = self._settled_chunk(timeout)
         return chunk.error_of(position)
 
-    def _settled_place(self, timeout: float | None) -> tuple[RowChunk, int]:
-        chunk, position = self._batch.place_of(self._index)
+    def _settled_chunk(self, timeout: float | None) -> tuple[RowChunk, int]:
+        chunk, position = self._batch.chunk_of(self._index)
         if chunk is None or not chunk.is_settled:
             self.wait(timeout)
-            chunk, position = self._batch.place_of(self._index)
+            chunk, position = self._batch.chunk_of(self._index)
             assert chunk is not None, "a record with an outcome is in no chunk"
         return chunk, position
 
     def place(self) -> RecordMetadata:
         """Of a future that is done: its `RecordMetadata`; of a record that failed, topic and partition (-1 where it has
         none), with offset, timestamp and version -1."""
-        chunk, position = self._settled_place(0.0)
+        chunk, position = self._settled_chunk(0.0)
         if chunk.error_of(position) is None:
             return chunk.metadata_of(position)
-        return RecordMetadata(self._batch.topic, chunk.partition, -1, -1, -1)
+        return RecordMetadata(chunk.partition.topic, chunk.partition.partition, -1, -1, -1)
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """`callback(future)` runs on the producer's own thread, or at once if the future is done; it gets a future that

@@ -271,9 +271,9 @@ class Engine:
 
     def _take_untold(self) -> Chunk | None:
         settled = self.sender.settled
-        busy = {chunk.place for chunk in self._telling}
+        busy = {chunk.partition for chunk in self._telling}
         for number, chunk in enumerate(settled):
-            if chunk.place not in busy:
+            if chunk.partition not in busy:
                 del settled[number]
                 self._telling.add(chunk)
                 return chunk

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from bus.client.values import BatchMetadata
 from bus.errors import BusError, count_of
+from bus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -109,8 +110,8 @@ class RunChunk:
         "deadline_ms",
         "due_at_ms",
         "is_settled",
+        "partition",
         "payload",
-        "place",
         "record_count",
         "reserved_bytes",
         "size_bytes",
@@ -123,6 +124,7 @@ class RunChunk:
         slot: int,
         payload: tuple[Any, int, int],
         *,
+        partition: TopicPartition,
         record_count: int,
         size_bytes: int,
         timestamp_ms: int | None,
@@ -139,7 +141,7 @@ class RunChunk:
         self.due_at_ms = 0.0
         self.deadline_ms = deadline_ms
         self.is_settled = False
-        self.place = ("", -1)
+        self.partition = partition
         self._metadata: BatchMetadata | None = None
         self._error: BusError | None = None
 

@@ -29,6 +29,7 @@ from bus.client.producer.partitioning import record_partitioner_of
 from bus.client.producer.threads import ProducerThreads
 from bus.client.user_code import close_all
 from bus.errors import BusError, ErrorCode
+from bus.model import TopicPartition
 from bus.serializers import serializer_of
 
 _ENVELOPE_BYTES = 1_024  # schema, metadata and padding of an Arrow stream
@@ -386,6 +387,7 @@ class Producer:
                 future,
                 slot,
                 payload,
+                partition=TopicPartition(topic, partition),
                 record_count=record_count,
                 size_bytes=size,
                 timestamp_ms=timestamp_ms,

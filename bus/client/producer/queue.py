@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from bus.client.values import BatchMetadata
 from bus.errors import BusError, ErrorCode
-from bus.model import SEQUENCE_MODULUS, ProducerStamp, sequence_after
+from bus.model import SEQUENCE_MODULUS, ProducerStamp, TopicPartition, sequence_after
 
 # Waiting bytes of a partition from which on it sends although something of it is under way.
 FULL_BYTES = 256 * 1024
@@ -30,7 +30,7 @@ FULL_BYTES = 256 * 1024
 class Chunk(Protocol):
     """What is produced or fails as one."""
 
-    place: tuple[str, int]  # topic and partition, once it is in a queue
+    partition: TopicPartition
     payload: Any  # Arrow bytes, or None: it has rows
     record_count: int
     size_bytes: int

@@ -261,7 +261,6 @@ class Sender:
             if past is not None:
                 queue.begin(past)
                 queue.needs_resume = True
-        chunk.place = (topic, partition)
         self._note_settled(queue.push(chunk))
         self._active[queue] = None
 

@@ -126,7 +126,7 @@ def test_batch_that_has_grown_is_shared_out_and_each_share_keeps_its_order() -> 
     batch = bench.fill()
     futures = [batch.add(value, None, None, None, 5, RECORD_OVERHEAD_BYTES + 1_000) for value in values]
     assert bench.close(batch) == {0: values[:69], 2: values[69:]}
-    places = [(future._batch.place_of(future._index)[0].partition) for future in futures]
+    places = [(future._batch.chunk_of(future._index)[0].partition.partition) for future in futures]
     assert places == [0] * 69 + [2] * 136
 
 

@@ -9,6 +9,7 @@ import pytest
 from bus.client.producer.future import BatchFuture, RunChunk, wait_all
 from bus.client.values import BatchMetadata
 from bus.errors import BusError, ErrorCode
+from bus.model import TopicPartition
 
 METADATA = BatchMetadata(topic="t", partition=1, base_offset=7, record_count=1, timestamp_ms=5, version=3)
 FAILURE = BusError(ErrorCode.MESSAGE_TOO_LARGE, "too large")
@@ -16,7 +17,14 @@ FAILURE = BusError(ErrorCode.MESSAGE_TOO_LARGE, "too large")
 
 def run_of(future: BatchFuture, slot: int = 0, *, timestamp_ms: int | None = 77) -> RunChunk:
     return RunChunk(
-        future, slot, (b"payload", 0, 7), record_count=1, size_bytes=7, timestamp_ms=timestamp_ms, deadline_ms=9.0
+        future,
+        slot,
+        (b"payload", 0, 7),
+        partition=TopicPartition("t", 0),
+        record_count=1,
+        size_bytes=7,
+        timestamp_ms=timestamp_ms,
+        deadline_ms=9.0,
     )
 
 

@@ -17,6 +17,7 @@ from bus.client.producer.engine import Engine
 from bus.client.producer.future import BatchFuture, RunChunk
 from bus.client.producer.sender import EPOCH_MAX, Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.errors import BusError, ErrorCode
+from bus.model import TopicPartition
 
 OK = object()
 WAIT_S = 20
@@ -115,6 +116,7 @@ class Bench:
             future,
             0,
             (value, 0, len(value)),
+            partition=TopicPartition("t", partition),
             record_count=1,
             size_bytes=len(value),
             timestamp_ms=5,

@@ -15,7 +15,7 @@ from bus.client.producer.sender import Request
 from bus.client.producer.wire import PartEncoder, batch_of_rows
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import encode_varint
-from bus.model import ProducerStamp
+from bus.model import ProducerStamp, TopicPartition
 from bus.records.arrow_batches import decode_arrow, decode_records
 
 Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None, int]  # key, value, headers, time
@@ -37,6 +37,7 @@ def run_of(payload: bytes, *, codec: int = 0, timestamp_ms: int | None = None) -
         BatchFuture(1),
         0,
         (payload, codec, 2 * len(payload)),
+        partition=TopicPartition("t", 0),
         record_count=1,
         size_bytes=len(payload),
         timestamp_ms=timestamp_ms,
