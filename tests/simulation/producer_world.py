@@ -28,8 +28,8 @@ from bus.client.connection.cluster import PartitionLeader, TopicInfo
 from bus.client.connection.produce_requests import Produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
 from bus.client.producer.engine import Engine
+from bus.client.producer.instructions import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.client.producer.murmur2 import partition_of_key
-from bus.client.producer.sender import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.errors import BusError, ErrorCode
 from tests.simulation.broker_model import Sent, SimulatedCluster, refusal
 

@@ -18,9 +18,11 @@ from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.produce_requests import Produced
 from bus.client.producer.batch import Headers, RecordBatchBuilder, RecordFuture
 from bus.client.producer.buffer_pool import BufferPool
+from bus.client.producer.instructions import Connection, Cut, Errand, Open, Request, Resume, Send, Wake
 from bus.client.producer.interrupts import uninterrupted
+from bus.client.producer.leaders import Metadata
 from bus.client.producer.queue import Chunk
-from bus.client.producer.sender import Connection, Cut, Errand, Metadata, Open, Request, Resume, Send, Sender, Wake
+from bus.client.producer.sender import Sender
 from bus.errors import BusError, ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -84,6 +86,7 @@ class Engine:
         self.pool = BufferPool(config.buffer_memory, self.lock, clock)
         self.sender = Sender(metadata, config, self.pool, backoff_ms=backoff_ms)
         self.accumulator, self.metrics, self.split = self.sender.accumulator, self.sender.metrics, self.sender.split
+        self._agenda, self._settled = self.sender.agenda, self.sender.queues.settled
         self._step = _Step(self._carry_out)
         self._streams: dict[Connection, Stream] = {}
         self._announcing = threading.local()
@@ -93,7 +96,7 @@ class Engine:
     # ------------------------------------------------------------ instructions; the lock is held
 
     def _carry_out(self) -> None:
-        instructions = self.sender.instructions
+        instructions = self._agenda.instructions
         while instructions:
             match instructions.popleft():
                 case Send(connection, request):
@@ -161,7 +164,7 @@ class Engine:
         if batch is None or batch.size_bytes + size_bytes > batch.limit_bytes:
             return self._make_room_and_add(topic, record, partition_count, deadline_ms)
         future = batch.add(*record)
-        if batch.due_at_ms <= sender.wakes_at_ms or batch.is_filled or self.pool.waiting_count > 0:
+        if batch.due_at_ms <= self._agenda.wakes_at_ms or batch.is_filled or self.pool.waiting_count > 0:
             now_ms = self._clock()
             if sender.has_to_follow_up(batch, now_ms):
                 with self._step:
@@ -252,7 +255,7 @@ class Engine:
     def announce(self) -> None:
         """Tell the futures of what was settled, and run their callbacks: those of one partition in the order of its
         records. What is behind a callback that another thread runs is left to that thread."""
-        while self.sender.settled:
+        while self._settled:
             with self.lock:
                 chunk = self._take_untold()
             if chunk is None:
@@ -270,23 +273,21 @@ class Engine:
                     self._told.notify_all()
 
     def _take_untold(self) -> Chunk | None:
-        settled = self.sender.settled
         busy = {chunk.partition for chunk in self._telling}
-        for number, chunk in enumerate(settled):
+        for number, chunk in enumerate(self._settled):
             if chunk.partition not in busy:
-                del settled[number]
+                del self._settled[number]
                 self._telling.add(chunk)
                 return chunk
         return None
 
     def wait_until_told(self, timeout: float | None) -> None:
         """Until the callbacks have run of all that is settled. Raises `TimeoutError`. Not for a callback."""
-        settled = self.sender.settled
         with self.lock:
-            untold = {*settled, *self._telling}
+            untold = {*self._settled, *self._telling}
             self._wake()
             is_told = self._told.wait_for(
-                lambda: untold.isdisjoint(self._telling) and untold.isdisjoint(settled), timeout
+                lambda: untold.isdisjoint(self._telling) and untold.isdisjoint(self._settled), timeout
             )
         if not is_told:
             raise TimeoutError(f"expected callbacks to end within {timeout} s, found some that run or wait")
@@ -298,14 +299,14 @@ class Engine:
 
     def announce_soon(self) -> None:
         """For a user's thread: it may hold locks of its own, which callbacks wait for. The next tick announces."""
-        if self.sender.settled:
+        if self._settled:
             self._wake()
 
     # ------------------------------------------------------------ events
 
     def _connection_of(self, stream: Stream) -> Connection | None:
         """None: it was given up."""
-        connection = self.sender.connections.get(stream.address)
+        connection = self.sender.connections.by_address.get(stream.address)
         return connection if connection is not None and self._streams.get(connection) is stream else None
 
     def on_answer(
@@ -329,7 +330,7 @@ class Engine:
 
     @property
     def identity(self) -> tuple[int, int] | None:
-        return self.sender.identity
+        return self.sender.identity.current
 
     def on_identity(self, producer_id: int, producer_epoch: int) -> None:
         with self.lock, self._step:
@@ -369,7 +370,7 @@ class Engine:
         with self.lock, self._step:
             self.sender.tick(self._clock())
         self.announce()
-        return self.sender.wakes_at_ms
+        return self._agenda.wakes_at_ms
 
     # ------------------------------------------------------------ flushing, closing
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.produce_requests import Payload, WireCompression, encode_request, encode_share
 from bus.client.producer.batch import RowChunk
+from bus.client.producer.instructions import Request
 from bus.client.producer.queue import Part
-from bus.client.producer.sender import Request
 from bus.records.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
 
 _KEY, _VALUE = pa.field("key", pa.binary()), pa.field("value", pa.binary())

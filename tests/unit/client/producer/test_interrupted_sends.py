@@ -21,7 +21,10 @@ from bus.client.producer import buffer_pool
 from bus.errors import BusError, ErrorCode
 from tests.unit.client.producer.test_sender import OK, Bench
 
-ENGINE = ("engine", "sender", "accumulator", "batch", "queue", "partition_choice", "partitioning", "buffer_pool")
+ENGINE = (
+    "engine", "sender", "instructions", "connections", "identity", "leaders", "queues", "queue",
+    "accumulator", "batch", "partition_choice", "partitioning", "buffer_pool",
+)  # fmt: skip
 CLOSED = BusError(ErrorCode.REQUEST_TIMED_OUT, "closed")
 FILES = tuple(f"/bus/client/producer/{name}.py" for name in ENGINE)
 
@@ -108,7 +111,7 @@ class AnsweredEvent(threading.Event):
         before = sys.gettrace()
         sys.settrace(None)
         AnsweredEvent.waits += 1
-        while self.bench.engine.sender.connections["a"].requests:
+        while self.bench.engine.sender.connections.by_address["a"].requests:
             self.bench.answer()
         sys.settrace(before)
         return self.is_set()
@@ -132,7 +135,7 @@ def test_interrupt_of_a_thread_that_waits_for_memory_loses_none(is_run: bool, mo
         bench.engine.start_flush()
         settle_all(bench, [])
         bench.pass_time(1_000)
-        while bench.engine.sender.connections["a"].requests:
+        while bench.engine.sender.connections.by_address["a"].requests:
             bench.answer()
         if bench.used_bytes:
             wrong.append(f"{interrupt.place}: {bench.used_bytes} bytes are lost")
@@ -144,7 +147,7 @@ def settle_all(bench: Bench, futures: list[Any]) -> None:
     """What the broker and time do: answers to what was sent, ends of streams that were cut, wake-ups that are due."""
     for _ in range(200):
         for number, stream in enumerate(bench.streams):
-            connection = bench.engine.sender.connections.get(stream.address)
+            connection = bench.engine.sender.connections.by_address.get(stream.address)
             if connection is None or bench.engine._connection_of(stream) is None:
                 continue
             if stream.cut_for:

@@ -15,7 +15,8 @@ from bus.client.connection.produce_requests import Produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
 from bus.client.producer.engine import Engine
 from bus.client.producer.future import BatchFuture, RunChunk
-from bus.client.producer.sender import EPOCH_MAX, Errand, InitProducer, RefreshTopics, Request, Resume
+from bus.client.producer.identity import EPOCH_MAX
+from bus.client.producer.instructions import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 
@@ -148,7 +149,7 @@ class Bench:
     def answer(self, *answers: Any, stream: int = -1, throttle_ms: int = 0) -> None:
         """To the oldest request of the stream that has none. `OK` or an error code for each partition, or responses."""
         found = self.streams[stream]
-        connection = self.engine.sender.connections[found.address]
+        connection = self.engine.sender.connections.by_address[found.address]
         request = connection.requests[0]
         responses = [
             Produced(base_offset=0, version=1)
@@ -171,11 +172,11 @@ class Bench:
     def pass_time(self, ms: float) -> float:
         """Nothing but the wake-ups that were promised happens meanwhile; returns when the next one is to come."""
         until_ms = self.now_ms + ms
-        while (next_at := self.engine.sender.wakes_at_ms) <= until_ms:
+        while (next_at := self.engine.sender.agenda.wakes_at_ms) <= until_ms:
             self.now_ms = max(self.now_ms, next_at)
             self.engine.tick()
         self.now_ms = until_ms
-        return self.engine.sender.wakes_at_ms
+        return self.engine.sender.agenda.wakes_at_ms
 
     @property
     def used_bytes(self) -> int:
@@ -284,7 +285,7 @@ def test_record_whose_batch_is_opened_while_a_connection_is_made_is_sent(linger_
     bench.pass_time(1_000)
     chunks = [chunk for request in bench.streams[0].requests for part in request.parts for chunk in part.chunks]
     assert [chunk.record_count for chunk in chunks] == [1, 1]
-    while bench.engine.sender.connections["a"].requests:
+    while bench.engine.sender.connections.by_address["a"].requests:
         bench.answer(OK)
     assert [code_of(future) for future in futures] == [None, None]
     assert bench.used_bytes == 0
@@ -610,7 +611,7 @@ def test_new_leader_gets_nothing_until_the_old_one_has_answered() -> None:
     bench.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     bench.pass_time(200)
     assert bench.sent("b")[0] == [(0, 0, 0)]
-    while bench.engine.sender.connections["b"].requests:
+    while bench.engine.sender.connections.by_address["b"].requests:
         bench.answer(OK)
     assert (code_of(first), code_of(second)) == (None, None)
 
@@ -829,7 +830,7 @@ def test_stream_that_cannot_be_opened_is_opened_after_a_pause() -> None:
     bench.pass_time(50)
     assert bench.sent() == []
     bench.pass_time(100)
-    while bench.engine.sender.connections["a"].requests:
+    while bench.engine.sender.connections.by_address["a"].requests:
         bench.answer(OK)
     assert [code_of(future) for future in futures] == [None, None]
     assert bench.used_bytes == 0
@@ -940,7 +941,7 @@ def test_no_callback_runs_on_a_users_thread_that_sends() -> None:
     bench.pass_time(10)
     part = bench.streams[0].requests[0].parts[0]
     with bench.engine.lock:  # the answer has just come, and its thread has not announced it yet
-        bench.engine.sender._note_settled(part.queue.acknowledge(part, 0, -1, 1))
+        bench.engine.sender.queues.settle(part.queue.acknowledge(part, 0, -1, 1))
     wakes = bench.wakes
     bench.send(b"b", 1)
     bench.engine.start_flush()
