@@ -69,7 +69,7 @@ class ProducerThreads:
         self._runner: threading.Thread | None = None
         self._identity_lock = threading.Lock()
         self.is_closed = False
-        self.delivery_timeout_s = config.delivery_timeout_ms
+        self.delivery_timeout_s = config.delivery_timeout_ms / 1000
         self.pack = self._encoder.pack
         self.engine = Engine(
             cluster,
