@@ -234,19 +234,25 @@ class ProduceApi:
             acks=request.acks,
             current_leader_epoch=destination.current_leader_epoch,
             request_id=f"{caller.request_id}/{request.correlation_id}",
-            on_settled=functools.partial(self._settle, submitted, held, received_ms),
+            on_settled=functools.partial(self._settle, submitted, target.partition, held, received_ms),
         )
         return submitted
 
-    def _settle(self, submitted: _Submitted, held: Held, received_ms: int, result: AppendResult) -> None:
+    def _settle(
+        self, submitted: _Submitted, partition: Partition, held: Held, received_ms: int, result: AppendResult
+    ) -> None:
         """Its records are committed or dropped; from here on only the answer is kept, for as long as it is not read."""
         batch, submitted.batch = submitted.batch, None
-        rules = self._cluster.host.append_rules(submitted.partition.topic)
-        if batch is None or rules is None or not isinstance(result, Refused) or result.code not in BLAMES_RECORDS:
+        if batch is None or not isinstance(result, Refused) or result.code not in BLAMES_RECORDS:
             held.drop()
             return
         find = functools.partial(
-            find_faults, batch, result, rules, received_ms=received_ms, answered_ms=self._clock.now_ms()
+            find_faults,
+            batch,
+            result,
+            partition.append_rules,
+            received_ms=received_ms,
+            answered_ms=self._clock.now_ms(),
         )
         if batch.record_count <= _QUICK_FAULTS_RECORDS:
             held.drop()

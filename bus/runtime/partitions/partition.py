@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault, show_way_out
 from bus.model import LATEST_TIMESTAMP, LogBatch, RecordBatch, TopicPartition
+from bus.partition_log.appends import AppendRules
 from bus.partition_log.reads import (
     ListedOffset,
     Readable,
@@ -107,9 +108,14 @@ class Partition:
         return self.writer.stopped
 
     @property
+    def append_rules(self) -> AppendRules:
+        """What `append` takes."""
+        return self.writer.settings.append_rules
+
+    @property
     def record_bytes_max(self) -> int:
         """Of a single record that `append` takes: max.message.bytes."""
-        return self.writer.settings.append_rules.record_bytes_max
+        return self.append_rules.record_bytes_max
 
     def stop(self, code: ErrorCode, reason: str) -> None:
         """Stop serving from now on; every request gets `code` and the reason."""

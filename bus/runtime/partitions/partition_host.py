@@ -21,7 +21,6 @@ from bus.cluster_metadata.hosting import Lead, plan_hosting
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, show_way_out
 from bus.model import TopicPartition
-from bus.partition_log.appends import AppendRules
 from bus.ports import Clock, PartitionTable, Storage
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.maintenance import Maintenance
@@ -223,11 +222,6 @@ class PartitionHost:
         """Why a partition that exists does not serve; None if it does."""
         found = self.find(name)
         return found if isinstance(found, Refused) else found.stopped
-
-    def append_rules(self, topic: str) -> AppendRules | None:
-        """None if there is no such topic."""
-        found = self._cluster.topics.get(topic)
-        return None if found is None else self._settings(found).append_rules
 
     def _settings(self, topic: Topic) -> PartitionSettings:
         return settings_of(topic.name, resolve_topic_config(topic.configs, self._config), self._config)

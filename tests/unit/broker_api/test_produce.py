@@ -64,7 +64,7 @@ class Records:
 class Bench:
     def __init__(self, *topics: str) -> None:
         self.partitions: dict[TopicPartition, Any] = {TopicPartition(topic, 0): FakePartition() for topic in topics}
-        host = SimpleNamespace(find=self._find, append_rules=lambda topic: None)
+        host = SimpleNamespace(find=self._find)
         cluster: Any = SimpleNamespace(host=host, producers=SimpleNamespace(check=lambda stamp: None))
         clock: Any = SimpleNamespace(now_ms=lambda: 1)
         calls: Any = SimpleNamespace(compute=self._compute)
