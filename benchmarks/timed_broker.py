@@ -63,6 +63,7 @@ def _put_clocks(seams: Seams) -> None:
     from bus.grpc_api.server import produce, produce_decoding
     from bus.runtime.partitions import partition_writer
     from bus.storage_delta import table
+    from bus.storage_delta.log import writer
     from bus.storage_delta.stores.local import LocalStore
 
     stream = produce.ProduceHandler.stream
@@ -78,7 +79,7 @@ def _put_clocks(seams: Seams) -> None:
     seams.around(table.DeltaPartitionTable, "append", begins="append begins")
     seams.around(table, "encode_data_file", ends="encoded")
     seams.around(LocalStore, "write_unique", ends="data file synced")
-    seams.around(table, "commit_version", ends="version synced")
+    seams.around(writer, "commit_version", ends="version synced")
 
 
 if __name__ == "__main__":
