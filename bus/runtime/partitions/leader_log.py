@@ -74,7 +74,7 @@ class LeaderLog:
         self._reload_in = reload_in
         self._housekeep_in = housekeep_in
         self._on_stopped = on_stopped
-        self._looked_through = asyncio.Lock()
+        self._housekeeping = asyncio.Lock()  # meanwhile the log is not read again
         self.slot = asyncio.Lock()
         self.lead(leader_epoch)
 
@@ -126,7 +126,7 @@ class LeaderLog:
         read for now, or it must not be followed, and then the log is stopped."""
         self.is_reload_due = True
         try:
-            async with self._looked_through:
+            async with self._housekeeping:
                 log = await self._reload_in(self._log.reload)
         except StorageDamaged as damage:
             self.stop(ErrorCode.KAFKA_STORAGE_ERROR, f"{damage}; {self._way_out}")
@@ -148,7 +148,7 @@ class LeaderLog:
     async def housekeep(self, call: Callable[[], T]) -> T:
         """Look through files or versions, beside commits; `call` commits nothing. Raises `StorageFault`."""
         try:
-            async with self._looked_through:
+            async with self._housekeeping:
                 return await self._housekeep_in(call)
         except StorageFault as fault:
             self._stop_if_replaced(fault)
@@ -169,7 +169,7 @@ class LeaderLog:
         self.end(self.refuse(reason, code))
 
     def end(self, reason: Refused) -> None:
-        """`stop` where nothing is wrong."""
+        """As `stop`, where nothing is wrong with the log."""
         self.stopped = reason
         self._on_stopped(reason)
 

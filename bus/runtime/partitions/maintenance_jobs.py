@@ -173,11 +173,11 @@ class MaintenanceJobs:
         return swapped
 
     async def commit_swap(self, prepared: PreparedFiles, *, is_ours: bool) -> SwapResult:
-        """`is_ours`: what replaces is of no use to anybody if it is refused."""
+        """`is_ours`: the new files may be deleted if the swap is refused."""
 
         def swap(*, leader_epoch: int, now_ms: int) -> Callable[[], CommitOutcome] | Refused:
             if not is_ours and not {file.path for file in self._table.files}.issuperset(prepared.removes):
-                # The table would remove what is to replace them.
+                # The table would delete the new files.
                 message = f"{self._name}: expected live files to replace, found some gone"
                 return Refused(ErrorCode.INVALID_REQUEST, message)
             return functools.partial(self._table.swap_files, prepared, leader_epoch=leader_epoch, now_ms=now_ms)

@@ -59,9 +59,6 @@ CHANGES_MAX = 1000
 
 
 class PartitionWriter:
-    """`watch` has `committed` called after each commit, and `stopped` when nothing is committed any more; on the loop,
-    where both return at once."""
-
     def __init__(
         self,
         name: TopicPartition,
@@ -118,6 +115,8 @@ class PartitionWriter:
         )
 
     def watch(self, *, committed: Callable[[], None], stopped: Callable[[Refused], None]) -> None:
+        """Have `committed` called after each commit, and `stopped` when nothing is committed any more. Both are called
+        on the event loop and return at once."""
         self._on_committed, self._on_stopped = committed, stopped
 
     @property
@@ -175,6 +174,7 @@ class PartitionWriter:
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
                 f"{self._name} has {self._changes_waiting} changes waiting for a commit, expected no more; retry later",
             )
+        # Counted only while it is in line for the slot: the writer lets go of the slot for each change that is counted.
         self._changes_waiting += 1
         self._wake.set()
         try:

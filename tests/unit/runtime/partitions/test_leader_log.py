@@ -122,7 +122,7 @@ def test_a_successor_that_is_found_when_the_log_is_read_again_ends_this_leader(
     run(scenario)
 
 
-def test_a_log_that_is_nobody_elses_is_followed() -> None:
+def test_a_log_without_a_successor_is_followed() -> None:
     async def scenario(leader: Leader) -> None:
         await leader.commit(OPTIMIZE)
         assert leader.log.refuse_until_reloaded() is not None
