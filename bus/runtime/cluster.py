@@ -98,6 +98,7 @@ class Cluster:
     async def end_changes(self) -> None:
         """Before the broker stops: what calls have begun ends, what comes from now on is refused."""
         self.producers.stop()
+        self.host.end_openings()
         await self.metadata.end()
 
     async def end_maintenance(self) -> None:

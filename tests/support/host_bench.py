@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar, cast
 
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all
 from bus.cluster_metadata.cluster_records import BrokerRegistered, ClusterRecord
@@ -102,7 +102,9 @@ class HostBench:
         return found
 
 
-def run_host(scenario: Callable[[HostBench], Awaitable[None]]) -> None:
+def run_host(
+    scenario: Callable[[HostBench], Awaitable[None]], run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
+) -> None:
     async def main() -> None:
         bench = HostBench()
         try:
@@ -112,4 +114,4 @@ def run_host(scenario: Callable[[HostBench], Awaitable[None]]) -> None:
             await bench.tasks.join()
             bench.calls.close()
 
-    asyncio.run(main())
+    run(main())

@@ -99,6 +99,7 @@ class GroupCoordinator:
         self._rules = group_rules(config)
         self._shards: list[GroupShard | Refused] = []  # by partition; empty while there is no such topic
         self._placement = Placement.ABSOLUTE
+        self._is_placement_known = True
         self._commit_slots = asyncio.Semaphore(COMMITS_MAX)
         self._machine = GroupMachine(self._rules)
         self._totals = GroupTotals(group_bounds(config))
@@ -173,7 +174,7 @@ class GroupCoordinator:
         """Of all partitions that this broker leads, as they are now; and why some may be missing, if they may."""
         refusals = [
             refused
-            for shard in self._shards
+            for shard in map(self._shard, range(len(self._shards)))
             if (refused := shard if isinstance(shard, Refused) else shard.refusal) is not None
         ]
         groups = [group for shard in self._serving() for group in shard.states.values()]
@@ -218,33 +219,37 @@ class GroupCoordinator:
             self._creation = None
 
     def _open_shards(self, count: int) -> None:
-        rows = self._cluster.storage.keyed_rows(CONSUMER_OFFSETS_TOPIC)
         kept = self._cluster.state.topics[CONSUMER_OFFSETS_TOPIC].configs
         placement = find_placement(kept)
         if placement is None:
             found = f"{CONSUMER_OFFSETS_TOPIC}: expected a known {GROUP_PLACEMENT}, found {kept[GROUP_PLACEMENT]!r}"
             _log.error("%s; no group is served: was the root used by a newer version?", found)
-            self._shards = [Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, found)] * count
+            self._shards, self._is_placement_known = (
+                [Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, found)] * count,
+                False,
+            )
             return
         self._placement = placement
-        for number in range(count):
-            partition = self._cluster.host.find(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
-            if isinstance(partition, Refused):
-                self._shards.append(Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, partition.message))
-                continue
-            log = CoordinatorLog(partition, rows, GroupCodec(), clock=self._clock, calls=self._calls)
-            shard = CoordinatorShard(
-                self._machine,
-                log,
-                self._totals,
-                clock=self._clock,
-                tasks=self._tasks,
-                commit_slots=self._commit_slots,
-                on_notice=self._on_notice,
-            )
-            self._shards.append(shard)
-            if self._is_closed:
-                shard.close()
+        self._shards = [self._open_shard(number) for number in range(count)]
+
+    def _open_shard(self, number: int) -> GroupShard | Refused:
+        """Refused while the partition does not serve."""
+        partition = self._cluster.host.find(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
+        if isinstance(partition, Refused):
+            return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, partition.message)
+        rows = self._cluster.storage.keyed_rows(CONSUMER_OFFSETS_TOPIC)
+        shard = CoordinatorShard(
+            self._machine,
+            CoordinatorLog(partition, rows, GroupCodec(), clock=self._clock, calls=self._calls),
+            self._totals,
+            clock=self._clock,
+            tasks=self._tasks,
+            commit_slots=self._commit_slots,
+            on_notice=self._on_notice,
+        )
+        if self._is_closed:
+            shard.close()
+        return shard
 
     def _find_shard(self, group_id: str) -> GroupShard | Refused | None:
         """None: there is no group yet. An id that is too long is refused before its hash is computed."""
@@ -253,7 +258,13 @@ class GroupCoordinator:
         refused = check_group_id_length(group_id)
         if refused is not None:
             return refused
-        return self._shards[_partition_of(group_id, len(self._shards), self._placement)]
+        return self._shard(_partition_of(group_id, len(self._shards), self._placement))
+
+    def _shard(self, number: int) -> GroupShard | Refused:
+        """That of a partition that could not be opened at first is there once the partition serves."""
+        if self._is_placement_known and isinstance(self._shards[number], Refused):
+            self._shards[number] = self._open_shard(number)
+        return self._shards[number]
 
     def _find_group(self, group_id: str) -> Group | None:
         shard = self._find_shard(group_id)

@@ -32,6 +32,10 @@ from bus.runtime.tasks import TaskScope
 _log = logging.getLogger(__name__)
 
 RaiseLeaderEpoch = Callable[[TopicPartition, int], Awaitable[None]]
+# After an opening that failed; each further one waits twice as long as the one before it.
+_REOPEN_S_MIN = 1.0
+_REOPEN_S_MAX = 60.0
+
 NewTables = Mapping[tuple[str, int], PartitionTable]  # by topic id and partition number
 
 
@@ -41,6 +45,7 @@ class _Hosted:
 
     lead: Lead
     serving: Partition | Refused
+    failed_openings: int = 0
 
 
 class PartitionHost:
@@ -72,6 +77,8 @@ class PartitionHost:
         self._under_way: dict[TopicPartition, asyncio.Task[None]] = {}  # the last task of each partition
         self._new_tables: dict[tuple[str, int], PartitionTable] = {}
         self._stepped_down: Refused | None = None
+        self._reopening: dict[TopicPartition, asyncio.TimerHandle] = {}
+        self._is_ended = False
 
     # ------------------------------------------------------------------ following the metadata
 
@@ -98,6 +105,13 @@ class PartitionHost:
         self._stepped_down = reason
         for partition in self.partitions:
             partition.stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason.message)
+
+    def end_openings(self) -> None:
+        """Before the broker stops: what could not be opened is not tried again."""
+        self._is_ended = True
+        for timer in self._reopening.values():
+            timer.cancel()
+        self._reopening.clear()
 
     async def wait_until_settled(self, topic: str | None = None) -> None:
         """Until all that was begun for that topic, or for all of them, has been opened and closed."""
@@ -137,6 +151,21 @@ class PartitionHost:
             where = {"topic": name.topic, "partition": name.partition}
             is_foreseen = isinstance(fault, StorageFault)
             _log.error("partition does not serve: %s", fault, extra=where, exc_info=not is_foreseen)
+            if is_foreseen and not isinstance(fault, StorageDamaged):
+                self._open_again_later(name, hosted)
+
+    def _open_again_later(self, name: TopicPartition, hosted: _Hosted) -> None:
+        if self._is_ended or not self._is_wanted(name, hosted):
+            return
+        delay_s = min(_REOPEN_S_MIN * 2 ** min(hosted.failed_openings, 10), _REOPEN_S_MAX)
+        hosted.failed_openings += 1
+        loop = asyncio.get_running_loop()
+        self._reopening[name] = loop.call_later(delay_s, self._open_again, name, hosted)
+
+    def _open_again(self, name: TopicPartition, hosted: _Hosted) -> None:
+        self._reopening.pop(name, None)
+        if self._is_wanted(name, hosted):
+            self._begin(name, functools.partial(self._open_table, hosted, None))
 
     def _is_wanted(self, name: TopicPartition, hosted: _Hosted) -> bool:
         return self._hosted.get(name.topic, {}).get(name.partition) is hosted

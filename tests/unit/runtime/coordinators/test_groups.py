@@ -25,7 +25,8 @@ TAKEN = rq.OffsetsCommitted((None,))
 class CoordinatorBench:
     """On a cluster whose `__consumer_offsets` has one partition, on a fake table."""
 
-    def __init__(self, kept: Mapping[str, str], config: BrokerConfig) -> None:
+    def __init__(self, kept: Mapping[str, str], config: BrokerConfig, unopened: Refused | None = None) -> None:
+        self.unopened = unopened  # why the partition does not serve yet
         self.clock = ManualClock()
         self.below = Bench(clock=self.clock)
         self.retention_clock = MaintenanceClock(self.clock)
@@ -33,7 +34,7 @@ class CoordinatorBench:
         cluster = SimpleNamespace(
             state=SimpleNamespace(topics={CONSUMER_OFFSETS_TOPIC: topic}, topic_names={"id": "t"}),
             storage=SimpleNamespace(keyed_rows=lambda _: FakeKeyedRows()),
-            host=SimpleNamespace(find=lambda _: self.below.partition),
+            host=SimpleNamespace(find=lambda _: self.unopened or self.below.partition),
             controller=SimpleNamespace(on_topic_deleted=lambda _: None),
             endpoint=BrokerEndpoint(0, "h", 1),
             retention_clock=self.retention_clock,
@@ -61,9 +62,10 @@ def run(
     scenario: Callable[[CoordinatorBench], Awaitable[None]],
     kept: Mapping[str, str] | None = None,
     config: BrokerConfig | None = None,
+    unopened: Refused | None = None,
 ) -> None:
     async def main() -> None:
-        bench = CoordinatorBench(kept or {}, config or BrokerConfig())
+        bench = CoordinatorBench(kept or {}, config or BrokerConfig(), unopened)
         try:
             await scenario(bench)
         finally:
@@ -99,6 +101,15 @@ def test_offsets_of_an_idle_group_go_when_the_time_has_passed() -> None:
         assert (list(listed), refused) == ([], None)
 
     run(scenario)
+
+
+def test_groups_of_a_partition_that_serves_later_are_served_then() -> None:
+    async def scenario(bench: CoordinatorBench) -> None:
+        assert code(await bench.coordinator.call(commit_of("g", 1))) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        bench.unopened = None
+        assert await bench.coordinator.call(commit_of("g", 1)) == TAKEN
+
+    run(scenario, unopened=Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk does not answer"))
 
 
 def test_placement_of_a_newer_version_is_named_and_no_group_is_served() -> None:

@@ -6,11 +6,12 @@ import asyncio
 from dataclasses import replace
 
 from bus.cluster_metadata.cluster_records import LeaderChanged, TopicConfigChanged, TopicCreated, TopicDeleted
-from bus.errors import ErrorCode, Refused, StorageDamaged
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import TopicPartition
 from tests.support.fake_table import FakeTable, records
 from tests.support.host_bench import HostBench, run_host
 from tests.support.partition_bench import base_offset, code
+from tests.support.virtual_time import run_virtually
 
 ORDERS = TopicCreated("orders", "id-1", 2, 0)
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -84,6 +85,36 @@ def test_damaged_table_is_refused_by_name_and_the_others_serve() -> None:
         assert bench.host.find_error(P1) is None
 
     run_host(scenario)
+
+
+def test_partition_that_could_not_be_opened_is_opened_once_the_fault_has_passed() -> None:
+    async def scenario(bench: HostBench) -> None:
+        bench.storage.faults[P0] = StorageFault("the disk does not answer")
+        bench.follow(ORDERS)
+        await bench.settle()
+        await asyncio.sleep(100)
+        assert code(bench.host.find(P0)) is ErrorCode.KAFKA_STORAGE_ERROR
+        del bench.storage.faults[P0]
+        await asyncio.sleep(100)
+        assert bench.host.find_error(P0) is None
+        assert bench.storage.opened == [P1, P0]
+
+    run_host(scenario, run_virtually)
+
+
+def test_partition_that_could_not_be_opened_is_not_opened_again_for_another_leader_or_a_broker_that_stops() -> None:
+    async def scenario(bench: HostBench) -> None:
+        bench.storage.faults = {P0: StorageFault("the disk does not answer"), P1: StorageFault("the same")}
+        bench.follow(ORDERS)
+        await bench.settle()
+        bench.storage.faults.clear()
+        bench.follow(LeaderChanged("orders", "id-1", 0, 1, 1))
+        await asyncio.sleep(0.5)
+        bench.host.end_openings()
+        await asyncio.sleep(100)
+        assert bench.storage.opened == []
+
+    run_host(scenario, run_virtually)
 
 
 def test_created_table_is_served_and_not_opened_again() -> None:
