@@ -17,7 +17,6 @@ import json
 import os
 import re
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ import pyarrow as pa
 
 from bus.errors import RootInUse, RootNotUsable, StorageDamaged, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from bus.ports import Clock
 from bus.records.json_text import parse_json
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE, INTERNAL_VALUE_TYPES, log_schema
 from bus.storage_delta.files.read_cache import ReadCache
@@ -40,6 +40,7 @@ from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import KeyExists, KeyLocked, KeyNotFound, Lock, ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.typed_log import DeltaKeyedRows, DeltaTypedLog
+from bus.system_clock import SystemClock
 
 MARKER = "bus-root.json"
 LOCK = ".bus-lock"
@@ -65,8 +66,14 @@ def open_storage(root: str, *, create: bool = True, holder: str = "a broker", ex
 
 
 def open_storage_on(
-    store: ObjectStore, *, create: bool = True, holder: str = "a broker", exclusive: bool = True
+    store: ObjectStore,
+    *,
+    create: bool = True,
+    holder: str = "a broker",
+    exclusive: bool = True,
+    clock: Clock | None = None,
 ) -> DeltaStorage:
+    """See `open_storage`. `clock`: the machine's, unless another one is given."""
     marker = _read_marker(store)
     if marker is None and not create:
         raise RootNotUsable(f"{store.url}: expected a bus root, found no {MARKER}")
@@ -86,7 +93,7 @@ def open_storage_on(
             if isinstance(fault, RootNotUsable)
             else RootNotUsable(f"{store.url}: expected a folder that can be written, found {fault}")
         ) from fault
-    return DeltaStorage(store, marker.cluster_id, lock)
+    return DeltaStorage(store, marker.cluster_id, lock, clock or SystemClock())
 
 
 def memory_storage() -> DeltaStorage:
@@ -180,8 +187,9 @@ class _NamedLocks:
 class DeltaStorage:
     """Implements `bus.ports.Storage`."""
 
-    def __init__(self, store: ObjectStore, cluster_id: str, lock: Lock | None) -> None:
+    def __init__(self, store: ObjectStore, cluster_id: str, lock: Lock | None, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
         self._cluster_id = cluster_id
         self._lock = lock
         self._incarnation = uuid.uuid4().hex  # tells this life of the broker from any other, also of the same epoch
@@ -234,6 +242,7 @@ class DeltaStorage:
             folder,
             topic_id=topic_id,
             cache=self._cache,
+            clock=self._clock,
             value_type=value_type,
             incarnation=self._incarnation,
         )
@@ -266,7 +275,7 @@ class DeltaStorage:
             table_id=str(uuid.uuid4()),
             txn_id=str(uuid.uuid4()),
             schema=log_schema(INTERNAL_VALUE_TYPES.get(partition.topic)),
-            now_ms=time.time_ns() // 1_000_000,
+            now_ms=self._clock.now_ms(),
         )
         try:
             self._store.create(f"{partition_folder(partition)}/{LOG_FOLDER}/{version_name(0)}", data)

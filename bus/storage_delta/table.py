@@ -8,7 +8,6 @@ costs the same whatever the table holds: nothing is listed, and nothing per file
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import LogBatch, RecordBatch
 from bus.ports import (
     OFFSET_MAX,
+    Clock,
     CommitOutcome,
     Committed,
     Conflicted,
@@ -64,6 +64,7 @@ from bus.storage_delta.maintenance.swap_checks import check_swap
 from bus.storage_delta.maintenance.swaps import PreparedSwap, since_reload
 from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.stores.store import ObjectStore
+from bus.system_clock import SystemClock
 
 
 def _unnamed_id_max(file: LiveFile) -> int:
@@ -82,11 +83,14 @@ class DeltaPartitionTable:
         *,
         topic_id: str,
         cache: ReadCache,
+        clock: Clock | None = None,
         value_type: pa.DataType | None = None,
         incarnation: str | None = None,
     ) -> None:
-        """Opens the table; raises `StorageDamaged`. `incarnation` tells this life of the broker from all others."""
+        """Opens the table; raises `StorageDamaged`. `clock`: the machine's, if none is given. `incarnation` tells this
+        life of the broker from all others."""
         self._store = store
+        self._clock = clock or SystemClock()
         self._folder = folder
         self._topic_id = topic_id
         self._schema = LOG_SCHEMA if value_type is None else log_schema(value_type)
@@ -103,7 +107,7 @@ class DeltaPartitionTable:
         self._cleaning = threading.Lock()  # checkpoints and deletions, one at a time
         self._nothing_to_gain_to = 0  # offsets below it were seen by a compaction that changed nothing
         self._checkpoint_tried_version = -1
-        self._checkpoint_ended_s = self._checkpoint_duration_s = 0.0
+        self._checkpoint_ended_ms = self._checkpoint_duration_ms = 0
         snapshot = self._reader.load(topic_id=topic_id)
         if leftovers := snapshot.findings.leftovers:
             # Not when the log is read again later: by then another leader may be writing here.
@@ -429,7 +433,7 @@ class DeltaPartitionTable:
         """Raises `FenceLost`."""
         view = self._reader.view
         epoch, high_watermark = max(self._log.leader_epoch, view.state.leader_epoch), view.state.high_watermark
-        signature = Signature(epoch, time.time_ns() // 1_000_000, str(uuid.uuid4()), self._log.incarnation)
+        signature = Signature(epoch, self._clock.now_ms(), str(uuid.uuid4()), self._log.incarnation)
         data = encode_fence(high_watermark=high_watermark, signature=signature)
         outcome = self._log.commit(view.state.version + 1, data, signature, high_watermark=high_watermark)
         if not isinstance(outcome, Committed):
@@ -448,8 +452,8 @@ class DeltaPartitionTable:
         return checkpoints.is_due(
             commits=commits,
             file_count=state.file_count,
-            elapsed_s=time.monotonic() - self._checkpoint_ended_s,
-            last_duration_s=self._checkpoint_duration_s,
+            elapsed_ms=self._clock.monotonic_ms() - self._checkpoint_ended_ms,
+            last_duration_ms=self._checkpoint_duration_ms,
         )
 
     def write_checkpoint(self) -> None:
@@ -458,7 +462,7 @@ class DeltaPartitionTable:
             version = view.state.version
             # One that fails is tried again as many commits later: a full disk does not fail every commit a second time.
             self._checkpoint_tried_version = version
-            started_s = time.monotonic()
+            started_ms = self._clock.monotonic_ms()
             try:
                 checkpoints.write_checkpoint(
                     self._store,
@@ -470,8 +474,8 @@ class DeltaPartitionTable:
                     check_commit=self._log.check_commit,
                 )
             finally:
-                self._checkpoint_ended_s = time.monotonic()
-                self._checkpoint_duration_s = self._checkpoint_ended_s - started_s
+                self._checkpoint_ended_ms = self._clock.monotonic_ms()
+                self._checkpoint_duration_ms = self._checkpoint_ended_ms - started_ms
             self._checkpoint_version = version
             self._old_versions.note_true(version)
             for path, removal in list(self._removed.items()):

@@ -33,15 +33,15 @@ _FILES_PER_COMMIT_IN_HASTE = 4
 _COST_SHARE = 10
 
 
-def is_due(*, commits: int, file_count: int, elapsed_s: float, last_duration_s: float) -> bool:
-    """After `commits` since the last checkpoint, which took `last_duration_s` and ended `elapsed_s` ago.
+def is_due(*, commits: int, file_count: int, elapsed_ms: int, last_duration_ms: int) -> bool:
+    """After `commits` since the last checkpoint, which took `last_duration_ms` and ended `elapsed_ms` ago.
 
     A checkpoint names every live file. So it has at most a tenth of the time, unless the tail that an opening replays
     would grow beyond a quarter of the files.
     """
     if commits < _COMMITS_BETWEEN_MIN:
         return False
-    is_paid_for = elapsed_s >= _COST_SHARE * last_duration_s
+    is_paid_for = elapsed_ms >= _COST_SHARE * last_duration_ms
     return is_paid_for or commits >= max(_COMMITS_IN_HASTE_MIN, file_count // _FILES_PER_COMMIT_IN_HASTE)
 
 

@@ -98,21 +98,21 @@ def test_a_checkpoint_is_due_after_a_hundred_commits(table: DeltaPartitionTable,
 
 
 @pytest.mark.parametrize(
-    ("commits", "file_count", "elapsed_s", "is_due"),
+    ("commits", "file_count", "elapsed_ms", "is_due"),
     [
-        (99, 10, 1_000.0, False),
-        (100, 10, 20.0, True),
-        (100, 10, 19.0, False),
-        (999, 10, 19.0, False),
-        (1_000, 10, 19.0, True),
-        (1_000, 100_000, 19.0, False),
-        (25_000, 100_000, 0.0, True),
+        (99, 10, 1_000_000, False),
+        (100, 10, 20_000, True),
+        (100, 10, 19_999, False),
+        (999, 10, 19_999, False),
+        (1_000, 10, 19_999, True),
+        (1_000, 100_000, 19_999, False),
+        (25_000, 100_000, 0, True),
     ],
 )
 def test_checkpoints_have_a_tenth_of_the_time_unless_the_tail_grows_long(
-    commits: int, file_count: int, elapsed_s: float, is_due: bool
+    commits: int, file_count: int, elapsed_ms: int, is_due: bool
 ) -> None:
-    found = checkpoints.is_due(commits=commits, file_count=file_count, elapsed_s=elapsed_s, last_duration_s=2.0)
+    found = checkpoints.is_due(commits=commits, file_count=file_count, elapsed_ms=elapsed_ms, last_duration_ms=2_000)
     assert found == is_due
 
 
