@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 
 from bus.broker_api.broker_api import BrokerApi
-from bus.config.broker import BrokerConfig
+from bus.config.broker import Address, BrokerConfig
 from bus.errors import RootLost, StorageFault, count_of
 from bus.grpc_api.server.server import BusServer
 from bus.model import BrokerEndpoint
@@ -27,21 +27,116 @@ from bus.process_tuning import tune_process
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.tasks import TaskScope
 from bus.storage_delta.root import open_storage
+from bus.system_clock import SystemClock
 
 _log = logging.getLogger(__name__)
 
 _ROOT_CHECK_INTERVAL_S = 1.0
 
 
-class SystemClock:
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+class BrokerCore:
+    """What serves one root, whatever protocol asks: `start` gives its API. `begin_stop`, then `stop` once nothing asks
+    any more; both once. `abandon` instead, if it does not come to that; `close`, if `start` was not called."""
 
-    def monotonic_ms(self) -> float:
-        return time.monotonic_ns() / 1_000_000
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        calls: BlockingCalls,
+        shares: LoopShares,
+        stopping: Stopping,
+        new_uuid: Callable[[], str],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._shares = shares
+        self._stopping = stopping
+        self._new_uuid = new_uuid
+        self._tasks = TaskScope("broker")
+        self._storage: Storage | None = None
+        self.calls = calls
+        self._cluster: Cluster | None = None
+        self._coordinator: GroupCoordinator | None = None
+
+    @property
+    def storage(self) -> Storage:
+        assert self._storage is not None, "the broker has not started"
+        return self._storage
+
+    @property
+    def cluster(self) -> Cluster:
+        assert self._cluster is not None, "the broker has not started"
+        return self._cluster
+
+    @property
+    def coordinator(self) -> GroupCoordinator:
+        assert self._coordinator is not None, "the broker has not started"
+        return self._coordinator
+
+    async def start(self, storage: Storage, address: Address) -> BrokerApi:
+        """Raises `StorageFault`; then nothing of it runs any more. The core closes `storage`."""
+        self._storage = storage
+        self._cluster = Cluster(
+            storage,
+            self._config,
+            BrokerEndpoint(self._config.broker_id, address.host, address.port),
+            clock=self._clock,
+            new_topic_id=self._new_uuid,
+            calls=self.calls,
+            tasks=self._tasks,
+        )
+        try:
+            await self.cluster.start()
+            self._coordinator = GroupCoordinator(
+                self.cluster,
+                self._config,
+                clock=self._clock,
+                calls=self.calls,
+                tasks=self._tasks,
+                new_uuid=self._new_uuid,
+            )
+            self.coordinator.start()
+        except BaseException:
+            await self.abandon()
+            raise
+        return BrokerApi(
+            self.cluster,
+            self.coordinator,
+            self._config,
+            clock=self._clock,
+            calls=self.calls,
+            stopping=self._stopping,
+            shares=self._shares,
+        )
+
+    async def abandon(self) -> None:
+        """In place of `begin_stop` and `stop`, where it does not come to serve."""
+        self.begin_stop()
+        await self._tasks.cancel()
+        if self._cluster is not None:
+            await self._cluster.end_changes()
+        self.close()
+
+    def begin_stop(self) -> None:
+        """Members of groups are sent away; commits in flight are answered yet."""
+        if self._coordinator is not None:
+            self._coordinator.close()
+
+    async def stop(self) -> None:
+        await self.cluster.end_changes()
+        await self.cluster.end_maintenance()
+        await self._tasks.join()
+        self.close()
+
+    def close(self) -> None:
+        self.calls.close()
+        if self._storage is not None:
+            self._storage.close()
 
 
 class Broker:
@@ -49,66 +144,46 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, *, clock: Clock | None = None, storage: Storage | None = None) -> None:
         self._config = config
-        self._clock = clock or SystemClock()
-        self._storage = storage
-        self._stopping = Stopping()
-        self._server = BusServer(config, self._stopping)
-        self._calls = BlockingCalls(
-            config.num_io_threads, clock=self._clock, maintenance_threads=config.log_cleaner_threads
+        self._given_storage = storage
+        clock = clock or SystemClock()
+        stopping = Stopping()
+        self._server = BusServer(config, stopping)
+        self._core = BrokerCore(
+            config,
+            clock=clock,
+            calls=BlockingCalls(config.num_io_threads, clock=clock, maintenance_threads=config.log_cleaner_threads),
+            shares=LoopShares(),
+            stopping=stopping,
+            new_uuid=lambda: str(uuid.uuid4()),
         )
-        self._tasks = TaskScope("broker")
-        self._coordinator: GroupCoordinator | None = None
         self.port = 0
+
+    @property
+    def cluster(self) -> Cluster:
+        return self._core.cluster
 
     async def start(self) -> None:
         """Raises `AddressInUse`, `RootInUse`, `RootNotUsable` or another `StorageFault`; then nothing is left open."""
         started = time.monotonic()
         self.port = self._server.bind()
-        cluster: Cluster | None = None
         try:
             address = self._config.advertised_address(self.port)
-            if self._storage is None:
+            storage = self._given_storage
+            if storage is None:
                 holder = f"broker {self._config.broker_id} at {address}, pid {os.getpid()}"
-                self._storage = open_storage(self._config.root, holder=holder)
-            self.cluster = cluster = Cluster(
-                self._storage,
-                self._config,
-                BrokerEndpoint(self._config.broker_id, address.host, address.port),
-                clock=self._clock,
-                new_topic_id=lambda: str(uuid.uuid4()),
-                calls=self._calls,
-                tasks=self._tasks,
-            )
-            await self.cluster.start()
-            self._coordinator = GroupCoordinator(
-                self.cluster,
-                self._config,
-                clock=self._clock,
-                calls=self._calls,
-                tasks=self._tasks,
-                new_uuid=lambda: str(uuid.uuid4()),
-            )
-            self._coordinator.start()
-            api = BrokerApi(
-                cluster,
-                self._coordinator,
-                self._config,
-                clock=self._clock,
-                calls=self._calls,
-                stopping=self._stopping,
-            )
+                storage = open_storage(self._config.root, holder=holder)
+        except BaseException:
+            self._core.close()
+            raise
+        api = await self._core.start(storage, address)
+        try:
             await self._server.start(api)
         except BaseException:
-            if self._coordinator is not None:
-                self._coordinator.close()
-            await self._tasks.cancel()
-            if cluster is not None:
-                await cluster.end_changes()
-            self._close()
+            await self._core.abandon()
             raise
         _log.info(
             "serving %s on %s: %s, ready in %.2f s",
-            self._storage.root_url,
+            storage.root_url,
             address,
             count_of(len(self.cluster.state.topics), "topic"),
             time.monotonic() - started,
@@ -117,30 +192,21 @@ class Broker:
     async def wait_root_lost(self) -> RootLost:
         """Between `start` and `stop`. Returns once the root was removed or made again; nothing is written to it since
         then, so all that is left to do is to stop."""
-        assert self._storage is not None
+        core = self._core
         while True:
             await asyncio.sleep(_ROOT_CHECK_INTERVAL_S)
             try:
-                await self._calls.control(self._storage.check_held)
+                await core.calls.control(core.storage.check_held)
             except RootLost as lost:
                 return lost
             except StorageFault as fault:
                 _log.warning("whether the root is still held cannot be told: %s", fault)
 
     async def stop(self) -> None:
-        if self._coordinator is not None:
-            self._coordinator.close()
+        self._core.begin_stop()
         await self._server.stop()
-        await self.cluster.end_changes()
-        await self.cluster.end_maintenance()
-        await self._tasks.join()
-        self._close()
+        await self._core.stop()
         _log.info("stopped")
-
-    def _close(self) -> None:
-        self._calls.close()
-        if self._storage is not None:
-            self._storage.close()
 
 
 def run_broker(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) -> None:

@@ -36,9 +36,10 @@ class BrokerApi:
         clock: Clock,
         calls: BlockingCalls,
         stopping: Stopping,
+        shares: LoopShares,
     ) -> None:
         self.calls = calls
-        self.shares = shares = LoopShares()
+        self.shares = shares
         self.endpoint = cluster.endpoint
         self.produce_memory = RequestMemory(config.queued_max_request_bytes, _OVERDRAFT_BYTES)
         # Of all other calls: a client whose records wait for a slow disk still gets its heartbeats through.

@@ -3,7 +3,8 @@
 Pools of their own, so that one kind of work never waits behind another: commits, which a producer waits for and which
 take turns; control, the cluster's metadata, which changes one at a time; reads of data files; computing, what would
 hold up the event loop; maintenance, which takes long and is in no hurry (rolling, compaction); housekeeping, which is
-short and must not wait behind it (checkpoints, deletion of files), one at a time.
+short and must not wait behind it (checkpoints, deletion of files), one at a time. What a pool is made of can be
+replaced: a simulation has pools without threads.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from bus.ports import Clock
 from bus.runtime.commit_turns import CommitTurns
@@ -26,14 +27,49 @@ _COMPUTING_THREADS = 2
 _OPENING_WAIT_MAX_S = 30.0
 
 
+class Pool(Protocol):
+    """Takes up calls in their order, a number of them at a time."""
+
+    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Cancelled before it was taken up, a call is not made; later, it is made to its end."""
+        ...
+
+    def close(self) -> None:
+        """Wait for what runs; what has not begun is dropped."""
+        ...
+
+
+class ThreadPool:
+    def __init__(self, name: str, threads: int) -> None:
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        future: Future[T] = self._executor.submit(call)
+        return asyncio.wrap_future(future)
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
 class BlockingCalls:
-    def __init__(self, threads: int, *, clock: Clock, maintenance_threads: int = 1) -> None:
-        self._commits = ThreadPoolExecutor(threads, thread_name_prefix="commit")
-        self._control = ThreadPoolExecutor(1, thread_name_prefix="control")
-        self._reads = ThreadPoolExecutor(threads, thread_name_prefix="read")
-        self._computing = ThreadPoolExecutor(_COMPUTING_THREADS, thread_name_prefix="compute")
-        self._maintenance = ThreadPoolExecutor(maintenance_threads, thread_name_prefix="maintenance")
-        self._housekeeping = ThreadPoolExecutor(1, thread_name_prefix="housekeeping")
+    """`processor_s` tells how much processor time its caller's thread has had."""
+
+    def __init__(
+        self,
+        threads: int,
+        *,
+        clock: Clock,
+        maintenance_threads: int = 1,
+        new_pool: Callable[[str, int], Pool] = ThreadPool,
+        processor_s: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._processor_s = processor_s
+        self._commits = new_pool("commit", threads)
+        self._control = new_pool("control", 1)
+        self._reads = new_pool("read", threads)
+        self._computing = new_pool("compute", _COMPUTING_THREADS)
+        self._maintenance = new_pool("maintenance", maintenance_threads)
+        self._housekeeping = new_pool("housekeeping", 1)
         self.commit_turns = CommitTurns(threads, clock)
         self._computing_turns = FairTurns(_COMPUTING_THREADS)
         self._opening_turns = CommitTurns(threads, clock, _OPENING_WAIT_MAX_S)
@@ -52,33 +88,33 @@ class BlockingCalls:
 
         def measured() -> T:
             nonlocal processor_s
-            started = time.thread_time()
+            started = self._processor_s()
             try:
                 return call()
             finally:
-                processor_s = time.thread_time() - started
+                processor_s = self._processor_s() - started
 
         return await turns.measure(lambda: self.commit(measured), lambda: processor_s)
 
     def commit(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        return _submit(self._commits, call)
+        return self._commits.submit(call)
 
     def control(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        return _submit(self._control, call)
+        return self._control.submit(call)
 
     def read(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        return _submit(self._reads, call)
+        return self._reads.submit(call)
 
     async def compute(self, call: Callable[[], T], client: Hashable = None) -> T:
         """Clients take turns; None is the broker itself."""
         async with self._computing_turns.turn(client):
-            return await _submit(self._computing, call)
+            return await self._computing.submit(call)
 
     def maintain(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        return _submit(self._maintenance, call)
+        return self._maintenance.submit(call)
 
     def housekeep(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        return _submit(self._housekeeping, call)
+        return self._housekeeping.submit(call)
 
     def close(self) -> None:
         """Wait for what runs; what has not begun is dropped."""
@@ -90,9 +126,4 @@ class BlockingCalls:
             self._maintenance,
             self._housekeeping,
         ):
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _submit(pool: ThreadPoolExecutor, call: Callable[[], T]) -> asyncio.Future[T]:
-    future: Future[T] = pool.submit(call)
-    return asyncio.wrap_future(future)
+            pool.close()

@@ -107,7 +107,7 @@ class DeltaPartitionTable:
         self._cleaning = threading.Lock()  # checkpoints and deletions, one at a time
         self._nothing_to_gain_to = 0  # offsets below it were seen by a compaction that changed nothing
         self._checkpoint_tried_version = -1
-        self._checkpoint_ended_ms = self._checkpoint_duration_ms = 0
+        self._checkpoint_ended_ms = self._checkpoint_duration_ms = 0.0
         snapshot = self._reader.load(topic_id=topic_id)
         if leftovers := snapshot.findings.leftovers:
             # Not when the log is read again later: by then another leader may be writing here.

@@ -10,20 +10,17 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from bus.broker import SystemClock
-from bus.broker_api.broker_api import BrokerApi
-from bus.config.broker import BrokerConfig
+from bus.broker import BrokerCore
+from bus.config.broker import Address, BrokerConfig
 from bus.grpc_api.server.server import BusServicer
 from bus.grpc_api.server.streams import StreamRegistry
-from bus.model import BrokerEndpoint
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.cluster import Cluster
-from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
-from bus.runtime.tasks import TaskScope
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.store import ObjectStore
+from bus.system_clock import SystemClock
 
 
 @types.coroutine
@@ -106,38 +103,18 @@ class QuietBroker:
         self.called: set[str] = set()  # of the calls in bus.proto
 
     async def start(self) -> None:
-        self.storage = open_storage_on(self.store)
-        self.calls = BlockingCalls(4, clock=self._clock)
-        self.tasks = TaskScope("broker")
         stopping = Stopping()
         self.streams = StreamRegistry(stopping)
-        self.cluster = Cluster(
-            self.storage,
-            self.config,
-            BrokerEndpoint(0, "127.0.0.1", 9094),
-            clock=self._clock,
-            new_topic_id=lambda: str(uuid4()),
-            calls=self.calls,
-            tasks=self.tasks,
-        )
-        try:
-            await self.cluster.start()
-        except BaseException:
-            await self.tasks.cancel()
-            self._close()
-            raise
-        self.coordinator = GroupCoordinator(
-            self.cluster,
+        self.core = BrokerCore(
             self.config,
             clock=self._clock,
-            calls=self.calls,
-            tasks=self.tasks,
+            calls=BlockingCalls(4, clock=self._clock),
+            shares=LoopShares(),
+            stopping=stopping,
             new_uuid=lambda: str(uuid4()),
         )
-        self.coordinator.start()
-        api = BrokerApi(
-            self.cluster, self.coordinator, self.config, clock=self._clock, calls=self.calls, stopping=stopping
-        )
+        api = await self.core.start(open_storage_on(self.store), Address("127.0.0.1", 9094))
+        self.cluster, self.coordinator = self.core.cluster, self.core.coordinator
         self.calls_of = BusServicer(api, self.streams, self.config)
 
     async def call(self, method: str, request: Any) -> Any:
@@ -154,16 +131,9 @@ class QuietBroker:
         return context.answers
 
     async def stop(self) -> None:
-        self.coordinator.close()
+        self.core.begin_stop()
         await self.streams.drain()
-        await self.cluster.end_changes()
-        await self.cluster.end_maintenance()
-        await self.tasks.join()
-        self._close()
-
-    def _close(self) -> None:
-        self.calls.close()
-        self.storage.close()
+        await self.core.stop()
 
 
 def run_on_broker(store: ObjectStore, do: Callable[[QuietBroker], Awaitable[None]]) -> None:

@@ -33,7 +33,7 @@ _FILES_PER_COMMIT_IN_HASTE = 4
 _COST_SHARE = 10
 
 
-def is_due(*, commits: int, file_count: int, elapsed_ms: int, last_duration_ms: int) -> bool:
+def is_due(*, commits: int, file_count: int, elapsed_ms: float, last_duration_ms: float) -> bool:
     """After `commits` since the last checkpoint, which took `last_duration_ms` and ended `elapsed_ms` ago.
 
     A checkpoint names every live file. So it has at most a tenth of the time, unless the tail that an opening replays
