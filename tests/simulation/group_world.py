@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, fields
-from random import Random
 from typing import Any
 
 from bus.client.group.membership import Assign, Lead, Lose, Revoke
@@ -26,12 +25,11 @@ from bus.consumer_groups.steps import GroupRules
 from bus.errors import BusError
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
+from tests.simulation import world
 from tests.simulation.coordinator_model import Coordinator
 from tests.simulation.group_invariants import INVARIANTS, EveryLiveMemberEndsAssigned
 from tests.simulation.group_process import Habit, Process
-from tests.support.virtual_time import run_virtually
 
-_TRACE_LINES = 250
 _BRIEF_MAX = 240
 # What is of no interest once the faults are over; None answers a heartbeat, and a dict a commit.
 _DAILY = (pb.OffsetCommitRequest, OffsetCommitted, dict, type(None))
@@ -64,13 +62,12 @@ class Faults:
 NO_FAULTS = Faults(**{field.name: 0 for field in fields(Faults)})
 
 
-class World:
+class World(world.SimulatedWorld):
     group_id = "g"
 
     def __init__(self, seed: int, faults: Faults) -> None:
-        self.random = Random(seed)
+        super().__init__(seed)
         self.faults = faults
-        self.is_healed = False
         self.partition_counts = {"t": 4, "u": 2}
         self.processes: list[Process] = []
         self.late_serials: set[int] = set()  # of commits that arrived after their stream was given up
@@ -78,10 +75,6 @@ class World:
         self.committed_by: dict[TopicPartition, set[str]] = defaultdict(set)  # metadata of all that was in the log
         self.processed: dict[TopicPartition, list[int]] = defaultdict(list)
         self.invariants = [invariant(self) for invariant in INVARIANTS]
-        self._trace: deque[tuple[float, str, str, Any]] = deque(maxlen=_TRACE_LINES)
-        self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._failure: asyncio.Future[None] = self._loop.create_future()
         self._numbers = itertools.count(1)
         rules = GroupRules(
             min_session_timeout_ms=1_000,
@@ -91,70 +84,22 @@ class World:
         self.coordinator = Coordinator(self, rules)
         self.coordinator.start()
 
-    # ------------------------------------------------------------ time and chance
-
-    @property
-    def now(self) -> float:
-        return self._loop.time()
-
     @property
     def now_ms(self) -> float:
         """As the clients' machines tell the time."""
         return self.now * 1000
 
-    def at(self, delay: float, event: Callable[[], None]) -> None:
-        self._loop.call_later(delay, self.guarded(event))
-
-    def at_time(self, time: float, event: Callable[[], None]) -> None:
-        self._loop.call_at(time, self.guarded(event))
-
-    def chance(self, one_in: int) -> bool:
-        return one_in > 0 and not self.is_healed and self.random.randrange(one_in) == 0
-
-    def delay(self) -> float:
-        return self.random.choice((0.0, 0.001, 0.002, 0.01, self.random.uniform(0, 0.1)))
-
-    def down_s(self) -> float:
-        return self.random.choice((0.1, self.random.uniform(0, 1.0), self.random.uniform(0, 10.0)))
-
     def records_there(self) -> int:
         return self.random.choice((0, 0, 1, 2, 5))
-
-    # ------------------------------------------------------------ failing
-
-    def guarded(self, event: Callable[..., None]) -> Callable[..., None]:
-        def run(*args: Any) -> None:
-            if not self._failure.done():
-                try:
-                    event(*args)
-                except Exception as error:
-                    self.fail(error)
-
-        return run
-
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.fail(error)
-
-    def fail(self, error: BaseException) -> None:
-        if not self._failure.done():
-            self._failure.set_exception(error)
 
     # ------------------------------------------------------------ what is seen
 
     def note(self, who: str, what: str, about: Any = "") -> None:
         if not (self.is_healed and isinstance(about, _DAILY)):
-            self._trace.append((self.now, who, what, about))
+            super().note(who, what, about)
 
-    def trace(self) -> str:
-        return "\n".join(f"{now:9.3f} {who:12} {what} {_brief(about)}" for now, who, what, about in self._trace)
+    def brief(self, about: Any) -> str:
+        return _brief(about)
 
     def check(self) -> None:
         for invariant in self.invariants:
@@ -210,35 +155,10 @@ class World:
         for invariant in self.invariants:
             invariant.check_end()
 
-    async def play(self, scenario: Coroutine[Any, Any, None]) -> None:
-        """Until `scenario` is over or something fails."""
-        playing = self._loop.create_task(scenario)
-        await asyncio.wait([playing, self._failure], return_when=asyncio.FIRST_COMPLETED)
-        failure = self._failure.exception() if self._failure.done() else None
-        if failure is None and playing.done():
-            failure = playing.exception()
-        self._failure.cancel()
-        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-        if failure is not None:
-            raise AssertionError(f"{failure!r}\n{self.trace()}") from failure
-
 
 def simulate(seed: int, faults: Faults, scenario: Callable[[World], Coroutine[Any, Any, None]]) -> World:
-    """The world after `scenario`; what fails is told with the seed and what happened before."""
-    worlds: list[World] = []
-
-    async def main() -> None:
-        worlds.append(World(seed, faults))
-        await worlds[0].play(scenario(worlds[0]))
-
-    try:
-        run_virtually(main())
-    except AssertionError as broken:
-        raise AssertionError(f"seed {seed}: {broken}") from broken
-    return worlds[0]
+    """See `world.simulate`."""
+    return world.simulate(seed, lambda seed: World(seed, faults), scenario)
 
 
 def _brief(about: Any) -> str:
