@@ -76,14 +76,15 @@ class LeaderLog:
         self._on_stopped = on_stopped
         self._housekeeping = asyncio.Lock()  # meanwhile the log is not read again
         self.slot = asyncio.Lock()
+        self.is_reload_due = False
         self.lead(leader_epoch)
 
     def lead(self, leader_epoch: int) -> None:
-        """Commit from now on under that epoch, on the log as it was read last."""
+        """Commit from now on under that epoch, on the log as it was read last; one that could not be read after a fault
+        is read again before."""
         self.leader_epoch = leader_epoch
         self._version = self._log.state.version
         self.stopped: Refused | None = None
-        self.is_reload_due = False
 
     async def commit(self, call: Callable[[], CommitOutcome], in_thread: InThread) -> ChangeOutcome:
         """In the slot. After a refusal nothing was committed, unless `is_reload_due`."""
@@ -136,6 +137,7 @@ class LeaderLog:
             if self.may_follow(log):
                 self._version = log.version
                 return log
+            self.is_reload_due = False  # it was read; a leader of a higher epoch may go on from there
         return None
 
     def may_follow(self, log: LogState) -> bool:

@@ -210,3 +210,25 @@ def test_the_log_is_not_read_again_while_its_files_are_looked_through() -> None:
         assert await reading == STATE
 
     asyncio.run(main())
+
+
+def test_log_that_could_not_be_read_again_is_read_before_the_first_commit_of_a_higher_epoch() -> None:
+    async def scenario(leader: Leader) -> None:
+        await leader.commit(Unknown(8, "the sync failed"))
+        leader.table.found = StorageFault("the disk does not answer")
+        assert await leader.log.reload() is None
+        leader.log.lead(EPOCH + 1)
+        assert leader.log.refuse_until_reloaded() is not None
+
+    run(scenario)
+
+
+def test_leader_that_was_fenced_by_a_log_that_it_has_read_may_lead_again_at_a_higher_epoch() -> None:
+    async def scenario(leader: Leader) -> None:
+        leader.table.found = replace(STATE, version=9, leader_epoch=EPOCH + 1)
+        await leader.commit(Unknown(8, "the sync failed"))
+        assert await leader.log.reload() is None
+        leader.log.lead(EPOCH + 2)
+        assert leader.log.refuse_until_reloaded() is None
+
+    run(scenario)
