@@ -1,0 +1,237 @@
+"""What a whole broker promises, each promise a class: told of what programs are told and of what comes to be on the
+disk, asked at the end. What is on the disk is read by the verifier and by plain Parquet, not by the code under test."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections import Counter, defaultdict
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+from bus.cluster_metadata.cluster import ClusterState
+from bus.errors import ErrorCode
+from bus.storage_delta.verify.metadata_verification import load_cluster
+from bus.storage_delta.verify.replay import replay_table
+from bus.storage_delta.verify.verification import verify_root
+
+if TYPE_CHECKING:
+    from tests.simulation.broker_programs import Place, Sent, Told
+    from tests.simulation.broker_world import BrokerWorld
+
+_VERSION = re.compile(r"(topics/.+/\d+)/_delta_log/(\d{20})\.json")
+
+
+class Invariant:
+    def __init__(self, world: BrokerWorld) -> None:
+        self.world = world
+
+    def on_created(self, key: str, data: bytes) -> None: ...
+
+    def on_lost(self, key: str) -> None: ...
+
+    def on_deleted(self, key: str) -> None: ...
+
+    def on_acknowledged(self, sent: Sent, offset: int) -> None: ...
+
+    def on_fetched(self, told: Told) -> None: ...
+
+    def check_end(self) -> None: ...
+
+
+Row = tuple[bytes | None, bytes | None]  # key and value
+
+
+def read_table(world: BrokerWorld, topic: str, partition: int) -> tuple[Any, dict[int, Row]]:
+    """The table at its last version, and its records by offset: read from the files that the last version names."""
+    folder, store = f"topics/{topic}/{partition}", world.disk.files
+    table = replay_table(store, folder)
+    rows: dict[int, Row] = {}
+    for file in table.files_by_offset:
+        found = pq.ParquetFile(io.BytesIO(store.get(f"{folder}/{file.path}"))).read(["offset", "key", "value"])
+        for offset, key, value in zip(*(found.column(name).to_pylist() for name in found.column_names), strict=True):
+            assert offset not in rows, f"OffsetsAreGivenOnce: {topic}-{partition} has offset {offset} twice"
+            rows[offset] = key, value
+    return table, rows
+
+
+class AcknowledgedIsInTheTable(Invariant):
+    """Every record that was acknowledged is at its offset, with its bytes, in the last version of the table, unless
+    retention, a deletion or key compaction may have let it go."""
+
+    def __init__(self, world: BrokerWorld) -> None:
+        super().__init__(world)
+        self.acknowledged: dict[Place, dict[int, Row]] = defaultdict(dict)
+
+    def on_acknowledged(self, sent: Sent, offset: int) -> None:
+        if offset < 0:
+            return  # a repeat of what has been let go since
+        row, known = (sent.key, sent.value), self.acknowledged[sent.place].get(offset)
+        assert known is None, f"{sent.place}: offset {offset} was acknowledged for {known} and for {row}"
+        self.acknowledged[sent.place][offset] = row
+
+    def check_end(self) -> None:
+        for place, rows in self.acknowledged.items():
+            if place.topic_id not in self.world.live_topics:
+                continue
+            table, found = read_table(self.world, place.topic, place.partition)
+            assert table.log_start == 0 or self.world.may_delete(place), f"{place} starts at offset {table.log_start}"
+            last = {key: offset for offset, (key, _) in found.items() if key is not None}
+            for offset, row in rows.items():
+                if offset < table.log_start or found.get(offset) == row:
+                    continue
+                newest = last.get(row[0], -1) if row[0] is not None else -1
+                assert newest > offset if place.topic in self.world.compacted_topics else False, (
+                    f"{place}: {row} was acknowledged at offset {offset}, found {found.get(offset)} in version "
+                    f"{table.version}, from {table.log_start} to {table.high_watermark}"
+                )
+
+
+class TablesAreSound(Invariant):
+    """Versions without a gap, offsets dense and given once, files that are what their entries say, checkpoints that
+    equal a replay, no file gone that a kept version names: all that the verifier judges."""
+
+    def check_end(self) -> None:
+        for report in verify_root(self.world.disk.files):
+            assert not report.breaches, "; ".join(map(str, report.breaches))
+
+
+class VersionsOnlyGrow(Invariant):
+    """Each version of a table follows the one before it: the next number, a leader epoch that is not lower, rows from
+    the high watermark on. Seen when a version comes to be, so also of those that are dropped later."""
+
+    def __init__(self, world: BrokerWorld) -> None:
+        super().__init__(world)
+        self._seen: dict[str, dict[int, tuple[int, int]]] = {}  # folder -> version -> leader epoch, high watermark
+
+    def on_created(self, key: str, data: bytes) -> None:
+        match = _VERSION.fullmatch(key)
+        if match is None:
+            return
+        folder, version = match[1], int(match[2])
+        actions = [json.loads(line) for line in data.splitlines()]
+        told = {action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action}
+        if version == 0:
+            self._seen[folder] = {}
+        seen = self._seen[folder]
+        before = seen.get(version - 1, (-1, 0))
+        assert version == 0 or version - 1 in seen, f"{folder}: version {version} comes behind {max(seen, default=-1)}"
+        epoch = max(
+            [told.get("bus/leader_epoch", -1)]
+            + [action["commitInfo"].get("leaderEpoch", -1) for action in actions if "commitInfo" in action]
+        )
+        epoch = before[0] if epoch == -1 else epoch
+        assert epoch >= before[0], f"{folder}: version {version} has leader epoch {epoch} behind {before[0]}"
+        high_watermark = before[1]
+        for action in actions:
+            if "add" in action and action["add"]["dataChange"]:
+                stats = json.loads(action["add"]["stats"])
+                first = stats["minValues"]["offset"]
+                assert first == high_watermark, (
+                    f"{folder}: version {version} gives offset {first}, expected {high_watermark}"
+                )
+                high_watermark = stats["maxValues"]["offset"] + 1
+        seen[version] = epoch, high_watermark
+
+    def on_lost(self, key: str) -> None:
+        match = _VERSION.fullmatch(key)
+        if match is not None:
+            del self._seen[match[1]][int(match[2])]
+
+
+class EachRecordOnce(Invariant):
+    """Of each record of an idempotent producer there is one row if it was accepted, else one at most; those of one
+    producer in one partition are in the order in which they were sent."""
+
+    def check_end(self) -> None:
+        from tests.simulation.broker_programs import Producer, by_place
+
+        producers = [program for program in self.world.programs if isinstance(program, Producer)]
+        for place, sent in by_place(producers).items():
+            if place.topic_id not in self.world.live_topics:
+                continue
+            may_be_gone = self.world.may_delete(place) or place.topic in self.world.compacted_topics
+            _, rows = read_table(self.world, place.topic, place.partition)
+            counts = Counter(value for _, value in rows.values())
+            for each in sent:
+                count, error = counts.pop(each.value, 0), each.future.exception(0)
+                assert count == 1 or (count == 0 and (may_be_gone or error is not None)), (
+                    f"{place}: {each.value!r} is there {count} times, its sending ended with {error}"
+                )
+            assert not counts, f"{place}: nobody has sent {counts}"
+            values = [value for _, (_, value) in sorted(rows.items())]
+            for name in {each.producer for each in sent}:
+                there = set(values)
+                expected = [each.value for each in sent if each.producer == name and each.value in there]
+                known = set(expected)
+                found = [value for value in values if value in known]
+                assert found == expected, f"{place}: sent {expected}, found {found}"
+
+
+class ViewsNeverGoBack(Invariant):
+    """What a consumer was told stays true: a high watermark and a log start never fall, an offset keeps its record, and
+    none between the log start and a high watermark that it was told is out of range. Told means that the answer had
+    come before the question was sent."""
+
+    def __init__(self, world: BrokerWorld) -> None:
+        super().__init__(world)
+        self._told: dict[Place, list[tuple[float, int, int]]] = defaultdict(list)  # when, high watermark, log start
+        self._rows: dict[Place, dict[int, Row]] = defaultdict(dict)
+
+    def on_acknowledged(self, sent: Sent, offset: int) -> None:
+        if offset >= 0:
+            self._told[sent.place].append((self.world.now, offset + 1, 0))
+            self._check_row(sent.place, offset, (sent.key, sent.value))
+
+    def on_fetched(self, told: Told) -> None:
+        before = [each for each in self._told[told.place] if each[0] <= told.asked_at]
+        high_watermark = max((each[1] for each in before), default=0)
+        log_start = max((each[2] for each in before), default=0)
+        if told.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            assert told.fetch_offset > high_watermark or self.world.may_delete(told.place), (
+                f"{told.place}: offset {told.fetch_offset} is out of range ({told.message}), "
+                f"the high watermark was {high_watermark}"
+            )
+        if told.code is not ErrorCode.NONE:
+            return
+        assert told.high_watermark >= high_watermark, (
+            f"{told.place}: the high watermark went from {high_watermark} back to {told.high_watermark}"
+        )
+        assert told.log_start >= log_start, f"{told.place}: the log start went from {log_start} to {told.log_start}"
+        self._told[told.place].append((self.world.now, told.high_watermark, told.log_start))
+        expected = told.fetch_offset
+        for offset, key, value in told.records:
+            assert offset < told.high_watermark, f"{told.place}: offset {offset} is beyond {told.high_watermark}"
+            is_dense = told.place.topic not in self.world.compacted_topics
+            assert offset == expected or not is_dense, f"{told.place}: expected offset {expected}, found {offset}"
+            expected = offset + 1
+            self._check_row(told.place, offset, (key, value))
+
+    def _check_row(self, place: Place, offset: int, row: Row) -> None:
+        known = self._rows[place].setdefault(offset, row)
+        assert known == row, f"{place}: offset {offset} was {known} and is {row}"
+
+
+class MetadataIsItsLog(Invariant):
+    """What the broker knows of the cluster is what a replay of the whole log says."""
+
+    def check_end(self) -> None:
+        life = self.world.broker.life
+        assert life is not None
+        known, logged = life.core.cluster.state, load_cluster(self.world.disk.files)
+        for part in fields(ClusterState):
+            expected, found = getattr(logged, part.name), getattr(known, part.name)
+            assert found == expected, f"{part.name}: the log says {expected}, the broker {found}"
+
+
+INVARIANTS = (
+    AcknowledgedIsInTheTable,
+    TablesAreSound,
+    VersionsOnlyGrow,
+    EachRecordOnce,
+    ViewsNeverGoBack,
+    MetadataIsItsLog,
+)

@@ -1,0 +1,331 @@
+"""Calls and streams between programs and simulated brokers, with all that may happen to them.
+
+The handlers are those that gRPC calls, from the bytes of a request to the bytes of its answer. A call may be lost on
+its way there or back (soon noticed, or not before its timeout), and one that may be repeated may arrive twice. A stream
+delivers in order until it breaks or falls silent; the broker hears of it later, and takes until then what was on its
+way. Connections end with the broker's process. A client that gives up a call cancels it, at whatever await it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from bus.broker_api.broker_api import BrokerApi
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.server.server import BusServicer, method_handlers
+from bus.grpc_api.server.streams import StreamRegistry
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.runtime.partitions.fetches import Stopping
+
+if TYPE_CHECKING:
+    from tests.simulation.broker_world import BrokerLife, BrokerWorld
+
+_METHODS = {method.name: method for method in pb.DESCRIPTOR.services_by_name["Bus"].methods}
+
+# Joins wait for others for so long; whatever else waits for its timeout waits no longer.
+CALL_MAX_S = 60.0
+
+Answer = Any  # a message of the contract, or a BusError
+
+
+def broken(why: str = "broken") -> BusError:
+    return BusError(ErrorCode.NETWORK_EXCEPTION, f"simulated: {why}")
+
+
+class Server:
+    """The calls of one life of a broker."""
+
+    def __init__(self, world: BrokerWorld, life: BrokerLife, stopping: Stopping) -> None:
+        self._world = world
+        self._life = life
+        self.streams = StreamRegistry(stopping)
+        self._handlers: dict[str, grpc.RpcMethodHandler] = {}
+        self._under_way: dict[asyncio.Task[None], tuple[float, str]] = {}  # since when, and what
+        self._clients: dict[Callable[[], None], None] = {}  # what breaks off each connection
+
+    def start(self, api: BrokerApi) -> None:
+        config = self._life.config
+        servicer = BusServicer(api, self.streams, config)
+        self._handlers = method_handlers(servicer, config.socket_request_max_bytes)
+
+    async def stop(self) -> None:
+        """As gRPC's: nothing new is taken, what was read is answered."""
+        self._handlers = {}
+        await self.streams.drain()
+        while self._under_way:
+            await asyncio.wait(list(self._under_way), timeout=5.0)
+            for task in self._under_way:
+                task.cancel()
+        self.break_off()
+
+    def break_off(self) -> None:
+        clients, self._clients = self._clients, {}
+        for end in clients:
+            end()
+
+    def find_overdue(self) -> str | None:
+        """A call that takes longer than any may."""
+        for since, name in self._under_way.values():
+            if not _METHODS[name].client_streaming and self._world.now - since > CALL_MAX_S:
+                return f"{name} of {since:.3f} has no answer"
+        return None
+
+    def connect(self, on_end: Callable[[], None]) -> bool:
+        """False: nothing listens there."""
+        if not self._handlers or self._life.is_over:
+            return False
+        self._clients[on_end] = None
+        return True
+
+    def disconnect(self, on_end: Callable[[], None]) -> None:
+        self._clients.pop(on_end, None)
+
+    def take_call(self, method: str, raw: bytes, reply: Callable[[Answer], None]) -> asyncio.Task[None] | None:
+        """The task that answers; cancelling it is the client's going away."""
+        handler = self._handlers.get(method)
+        return None if handler is None else self._begin(self._serve(method, handler, raw, reply), method)
+
+    async def _serve(self, method: str, handler: Any, raw: bytes, reply: Callable[[Answer], None]) -> None:
+        context = Context(self._world, method)
+        try:
+            request = handler.request_deserializer(raw)
+            if handler.unary_stream is not None:
+                async for answer in handler.unary_stream(request, context):
+                    last = answer
+                reply(last)
+                return
+            answer = await handler.unary_unary(request, context)
+            serialized = answer if handler.response_serializer is None else handler.response_serializer(answer)
+            reply(_METHODS[method].output_type._concrete_class.FromString(serialized))
+        except grpc.aio.AbortError:
+            assert context.error is not None, f"{method} was aborted without a status"
+            reply(context.error)
+        finally:
+            context.end()
+
+    def take_stream(self, method: str, stream: Stream) -> asyncio.Task[None] | None:
+        handler = self._handlers.get(method)
+        return None if handler is None else self._begin(self._serve_stream(method, handler, stream), method)
+
+    async def _serve_stream(self, method: str, handler: Any, stream: Stream) -> None:
+        def write(message: Any) -> None:
+            raw = message if handler.response_serializer is None else handler.response_serializer(message)
+            stream.deliver(_METHODS[method].output_type._concrete_class.FromString(raw))
+
+        async def requests() -> AsyncIterator[Any]:
+            while (raw := await stream.arrived.get()) is not None:
+                yield handler.request_deserializer(raw)
+
+        context = Context(self._world, method, write)
+        try:
+            await handler.stream_stream(requests(), context)
+        except grpc.aio.AbortError:
+            pass
+        finally:
+            context.end()
+        stream.end_soon(context.error or broken("the stream has ended"))
+
+    def _begin(self, coroutine: Any, name: str) -> asyncio.Task[None]:
+        task = self._life.run(coroutine, name)
+        self._under_way[task] = self._world.now, name
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._under_way.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._life.is_over:
+            self._world.fail(error)
+
+
+class Context:
+    """As much of `grpc.aio.ServicerContext` as handlers use."""
+
+    def __init__(self, world: BrokerWorld, method: str, write: Callable[[Any], None] | None = None) -> None:
+        self._world = world
+        self._method = method
+        self._write = write
+        self._on_end: list[Callable[[Any], object]] = []
+        self.error: BusError | None = None
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:5000"
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        self._on_end.append(callback)
+
+    async def write(self, message: Any) -> None:
+        assert self._write is not None
+        await asyncio.sleep(self._world.delay())
+        self._write(message)
+
+    async def abort(self, status: grpc.StatusCode, details: str) -> None:
+        if status is not grpc.StatusCode.UNAVAILABLE:
+            self._world.fail(AssertionError(f"NoUnforeseenError: {self._method} ended with {status}: {details}"))
+        self.error = broken(details)
+        raise grpc.aio.AbortError
+
+    def end(self) -> None:
+        for callback in self._on_end:
+            callback(self)
+
+
+class Call:
+    """One request to the broker at an address, and one answer: `on_answer` is called once."""
+
+    def __init__(
+        self,
+        world: BrokerWorld,
+        who: str,
+        method: str,
+        message: Any,
+        on_answer: Callable[[Answer], None],
+        *,
+        timeout_s: float,
+        is_repeatable: bool = True,
+    ) -> None:
+        self._world = world
+        self._who = who
+        self._method = method
+        self._raw = message.SerializeToString()
+        self._on_answer = on_answer
+        self._is_over = False
+        self._at_server: list[asyncio.Task[None]] = []
+        world.note(who, f"-> {method}", message)
+        self._life = life = world.broker.life
+        if life is None or not life.server.connect(self._break_off):
+            self._fail_soon("nothing listens")
+            return
+        world.at(timeout_s, self._time_out)
+        if world.chance(world.faults.lost_request):
+            self._be_lost()
+            return
+        world.at(world.delay(), self._arrive)
+        if is_repeatable and world.chance(world.faults.doubled_request):
+            world.at(world.delay() + world.delay(), self._arrive)
+
+    def give_up(self) -> None:
+        """The client is gone; the broker may hear of it."""
+        self._is_over = True
+        if self._world.random.random() < 0.5:
+            self._world.at(self._world.delay(), self._withdraw)
+
+    def _withdraw(self) -> None:
+        for task in self._at_server:
+            task.cancel()
+
+    def _arrive(self) -> None:
+        if self._life is not None and not self._life.is_over:
+            task = self._life.server.take_call(self._method, self._raw, self._send_back)
+            if task is not None:
+                self._at_server.append(task)
+
+    def _send_back(self, answer: Answer) -> None:
+        if self._world.chance(self._world.faults.lost_answer):
+            self._be_lost()
+        elif self._life is not None and not self._life.is_over:
+            self._world.at(self._world.delay(), lambda: self._end(answer))
+
+    def _be_lost(self) -> None:
+        """Some losses are noticed soon, others not before the timeout."""
+        if self._world.random.random() < 0.5:
+            self._fail_soon("lost")
+
+    def _fail_soon(self, why: str) -> None:
+        self._world.at(self._world.delay(), lambda: self._end(broken(why)))
+
+    def _break_off(self) -> None:
+        self._fail_soon("the broker is gone")
+
+    def _time_out(self) -> None:
+        if not self._is_over:
+            self._end(BusError(ErrorCode.REQUEST_TIMED_OUT, "simulated: no answer in time"))
+            self._withdraw()
+
+    def _end(self, answer: Answer) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._life is not None:
+            self._life.server.disconnect(self._break_off)
+        self._world.note(self._who, f"<- {self._method}", answer)
+        self._on_answer(answer)
+
+
+class Stream:
+    """`on_answer` is called for each answer, `on_end` once."""
+
+    def __init__(
+        self,
+        world: BrokerWorld,
+        who: str,
+        method: str,
+        on_answer: Callable[[Any], None],
+        on_end: Callable[[BusError], None],
+    ) -> None:
+        self._world = world
+        self._who = who
+        self._on_answer = on_answer
+        self._on_end = on_end
+        self.arrived: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.is_over = False
+        # Events of one moment come in any order; what a stream carries does not.
+        self._sent: deque[bytes] = deque()
+        self._answers: deque[Any] = deque()
+        self._arrives_at = self._answers_at = 0.0
+        self._is_silent = False
+        self._task: asyncio.Task[None] | None = None
+        life = world.broker.life
+        if life is not None and life.server.connect(self._break_off):
+            self._life = life
+            self._task = life.server.take_stream(method, self)
+        if self._task is None:
+            self.end_soon(broken("nothing listens"))
+
+    def send(self, raw: bytes) -> None:
+        world = self._world
+        if self._task is None or self.is_over:
+            return
+        self._arrives_at = max(self._arrives_at, world.now + world.delay())
+        self._sent.append(raw)
+        world.at_time(self._arrives_at, lambda: self.arrived.put_nowait(self._sent.popleft()))
+        if world.chance(world.faults.broken_stream):
+            world.at(world.delay(), self._break_off)
+        self._is_silent = self._is_silent or world.chance(world.faults.silent_stream)
+
+    def deliver(self, message: Any) -> None:
+        """From the broker."""
+        if not self._is_silent:
+            self._answers_at = max(self._answers_at, self._world.now + self._world.delay())
+            self._answers.append(message)
+            self._world.at_time(self._answers_at, self._hand_over)
+
+    def _hand_over(self) -> None:
+        answer = self._answers.popleft()
+        if not self.is_over:
+            self._on_answer(answer)
+
+    def finish(self) -> None:
+        """No more requests."""
+        self.is_over = True
+        self.arrived.put_nowait(None)
+
+    def cut(self) -> None:
+        self._break_off()
+
+    def _break_off(self) -> None:
+        """The client sees it at once, the broker later."""
+        if not self.is_over:
+            self._world.note(self._who, "loses a stream")
+            self.end_soon(broken())
+            if self._task is not None:
+                self._world.at(self._world.delay(), self._task.cancel)
+
+    def end_soon(self, error: BusError) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self._world.at(self._world.delay(), lambda: self._on_end(error))

@@ -1,0 +1,341 @@
+"""A whole broker against its clients, its disk and a network, under virtual time.
+
+The broker is the real one, composed as `bus.broker` composes it: metadata log, controller, partitions, maintenance,
+group coordinator, the API and the handlers of gRPC, over the real Delta tables. Replaced are the store and the threads
+(broker_faults.py), the clock, the transport of gRPC (broker_network.py) and what makes ids. One seed decides everything
+that happens.
+
+Fault model: that of the disk and the threads is in broker_faults.py, that of the network in broker_network.py. The
+broker's process dies at any operation of the store or at any other time, or is stopped in order, and is started again
+on the same disk. The wall clock jumps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import itertools
+import logging
+import re
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from random import Random
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from bus.broker import BrokerCore
+from bus.cluster_metadata import cluster_snapshot
+from bus.config.broker import Address, BrokerConfig
+from bus.errors import BusError, StorageFault
+from bus.partition_log import cleaning, rolling
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.metadata import metadata_upkeep
+from bus.runtime.partitions import partition_maintenance, partition_settings
+from bus.runtime.partitions.fetches import Stopping
+from bus.storage_delta.log import checkpoints
+from bus.storage_delta.root import open_storage_on
+from bus.storage_delta.stores.memory import MemoryLock
+from tests.simulation import world as base
+from tests.simulation.broker_faults import Crashed, Disk, Faults, FaultyStore, SimulatedPool, SimulatedShares
+from tests.simulation.broker_invariants import INVARIANTS
+from tests.simulation.broker_network import Server
+
+if TYPE_CHECKING:
+    from tests.simulation.broker_programs import Place, Program
+
+_EPOCH_MS = 1_700_000_000_000
+_BRIEF_MAX = 300
+# No run is long enough for what a broker does every few hundred commits.
+_SCALED_DOWN: tuple[tuple[Any, str, int], ...] = (
+    (checkpoints, "_COMMITS_BETWEEN_MIN", 5),
+    (cluster_snapshot, "_RECORDS_MIN", 12),
+    (metadata_upkeep, "_ROLLED_FILES", 5),
+    (metadata_upkeep, "_RETRY_RECORDS", 5),
+    (cleaning, "FILES_MIN", 4),
+    (cleaning, "FILES_MAX", 12),
+    (rolling, "RUN_FILES_MAX", 6),
+    (rolling, "SMALL_FILES_MAX", 12),
+    (partition_settings, "INTERNAL_VERSION_COUNT_MAX", 12),
+    (partition_maintenance, "_LOOK_FILES", 3),
+    (partition_maintenance, "_CLEAN_VERSIONS_MIN", 4),
+    (partition_maintenance, "_TAIL_VERSIONS_MAX", 8),
+)
+# A start that fails is tried again by whatever has started the process.
+_RESTART_S = 0.5
+
+_living_in: contextvars.ContextVar[BrokerLife | None] = contextvars.ContextVar("living_in", default=None)
+
+
+class BrokerLife:
+    """One process. Once it `is_over`, nothing of it has any effect on anything else."""
+
+    def __init__(self, world: BrokerWorld, broker: SimulatedBroker, number: int) -> None:
+        self._world = world
+        self._broker = broker
+        self.config = broker.config
+        self.name = f"b{self.config.broker_id}.{number}"
+        self.is_over = False
+        self.is_serving = False
+        self.locks: list[MemoryLock] = []
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._context = contextvars.copy_context()
+        self._context.run(_living_in.set, self)
+        stopping = Stopping()
+        self.server = Server(world, self, stopping)
+        self.core = BrokerCore(
+            self.config,
+            clock=world,
+            calls=BlockingCalls(
+                self.config.num_io_threads,
+                clock=world,
+                new_pool=lambda name, threads: SimulatedPool(world, self, threads),
+                processor_s=world.processor_s,
+            ),
+            shares=SimulatedShares(world),
+            stopping=stopping,
+            new_uuid=lambda: str(uuid.uuid4()),
+        )
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        return self._context.run(asyncio.get_running_loop().create_task, coroutine, name=f"{self.name}/{name}")
+
+    def note_task(self, task: asyncio.Task[Any]) -> None:
+        if self.is_over:
+            task.cancel()
+        else:
+            self._tasks[task] = None
+            task.add_done_callback(lambda _: self._tasks.pop(task, None))
+
+    async def live(self) -> None:
+        """Until it serves, or is over."""
+        try:
+            storage = open_storage_on(FaultyStore(self._world, self), holder=self.name, clock=self._world)
+            api = await self.core.start(storage, Address("127.0.0.1", 9094))
+        except Crashed:
+            return
+        except StorageFault as fault:
+            self._world.note(self.name, "cannot start", fault)
+            self.crash(_RESTART_S)
+            return
+        except Exception as error:
+            self._world.fail(AssertionError(f"NoUnforeseenError: {self.name} cannot start: {error!r}"))
+            raise
+        self.server.start(api)
+        self.is_serving = True
+        self._world.note(self.name, "serves")
+
+    def crash(self, down_s: float | None = None) -> None:
+        """Memory and connections are gone; what is on the disk stays."""
+        if self.is_over:
+            return
+        self._world.note(self.name, "is over")
+        self.is_over, self.is_serving = True, False
+        for lock in self.locks:
+            lock.release()
+        self._world.disk.crash()
+        for task in list(self._tasks):
+            task.cancel()
+        self.server.break_off()
+        self._broker.on_over(self, self._world.down_s() if down_s is None else down_s)
+
+    async def stop(self) -> None:
+        """In order, as at SIGTERM."""
+        self._world.note(self.name, "is told to stop")
+        self.is_serving = False
+        self.core.begin_stop()
+        await self.server.stop()
+        await self.core.stop()
+        self.crash()
+
+
+class SimulatedBroker:
+    """One broker of the cluster through all its lives."""
+
+    def __init__(self, world: BrokerWorld, config: BrokerConfig) -> None:
+        self._world = world
+        self.config = config
+        self._numbers = itertools.count(1)
+        self.life: BrokerLife | None = None
+
+    def start(self) -> None:
+        self.life = BrokerLife(self._world, self, next(self._numbers))
+        self.life.run(self.life.live(), "start")
+
+    def crash(self) -> None:
+        if self.life is not None:
+            self.life.crash()
+
+    def stop(self) -> None:
+        if self.life is not None and self.life.is_serving:
+            self.life.run(self.life.stop(), "stop")
+
+    def on_over(self, life: BrokerLife, down_s: float) -> None:
+        self._world.at(down_s, self.start)
+
+
+class BrokerWorld(base.SimulatedWorld):
+    """Also the clock of everything in it."""
+
+    def __init__(self, seed: int, faults: Faults, **configs: Any) -> None:
+        super().__init__(seed)
+        self.faults = faults
+        self._wall_ahead_ms = 0
+        self._processor_s = 0.0
+        self.disk = Disk(self)
+        self._loop.set_task_factory(_create_task)
+        config = BrokerConfig(
+            offsets_topic_num_partitions=2,
+            group_initial_rebalance_delay_ms=0,
+            group_min_session_timeout_ms=1_000,
+            log_retention_check_interval_ms=2_000,
+            log_cleaner_backoff_ms=500,
+            num_io_threads=3,
+            request_timeout_ms=5_000,
+            controlled_shutdown_timeout_ms=5_000,
+            log_segment_delete_delay_ms=500,
+            delta_log_retention_ms=self.random.choice((1_000, 10_000)),
+            producer_id_expiration_ms=self.random.choice((3_000, 86_400_000)),
+            log_cache_bytes=self.random.choice((0, 1_000, 1 << 20)),
+            **configs,
+        )
+        self.brokers = [SimulatedBroker(self, config)]
+        self.programs: list[Program] = []
+        self.live_topics: set[str] = set()  # ids of topics that were created and not deleted
+        self.compacted_topics: set[str] = set()  # by name: a record may go if a newer one has its key
+        self.lossy_topics: set[str] = set()  # by name: records go by retention or deletion
+        self.invariants = [invariant(self) for invariant in INVARIANTS]
+
+    @property
+    def broker(self) -> SimulatedBroker:
+        return self.brokers[0]
+
+    # ------------------------------------------------------------ time and chance
+
+    def now_ms(self) -> int:
+        return _EPOCH_MS + int(self.now * 1000) + self._wall_ahead_ms
+
+    def monotonic_ms(self) -> float:
+        return self.now * 1000
+
+    def processor_s(self) -> float:
+        self._processor_s += self.random.uniform(0, 0.002)
+        return self._processor_s
+
+    def set_wall_clock(self, ahead_ms: int) -> None:
+        self.note("clock", f"jumps to {ahead_ms} ms ahead")
+        self._wall_ahead_ms = ahead_ms
+
+    def call_delay(self) -> float:
+        """Before a call in a thread is made, and before its result is there."""
+        if self.chance(self.faults.slow_call):
+            return self.random.uniform(0, 3.0)
+        return self.random.choice((0.0, 0.0002, 0.001, self.random.uniform(0, 0.01)))
+
+    # ------------------------------------------------------------ what is seen
+
+    def brief(self, about: Any) -> str:
+        if isinstance(about, BusError):
+            return f"{about.code.name} {about}"[:_BRIEF_MAX]
+        return " ".join(str(about).split())[:_BRIEF_MAX]
+
+    def tell(self, event: str, *about: Any) -> None:
+        """Every invariant. One that is broken ends the run; the code under test goes on, as it would."""
+        for invariant in self.invariants:
+            try:
+                getattr(invariant, event)(*about)
+            except (AssertionError, StorageFault) as broken:
+                self.fail(AssertionError(f"{type(invariant).__name__}: {broken}"))
+
+    def may_delete(self, place: Place) -> bool:
+        return place.topic in self.lossy_topics
+
+    # ------------------------------------------------------------ the run
+
+    async def settle(self, seconds_max: float = 120.0) -> None:
+        """The faults end; within a bounded time everything comes to its end, and so does what is asked then."""
+        self.note("world", "heals")
+        self.is_healed = True
+        deadline = self.now + seconds_max
+        while (why := self.why_unsettled()) is not None:
+            assert self.now < deadline, f"EverythingEnds: {seconds_max:.0f} s after the last fault: {why}"
+            await asyncio.sleep(0.5)
+        for program in self.programs:
+            program.go_on()
+        deadline = self.now + seconds_max
+        while (why := self.why_unsettled()) is not None:
+            assert self.now < deadline, f"EverythingEnds: {seconds_max:.0f} s after it was asked: {why}"
+            await asyncio.sleep(0.5)
+        self.tell("check_end")
+        for program in self.programs:
+            await program.check_end()
+
+    def why_unsettled(self) -> str | None:
+        life = self.broker.life
+        if life is None or not life.is_serving:
+            return "the broker does not serve"
+        if (overdue := life.server.find_overdue()) is not None:
+            return overdue
+        return next((why for program in self.programs if (why := program.why_unsettled()) is not None), None)
+
+
+def _create_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    task = asyncio.Task(coroutine, loop=loop, **options)
+    life = _living_in.get()
+    if life is not None:
+        life.note_task(task)
+    return task
+
+
+class _BrokersLog(logging.Handler):
+    """What the broker logs is in the trace; an exception that it did not foresee fails the run."""
+
+    def __init__(self, world: BrokerWorld) -> None:
+        super().__init__(logging.INFO)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        life = _living_in.get()
+        if life is not None and life.is_over:
+            return
+        who = "program" if life is None else life.name
+        place = "-".join(str(getattr(record, key)) for key in ("topic", "partition") if hasattr(record, key))
+        # How long the machine took is not decided by the seed.
+        self._world.note(who, f"logs: {re.sub(r' in [0-9]+ ms', '', record.getMessage())}", place)
+        if record.exc_info and life is not None and not isinstance(record.exc_info[1], Crashed):
+            self._world.fail(AssertionError(f"NoUnforeseenError: {record.getMessage()}: {record.exc_info[1]!r}"))
+
+
+@contextlib.contextmanager
+def _replaced(seed: int) -> Iterator[None]:
+    """What no port of the broker offers to be replaced."""
+    random = Random(seed)
+    with contextlib.ExitStack() as patches:
+        new_uuid = mock.Mock(side_effect=lambda: uuid.UUID(int=random.getrandbits(128), version=4))
+        patches.enter_context(mock.patch.object(uuid, "uuid4", new_uuid))
+        for module, name, value in _SCALED_DOWN:
+            patches.enter_context(mock.patch.object(module, name, value))
+        yield
+
+
+def simulate(
+    seed: int, new_world: Callable[[int], BrokerWorld], scenario: Callable[[Any], Coroutine[Any, Any, None]]
+) -> BrokerWorld:
+    """See `world.simulate`."""
+    logger = logging.getLogger("bus")
+    before = (logger.level, logger.propagate, list(logger.handlers))
+
+    def make(seed: int) -> BrokerWorld:
+        made = new_world(seed)
+        logger.handlers[:] = [_BrokersLog(made)]
+        return made
+
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        with _replaced(seed):
+            return base.simulate(seed, make, scenario)
+    finally:
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+        logger.handlers[:] = before[2]

@@ -1,0 +1,249 @@
+"""What a whole broker promises, through everything that its disk, its threads, its process and a network may do to it.
+
+BUS_BROKER_SEEDS says how many seeds every test plays, BUS_BROKER_SEED the first one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from bus.cluster_metadata.cluster import ClusterState
+from bus.errors import Refused
+from bus.partition_log import appends
+from bus.partition_log.producers import InOrder
+from bus.partition_log.reads import Readable
+from bus.ports import Committed, Unknown
+from bus.runtime.coordinators.log import CoordinatorLog
+from bus.runtime.metadata.metadata_log import MetadataLog
+from bus.runtime.partitions.partition import Partition
+from bus.runtime.partitions.partition_host import PartitionHost
+from bus.storage_delta import table
+from bus.storage_delta.log import writer
+from bus.storage_delta.log.actions import Signature
+from tests.simulation.broker_faults import NO_FAULTS, Faults, some_faults
+from tests.simulation.broker_programs import Admin, Committer, Consumer, Maintainer, Producer, create_topic
+from tests.simulation.broker_world import BrokerWorld, simulate
+
+SEEDS = int(os.environ.get("BUS_BROKER_SEEDS", "6"))
+FIRST_SEED = int(os.environ.get("BUS_BROKER_SEED", "0"))
+
+
+def seeds() -> range:
+    return range(FIRST_SEED, FIRST_SEED + SEEDS)
+
+
+def new_world(seed: int) -> BrokerWorld:
+    return BrokerWorld(seed, some_faults(Random(seed)))
+
+
+async def disturb(world: BrokerWorld, seconds: float) -> None:
+    until = world.now + seconds
+    while world.now < until:
+        await asyncio.sleep(world.random.uniform(0, 4.0))
+        match world.random.randrange(5):
+            case 0:
+                world.broker.crash()
+            case 1:
+                world.broker.stop()
+            case 2:
+                world.set_wall_clock(world.random.choice((0, world.random.randrange(-1_200_000, 1_200_000))))
+
+
+async def produce_and_fetch(world: BrokerWorld) -> None:
+    world.broker.start()
+    topic = await create_topic(world, "t", 2, {})
+    world.live_topics.add(topic.topic_id)
+    for number in range(2):
+        world.spawn(Producer(world, f"p{number}", topic).send_bursts(40))
+    for number in range(2):
+        world.spawn(Consumer(world, f"c{number}", topic).run())
+    if world.faults != NO_FAULTS:
+        await disturb(world, 20.0)
+    await world.settle()
+
+
+async def maintain(world: BrokerWorld) -> None:
+    """Topics whose logs are rolled, compacted, retained and cleaned all the time."""
+    world.broker.start()
+    common = {
+        "file.delete.delay.ms": "500",
+        "delta.log.retention.ms": world.random.choice(("1000", "5000")),
+        "delta.log.versions.max": world.random.choice(("3", "10")),
+        "segment.ms": world.random.choice(("1000", "4000")),
+        "delete.retention.ms": "1000",
+        "min.cleanable.dirty.ratio": "0.1",
+    }
+    policies = {
+        "rolled": {"cleanup.policy": "delete"},
+        "compacted": {"cleanup.policy": "compact"},
+        "retained": {"cleanup.policy": "delete", "retention.ms": "4000"},
+    }
+    world.compacted_topics.add("compacted")
+    world.lossy_topics.add("retained")
+    for name, configs in policies.items():
+        topic = await create_topic(world, name, 1, {**common, **configs})
+        world.live_topics.add(topic.topic_id)
+        world.spawn(Producer(world, f"p-{name}", topic, is_keyed=name == "compacted").send_bursts(40))
+        world.spawn(Consumer(world, f"c-{name}", topic).run())
+        world.spawn(Maintainer(world, f"m-{name}", topic, may_delete=name == "retained").run())
+    if world.faults != NO_FAULTS:
+        await disturb(world, 20.0)
+    await world.settle()
+
+
+async def administrate(world: BrokerWorld) -> None:
+    """Topics that come and go, and offsets that are committed."""
+    world.broker.start()
+    topic = await create_topic(world, "t", 1, {})
+    world.live_topics.add(topic.topic_id)
+    world.spawn(Producer(world, "p", topic).send_bursts(10))
+    for number in range(2):
+        world.spawn(Admin(world, f"a{number}").run())
+        world.spawn(Committer(world, f"g{number}", topic).run())
+    if world.faults != NO_FAULTS:
+        await disturb(world, 20.0)
+    else:
+        await asyncio.sleep(20.0)
+    await world.settle()
+
+
+@pytest.mark.parametrize("scenario", [produce_and_fetch, maintain, administrate])
+def test_every_promise_is_kept_whatever_fails(scenario: Callable[[BrokerWorld], Any]) -> None:
+    for seed in seeds():
+        simulate(seed, new_world, scenario)
+
+
+@pytest.mark.parametrize("scenario", [produce_and_fetch, maintain, administrate])
+def test_every_promise_is_kept_where_nothing_fails(scenario: Callable[[BrokerWorld], Any]) -> None:
+    simulate(1, lambda seed: BrokerWorld(seed, NO_FAULTS), scenario)
+
+
+def test_seed_decides_everything() -> None:
+    first, again = (simulate(3, new_world, maintain) for _ in range(2))
+    assert first.trace() == again.trace()
+
+
+# ---------------------------------------------------------------- each check fails where its promise is broken
+
+
+def broken_durability(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version whose fate is unknown is taken for committed."""
+    commit = writer.commit_version
+
+    def commit_version(*args: Any, version: int, high_watermark: int, **options: Any) -> Any:
+        outcome = commit(*args, version=version, high_watermark=high_watermark, **options)
+        return Committed(version, high_watermark) if isinstance(outcome, Unknown) else outcome
+
+    monkeypatch.setattr(writer, "commit_version", commit_version)
+
+
+def broken_cleaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Removed files go before the versions that have them."""
+    drop = table.DeltaPartitionTable.drop_old_versions
+
+    def drop_too_much(self: table.DeltaPartitionTable, **options: Any) -> Any:
+        for path in list(self._removed):
+            self._store.delete(f"{self._folder}/{path}")
+        return drop(self, **options)
+
+    monkeypatch.setattr(table.DeltaPartitionTable, "drop_old_versions", drop_too_much)
+
+
+def broken_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each start takes a lower epoch."""
+    encode = table.encode_append
+
+    def encode_append(*args: Any, signature: Signature, **options: Any) -> bytes:
+        lower = replace(signature, leader_epoch=100 - signature.leader_epoch)
+        return encode(*args, signature=lower, **options)
+
+    monkeypatch.setattr(table, "encode_append", encode_append)
+
+
+def broken_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repeat is appended once more."""
+    monkeypatch.setattr(appends, "_decide_producer", lambda *args: InOrder())
+
+
+def broken_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch is told of less than the one before."""
+    read = Partition.read
+
+    async def lower(self: Partition, readable: Readable, max_bytes: int) -> Any:
+        found = await read(self, readable, max_bytes)
+        is_short = not isinstance(found, Refused) and readable.offset == readable.end_offset > 3
+        return replace(found, high_watermark=found.high_watermark - 2) if is_short else found  # type: ignore[type-var]
+
+    monkeypatch.setattr(Partition, "read", lower)
+
+
+def broken_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory does not take up a change that the log has."""
+    take, counts = MetadataLog._take, itertools.count()
+    monkeypatch.setattr(
+        MetadataLog, "_take", lambda self, state: take(self, state) if next(counts) % 5 or state.topics == {} else None
+    )
+
+
+def broken_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load of a group's log leaves out its offsets."""
+    monkeypatch.setattr(CoordinatorLog, "_merge", lambda self, batches, offset, last: None)
+
+
+def broken_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that could not be opened never is."""
+    monkeypatch.setattr(PartitionHost, "_open_again_later", lambda *args: None)
+
+
+def broken_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory has less than the log of the metadata says."""
+    take = MetadataLog._take
+
+    def lossy(self: MetadataLog, state: ClusterState) -> None:
+        take(self, state)
+        self._cluster = replace(state, topic_names={})
+
+    monkeypatch.setattr(MetadataLog, "_take", lossy)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "scenario", "promise"),
+    [
+        (broken_durability, produce_and_fetch, "AcknowledgedIsInTheTable"),
+        (broken_cleaning, maintain, "TablesAreSound"),
+        (broken_epochs, produce_and_fetch, "VersionsOnlyGrow"),
+        (broken_sequences, produce_and_fetch, "EachRecordOnce"),
+        (broken_views, produce_and_fetch, "ViewsNeverGoBack"),
+        (broken_replay, produce_and_fetch, "MetadataIsItsLog"),
+        (broken_memory, administrate, "AcknowledgedIsSeen"),
+        (broken_offsets, administrate, "CommittedOffsetsStay"),
+        (broken_opening, produce_and_fetch, "EverythingEnds"),
+    ],
+)
+def test_broken_promise_is_seen(
+    break_it: Callable[[pytest.MonkeyPatch], None],
+    scenario: Callable[[BrokerWorld], Any],
+    promise: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    break_it(monkeypatch)
+
+    def judged_by_one(seed: int) -> BrokerWorld:
+        world = BrokerWorld(seed, Faults(failed_read=40, unknown_outcome=20))
+        world.invariants = [found for found in world.invariants if type(found).__name__ == promise]
+        return world
+
+    def play() -> None:
+        for seed in range(20):
+            simulate(seed, judged_by_one, scenario)
+
+    with pytest.raises(AssertionError, match=promise):
+        play()
