@@ -113,7 +113,8 @@ class QuietBroker:
             stopping=stopping,
             new_uuid=lambda: str(uuid4()),
         )
-        api = await self.core.start(open_storage_on(self.store), Address("127.0.0.1", 9094))
+        self.storage = open_storage_on(self.store)
+        api = await self.core.start(self.storage, Address("127.0.0.1", 9094))
         self.cluster, self.coordinator = self.core.cluster, self.core.coordinator
         self.calls_of = BusServicer(api, self.streams, self.config)
 
