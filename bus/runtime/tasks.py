@@ -19,7 +19,7 @@ T = TypeVar("T")
 class TaskScope:
     def __init__(self, name: str) -> None:
         self._name = name
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order in which they were started
 
     def start(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         task = self._create(coroutine, name)
@@ -40,17 +40,17 @@ class TaskScope:
 
     def _create(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(coroutine, name=f"{self._name}/{name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task
 
     async def join(self) -> None:
         """Wait until every task has ended, those too that are started meanwhile."""
         while self._tasks:
-            await asyncio.wait(set(self._tasks))
+            await asyncio.wait(list(self._tasks))
 
     async def cancel(self) -> None:
-        for task in set(self._tasks):
+        for task in list(self._tasks):
             task.cancel()
         await self.join()
 

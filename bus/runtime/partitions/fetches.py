@@ -89,7 +89,7 @@ class Stopping:
 
     def __init__(self) -> None:
         self.has_begun = False
-        self._waiting: set[asyncio.Event] = set()
+        self._waiting: dict[asyncio.Event, None] = {}
 
     def begin(self) -> None:
         self.has_begun = True
@@ -99,11 +99,11 @@ class Stopping:
     @contextlib.contextmanager
     def waking(self, wake: asyncio.Event) -> Iterator[None]:
         """`wake` is set if stopping begins in this block; whether it has begun before is to be asked in it."""
-        self._waiting.add(wake)
+        self._waiting[wake] = None
         try:
             yield
         finally:
-            self._waiting.discard(wake)
+            self._waiting.pop(wake, None)
 
 
 FetchResult = ReadResult | Refused

@@ -87,7 +87,7 @@ class PartitionWriter:
         self._queue = PartitionQueue(str(name), queue_bytes_max)
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._readers: set[asyncio.Event] = set()
+        self._readers: dict[asyncio.Event, None] = {}  # woken in the order in which they came
         self._on_committed: Callable[[], None] = lambda: None
         self._on_stopped: Callable[[Refused], None] = lambda _: None
         self._changes_waiting = 0
@@ -460,10 +460,10 @@ class PartitionWriter:
     # ------------------------------------------------------------------ readers
 
     def add_reader(self, event: asyncio.Event) -> None:
-        self._readers.add(event)
+        self._readers[event] = None
 
     def remove_reader(self, event: asyncio.Event) -> None:
-        self._readers.discard(event)
+        self._readers.pop(event, None)
 
     def _wake_readers(self) -> None:
         for event in self._readers:
