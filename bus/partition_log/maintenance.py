@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bus.partition_log.cleaning import CompactionRules
+from bus.partition_log.compaction import CompactionRules
 from bus.partition_log.retention import RetentionRules
 from bus.partition_log.rolling import RollingRules
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.errors import ErrorCode, Refused, StorageFull
-from bus.partition_log.cleaning import CompactionRules
+from bus.partition_log.compaction import CompactionRules
 from bus.partition_log.retention import RetentionRules
 from bus.partition_log.rolling import RollingRules
 from bus.ports import CommitOutcome, Conflicted, Unknown

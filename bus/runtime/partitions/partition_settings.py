@@ -13,7 +13,7 @@ from bus.cluster_metadata.names import is_internal_topic
 from bus.config.broker import BrokerConfig
 from bus.config.topic import TopicConfig
 from bus.partition_log.appends import AppendRules
-from bus.partition_log.cleaning import CompactionRules
+from bus.partition_log.compaction import CompactionRules
 from bus.partition_log.maintenance import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, VersionRules
 from bus.partition_log.retention import RetentionRules
 from bus.partition_log.rolling import RollingRules

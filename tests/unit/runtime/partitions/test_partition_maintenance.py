@@ -13,7 +13,7 @@ import pytest
 
 from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageFault, StorageFull
 from bus.model import LogBatch
-from bus.partition_log.cleaning import FILES_MIN, CompactionRules
+from bus.partition_log.compaction import FILES_MIN, CompactionRules
 from bus.partition_log.maintenance import MaintenanceRules
 from bus.partition_log.retention import RetentionRules
 from bus.partition_log.rolling import RUN_FILES_MAX, RollingRules

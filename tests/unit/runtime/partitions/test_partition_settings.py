@@ -7,7 +7,7 @@ import pytest
 from bus.config.broker import BrokerConfig
 from bus.config.topic import TopicConfig
 from bus.model import CONSUMER_OFFSETS_TOPIC
-from bus.partition_log.cleaning import CompactionRules
+from bus.partition_log.compaction import CompactionRules
 from bus.partition_log.maintenance import INTERNAL_VERSION_COUNT_MAX, MaintenanceRules, VersionRules
 from bus.partition_log.retention import RetentionRules
 from bus.partition_log.rolling import RollingRules

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bus.config.keys import LONG_MAX
-from bus.partition_log.cleaning import (
+from bus.partition_log.compaction import (
     BYTES_MIN,
     FILES_MAX,
     FILES_MIN,
