@@ -73,7 +73,7 @@ class Cluster:
         self._ticker = MaintenanceTicker(
             config.log_retention_check_interval_ms / 1000,
             self.retention_clock,
-            lambda: [*self.host.partitions, self.metadata.upkeep],
+            lambda: [*self.host.partitions, self.metadata.maintenance],
         )
 
     @property
@@ -112,7 +112,7 @@ class Cluster:
         await asyncio.gather(*(partition.end_maintenance() for partition in partitions))
         checkpoints = asyncio.gather(
             *(partition.write_last_checkpoint() for partition in partitions),
-            self.metadata.upkeep.write_last_checkpoint(),
+            self.metadata.maintenance.write_last_checkpoint(),
         )
         with contextlib.suppress(asyncio.TimeoutError):  # without them the next start takes longer, and that is all
             await asyncio.wait_for(checkpoints, self.config.controlled_shutdown_timeout_ms / 1000)

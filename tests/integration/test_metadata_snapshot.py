@@ -77,7 +77,7 @@ def test_lives_that_end_at_once_leave_few_files(tmp_path: Path, monkeypatch: pyt
     for limit in (
         "bus.cluster_metadata.cluster_snapshot._RECORDS_MIN",
         "bus.partition_log.rolling.RUN_FILES_MAX",
-        "bus.runtime.metadata.metadata_upkeep._ROLLED_FILES",
+        "bus.runtime.metadata.metadata_maintenance._ROLLED_FILES",
         "bus.runtime.partitions.partition_settings.INTERNAL_VERSION_COUNT_MAX",
         "bus.runtime.partitions.partition_maintenance._CLEAN_VERSIONS_MIN",
         "bus.storage_delta.log.checkpoints._COMMITS_BETWEEN_MIN",

@@ -30,7 +30,7 @@ from bus.config.broker import Address, BrokerConfig
 from bus.errors import BusError, StorageFault
 from bus.partition_log import cleaning, rolling
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.metadata import metadata_upkeep
+from bus.runtime.metadata import metadata_maintenance
 from bus.runtime.partitions import partition_maintenance, partition_settings
 from bus.runtime.partitions.fetches import Stopping
 from bus.storage_delta.log import checkpoints
@@ -50,8 +50,8 @@ _BRIEF_MAX = 300
 _SCALED_DOWN: tuple[tuple[Any, str, int], ...] = (
     (checkpoints, "_COMMITS_BETWEEN_MIN", 5),
     (cluster_snapshot, "_RECORDS_MIN", 12),
-    (metadata_upkeep, "_ROLLED_FILES", 5),
-    (metadata_upkeep, "_RETRY_RECORDS", 5),
+    (metadata_maintenance, "_ROLLED_FILES", 5),
+    (metadata_maintenance, "_RETRY_RECORDS", 5),
     (cleaning, "FILES_MIN", 4),
     (cleaning, "FILES_MAX", 12),
     (rolling, "RUN_FILES_MAX", 6),

@@ -22,7 +22,7 @@ from bus.model import Step
 from bus.partition_log.maintenance import MaintenanceRules
 from bus.ports import Clock, CommitOutcome, Committed, LogState, Storage, TypedLog
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.metadata.metadata_upkeep import NAME, MetadataUpkeep
+from bus.runtime.metadata.metadata_maintenance import NAME, MetadataMaintenance
 from bus.runtime.partitions.leader_log import Change, ChangeOutcome, LeaderLog
 from bus.runtime.partitions.maintenance import Maintenance
 from bus.runtime.tasks import TaskScope
@@ -55,7 +55,7 @@ class MetadataLog:
         self._followers: list[Callable[[ClusterState], None]] = []
         self._on_fenced: list[Callable[[Refused], None]] = []
         self._rules = rules
-        self._maintenance = maintenance
+        self._shared_maintenance = maintenance
         self._clock = clock
         self._calls = calls
         self._cluster: ClusterState = EMPTY_CLUSTER
@@ -78,13 +78,13 @@ class MetadataLog:
             on_stopped=self._step_down,
         )
         await self.raise_epoch()
-        self.upkeep = MetadataUpkeep(
+        self.maintenance = MetadataMaintenance(
             self._log,
             self,
             rules=self._rules,
             calls=self._calls,
             tasks=self.tasks,
-            maintenance=self._maintenance,
+            maintenance=self._shared_maintenance,
         )
         self._is_open = True
 
@@ -138,13 +138,13 @@ class MetadataLog:
     async def end(self) -> None:
         """Wait until what has begun is over, and refuse what comes from then on."""
         if self._is_open:
-            await self.upkeep.end()
+            await self.maintenance.end()
         await self.tasks.join()
         self._ended = Refused(ErrorCode.NOT_CONTROLLER, "the broker is shutting down")
 
     async def commit_between_appends(self, change: Change) -> ChangeOutcome:
-        """For the log's upkeep: what says nothing new of the cluster."""
-        return await self.tasks.finish(self._commit_between_appends(change), "upkeep")
+        """For maintenance of the log: a commit that does not change the state of the cluster."""
+        return await self.tasks.finish(self._commit_between_appends(change), "maintenance")
 
     async def _commit_between_appends(self, change: Change) -> ChangeOutcome:
         async with self._leader.slot:
@@ -153,7 +153,7 @@ class MetadataLog:
                 return refused
             decided = change(leader_epoch=self.leader_epoch, now_ms=self._clock.now_ms())
             outcome = await self._commit(decided) if callable(decided) else decided
-        self.upkeep.look_after_commit()
+        self.maintenance.look_after_commit()
         return outcome
 
     async def housekeep(self, call: Callable[[], T]) -> T:
@@ -165,7 +165,7 @@ class MetadataLog:
             for step_down in self._on_fenced:
                 step_down(reason)
         elif self._is_open:
-            self.upkeep.stop(reason)
+            self.maintenance.stop(reason)
 
     async def _change(self, decisions: Sequence[Decide[T]]) -> list[T | Refused]:
         async with self._leader.slot:
@@ -210,7 +210,7 @@ class MetadataLog:
             return committed if isinstance(committed, Refused) else self._leader.refuse(str(committed))
         _log_changes(records)
         self._take(after)
-        self.upkeep.look_after_commit()
+        self.maintenance.look_after_commit()
         return None
 
     def _take(self, state: ClusterState) -> None:

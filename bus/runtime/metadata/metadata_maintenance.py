@@ -42,13 +42,13 @@ _FINISH_S_MAX = 5.0
 
 
 class Changes(Writer, Protocol):
-    """The metadata log, as its upkeep sees it."""
+    """The metadata log, as its maintenance sees it."""
 
     @property
     def cluster(self) -> ClusterState: ...
 
 
-class MetadataUpkeep:
+class MetadataMaintenance:
     def __init__(
         self,
         log: TypedLog,
