@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,11 +20,13 @@ from bus.client.connection.group_requests import (
     Heartbeat,
     OffsetCommit,
     decode_group_answer,
+    decode_session_answer,
     encode_group_call,
+    encode_session_call,
 )
+from bus.client.connection.request_stream import RequestStream
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.group.coordinator import GroupRequest
-from bus.client.group.session import GroupSession
 from bus.errors import BusError, ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -193,6 +196,47 @@ class GroupLink:
             session.join(_END_S)
         if self._keeper is not None and threading.current_thread() is not self._keeper:
             self._keeper.join(_END_S)
+
+
+class GroupSession:
+    """A GroupSession stream to the coordinator. Each request is answered once, by correlation id; when the stream ends,
+    its error answers the requests that are left. The caller holds the lock that `on_answers` takes. `on_answers` gets
+    pairs of request and answer, and whether the coordinator gave notice, on the stream's reading thread."""
+
+    def __init__(
+        self, cluster: Cluster, address: str, on_answers: Callable[[list[tuple[GroupRequest, Any]], bool], None]
+    ) -> None:
+        self.address = address
+        self._on_answers = on_answers
+        self._asked: dict[int, GroupRequest] = {}
+        self._correlation_id = 0
+        self.is_over = False
+        self._stream = RequestStream(cluster, address, "GroupSession", on_answer=self._on_answer, on_end=self._on_end)
+
+    def send(self, request: GroupRequest) -> None:
+        self._correlation_id += 1
+        self._asked[self._correlation_id] = request
+        self._stream.send(encode_session_call(self._correlation_id, request.call))
+
+    def cut(self) -> None:
+        self._stream.cut("the coordinator is another one, or cannot be reached")
+
+    def join(self, timeout_s: float) -> None:
+        self._stream.join(timeout_s)
+
+    def _on_answer(self, stream: RequestStream, response: Any) -> None:
+        if response.correlation_id == 0:
+            self._on_answers([], True)
+            return
+        request = self._asked.pop(response.correlation_id, None)
+        if request is None:
+            raise ValueError(f"expected an answer that is not there yet, found {response.correlation_id} once more")
+        self._on_answers([(request, decode_session_answer(request.call, response))], False)
+
+    def _on_end(self, stream: RequestStream, error: BusError) -> None:
+        self.is_over = True
+        asked, self._asked = self._asked, {}
+        self._on_answers([(request, error) for request in asked.values()], False)
 
 
 def _not_begun(request: GroupRequest, failure: Exception) -> BusError:
