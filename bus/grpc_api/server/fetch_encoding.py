@@ -7,6 +7,8 @@ before it is encoded: a few bytes of records may need a thousand around them.
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
@@ -15,7 +17,6 @@ from typing import Any
 import pyarrow as pa
 
 from bus.errors import ErrorCode, Refused, show_names
-from bus.grpc_api.server.typed_values import value_bytes
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import encode_field, tag_of
 from bus.model import LogBatch, sequence_after
@@ -175,7 +176,7 @@ def _records(batches: Sequence[LogBatch], first_offset: int) -> Iterator[pb.Reco
         start = int(whole.column("offset").to_numpy().searchsorted(first_offset))
         for begin in range(start, whole.num_rows, _PLAIN_SLICE_RECORDS):
             columns = whole.slice(begin, _PLAIN_SLICE_RECORDS)
-            values = value_bytes(columns.column("value"))
+            values = _value_bytes(columns.column("value"))
             times = columns.column("timestamp").view(pa.int64()).to_pylist()
             rows = columns.drop_columns(["value", "timestamp"]).to_pylist()
             for row, value, timestamp_us in zip(rows, values, times, strict=True):
@@ -188,3 +189,23 @@ def _records(batches: Sequence[LogBatch], first_offset: int) -> Iterator[pb.Reco
                     timestamp_type=row["timestamp_type"],
                     leader_epoch=row["leader_epoch"],
                 )
+
+
+def _value_bytes(values: pa.Array) -> list[bytes | None]:
+    """The values of records, typed or not; a null one is None. A typed value (a struct) is JSON with its fields in
+    their order, base64 for bytes, ISO 8601 for times: no two values of a topic have the same text."""
+    if pa.types.is_binary(values.type):
+        plain: list[bytes | None] = values.to_numpy(zero_copy_only=False).tolist()
+        return plain
+    return [None if value is None else _encode_struct(value) for value in values.to_pylist()]
+
+
+def _encode_struct(value: Any) -> bytes:
+    return json.dumps(value, default=_encode_scalar, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _encode_scalar(value: Any) -> str:
+    """What JSON has no type for."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -1,8 +1,8 @@
 """The records of a produce request, from bytes to checked batches: on the event loop if that is quick, or in a thread.
 
-Guards two promises: the loop is held by no request for longer than `QUICK_BYTES_MAX` take;
-and each partition of a request gets a batch or a refusal of its own, also where decoding fails in a way that nothing
-here foresaw. Decides nothing about a partition: that may change while a thread is at work.
+Guards three promises: a batch that goes from here to the log is sound; decoding on the loop handles at most
+`QUICK_BYTES_MAX` of a request; and each partition of a request gets a batch or a refusal of its own, also if decoding
+fails with an unexpected error. Decides nothing about a partition: that may change while a thread is at work.
 """
 
 from __future__ import annotations
@@ -10,13 +10,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import pyarrow as pa
+
 from bus.broker_api.produce import DecodedRecords
 from bus.broker_api.requests import TakesLong
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.arrow_claims import Allowance
-from bus.grpc_api.server.codec import decode_produce
-from bus.grpc_api.server.payloads import count_packed_bytes, unpack_partition
+from bus.grpc_api.server.arrow_claims import Allowance, PayloadTooLarge, check_claims
+from bus.grpc_api.server.payload_codecs import count_packed_bytes, unpack_partition
 from bus.grpc_api.server.produce_wire import ProduceCall
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TIMESTAMP_MS_MAX, TIMESTAMP_STORED_MS_MAX, TIMESTAMP_STORED_MS_MIN, RecordBatch
+from bus.records.arrow_batches import (
+    MalformedRecords,
+    MistimedRecords,
+    check_records,
+    decode_records,
+    records_from_rows,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +51,35 @@ class CallPayload:
         return _decode(self._call, refused, self._bytes_max, now_ms, None)
 
 
+def decode_produce(
+    data: pb.PartitionProduceData, now_ms: int, payload: bytes | memoryview | None, allowance: Allowance
+) -> RecordBatch | Refused:
+    """`payload`: the Arrow bytes, if they were cut out of `data` or were packed in it."""
+    timestamp_ms = data.timestamp_ms if data.HasField("timestamp_ms") else now_ms
+    if data.uncompressed_bytes and not data.codec:
+        return Refused(
+            ErrorCode.INVALID_REQUEST, f"expected a codec with uncompressed_bytes={data.uncompressed_bytes}, found none"
+        )
+    try:
+        form = "arrow" if payload is not None else data.WhichOneof("payload")
+        match form:
+            case "arrow":
+                payload = data.arrow if payload is None else payload
+                check_claims(payload, allowance)
+                return decode_records(payload, default_timestamp_ms=timestamp_ms)
+            case "records":
+                allowance.take_plain(data.records.ByteSize())
+                return check_records(_batch_of(data.records.records), default_timestamp_ms=timestamp_ms)
+            case _:
+                return Refused(ErrorCode.INVALID_RECORD, "expected 'arrow' or 'records', found neither")
+    except MistimedRecords as error:
+        return Refused(ErrorCode.INVALID_TIMESTAMP, str(error))
+    except MalformedRecords as error:
+        return Refused(ErrorCode.INVALID_RECORD, str(error))
+    except PayloadTooLarge as error:
+        return Refused(ErrorCode.MESSAGE_TOO_LARGE, str(error))
+
+
 def _decode(
     call: ProduceCall, refused: Sequence[Refused | None], bytes_max: int, now_ms: int, quick_bytes_max: int | None
 ) -> list[DecodedRecords]:
@@ -60,3 +99,25 @@ def _decode_partition(
     except Exception:
         _log.exception("records could not be decoded", extra={"topic": data.topic, "partition": data.partition})
         return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed to decode these records; see its log")
+
+
+def _batch_of(records: Sequence[pb.Record]) -> pa.RecordBatch:
+    return records_from_rows(
+        [
+            (
+                record.key if record.HasField("key") else None,
+                record.value if record.HasField("value") else None,
+                [(header.key, header.value if header.HasField("value") else None) for header in record.headers],
+                _timestamp_ms(record),
+            )
+            for record in records
+        ]
+    )
+
+
+def _timestamp_ms(record: pb.Record) -> int | None:
+    if not record.HasField("timestamp_ms"):
+        return None
+    if not TIMESTAMP_STORED_MS_MIN <= record.timestamp_ms <= TIMESTAMP_STORED_MS_MAX:
+        raise MistimedRecords(f"expected timestamps from 0 to {TIMESTAMP_MS_MAX}, found {record.timestamp_ms}")
+    return record.timestamp_ms
