@@ -55,7 +55,7 @@ class Step(Protocol[StateT_co, CommandT, RecordT_co, AnswerT, NoticeT_co]):
 
     @property
     def state(self) -> StateT_co | None:
-        """The state after the step. Whoever makes the step has it from `apply`, and from nowhere else."""
+        """The state after the step, made by `apply` alone."""
         ...
 
     @property

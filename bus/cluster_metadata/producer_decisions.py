@@ -68,10 +68,9 @@ def decide_init_producer(state: ClusterState, command: InitProducer, *, new_prod
     for one that has had its last epoch: it goes on with the new id at epoch 0, and the old id is fenced for good.
 
     A caller with the name's current identity gets the next epoch. If it asks again with the same one, since the answer
-    was lost, it gets the same answer (KIP-360). Who keeps the epoch gets the name's identity as it is, and fences
-    nobody. Refused: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING (the name has
-    another id, or none yet), PRODUCER_FENCED (another instance has come), INVALID_PRODUCER_EPOCH (an epoch that was
-    never given).
+    was lost, it gets the same answer (KIP-360). A caller that keeps the epoch gets the name's identity as it
+    is, and fences no instance. Refused: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING (the name has another id, or none
+    yet), PRODUCER_FENCED (another instance has come), INVALID_PRODUCER_EPOCH (an epoch that was never given).
     """
     refused = check_init_producer(command)
     if refused is not None:

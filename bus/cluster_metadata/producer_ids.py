@@ -53,7 +53,7 @@ class NamedProducer:
 
 @dataclass(frozen=True, slots=True)
 class RetiredIds:
-    """Ids that belonged to names and are nobody's any more, as ranges: names that come and go together cost one."""
+    """Ids whose names are gone, as ranges: names that come and go together cost one range."""
 
     ranges: tuple[tuple[int, int], ...] = ()  # [first, next), ascending, with a gap between any two
 

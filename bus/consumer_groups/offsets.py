@@ -165,8 +165,8 @@ def remove_offsets(step: GroupStep, partitions: Iterable[TopicPartition]) -> Non
 
 
 def remove_expired_offsets(step: GroupStep, now_ms: int) -> None:
-    """Of an empty group after the retention since it became empty; of consumers in a stable group, what nobody
-    subscribes to, after the retention since the commit; of a group that never had members, since the commit."""
+    """An empty group loses its offsets one retention time after it became empty. A stable group of consumers loses the
+    offsets of topics without a subscription, and a group that never had members all, that long after the commit."""
     group = step.group
     if group.protocol_type is not None and group.state is not GroupState.EMPTY:
         if not group.is_of_consumers or group.state is not GroupState.STABLE:

@@ -56,7 +56,7 @@ class TableView:
         return islice(self.files, max(0, first - 1), self.state.file_count)
 
     def appended(self, file: LiveFile, leader_epoch: int) -> TableView:
-        """The next version's. Whoever holds this one does not see the entries behind its count."""
+        """The view of the next version. This view still ends at its own count of files."""
         maxima = self.timestamp_maxima_ms
         maxima.append(max(file.timestamp_max_ms, maxima[-1]) if maxima else file.timestamp_max_ms)
         self.files.append(file)

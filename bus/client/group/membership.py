@@ -2,8 +2,8 @@
 
 A machine without threads, clock or I/O. It is told what was answered and that time has passed, sends requests without
 waiting for them, and hands out *work*: what only the thread that polls may do, callbacks and the leader's assignment.
-Guards Kafka's promise of one owner: a member gives up what it was told to give up before it joins again, and whoever
-is out of the group owns nothing, may commit nothing, and learns it before it joins again.
+Guards Kafka's promise of one owner: a member gives up what it was told to give up before it joins again, and a
+member that is out of the group owns nothing, may commit nothing, and learns it before it joins again.
 """
 
 from __future__ import annotations

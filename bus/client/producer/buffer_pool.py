@@ -119,7 +119,7 @@ class BufferPool:
             waiter.event.set()
 
     def close(self, reason: BusError) -> None:
-        """Whoever waits, or would have to, gets `reason`. Safe to repeat."""
+        """Every call that waits now or would have to wait later raises `reason`. Safe to repeat."""
         self._closed_by = self._closed_by or reason
         waiters, self._waiters = self._waiters, deque()
         for waiter in waiters:

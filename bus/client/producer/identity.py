@@ -1,7 +1,8 @@
-"""Under which producer id and epoch records go: the question for them, and the epoch that a partition is resumed under.
+"""The producer id and epoch of the producer: requests for them, and the epoch under which a partition is resumed.
 
-Guards one promise: one question at a time, repeated with growing pauses. A named producer's epochs come from the
-broker, for all partitions; those of any other are counted up here, for one partition, as in Kafka.
+Guards one promise: one request is under way at a time, repeated with growing pauses. The broker
+gives a named producer its epochs, for all partitions; any other producer counts them up here, for one partition, as in
+Kafka.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Identity:
         return part.stamp.producer_epoch < self.current[1]
 
     def resume(self, queue: PartitionQueue, address: str, now_ms: float) -> None:
-        """Under the next epoch; asks for one if that is the broker's to give."""
+        """Under the next epoch; a named producer asks the broker for it."""
         stamp = queue.stamp_next
         if stamp is None or self.current is None:
             self.ask(now_ms)

@@ -1,6 +1,6 @@
-"""Who leads a partition, by what the cluster's metadata says, and the question for newer metadata.
+"""Which broker leads a partition, by the cluster's metadata, and requests for newer metadata.
 
-Guards one promise: one question at a time, for all topics together, and with a pause after each.
+Guards one promise: one request is under way at a time, for all topics together, with a pause after each.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Leaders:
         self._failures = 0
 
     def find(self, queue: PartitionQueue) -> tuple[TopicInfo, str] | None:
-        """The topic and the leader's address; None while they are not known: they are asked for."""
+        """The topic and the leader's address; None while they are not known: then a refresh is requested."""
         info = self._metadata.cached_topic(queue.topic)
         if info is not None and queue.partition < len(info.partitions):
             address = self._metadata.leader_address(info, queue.partition)
@@ -63,8 +63,8 @@ class Leaders:
             self._agenda.add(RefreshTopics(tuple(self._stale_topics)))
 
     def on_refreshed(self, results: Mapping[str, BusError | None], now_ms: float) -> list[tuple[str, int, BusError]]:
-        """`results`: None, or why nothing is known of a topic. What is no more: of a topic all partitions from a number
-        on, and why."""
+        """`results`: None, or why nothing is known of a topic. Returns the partitions that are gone: a topic, its
+        first missing partition, and the error."""
         self._is_refreshing = False
         gone: list[tuple[str, int, BusError]] = []
         failed = False

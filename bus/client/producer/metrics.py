@@ -60,7 +60,7 @@ class _Chunk(Protocol):
 
 class SentPart(Protocol):
     """One partition's share of a request. `payload`: its bytes, their codec, and how many they were before; None if
-    nobody encoded it."""
+    it was not encoded."""
 
     @property
     def queue(self) -> _Queue: ...

@@ -1,6 +1,6 @@
 """The queues of all partitions: what is taken in and not settled, and what an answer makes of it.
 
-Guards two promises: what is settled gives its bytes back, and what may still be in the log, or come there, goes again
+Guards two promises: a settled chunk gives its bytes back, and chunks that are or may come into the log are sent again
 in order.
 """
 
@@ -114,14 +114,14 @@ class Queues:
         self.active.clear()
 
     def give_up(self, topic: str, first_partition: int, error: BusError, now_ms: float) -> None:
-        """A queue that is begun again goes on after the numbers of the old one, by asking: the topic may not be gone at
-        all, and a number that is used twice would be taken for a repetition."""
+        """A new queue of the partition goes on after the sequences of the old one, and resumes first: the topic may
+        still be there, and a sequence that is used twice would be taken for a duplicate."""
         for key in [key for key in self._queues if key[0] == topic and key[1] >= first_partition]:
             queue = self._queues[key]
             self.active.pop(queue, None)
             self.fail(queue, queue.fail_all(error), now_ms)
             if queue.broken is not None:
-                continue  # and so it stays, whatever becomes of the topic
+                continue  # it stays broken, also if the topic comes back
             del self._queues[key]
             if queue.stamp_next is not None:
                 self._given_up[key] = queue.stamp_next

@@ -369,7 +369,7 @@ class BusServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SwapFiles(self, request, context):
-        """Puts data files that somebody else prepared in the table's folder in place of live ones, as one Delta version with
+        """Puts data files that another program prepared in the table's folder in place of live ones, as one Delta version with
         dataChange=false. The leader reads and checks them first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -51,9 +51,9 @@ def fit_by_size(batches: Sequence[LogBatch], bytes_max: int, *, is_first: bool) 
 
 @dataclass(frozen=True, slots=True)
 class FetchWish:
-    """`reserve` says how many bytes the answer may have, once there is something to read; `release` is called if that
-    was nothing after all. `fit` takes of the batches of a partition those that have room, and says how much they take;
-    the first batch of an answer has room in any case."""
+    """`reserve` is called once there is something to read and returns how many bytes the answer may have; `release` is
+    called if nothing was read after all. `fit` returns the batches of a partition that have room, and their size; the
+    first batch of an answer always has room."""
 
     positions: Sequence[FetchPosition]
     wait_ms_max: int
@@ -98,7 +98,7 @@ class Stopping:
 
     @contextlib.contextmanager
     def waking(self, wake: asyncio.Event) -> Iterator[None]:
-        """`wake` is set if stopping begins in this block; whether it has begun before is to be asked in it."""
+        """`wake` is set if stopping begins in this block. If it began before, only `has_begun` says so."""
         self._waiting[wake] = None
         try:
             yield
@@ -117,7 +117,7 @@ async def fetch(
     shares: LoopShares | None = None,
     times: FetchTimes | None = None,
 ) -> list[tuple[TopicPartition, FetchResult]]:
-    """One result a position, in the order of `wish`. Early if anything is refused, and as soon as `stopping` begins."""
+    """One result per position, in the order of `wish`. Answers early after a refusal or when `stopping` begins."""
     wake = asyncio.Event()
     with stopping.waking(wake):
         return await _fetch(

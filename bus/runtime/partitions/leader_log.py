@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# So many races lost in a row against writers without a higher epoch are enough.
+# A change is refused after it has lost so many races in a row against writers without a higher epoch.
 CONFLICTS_MAX = 10
 
 # Conflicted: another writer has the version, and memory follows the log before anything else is committed.
@@ -29,7 +29,7 @@ ChangeOutcome = Committed | Conflicted | Refused
 
 
 class Change(Protocol):
-    """What is to be committed beside appends. Decides on the event loop, when nothing else is being committed."""
+    """A commit that is not an append. It decides on the event loop, while no other commit is in flight."""
 
     def __call__(self, *, leader_epoch: int, now_ms: int) -> Callable[[], CommitOutcome] | Committed | Refused:
         """The call that commits, for a thread; or the answer, if there is nothing to commit."""
@@ -88,7 +88,7 @@ class LeaderLog:
 
     async def commit(self, call: Callable[[], CommitOutcome], in_thread: InThread) -> ChangeOutcome:
         """In the slot. After a refusal nothing was committed, unless `is_reload_due`."""
-        self.is_reload_due = True  # if this is interrupted only the log knows
+        self.is_reload_due = True  # if this is interrupted, only the log can tell the outcome
         try:
             outcome = await in_thread(call)
         except FenceLost as lost:
@@ -117,7 +117,7 @@ class LeaderLog:
                 ):
                     self._step_down(epoch)
             case Unknown(version, reason):
-                message = f"nobody knows whether version {version} was committed: {reason}"
+                message = f"the outcome of committing version {version} is unknown: {reason}"
                 _log.error("%s: %s", self._title, message, extra=self.fields())
                 return self.refuse(message)
         return outcome
@@ -141,7 +141,7 @@ class LeaderLog:
         return None
 
     def may_follow(self, log: LogState) -> bool:
-        """If not, it is another leader's: this one steps down."""
+        """If it returns False, the log is led by another leader, and this one has stepped down."""
         is_overtaken = log.leader_epoch > self.leader_epoch or log.is_overtaken
         if is_overtaken and self.stopped is None:
             self._step_down(log.leader_epoch)
@@ -171,7 +171,7 @@ class LeaderLog:
         self.end(self.refuse(reason, code))
 
     def end(self, reason: Refused) -> None:
-        """As `stop`, where nothing is wrong with the log."""
+        """As `stop`, but not because of a fault of the log."""
         self.stopped = reason
         self._on_stopped(reason)
 

@@ -1,8 +1,8 @@
-"""What maintenance of all partitions shares: bytes, time, a timer, and the words in which it is asked for.
+"""What the maintenance of all partitions shares: a byte rate, the time, a timer, and its requests and results.
 
 Guards three promises: all maintenance together reads and writes at most `bytes_per_second`; a partition that stops
-waits for no more than the few bytes that one step takes; and the time that retention goes by is read in every slot of
-the timer, so that a wall clock that jumps is seen soon after it did.
+waits for at most one step of a few bytes; and the time of retention is read in every slot of the timer, so a jump of
+the wall clock is noticed soon.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from bus.model import TopicPartition
 from bus.partition_log.retention import RetentionTime, read_time
 from bus.ports import Clock, MaintenanceStopped
 
-# What may be used at once after a rest, in seconds of the allowance: smooths what comes in large pieces.
+# How much of the allowance may be saved up, in seconds: large pieces would otherwise come in bursts.
 _BURST_S = 0.1
 _SLOTS_MAX = 60
 _SLOT_S_MIN = 1.0
-# A broker that has just started has better things to do: with Kafka's interval it waits as long as Kafka does
+# The first run waits for this share of the interval after a start: with Kafka's interval, as long as Kafka waits
 # (log.initial.task.delay.ms).
 _FIRST_DELAY_SHARE = 10
 
 
 class MaintenanceAction(Enum):
-    """What may be asked for by hand."""
+    """What an operator may ask for."""
 
     ROLL = "roll"  # small data files become large ones, due or not
-    COMPACT = "compact"  # of every key the last record stays
-    CLEAN = "clean"  # retention, and what is old enough of versions, removed files and orphans goes
+    COMPACT = "compact"  # the last record of each key stays
+    CLEAN = "clean"  # retention; then versions, removed files and orphans that are old enough are deleted
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceResult:
-    """What became of a partition. Bytes and files are those that are live, but for what was deleted."""
+    """A partition before and after. Bytes and files are live ones, except `deleted_files` and `deleted_bytes`."""
 
     version: int
     files_before: int
@@ -73,17 +73,16 @@ SwapResult = FilesSwapped | Refused
 
 
 class IoThrottle:
-    """An allowance of bytes for each second, for any number of threads. What was used already is waited for
-    afterwards, each user in turn."""
+    """An allowance of bytes per second for any number of threads. A thread uses bytes first and waits afterwards."""
 
     def __init__(self, bytes_per_second: float, clock: Clock) -> None:
         self._bytes_per_second = bytes_per_second
         self._clock = clock
         self._lock = threading.Lock()
-        self._used_until_s = -math.inf  # by then the allowance has made up for what was used
+        self._used_until_s = -math.inf  # when the allowance will have covered all bytes used so far
 
     def use(self, byte_count: int) -> float:
-        """Returns for how many seconds the user has to rest."""
+        """Returns for how many seconds the caller has to wait."""
         with self._lock:
             now_s = self._clock.monotonic_ms() / 1000
             self._used_until_s = max(self._used_until_s, now_s - _BURST_S) + byte_count / self._bytes_per_second
@@ -103,12 +102,12 @@ class MaintenancePace:
             raise MaintenanceStopped("the partition is going away")
 
     def stop(self) -> None:
-        """Whoever rests, or calls again, is told."""
+        """A call that waits and every later call raise `MaintenanceStopped`."""
         self._stopped.set()
 
 
 class MaintenanceClock:
-    """The time that retention goes by, the same for all partitions. To be read every now and then."""
+    """The time of retention, the same for all partitions. Has to be read regularly."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -125,7 +124,7 @@ class MaintenanceClock:
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """`backoff_s`: how long maintenance of a partition rests after it failed."""
+    """`backoff_s`: how long the maintenance of a partition pauses after a failure."""
 
     clock: MaintenanceClock
     throttle: IoThrottle
@@ -142,8 +141,8 @@ class Maintained(Protocol):
 
 
 class MaintenanceTicker:
-    """Has every partition looked at once in an interval, also those that no producer writes to: one timer for all of
-    them, each interval in slots, so that thousands of partitions do not ask for the disk at once."""
+    """Runs maintenance on every partition once per interval, also on those without producers. One timer serves all
+    partitions; an interval is cut into slots, so that thousands of partitions do not use the disk at once."""
 
     def __init__(
         self, interval_s: float, clock: MaintenanceClock, partitions: Callable[[], Iterable[Maintained]]

@@ -1,7 +1,7 @@
 """The jobs of one log's maintenance: what is prepared beside its writer, and then committed by the writer.
 
 Guards two promises: a job that fails leaves the log as it was, for only the writer commits; and a file that cannot be
-read holds up nothing but what would have to read it: it is left alone, with those that it was to be rewritten with.
+read stops only the jobs that have to read it: it is left alone, with the files of the same job.
 Decides nothing about when; one job runs at a time.
 """
 
@@ -48,7 +48,7 @@ _ORPHANS_AT_ONCE = 100
 
 
 class Writer(Protocol):
-    """What alone commits to the log, as maintenance sees it. To be called on the event loop."""
+    """The only object that commits to the log, as maintenance sees it. To be called on the event loop."""
 
     @property
     def stopped(self) -> Refused | None:
@@ -194,7 +194,7 @@ class MaintenanceJobs:
     # ------------------------------------------------------------------ letting go
 
     async def delete_records(self, offset: int, *, may_delete: bool) -> DeleteRecordsResult:
-        """A foreign commit that comes between changes nothing about what is wanted."""
+        """Repeated after a foreign commit: the wanted log start stays the same."""
         log_start = -1
 
         def delete(*, leader_epoch: int, now_ms: int) -> Callable[[], CommitOutcome] | Committed | Refused:

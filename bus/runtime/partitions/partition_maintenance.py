@@ -1,11 +1,11 @@
 """When a partition's maintenance is done: one job that commits at a time, beside the writer.
 
-Theory of operation. A task lives while there is something to do: what was asked for by hand first, then what has come
-of age, then what commits have made due. A commit only compares two numbers; the files are looked at when enough have
-come, and when the broker's ticker calls, which also sees to partitions that no producer writes to. Rules are read again
-for each decision, so altered configs count from the next one on. What fails rests for a while and is due again: the log
-is whole without it. Two things go on beside the jobs, since neither commits: checkpoints, which no long job shall hold
-up, and cleaning, which shall hold up no roll, however many files there are to delete.
+Theory of operation. A task lives while a job is due: first what an operator asked for, then retention by age, then what
+commits have made due. A commit only compares two numbers; the files are looked at when enough new ones have come, and
+when the broker's ticker calls, which also reaches partitions without producers. The rules are read for each decision,
+so altered configs count from the next one on. A job that fails is due again after a pause: the log is whole without it.
+Two things run beside the jobs, since neither commits: checkpoints, so that no long job delays them, and cleaning, so
+that it delays no roll, however many files it deletes.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
 
-# The files are looked at after so many more of them, or so large a part of what makes one that is full.
+# The files are looked at after so many new ones, or after new bytes that make up such a part of a full segment.
 _LOOK_FILES = 20
 _LOOK_SEGMENTS = 4
-# Versions are dropped in between, too, when so large a part of those that are kept at most have come.
+# A checkpoint starts cleaning, too, after so many versions as this part of the largest number that is kept.
 _CLEAN_SHARE = 10
 _CLEAN_VERSIONS_MIN = 100
 # A clean shutdown writes a checkpoint if an opening would have to replay more versions than this.

@@ -50,8 +50,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What is directly in one folder, sorted by name; an absent folder is an empty one. `leftovers`: files that nobody
-    has finished, of interrupted writes or of writes under way; they are not among the others."""
+    """What is directly in one folder, sorted by name; an absent folder is an empty one. `leftovers`:
+    unfinished files of interrupted writes or of writes under way; they are not in `files`."""
 
     files: Sequence[Entry]
     folders: Sequence[str]
