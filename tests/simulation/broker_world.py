@@ -28,7 +28,7 @@ from bus.broker import BrokerCore
 from bus.cluster_metadata import cluster_snapshot
 from bus.config.broker import Address, BrokerConfig
 from bus.errors import BusError, StorageFault
-from bus.partition_log import cleaning, rolling
+from bus.partition_log import compaction, rolling
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata import metadata_maintenance
 from bus.runtime.partitions import partition_maintenance, partition_settings
@@ -52,8 +52,8 @@ _SCALED_DOWN: tuple[tuple[Any, str, int], ...] = (
     (cluster_snapshot, "_RECORDS_MIN", 12),
     (metadata_maintenance, "_ROLLED_FILES", 5),
     (metadata_maintenance, "_RETRY_RECORDS", 5),
-    (cleaning, "FILES_MIN", 4),
-    (cleaning, "FILES_MAX", 12),
+    (compaction, "FILES_MIN", 4),
+    (compaction, "FILES_MAX", 12),
     (rolling, "RUN_FILES_MAX", 6),
     (rolling, "SMALL_FILES_MAX", 12),
     (partition_settings, "INTERNAL_VERSION_COUNT_MAX", 12),
