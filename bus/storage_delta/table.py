@@ -171,10 +171,9 @@ class DeltaPartitionTable:
         return outcome
 
     def reload(self) -> LogState:
-        known_version = self.state.version
-        self._log.begin_reload()
+        self._log.begin_reload(self.state.version)
         snapshot = self._reader.load(topic_id=self._topic_id)
-        self._take(snapshot, is_overtaken=self._log.is_overtaken(known_version, snapshot))
+        self._take(snapshot, is_overtaken=self._log.is_overtaken(snapshot))
         self._log.end_reload(snapshot.version)
         return self.state
 

@@ -85,6 +85,7 @@ class LogWriter:
         self._last: _Last | None = None  # None: it is not known
         self._checked_version = -1
         self._read_version = -1  # up to which the log was read, and not committed
+        self._known_version: int | None = None  # before the log began to be read again; None: it is not being read
         self.leader_epoch = -1  # under which we have committed, or tried to
         self.must_reload = False  # memory may not be what the log says
         self.reloads = 0
@@ -145,20 +146,23 @@ class LogWriter:
 
     # ------------------------------------------------------------------ reading the log again
 
-    def begin_reload(self) -> None:
+    def begin_reload(self, known_version: int) -> None:
         """From here on nothing that was prepared may be committed: a leader that came between may have listed its files
-        as orphans. Raises `StorageFault`, `VersionReplaced`."""
+        as orphans. `known_version` is that of memory: where a reading failed half-way, that before the first try
+        counts. Raises `StorageFault`, `VersionReplaced`."""
         if self._doubtful is not None:
             self._confirm(self._doubtful)
         self.must_reload = True
         self.reloads += 1
         self._check_last()
         self._last = None
+        if self._known_version is None:
+            self._known_version = known_version
 
     def end_reload(self, version: int) -> None:
         """The log was read up to `version`, and what a crash left was put right."""
         doubtful, self._doubtful = self._doubtful, None
-        self.must_reload = False
+        self.must_reload, self._known_version = False, None
         if doubtful is not None:
             self._undecided.append(doubtful)
             self._under_way.settle(doubtful.new_paths)
@@ -173,8 +177,9 @@ class LogWriter:
         except KeyNotFound:
             self._last = None
 
-    def is_overtaken(self, known_version: int, snapshot: Snapshot) -> bool:
-        """Whether another leader that may not be followed has committed after `known_version`."""
+    def is_overtaken(self, snapshot: Snapshot) -> bool:
+        """Whether another leader that may not be followed has committed since the log was known."""
+        known_version = snapshot.version if self._known_version is None else self._known_version
         if self.leader_epoch < 0:
             return False
         if snapshot.leader_epoch > self.leader_epoch:

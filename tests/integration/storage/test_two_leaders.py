@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bus.errors import ErrorCode, Refused
+from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import TopicPartition
 from bus.ports import CommitOutcome, Committed, Conflicted, FenceLost, Unknown
 from bus.runtime.partitions.partition_queue import Appended
@@ -208,6 +208,22 @@ def test_a_lost_race_against_another_leader_of_the_same_epoch_or_a_higher_one_en
 
     with_partition(leaders.old, 1, scenario)
     assert leaders.values() == [b"first", b"successor"]
+
+
+@pytest.mark.parametrize(("operation", "nth"), [*(("get", nth) for nth in range(1, 8)), ("stamp", 1), ("stamp", 2)])
+def test_a_reading_that_failed_half_way_hides_no_leader_of_the_same_epoch(
+    leaders: Leaders, operation: str, nth: int
+) -> None:
+    def fail() -> None:
+        raise StorageFault("the disk")
+
+    leaders.append(leaders.young, b"successor", epoch=1)
+    for _ in range(nth - 1):
+        leaders.old_store.before_next(operation, lambda: None)
+    leaders.old_store.before_next(operation, fail)
+    with pytest.raises(StorageFault, match="the disk"):
+        leaders.old.reload()
+    assert leaders.old.reload().is_overtaken
 
 
 def test_a_foreign_version_before_that_of_a_successor_hides_it_not(leaders: Leaders) -> None:
