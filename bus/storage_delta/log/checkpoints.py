@@ -20,6 +20,7 @@ from bus.storage_delta.log.checkpoint_files import (
     MalformedCheckpoint,
     encode_checkpoint,
     encode_hint,
+    read_hint,
     summarize_checkpoint,
 )
 from bus.storage_delta.log.listing import LAST_CHECKPOINT, LOG_FOLDER, checkpoint_name, version_name
@@ -60,27 +61,38 @@ def write_checkpoint(
     `check_commit` is called with each version since then, and may raise. Raises `StorageFault`; then the
     table is as before."""
     log_folder = f"{folder}/{LOG_FOLDER}"
-    key = f"{log_folder}/{checkpoint_name(version)}"
+    key, is_begun = f"{log_folder}/{checkpoint_name(version)}", False
     try:
         replay = _Replay(store, log_folder, base_version, version, check_commit)
         txns = replay.txns
         for name in [name for name, txn in txns.items() if txn.updated_ms < idle_since_ms and is_forgotten(name, txns)]:
             del txns[name]
         data = replay.encode(lambda: {entry.name for entry in store.list(folder, with_sizes=False).files})
+        summary = summarize_checkpoint(data)
+        _check(summary, frozenset(paths), txns)
+        is_begun = True
         store.put(key, data)
         if (found := store.get(key)) != data:
             raise MalformedCheckpoint(f"expected the {len(data)} bytes that were written, found {len(found)} others")
-        summary = summarize_checkpoint(data)
-        _check(summary, frozenset(paths), txns)
     except (MalformedCheckpoint, MalformedCommit, StorageFault) as error:
-        if version != base_version:  # one that was put, and not found to be true, must not stay
-            with contextlib.suppress(StorageFault):
-                store.delete(key)
+        # Another engine may have checkpointed `version`, and deleted all before it: only what was put here may go.
+        if is_begun and version != base_version:
+            _delete_checkpoint(store, log_folder, version)
         if isinstance(error, VersionReplaced | StorageFull):
             raise
         raise StorageFault(f"{log_folder}: no checkpoint of version {version}: {error}") from None
     store.delete(f"{log_folder}/.{LAST_CHECKPOINT}.crc")
     store.put(f"{log_folder}/{LAST_CHECKPOINT}", encode_hint(version, action_count=summary.action_count, data=data))
+
+
+def _delete_checkpoint(store: ObjectStore, log_folder: str, version: int) -> None:
+    """As far as the store lets it. No reader opens a table whose `_last_checkpoint` names one that is not there."""
+    with contextlib.suppress(StorageFault):
+        hint = read_hint(store, log_folder)
+        if hint is not None and hint.version == version:
+            store.delete(f"{log_folder}/{LAST_CHECKPOINT}")
+    with contextlib.suppress(StorageFault):
+        store.delete(f"{log_folder}/{checkpoint_name(version)}")
 
 
 def is_true(store: ObjectStore, log_folder: str, version: int, *, base_version: int) -> bool:

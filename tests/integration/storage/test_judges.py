@@ -17,13 +17,13 @@ from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.ports import Committed, ProducerProgress
 from bus.storage_delta.log import checkpoints
-from bus.storage_delta.log.listing import checkpoint_name, partition_folder
+from bus.storage_delta.log.listing import checkpoint_name, partition_folder, version_name
 from bus.storage_delta.root import open_storage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
-from tests.support.stores import NOW_MS, FailingFileSystem, log_batch
+from tests.support.stores import NOW_MS, FailingFileSystem, ScriptedStore, log_batch
 
 PARTITION = TopicPartition("orders", 0)
 
@@ -159,6 +159,46 @@ def test_a_checkpoint_goes_on_from_one_that_another_engine_wrote(tmp_path: Path,
     assert judged.to_pyarrow_table(columns=["offset"]).num_rows == 11
     assert judged.transaction_version("bus/high_watermark") == 11
     assert open_storage(str(tmp_path), exclusive=False).open_partition(PARTITION, topic_id="id").state == table.state
+
+
+@pytest.mark.parametrize(("operation", "nth"), [("get", 1), ("get", 2), ("get", 6), ("list", 1), ("put", 1)])
+def test_a_checkpoint_that_cannot_be_made_leaves_the_table_as_another_engine_has_checkpointed_it(
+    tmp_path: Path, url: str, operation: str, nth: int
+) -> None:
+    def fail() -> None:
+        raise StorageFault("the disk")
+
+    store = ScriptedStore(LocalStore(str(tmp_path)))
+    storage = open_storage_on(store, exclusive=False)  # type: ignore[arg-type]
+    table = storage.create_partition(PARTITION, topic_id="id")
+    for count in (1, 3, 2):
+        append(table, count)
+    rolled = table.prepare_roll(table.files[:2], compression="none", now_ms=NOW_MS, tombstone_retention_ms=0)
+    table.swap_files(rolled, leader_epoch=1, now_ms=NOW_MS)
+    deltalake.DeltaTable(url).create_checkpoint()
+    for _ in range(nth - 1):
+        store.before_next(operation, lambda: None)
+    store.before_next(operation, fail)
+    with pytest.raises(StorageFault, match="the disk"):
+        table.write_checkpoint()
+    assert deltalake.DeltaTable(url).to_pyarrow_table(columns=["offset"]).num_rows == 6
+    assert storage.open_partition(PARTITION, topic_id="id").state == table.state
+
+
+def test_a_checkpoint_that_cannot_be_made_leaves_the_only_one_that_there_is(tmp_path: Path, url: str) -> None:
+    """Another engine has checkpointed the last version, and deleted what came before it."""
+    storage = open_storage(str(tmp_path), exclusive=False)
+    table = storage.create_partition(PARTITION, topic_id="id")
+    append(table, 1)
+    table.write_checkpoint()
+    append(table, 3)
+    deltalake.DeltaTable(url).create_checkpoint()
+    for name in (version_name(0), version_name(1), checkpoint_name(1)):
+        Path(url, "_delta_log", name).unlink()
+    with pytest.raises(StorageFault, match="does not exist"):
+        table.write_checkpoint()
+    assert deltalake.DeltaTable(url).to_pyarrow_table(columns=["offset"]).num_rows == 4
+    assert storage.open_partition(PARTITION, topic_id="id").state == table.state
 
 
 def test_a_checkpoint_that_cannot_be_synced_is_a_fault_and_the_table_goes_on(
