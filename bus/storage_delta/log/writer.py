@@ -119,7 +119,12 @@ class LogWriter:
         except KeyReplaced as replaced:
             self._under_way.discard(new_paths)
             self.must_reload = True
-            self._check_last()
+            try:
+                self._check_last()
+            except VersionReplaced:
+                raise
+            except StorageFault:
+                pass  # reading the log again looks once more
             return Unknown(version, str(replaced))
         except StorageFault:
             self._under_way.discard(new_paths)

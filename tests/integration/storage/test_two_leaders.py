@@ -14,6 +14,7 @@ from bus.runtime.partitions.partition_queue import Appended
 from bus.storage_delta.log.listing import partition_folder
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
+from bus.storage_delta.stores.store import KeyReplaced
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.partition_bench import Bench, code, send, with_partition
 from tests.support.stores import NOW_MS, ScriptedStore, log_batch
@@ -208,6 +209,17 @@ def test_a_lost_race_against_another_leader_of_the_same_epoch_or_a_higher_one_en
 
     with_partition(leaders.old, 1, scenario)
     assert leaders.values() == [b"first", b"successor"]
+
+
+def test_a_version_that_cannot_be_looked_at_is_looked_at_again_before_the_next_commit(leaders: Leaders) -> None:
+    async def scenario(bench: Bench) -> None:
+        leaders.old_store.fail_next("create", KeyReplaced("the version before is another file"))
+        leaders.old_store.fail_next("get", StorageFault("the disk"))
+        assert code(await send(bench)) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert isinstance(await send(bench), Appended)
+
+    with_partition(leaders.old, 1, scenario)
+    assert leaders.values() == [b"first", b"own"]
 
 
 @pytest.mark.parametrize(("operation", "nth"), [*(("get", nth) for nth in range(1, 8)), ("stamp", 1), ("stamp", 2)])
