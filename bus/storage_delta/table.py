@@ -295,7 +295,9 @@ class DeltaPartitionTable:
         reloads = self._log.reloads
         try:
             with self._reader.reading() as view:
-                removed = {*load_removed(self._store, self._folder, self._checkpoint_version), *self._removed}
+                # In this order: a checkpoint that is written meanwhile names what memory then forgets.
+                removed = set(self._removed)
+                removed.update(load_removed(self._store, self._folder, self._checkpoint_version))
                 checked = check_swap(
                     self._reader.data, self._schema, view, removed, removes=removes, adds=adds, kind=kind
                 )

@@ -16,6 +16,8 @@ from bus.errors import ErrorCode, Refused, StorageDamaged
 from bus.ports import Committed, Conflicted, PreparedFiles, SwapKind
 from bus.records.log_schema import LOG_SCHEMA
 from bus.storage_delta.files.data_files import ROW_GROUP_BYTES
+from bus.storage_delta.stores.memory import MemoryStore
+from tests.support.stores import ScriptedStore
 from tests.support.table_bench import DAY_MS, FOLDER, TableBench
 
 SAME, LAST = SwapKind.SAME_ROWS, SwapKind.LAST_OF_KEYS
@@ -142,6 +144,20 @@ def test_files_that_some_version_names_are_refused() -> None:
     assert f"{live}: expected a file that no version names" in refused(check(bench, [live]))
     swap(bench, [write(bench, rows, name_of(0))])
     assert f"{live}: expected a file that no version names" in refused(check(bench, [live], count=1))
+
+
+def test_files_that_some_version_names_are_refused_while_a_checkpoint_is_written() -> None:
+    """What memory knows as removed is forgotten once a checkpoint names it."""
+    store = ScriptedStore(MemoryStore())
+    bench = TableBench(store)  # type: ignore[arg-type]
+    for number in range(3):
+        bench.append((b"k", b"%d" % number))
+        if number == 1:
+            bench.table.write_checkpoint()
+    before = [file.path for file in bench.table.files]
+    bench.roll()
+    store.before_next("get", bench.table.write_checkpoint)
+    assert "expected a file that no version names" in refused(check(bench, before, count=1))
 
 
 def test_files_to_be_removed_that_are_none_or_do_not_follow_each_other_are_refused() -> None:
