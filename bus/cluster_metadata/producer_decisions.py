@@ -75,7 +75,7 @@ def decide_init_producer(state: ClusterState, command: InitProducer, *, new_prod
     refused = check_init_producer(command)
     if refused is not None:
         return Step(refused)
-    named = state.producers.by_name.find(command.name)
+    named = state.producers.by_name.get(command.name)
     if named is None:
         return _name_producer(command, new_producer_id)
     if command.keeps_epoch:
@@ -112,7 +112,7 @@ def _raise_epoch(named: NamedProducer, last_producer_epoch: int, new_producer_id
 
 def needs_new_id(state: ClusterState, command: InitProducer) -> bool:
     """Whether `decide_init_producer` may want a producer id that was never given."""
-    named = state.producers.by_name.find(command.name)
+    named = state.producers.by_name.get(command.name)
     if named is None:
         return command.current is None
     return named.producer_epoch >= PRODUCER_EPOCH_MAX and not command.keeps_epoch

@@ -35,7 +35,7 @@ def decide_expire_producers(
     expired: list[ClusterRecord] = []
     used: list[ClusterRecord] = []
     by_name = state.producers.by_name
-    for named in by_name.values() if names is None else filter(None, map(by_name.find, names)):
+    for named in by_name.values() if names is None else filter(None, map(by_name.get, names)):
         if len(expired) + len(used) >= RECORDS_MAX:
             break
         used_ms = _last_used_ms(named, seen_ms, now_ms)

@@ -20,9 +20,9 @@ from bus.cluster_metadata.cluster_records import (
     ProducerNamed,
     ProducerUsed,
 )
-from bus.cluster_metadata.growing_map import GrowingMap
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp
+from bus.persistent_map import PersistentMap
 
 PRODUCER_ID_BLOCK_SIZE = 1_000
 PRODUCER_EPOCH_MAX = 2**15 - 1
@@ -76,8 +76,8 @@ class ProducerIds:
     """Invariant: every id of a name is below `next_producer_id`, no two names have one id, and none is retired."""
 
     next_producer_id: int = 0  # no broker was ever given this id or a higher one
-    by_name: GrowingMap[str, NamedProducer] = field(default_factory=GrowingMap)
-    by_id: GrowingMap[int, NamedProducer] = field(default_factory=GrowingMap)
+    by_name: PersistentMap[str, NamedProducer] = field(default_factory=PersistentMap)
+    by_id: PersistentMap[int, NamedProducer] = field(default_factory=PersistentMap)
     retired: RetiredIds = field(default_factory=RetiredIds)
 
 
@@ -93,10 +93,10 @@ class ProducerIdsDraft:
         self._retired_ids: set[int] = set()  # of single ones
 
     def find(self, name: str) -> NamedProducer | None:
-        return self._by_name[name] if name in self._by_name else self._before.by_name.find(name)
+        return self._by_name[name] if name in self._by_name else self._before.by_name.get(name)
 
     def find_id(self, producer_id: int) -> NamedProducer | None:
-        return self._by_id[producer_id] if producer_id in self._by_id else self._before.by_id.find(producer_id)
+        return self._by_id[producer_id] if producer_id in self._by_id else self._before.by_id.get(producer_id)
 
     @property
     def next_producer_id(self) -> int:
@@ -140,8 +140,8 @@ class ProducerIdsDraft:
         before = self._before
         return ProducerIds(
             self._next_producer_id,
-            before.by_name.updated(self._by_name),
-            before.by_id.updated(self._by_id),
+            before.by_name.changed(self._by_name),
+            before.by_id.changed(self._by_id),
             before.retired.with_ranges(self._retired) if self._retired else before.retired,
         )
 
@@ -190,7 +190,7 @@ def check_producer(producers: ProducerIds, stamp: ProducerStamp) -> Refused | No
     epoch of its name; what that must not do is up to each partition.
     """
     producer_id = stamp.producer_id
-    named = producers.by_id.find(producer_id)
+    named = producers.by_id.get(producer_id)
     if named is not None:
         return None if stamp.producer_epoch >= named.producer_epoch else refuse_epoch(named, stamp.producer_epoch)
     if producer_id >= producers.next_producer_id:

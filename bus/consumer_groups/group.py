@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from bus.consumer_groups.changing_map import ChangingMap
 from bus.consumer_groups.records import OffsetCommitted
 from bus.consumer_groups.requests import CONSUMER_PROTOCOL_TYPE, Assignment, GroupProtocol
 from bus.model import TopicPartition
+from bus.persistent_map import PersistentMap
 
 NO_ASSIGNMENT = Assignment()
 _MEMBER_BYTES = 1_000  # without what it said, and what it is given
@@ -98,13 +98,13 @@ class Group:
     members: Mapping[str, Member] = field(default_factory=dict)
     instance_ids: Mapping[str, str] = field(default_factory=dict)  # of static members -> member id
     # Ids that were told with MEMBER_ID_REQUIRED, each with True; there may be thousands, that come one by one.
-    pending_members: ChangingMap[str, bool] = field(default_factory=ChangingMap)
+    pending_members: PersistentMap[str, bool] = field(default_factory=PersistentMap)
     supporters: Mapping[str, int] = field(default_factory=dict)  # of a protocol: how many members
     joining_count: int = 0  # members that await a join
     unsynced_count: int = 0  # members that have to sync
     data_bytes: int = 0  # of all members
     initial_delay: InitialDelay | None = None  # only while PreparingRebalance after Empty
-    offsets: ChangingMap[TopicPartition, OffsetCommitted] = field(default_factory=ChangingMap)
+    offsets: PersistentMap[TopicPartition, OffsetCommitted] = field(default_factory=PersistentMap)
 
     @property
     def has_all_joined(self) -> bool:

@@ -85,7 +85,7 @@ def records_in_log(tables: TopicTables, topic: str, producers: Collection[str]) 
     """How many rows of each of these producers the log of `topic` has taken, as of now, by their last sequences in each
     partition: those that retention or compaction let go count too. 0 for one that the cluster does not know."""
     known = tables.cluster().producers.by_name
-    ids = {found.producer_id: name for name in producers if (found := known.find(name)) is not None}
+    ids = {found.producer_id: name for name in producers if (found := known.get(name)) is not None}
     taken = dict.fromkeys(producers, 0)
     for partition in tables.partitions(topic):
         for producer_id, last_sequence in _last_sequences(tables, partition).items():

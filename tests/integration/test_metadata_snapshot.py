@@ -128,7 +128,7 @@ def test_log_of_many_changes_stays_as_small_as_what_it_says(tmp_path: Path) -> N
         assert log.high_watermark - log.log_start < 300
         assert log.file_count < 300
         assert log.log_start > 100
-        named = broker.cluster.state.producers.by_name.find("p")
+        named = broker.cluster.state.producers.by_name.get("p")
         assert named is not None
         assert named.producer_epoch == 449
         seen.append(broker.cluster.state)
@@ -183,7 +183,7 @@ def test_snapshot_that_fails_in_any_of_its_steps_costs_nothing(fails: str, monke
 
     async def succeed(broker: QuietBroker) -> None:
         await change_often(broker, 1)
-        named = broker.cluster.state.producers.by_name.find("p")
+        named = broker.cluster.state.producers.by_name.get("p")
         assert named is not None
         assert named.producer_epoch == 230
 

@@ -226,7 +226,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(name=PRODUCER_NAMES)
     def expire(self, name: str) -> None:
-        named = self.state.producers.by_name.find(name)
+        named = self.state.producers.by_name.get(name)
         if named is None:
             return
         records = [ProducerUsed(name, 5), ProducerExpired(name, named.producer_id)]

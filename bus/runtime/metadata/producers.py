@@ -117,7 +117,7 @@ class Producers:
     def check(self, stamp: ProducerStamp) -> Refused | None:
         """Why nothing of this identity may be appended anywhere; None if it may be. For every batch: one look-up."""
         producers = self._metadata.cluster.producers
-        if producers.by_id.find(stamp.producer_id) is not None:
+        if producers.by_id.get(stamp.producer_id) is not None:
             self._seen.add(stamp.producer_id)
         return check_producer(producers, stamp)
 
@@ -174,7 +174,7 @@ class Producers:
         self._seen.clear()
         known = self._metadata.cluster.producers.by_id
         if len(self._seen_ms) > 2 * len(known) + RECORDS_MAX:
-            self._seen_ms = {key: ms for key, ms in self._seen_ms.items() if known.find(key) is not None}
+            self._seen_ms = {key: ms for key, ms in self._seen_ms.items() if known.get(key) is not None}
 
 
 def _decide_init(

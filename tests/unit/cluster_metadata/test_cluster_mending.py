@@ -99,7 +99,7 @@ def test_epoch_that_goes_back_fences_all_that_may_have_it() -> None:
     last = ProducerNamed("p", 4, PRODUCER_EPOCH_MAX, -1)
     mended = mend(BROKER, IDS, last, ProducerNamed("p", 4, 3, -1))
     assert not may_write(mended.state, 4, PRODUCER_EPOCH_MAX)
-    assert mended.state.producers.by_name.find("p") is None
+    assert mended.state.producers.by_name.get("p") is None
 
 
 def test_id_of_two_names_is_neithers() -> None:
@@ -225,6 +225,6 @@ def test_whatever_the_log_says_what_is_mended_starts_and_gives_nothing_twice(
     for row in rows:
         if row["type"] == "ProducerNamed":
             stamp = ProducerStamp(row["producer_id"], row["producer_epoch"], 0)
-            named = state.producers.by_name.find(row["producer_name"])
+            named = state.producers.by_name.get(row["producer_name"])
             is_current = named is not None and named.producer_id == row["producer_id"]
             assert is_current or isinstance(check_producer(state.producers, stamp), Refused | None)

@@ -49,7 +49,7 @@ def test_use_is_said_again_once_in_a_while() -> None:
 
 def test_use_of_a_name_is_kept_when_its_next_instance_comes() -> None:
     state = cluster(P, ProducerUsed("p", 10_000), ProducerNamed("p", 3, 1, -1))
-    named = state.producers.by_name.find("p")
+    named = state.producers.by_name.get("p")
     assert named is not None
     assert named.used_ms == 10_000
 

@@ -12,7 +12,6 @@ from bus.cluster_metadata.cluster_records import (
     ProducerNamed,
     encode_record,
 )
-from bus.cluster_metadata.growing_map import GrowingMap
 from bus.cluster_metadata.producer_decisions import (
     IdentityStep,
     InitProducer,
@@ -196,17 +195,3 @@ def test_log_that_contradicts_itself_is_refused_with_the_offset() -> None:
     rows = [encode_record(record) for record in (ProducerIdsAllocated(0, 1000), ProducerNamed("new", 1000, 0, -1))]
     with pytest.raises(ValueError, match="record at offset 1 of the cluster metadata: expected a producer id below"):
         replay_cluster(rows)
-
-
-def test_growing_map_is_the_mapping_that_its_puts_make_and_earlier_ones_stay() -> None:
-    kept, plain = GrowingMap[int, int](), dict[int, int]()
-    seen: list[tuple[GrowingMap[int, int], dict[int, int]]] = []
-    for number in range(2000):
-        kept, plain = kept.put(number % 700, number), {**plain, number % 700: number}
-        if number % 250 == 0:
-            seen.append((kept, plain))
-    for one, expected in (*seen, (kept, plain)):
-        assert one == expected
-        assert len(one) == len(expected)
-        assert [one.find(key) for key in range(-1, 701)] == [expected.get(key) for key in range(-1, 701)]
-        assert [one[key] for key in expected] == list(expected.values())

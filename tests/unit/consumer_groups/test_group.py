@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from bus.consumer_groups.changing_map import ChangingMap
 from bus.consumer_groups.group import TRANSITIONS, Group, GroupState, Member, new_group
 from bus.consumer_groups.requests import GroupProtocol
+from bus.persistent_map import PersistentMap
 
 
 def member(member_id: str, *names: str, rebalance_timeout_ms: int = 1, instance_id: str | None = None) -> Member:
@@ -88,5 +88,5 @@ def test_subscribed_topics_are_those_of_the_protocol_once_it_is_chosen() -> None
 def test_all_have_joined_only_if_nobody_is_expected_with_a_new_id() -> None:
     waiting = group_of(replace(member("a", "x"), awaiting_join=1))
     assert waiting.has_all_joined
-    assert not replace(waiting, pending_members=ChangingMap({"b": True})).has_all_joined
+    assert not replace(waiting, pending_members=PersistentMap({"b": True})).has_all_joined
     assert not waiting.put_members([member("c", "x")]).has_all_joined
