@@ -39,8 +39,9 @@ _ROOT_CHECK_INTERVAL_S = 1.0
 
 
 class BrokerCore:
-    """What serves one root, whatever protocol asks: `start` gives its API. `begin_stop`, then `stop` once nothing asks
-    any more; both once. `abandon` instead, if it does not come to that; `close`, if `start` was not called."""
+    """Serves one root to the adapters of all protocols: `start` returns its API. `begin_stop`, then `stop` once no
+    request is under way; both once. `abandon` instead, if the start fails behind it; `close`, if `start` was not
+    called."""
 
     def __init__(
         self,

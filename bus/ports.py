@@ -21,7 +21,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_ms(self) -> float:
-        """Milliseconds and their fractions since some time; only grows, whatever becomes of the wall clock."""
+        """Milliseconds, with fractions, since an arbitrary time; a change of the wall clock never decreases them."""
         ...
 
 

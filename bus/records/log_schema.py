@@ -192,7 +192,7 @@ def nullable_type(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def is_same_schema(schema_string: str, schema: pa.Schema) -> bool:
-    """Whether a table has the columns of `schema`, whatever it says about nulls and comments."""
+    """Whether a table has the columns of `schema`. Their nullability and comments do not count."""
     return _are_equal(schema_string, table_schema_string(schema))
 
 

@@ -5,7 +5,7 @@ stays; what an `OutcomeUnknown` left behind may be there at once, later or never
 confirmed; a crash in a write under a unique name leaves a part of it. `FaultyStore` is the disk as one life of a broker
 sees it: each operation may fail before or after it took effect, or be the last one of that life. `SimulatedPool` stands
 for a pool of threads: a call is taken up in order, made at one moment some time later, and its result arrives later
-still, so that whatever else is going on comes in between.
+still, so that other tasks run in between.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class EachRecordOnce(Invariant):
                 assert count == 1 or (count == 0 and (may_be_gone or error is not None)), (
                     f"{place}: {each.value!r} is there {count} times, its sending ended with {error}"
                 )
-            assert not counts, f"{place}: nobody has sent {counts}"
+            assert not counts, f"{place}: no producer has sent {counts}"
             values = [value for _, (_, value) in sorted(rows.items())]
             for name in {each.producer for each in sent}:
                 there = set(values)

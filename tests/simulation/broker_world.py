@@ -61,7 +61,7 @@ _SCALED_DOWN: tuple[tuple[Any, str, int], ...] = (
     (partition_maintenance, "_CLEAN_VERSIONS_MIN", 4),
     (partition_maintenance, "_TAIL_VERSIONS_MAX", 8),
 )
-# A start that fails is tried again by whatever has started the process.
+# A supervisor starts a process again whose start failed.
 _RESTART_S = 0.5
 
 _living_in: contextvars.ContextVar[BrokerLife | None] = contextvars.ContextVar("living_in", default=None)
