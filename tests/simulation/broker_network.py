@@ -3,7 +3,8 @@
 The handlers are those that gRPC calls, from the bytes of a request to the bytes of its answer. A call may be lost on
 its way there or back (soon noticed, or not before its timeout), and one that may be repeated may arrive twice. A stream
 delivers in order until it breaks or falls silent; the broker hears of it later, and takes until then what was on its
-way. Connections end with the broker's process. A client that gives up a call cancels it, at whatever await it is.
+way. Connections end with the broker's process. A client that gives up a call cancels it, at the await that it has
+reached.
 """
 
 from __future__ import annotations
@@ -16,25 +17,22 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from bus.broker_api.broker_api import BrokerApi
-from bus.errors import BusError, ErrorCode
+from bus.errors import BusError
 from bus.grpc_api.server.server import BusServicer, method_handlers
 from bus.grpc_api.server.streams import StreamRegistry
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.partitions.fetches import Stopping
+from tests.simulation.network import SimulatedCall, broken
 
 if TYPE_CHECKING:
     from tests.simulation.broker_world import BrokerLife, BrokerWorld
 
 _METHODS = {method.name: method for method in pb.DESCRIPTOR.services_by_name["Bus"].methods}
 
-# Joins wait for others for so long; whatever else waits for its timeout waits no longer.
+# How long joins wait for other members; every other call that waits for its timeout waits no longer than this.
 CALL_MAX_S = 60.0
 
 Answer = Any  # a message of the contract, or a BusError
-
-
-def broken(why: str = "broken") -> BusError:
-    return BusError(ErrorCode.NETWORK_EXCEPTION, f"simulated: {why}")
 
 
 class Server:
@@ -174,7 +172,7 @@ class Context:
             callback(self)
 
 
-class Call:
+class Call(SimulatedCall):
     """One request to the broker at an address, and one answer: `on_answer` is called once."""
 
     def __init__(
@@ -188,35 +186,18 @@ class Call:
         timeout_s: float,
         is_repeatable: bool = True,
     ) -> None:
+        super().__init__(world)
         self._world = world
         self._who = who
         self._method = method
         self._raw = message.SerializeToString()
         self._on_answer = on_answer
-        self._is_over = False
-        self._at_server: list[asyncio.Task[None]] = []
         world.note(who, f"-> {method}", message)
         self._life = life = world.broker.life
         if life is None or not life.server.connect(self._break_off):
             self._fail_soon("nothing listens")
             return
-        world.at(timeout_s, self._time_out)
-        if world.chance(world.faults.lost_request):
-            self._be_lost()
-            return
-        world.at(world.delay(), self._arrive)
-        if is_repeatable and world.chance(world.faults.doubled_request):
-            world.at(world.delay() + world.delay(), self._arrive)
-
-    def give_up(self) -> None:
-        """The client is gone; the broker may hear of it."""
-        self._is_over = True
-        if self._world.random.random() < 0.5:
-            self._world.at(self._world.delay(), self._withdraw)
-
-    def _withdraw(self) -> None:
-        for task in self._at_server:
-            task.cancel()
+        self._set_out(world.faults, timeout_s=timeout_s, is_repeatable=is_repeatable)
 
     def _arrive(self) -> None:
         if self._life is not None and not self._life.is_over:
@@ -229,22 +210,6 @@ class Call:
             self._be_lost()
         elif self._life is not None and not self._life.is_over:
             self._world.at(self._world.delay(), lambda: self._end(answer))
-
-    def _be_lost(self) -> None:
-        """Some losses are noticed soon, others not before the timeout."""
-        if self._world.random.random() < 0.5:
-            self._fail_soon("lost")
-
-    def _fail_soon(self, why: str) -> None:
-        self._world.at(self._world.delay(), lambda: self._end(broken(why)))
-
-    def _break_off(self) -> None:
-        self._fail_soon("the broker is gone")
-
-    def _time_out(self) -> None:
-        if not self._is_over:
-            self._end(BusError(ErrorCode.REQUEST_TIMED_OUT, "simulated: no answer in time"))
-            self._withdraw()
 
     def _end(self, answer: Answer) -> None:
         if self._is_over:

@@ -8,54 +8,31 @@ doubled and late.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from bus.client.connection.group_requests import OffsetCommit, decode_group_answer, encode_group_call
 from bus.client.group.coordinator import GroupRequest
-from bus.errors import BusError, ErrorCode, Refused
+from bus.errors import Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
+from tests.simulation.network import SimulatedCall, broken
 
 if TYPE_CHECKING:
     from tests.simulation.group_process import Process
     from tests.simulation.group_world import World
 
 
-def broken() -> BusError:
-    return BusError(ErrorCode.NETWORK_EXCEPTION, "broken")
-
-
-class Call:
-    """One request with one answer."""
-
+class Call(SimulatedCall):
     def __init__(self, world: World, process: Process, request: GroupRequest) -> None:
+        super().__init__(world)
         self._world = world
         self._process = process
         self._request = request
-        self._is_over = False
-        self._at_server: list[asyncio.Future[Any]] = []
-        coordinator, faults = world.coordinator, world.faults
+        coordinator = world.coordinator
         self._life = coordinator.connect(self._break_off)
         if self._life is None or request.address not in (None, coordinator.address):
-            self._fail_soon()
+            self._fail_soon("nothing listens")
             return
-        world.at(request.timeout_ms / 1000, self._time_out)
-        if world.chance(faults.lost_request):
-            self._be_lost()
-            return
-        world.at(world.delay(), self._arrive)
-        if world.chance(faults.doubled_request):
-            world.at(world.delay() + world.delay(), self._arrive)
-
-    def give_up(self) -> None:
-        """The client is gone; the server may hear of it."""
-        self._is_over = True
-        if self._world.random.random() < 0.5:
-            self._world.at(self._world.delay(), self._withdraw)
-
-    def _withdraw(self) -> None:
-        for future in self._at_server:
-            future.cancel()
+        self._set_out(world.faults, timeout_s=request.timeout_ms / 1000)
 
     def _arrive(self) -> None:
         coordinator, request = self._world.coordinator, self._request
@@ -79,21 +56,8 @@ class Call:
         if world.chance(world.faults.doubled_answer):
             world.at(world.delay() + world.delay(), lambda: self._answer(answer, is_double=True))
 
-    def _be_lost(self) -> None:
-        """Some losses are noticed at once, others never."""
-        if self._world.random.random() < 0.5:
-            self._fail_soon()
-
-    def _fail_soon(self) -> None:
-        self._world.at(self._world.delay(), lambda: self._answer(broken()))
-
-    def _break_off(self) -> None:
-        self._fail_soon()
-
-    def _time_out(self) -> None:
-        if not self._is_over:
-            self._answer(BusError(ErrorCode.REQUEST_TIMED_OUT, "no answer in time"))
-            self._withdraw()
+    def _end(self, answer: Any) -> None:
+        self._answer(answer)
 
     def _answer(self, answer: Any, *, is_double: bool = False) -> None:
         if self._is_over and not is_double:
