@@ -32,7 +32,7 @@ from bus.client.arguments import check_integer, check_milliseconds, check_timeou
 from bus.client.config.parsing import MISSING
 from bus.client.consumer.consumer import CLOSE_TIMEOUT_S, ToCommit, offsets_to_commit
 from bus.client.consumer.consumer import Consumer as BlockingConsumer
-from bus.client.consumer.in_hand import InHand
+from bus.client.consumer.record_reader import InHand
 from bus.client.group.offset_commits import CommitCallback
 from bus.client.group.subscriptions import RebalanceCallback
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp

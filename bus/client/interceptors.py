@@ -1,13 +1,17 @@
-"""Interceptors: a user's code that sees, and may change, records before they are sent or given out, and learns which
-of them are in the log and which offsets were committed.
+"""Code that a user gives a client: interceptors, which see, and may change, records before they are sent or given out,
+and learn which of them are in the log and which offsets were committed; and what they share with serializers and
+partitioners.
 
-Guards one promise: an interceptor makes no record, poll or commit fail. What it raises is logged, a few times and not
-for each record, and records go on as the interceptor before it left them (Kafka's ProducerInterceptors and
-ConsumerInterceptors).
+Guards three promises. An interceptor makes no record, poll or commit fail: what it raises is logged, a few times and
+not for each record, and records go on as the interceptor before it left them (Kafka's ProducerInterceptors and
+ConsumerInterceptors). Each object that has a `close()` is closed once, also if others raise, and in however many places
+it was given. And a function may ask for what it can be told by naming a parameter, so that one without it goes on
+working.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +19,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from bus.client.user_code import asks_for
 from bus.client.values import ConsumerRecord, OffsetAndMetadata, RecordMetadata
 from bus.errors import BusError, count_of
 from bus.model import TopicPartition
@@ -197,3 +200,26 @@ class ConsumerInterceptorChain(Chain):
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         self.tell("on_commit", offsets)
+
+
+def asks_for(function: Callable[..., Any], parameter: str) -> bool:
+    """It has a parameter of this name, which can be given by name."""
+    try:
+        found = inspect.signature(function).parameters.get(parameter)
+    except (TypeError, ValueError):  # a function of C without a signature
+        return False
+    return found is not None and found.kind in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY)
+
+
+def close_all(given: Mapping[str, Any]) -> None:
+    """Close what `given` has, by the name of its setting. What a `close()` raises is logged."""
+    closed: list[Any] = []
+    for name, thing in given.items():
+        close = getattr(thing, "close", None)
+        if isinstance(thing, type) or not callable(close) or any(thing is other for other in closed):
+            continue
+        closed.append(thing)
+        try:
+            close()
+        except Exception:  # a user's code, while everything else is to be closed as well
+            logger.exception("closing %s failed", name)

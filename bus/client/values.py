@@ -144,23 +144,54 @@ class BrokerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerDescription:
+    """A fenced broker leads nothing, unless no broker is unfenced. `broker_epoch` and `incarnation_id` tell the lives
+    of a broker apart; `feature_levels`: from and to which level of `bus.version` it can work."""
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None
+    is_fenced: bool
+    broker_epoch: int
+    incarnation_id: str
+    leader_count: int
+    replica_count: int
+    feature_levels: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """`root_url`: where the tables are, for readers that open them without a broker."""
+    """`root_url`: where the tables are, for readers that open them without a broker. `controller_id` is -1 while there
+    is none. `feature_level`: of `bus.version`; 0: a root of one broker."""
 
     cluster_id: str
     controller_id: int
-    brokers: tuple[BrokerInfo, ...]
+    brokers: tuple[BrokerDescription, ...]  # by ascending id
     root_url: str
+    controller_epoch: int
+    feature_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReassignment:
+    """One that is under way: `replicas` with those that come and those that go."""
+
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """`error` is None unless the partition cannot be served; then it says why."""
+    """`error` is None unless the partition cannot be served; then it says why. `replicas`: the brokers that are to
+    lead it, the preferred one first."""
 
     partition: int
     leader_id: int
     leader_epoch: int
     error: str | None = None
+    replicas: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

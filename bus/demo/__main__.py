@@ -27,8 +27,19 @@ from bus.client.consumer.consumer import Consumer
 from bus.client.producer.producer import Producer
 from bus.client.values import NewTopic
 from bus.demo.broker_process import BrokerFailed, BrokerProcess, make_fresh_root
-from bus.demo.flight_data import DATASETS, FLIGHTS, DataMissing, batches_of, load_records
-from bus.demo.questions import Answer, ask_embedded, ask_spark, count_embedded, count_spark, start_spark
+from bus.demo.flights import (
+    DATASETS,
+    FLIGHTS,
+    Answer,
+    DataMissing,
+    ask_embedded,
+    ask_spark,
+    batches_of,
+    count_embedded,
+    count_spark,
+    load_records,
+    start_spark,
+)
 from bus.errors import BusError, StorageFault, count_of
 from bus.model import TopicPartition
 from bus.spark import JarsMissing, SparkUnavailable

@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 from bus.client.admin.admin import Admin
 from bus.spark import jobs
-from bus.spark.lazy_pyspark import StorageLevel, sql
+from bus.spark.jobs import StorageLevel, sql
 from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:

@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING
 
 from bus.client.admin.admin import Admin
 from bus.config.topic import TopicConfig
-from bus.jobs.rewrites import add_file_arguments, topic_config
 from bus.ports import SwapKind
 from bus.spark import jobs
 from bus.spark.file_swaps import FileSwap, Leader, LeaderByAdmin, check_record_count, swap
-from bus.spark.file_writer import row_bytes, staging, write_runs
-from bus.spark.lazy_pyspark import StorageLevel, Window, sql
+from bus.spark.file_writer import add_file_arguments, row_bytes, staging, topic_config, write_runs
+from bus.spark.jobs import StorageLevel, Window, sql
 from bus.spark.log_files import PartitionFiles, load_files, read_rows
 from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.tombstone_ages import ages_of, end_of_old

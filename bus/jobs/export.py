@@ -18,10 +18,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bus.jobs.queries import add_pace_arguments, add_query_arguments, follow, stream_of, trigger_of
-from bus.jobs.ranges import add_place_arguments, add_range_arguments, find_span
-from bus.jobs.records import before_ends
+from bus.jobs.ranges import add_place_arguments, add_range_arguments, before_ends, find_span
 from bus.spark import jobs
-from bus.spark.lazy_pyspark import sql
+from bus.spark.jobs import sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

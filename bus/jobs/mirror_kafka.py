@@ -30,10 +30,10 @@ from bus.jobs.queries import (
     follow,
     trigger_of,
 )
-from bus.jobs.records import header_text, in_offset_order, topic_columns, with_origin
+from bus.jobs.ranges import header_text, in_offset_order, topic_columns, with_origin
 from bus.spark import jobs
 from bus.spark.jars import check_jars, delta_coordinate, jars_folder
-from bus.spark.lazy_pyspark import sql
+from bus.spark.jobs import sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,7 +1,7 @@
 """Streaming queries as jobs: started once or for good, followed with lines for those who watch, ended by a signal.
 
 Guards one promise: a batch of a query that is run again writes to a topic what it wrote before, under the same stamps,
-so that the topic has it once: rows are brought into the order of their offsets first (`records.in_offset_order`), and
+so that the topic has it once: rows are brought into the order of their offsets first (`ranges.in_offset_order`), and
 the name of the writer is that of the query, which lives in its checkpoint.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from bus.jobs.ranges import OffsetSpan, place_options
 from bus.model import TopicPartition
-from bus.processing.stop_signals import StopSignals
+from bus.processing.run import StopSignals
 from bus.spark import jobs
 from bus.spark.source.positions import encode_partitions
 

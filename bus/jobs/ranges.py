@@ -1,21 +1,31 @@
-"""Where the jobs that read a topic find it, and which of its records they take.
+"""Where the jobs that read a topic find it, which of its records they take, and what they do with the rows: order,
+origin, the columns that a topic takes, and a user's own change of them.
 
-Guards one promise: what an argument leaves out is an edge of the log, and what it says wrong is refused before anything
-is read. Ends are offsets, fixed when the job starts.
+Guards two promises. What an argument leaves out is an edge of the log, and what it says wrong is refused before
+anything is read; ends are offsets, fixed when the job starts. And rows that are read again come in the same order in
+the same tasks on any machine, so a batch that Spark repeats is written once.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
+import importlib
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bus.model import TopicPartition
 from bus.spark import jobs
+from bus.spark.jobs import JobFailed, sql
 from bus.spark.source.access import Bounds, LogAccess
+from bus.spark.source.boundaries import resolve, select
 from bus.spark.source.options import Location, OptionError, Subscribed
 from bus.spark.source.positions import EARLIEST_OFFSET, LATEST_OFFSET, AtOffsets, AtTime, Edge, Position
-from bus.spark.source.starting import resolve, select
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
 
 Given = tuple[int | None, int]  # partition, None: all of them; offset
 
@@ -121,3 +131,83 @@ def _position(
         raise jobs.JobFailed(f"expected a partition from 0 to {len(known) - 1}, found {unknown[0]}")
     everywhere = given.get(None, EARLIEST_OFFSET if edge is Edge.EARLIEST else LATEST_OFFSET)
     return AtOffsets({partition: given.get(partition.partition, everywhere) for partition in partitions})
+
+
+Change = Callable[["DataFrame"], "DataFrame"]
+
+_HEADERS = "array<struct<key:string,value:binary>>"
+ORIGIN_HEADERS = ("origin.cluster", "origin.topic", "origin.partition", "origin.offset", "origin.timestamp")
+
+
+def in_offset_order(rows: DataFrame, tasks: int) -> DataFrame:
+    """`rows` of a topic in `tasks` tasks, each with whole partitions in the order of their offsets."""
+    place = sql.pmod(sql.hash("topic") + sql.col("partition"), sql.lit(tasks)).cast("int")
+    return rows.repartitionById(tasks, place).sortWithinPartitions("topic", "partition", "offset")
+
+
+def before_ends(rows: DataFrame, ends: Mapping[int, int]) -> DataFrame:
+    """Rows of one topic below the end of their partition; of partitions without one, none."""
+    bound: Column = sql.lit(None).cast("long")
+    for partition, end in ends.items():
+        bound = sql.when(sql.col("partition") == partition, sql.lit(end)).otherwise(bound)
+    return rows.where(sql.col("offset") < bound)
+
+
+def with_origin(rows: DataFrame, cluster: str) -> DataFrame:
+    """Each record says in its headers where it comes from: `ORIGIN_HEADERS`, as texts, instead of earlier ones."""
+    texts = {
+        "origin.cluster": sql.lit(cluster),
+        "origin.topic": sql.col("topic"),
+        "origin.partition": sql.col("partition").cast("string"),
+        "origin.offset": sql.col("offset").cast("string"),
+        "origin.timestamp": sql.unix_millis("timestamp").cast("string"),
+    }
+    origin = sql.array(
+        *(sql.struct(sql.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in texts.items())
+    )
+    others = sql.filter(
+        sql.coalesce("headers", sql.array().cast(_HEADERS)), lambda header: ~header["key"].isin(*ORIGIN_HEADERS)
+    )
+    return rows.withColumn("headers", sql.concat(others, origin).cast(_HEADERS))
+
+
+def header_text(name: str) -> Column:
+    """The last header of that name, as text; null if there is none."""
+    found = sql.filter("headers", lambda header: header["key"] == name)
+    return sql.when(sql.size(found) > 0, sql.element_at(found, -1)["value"].cast("string"))
+
+
+def topic_columns(rows: DataFrame, *, keep_partitions: bool, keep_timestamps: bool) -> DataFrame:
+    """The columns of `rows` that a topic is given. Raises `JobFailed` if there is no value."""
+    if "value" not in rows.columns:
+        raise JobFailed(f"expected rows with the column value, found {', '.join(rows.columns)}")
+    wanted = ["key", "value", "headers"]
+    wanted += ["partition"] if keep_partitions else []
+    wanted += ["timestamp"] if keep_timestamps else []
+    return rows.select(*(name for name in wanted if name in rows.columns))
+
+
+def change_named(text: str) -> Change:
+    """An argument's value: `module:function`, a function from DataFrame to DataFrame. Modules of the folder that the
+    job is started in are found, too."""
+    module_name, _, name = text.partition(":")
+    if not module_name or not name:
+        raise argparse.ArgumentTypeError(f"expected MODULE:FUNCTION, found {text!r}")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise argparse.ArgumentTypeError(f"expected MODULE:FUNCTION, found {text!r}: {error}") from None
+    if not callable(found):
+        raise argparse.ArgumentTypeError(f"expected a function, found {text!r}, a {type(found).__name__}")
+
+    def change(rows: DataFrame) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        changed = found(rows)
+        if not isinstance(changed, DataFrame):
+            raise JobFailed(f"expected {text} to return a DataFrame, found {type(changed).__name__}")
+        return changed
+
+    return change

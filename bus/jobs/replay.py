@@ -19,8 +19,18 @@ from typing import TYPE_CHECKING
 
 from bus.client.admin.admin import Admin
 from bus.jobs.queries import TopicTarget, add_query_arguments, batch_to_topic, check_target, follow, stream_of
-from bus.jobs.ranges import OffsetSpan, add_place_arguments, add_range_arguments, find_span
-from bus.jobs.records import Change, before_ends, change_named, in_offset_order, topic_columns, with_origin
+from bus.jobs.ranges import (
+    Change,
+    OffsetSpan,
+    add_place_arguments,
+    add_range_arguments,
+    before_ends,
+    change_named,
+    find_span,
+    in_offset_order,
+    topic_columns,
+    with_origin,
+)
 from bus.spark import jobs
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from bus.jobs.queries import (
 )
 from bus.jobs.ranges import add_place_arguments, add_range_arguments, find_span
 from bus.spark import jobs
-from bus.spark.lazy_pyspark import sql
+from bus.spark.jobs import sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

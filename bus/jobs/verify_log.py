@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from bus.model import TopicPartition
 from bus.spark import jobs
 from bus.spark import log_promises as promises
-from bus.spark.lazy_pyspark import sql
+from bus.spark.jobs import sql
 from bus.spark.log_rows import (
     BREACH_SCHEMA,
     NOT_READ,

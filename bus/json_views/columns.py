@@ -1,4 +1,6 @@
-"""The types that a field of a JSON object can be viewed as. They are those that both engines have."""
+"""The types that a field of a JSON object can be viewed as, those that both engines have, and what text of them looks
+like.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,16 @@ SPARK_NAMES = {
 }
 INTEGER_KINDS = ("tinyint", "smallint", "int", "bigint")
 FRACTION_KINDS = ("float", "double")
+
+# What a text must look like to be a number, a date, a time: the same for both engines and for inference. The engines'
+# own casts differ in what else they take (1.5 as a whole number, 2024-1-2 as a date, a time without a zone in the zone
+# of the session), so nothing reaches them that does not match. No backslashes: they are quoted differently.
+WHOLE = "-?[0-9]{1,19}"
+NUMBER = "-?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?"
+BOOLEAN = "true|false"
+DATE = "[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}"
+ZONE = "Z|[-+](0[0-9]|1[0-7]):[0-5][0-9]"
+TIMESTAMP = f"{DATE}[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{{1,9}})?({ZONE})?"
 
 
 class SchemaError(ValueError):

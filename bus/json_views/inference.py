@@ -13,6 +13,8 @@ from datetime import date
 from typing import Any
 
 from bus.json_views.columns import (
+    DATE,
+    TIMESTAMP,
     ArrayType,
     Field,
     JsonType,
@@ -23,7 +25,6 @@ from bus.json_views.columns import (
     is_legal_name,
 )
 from bus.json_views.ddl import DEPTH_MAX
-from bus.json_views.patterns import DATE, TIMESTAMP
 from bus.records.json_text import parse_json
 
 TEXT = ScalarType("string")

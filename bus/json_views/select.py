@@ -13,8 +13,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bus.json_views.columns import (
+    BOOLEAN,
+    DATE,
     FRACTION_KINDS,
     INTEGER_KINDS,
+    NUMBER,
+    TIMESTAMP,
+    WHOLE,
+    ZONE,
     ArrayType,
     Field,
     JsonType,
@@ -22,7 +28,6 @@ from bus.json_views.columns import (
     StructType,
 )
 from bus.json_views.ddl import format_type
-from bus.json_views.patterns import BOOLEAN, DATE, NUMBER, TIMESTAMP, WHOLE, ZONE
 from bus.json_views.view import CORRUPT_COLUMN, JsonView
 
 _TEXT = ScalarType("string")

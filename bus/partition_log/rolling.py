@@ -122,10 +122,11 @@ def _due_run(fragment: _Fragment, rules: RollingRules, now_ms: int) -> Run:
 
 def _complete(run: Run, rules: RollingRules) -> Iterator[Run]:
     """What fits into one file, from each file that cannot be joined with the one before it."""
-    while run:
-        fitting = _fitting(run, rules)
+    start = 0
+    while start < len(run):
+        fitting = _fitting(run, rules, start)
         yield fitting
-        run = run[len(fitting) :]
+        start += len(fitting)
 
 
 def _is_due(fitting: Run, run: Run, rules: RollingRules, now_ms: int) -> bool:
@@ -133,12 +134,14 @@ def _is_due(fitting: Run, run: Run, rules: RollingRules, now_ms: int) -> bool:
     return not is_last or len(fitting) >= RUN_FILES_MAX or now_ms - fitting[0].appended_ms >= rules.segment_ms
 
 
-def _fitting(files: Run, rules: RollingRules) -> Run:
-    """As many from the first on, at least one, as may be one file."""
-    size_bytes = 0
-    for count, file in enumerate(files):
-        size_bytes += file.size_bytes
-        is_too_long = file.appended_ms - files[0].appended_ms >= rules.segment_ms
-        if count and (size_bytes > rules.segment_bytes or is_too_long):
-            return files[:count]
-    return files
+def _fitting(files: Run, rules: RollingRules, start: int = 0) -> Run:
+    """As many from the one at `start` on, at least one, as may be one file."""
+    size_bytes = files[start].size_bytes
+    end_ms = files[start].appended_ms + rules.segment_ms
+    end = start + 1
+    while end < len(files):
+        size_bytes += files[end].size_bytes
+        if size_bytes > rules.segment_bytes or files[end].appended_ms >= end_ms:
+            break
+        end += 1
+    return files[start:end]

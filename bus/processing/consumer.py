@@ -8,7 +8,7 @@ from typing import Any
 
 from bus.client.arguments import wrong_type
 from bus.client.consumer.consumer import Consumer as ReadingConsumer
-from bus.client.consumer.one_thread import exclusive
+from bus.client.consumer.misuse import exclusive
 from bus.processing.dead_letters import DeadLetters
 from bus.processing.run import ProcessingRun
 from bus.processing.settings import parse_settings

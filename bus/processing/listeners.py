@@ -25,8 +25,8 @@ from bus.client.config.values import conflict
 from bus.client.group.subscriptions import compiled
 from bus.processing import RunSummary, parse_settings
 from bus.processing.consumer import Consumer
+from bus.processing.run import StopSignals
 from bus.processing.settings import SETTING_NAMES
-from bus.processing.stop_signals import StopSignals
 from bus.processing.workers import check_handler
 
 logger = logging.getLogger(__name__)

@@ -4,13 +4,20 @@ Guards the contract of `run()`: when it ends, for any reason, no new record is b
 up to drain.timeout.ms, what is done is committed, the consumer goes on, should it be used, behind what was committed
 and not behind what was polled, and the group is left. All calls of the consumer are made on the thread that called
 `run()`; the loop knows it as a `ProcessedConsumer`, which a fake is as well.
+
+SIGTERM and SIGINT end a run: the first one in order, the second one at once. The handlers that were there before are
+there again afterwards; and a signal handler here takes no lock, which the code that it interrupts might hold: a thread
+beside it does what has to be done.
 """
 
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from queue import SimpleQueue
+from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 from bus.client.consumer.records import RecordDeserializationError
@@ -19,7 +26,6 @@ from bus.errors import BusError, ErrorCode, count_of
 from bus.model import TopicPartition
 from bus.processing.record_flow import RecordFlow
 from bus.processing.settings import ProcessingSettings
-from bus.processing.stop_signals import StopSignals
 from bus.processing.work import RecordFailed, RunSummary
 from bus.processing.work_board import WorkBoard, now_ms
 from bus.processing.workers import (
@@ -287,3 +293,39 @@ class ProcessingRun:
 
 def _names(partitions: Iterable[TopicPartition]) -> str:
     return ", ".join(map(str, sorted(partitions))) or "none"
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopSignals:
+    """A context. Outside of the main thread it does nothing: signals are the main thread's."""
+
+    def __init__(self, on_signal: Callable[[str], None]) -> None:
+        self._on_signal = on_signal  # with the signal's name, on a thread of its own
+        self._before: dict[signal.Signals, Any] = {}
+        self._came: SimpleQueue[str | None] = SimpleQueue()  # its put is safe in signal handlers
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            self._thread = threading.Thread(target=self._pass_on, name="bus-signals", daemon=True)
+            self._thread.start()
+            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._came.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came.put(signal.Signals(number).name)
+
+    def _pass_on(self) -> None:
+        while (name := self._came.get()) is not None:
+            self._on_signal(name)

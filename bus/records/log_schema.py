@@ -68,6 +68,14 @@ CLUSTER_METADATA_VALUE_TYPE = pa.struct(
         pa.field("view_columns", pa.string()),
         pa.field("used_ms", pa.int64()),
         pa.field("record_count", pa.int64()),
+        pa.field("rack", pa.string()),
+        pa.field("incarnation", pa.string()),
+        pa.field("broker_epoch", pa.int64()),
+        pa.field("level_min", pa.int32()),
+        pa.field("level_max", pa.int32()),
+        pa.field("replicas", pa.string()),
+        pa.field("feature", pa.string()),
+        pa.field("level", pa.int32()),
     ]
 )
 

@@ -10,9 +10,8 @@ from bus.lazy_names import load_name
 
 if TYPE_CHECKING:
     from bus.spark.jars import JarsMissing
-    from bus.spark.native import read_stream_topic
     from bus.spark.sessions import SHORT_SESSION, SparkUnavailable, session
-    from bus.spark.topics import read_topic
+    from bus.spark.topics import read_stream_topic, read_topic
     from bus.spark.views import register
 
 __all__ = [
@@ -29,7 +28,7 @@ _HOMES = {
     "SHORT_SESSION": "bus.spark.sessions",
     "JarsMissing": "bus.spark.jars",
     "SparkUnavailable": "bus.spark.sessions",
-    "read_stream_topic": "bus.spark.native",
+    "read_stream_topic": "bus.spark.topics",
     "read_topic": "bus.spark.topics",
     "register": "bus.spark.views",
     "session": "bus.spark.sessions",

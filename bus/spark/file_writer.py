@@ -1,4 +1,4 @@
-"""Runs of rows written by Spark as data files for a table of the log.
+"""Runs of rows written by Spark as data files for a table of the log, and the arguments of the jobs that write them.
 
 Guards two promises: a file has the columns and types of the log, rows in offset order and row groups small enough that
 a fetch decodes little more than it sends; and it is whole and synced before anybody hears of it. Spark names its files
@@ -8,6 +8,7 @@ Tasks run no Python.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
 import os
@@ -20,9 +21,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
+from bus.cluster_metadata.configs import resolve_topic_config
+from bus.config.topic import TopicConfig
 from bus.records.log_schema import LOG_COLUMNS
+from bus.spark import jobs
 from bus.spark.jobs import JobFailed
 from bus.storage_delta.files.data_files import ROW_GROUP_BYTES
+from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -142,3 +147,20 @@ def _describe(run: int, place: str) -> WrittenFile:
         first_offset=min(found.min for found in offsets),
         last_offset=max(found.max for found in offsets),
     )
+
+
+def add_file_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--target-bytes",
+        type=jobs.positive_number,
+        metavar="N",
+        help="size of the new files (default: segment.bytes of the topic)",
+    )
+    parser.add_argument(
+        "--compression", default="zstd", choices=sorted(CODECS), help="codec of the new files (default: zstd)"
+    )
+
+
+def topic_config(tables: TopicTables, name: str) -> TopicConfig:
+    topic = tables.cluster().topics.get(name)
+    return resolve_topic_config(topic.configs if topic else {})

@@ -1,4 +1,5 @@
-"""What the PySpark programs in `jobs/` share: a session, the partitions that are meant, and how a job ends.
+"""What the PySpark programs in `jobs/` share: a session, the partitions that are meant, how a job ends, and names of
+PySpark that are loaded when they are first used, so that a job shows its usage where PySpark is missing.
 
 Guards one promise: a job ends with 0 if it has done what it was asked, with 1 and one line on standard error if it
 could not, and with 2 if it was typed wrong. Progress goes to standard error, results to standard output.
@@ -13,7 +14,8 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from bus.config.keys import ConfigError
 from bus.errors import BusError, ErrorCode, StorageFault
@@ -108,7 +110,7 @@ def add_bootstrap_argument(parser: argparse.ArgumentParser) -> None:
         dest="bootstrap",
         default=os.environ.get("BUS_ADDRESS") or "127.0.0.1:9094",
         metavar="HOST:PORT",
-        help="a broker (default: BUS_ADDRESS, or 127.0.0.1:9094)",
+        help="a broker, or several with commas between (default: BUS_ADDRESS, or 127.0.0.1:9094)",
     )
 
 
@@ -147,3 +149,26 @@ def print_rows(frame: DataFrame, *, csv: bool) -> int:
     for cells in (frame.columns, *texts):
         print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
     return len(rows)
+
+
+class _Lazy:
+    """A name of a module, which is imported at the first use."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(getattr(import_module(self._module), self._name), name)
+
+
+if TYPE_CHECKING:
+    import pyspark
+    import pyspark.sql.functions
+
+    StorageLevel = pyspark.StorageLevel
+    Window = pyspark.sql.Window
+    sql = pyspark.sql.functions
+else:
+    StorageLevel = _Lazy("pyspark", "StorageLevel")
+    Window = _Lazy("pyspark.sql", "Window")
+    sql = _Lazy("pyspark.sql", "functions")

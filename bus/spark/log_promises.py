@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from bus.model import SEQUENCE_MODULUS
 from bus.records.log_schema import STATS_COLUMNS
-from bus.spark.lazy_pyspark import Window, sql
+from bus.spark.jobs import Window, sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -1,10 +1,15 @@
 """A topic as a Spark DataFrame, straight from its tables: no broker, no connector, no limit of one task per partition.
 
 Which partitions there are comes from the cluster's metadata log, and which files a version of a partition has from its
-Delta log. Guards one promise: a frame is the records of one committed version of each partition. The bus reads the logs
-itself, in milliseconds, and hands the files to Spark's own Parquet reader. Delta would plan each partition again in
-every query, by jobs of its own: tenths of a second each, and ten seconds for the first query of a session. It still
-reads what follows the log (`live`), and tables in which a feature of Delta decides which rows count.
+Delta log. Guards two promises: a frame is the records of one committed version of each partition; and nothing that the
+bus does to a table stops a stream or shows it a record twice. The bus reads the logs itself, in milliseconds, and hands
+the files to Spark's own Parquet reader. Delta would plan each partition again in every query, by jobs of its own:
+tenths of a second each, and ten seconds for the first query of a session. It still reads what follows the log (`live`),
+streams, and tables in which a feature of Delta decides which rows count.
+
+A stream is that of Spark's own Delta source. Rolling and key compaction commit without a change of data, which Delta
+passes over by itself; removals do change data, so they are ignored. The other way is `format("bus")`, with offsets,
+limits by records, and a group's progress: docs/sql.md says which one to take when.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bus.records.epoch import epoch_ms
 from bus.spark.log_files import version_at
@@ -27,6 +32,8 @@ from bus.tables.topics import TopicTables, check_root
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from bus.model import TopicPartition
 
 # A session may be told to pass over files that are gone or damaged; a committed one that is not there is an error.
 _EVERY_FILE = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
@@ -183,3 +190,53 @@ def with_text(frame: DataFrame) -> DataFrame:
         else:
             columns.append(sql.col(name))
     return frame.select(*columns, *(sql.col(name).alias(f"{name}_bytes") for name in binary))
+
+
+def read_stream_topic(
+    spark: SparkSession,
+    root: str,
+    topic: str,
+    *,
+    starting_version: Bound | Literal["latest"] | None = None,
+    max_files_per_trigger: int | None = None,
+    max_bytes_per_trigger: str | None = None,
+) -> DataFrame:
+    """The records of a topic as a stream, with the columns of `read_topic`; one Delta stream a partition.
+
+    It begins with all that is there; with `starting_version` with what that version and later ones added, a number for
+    every partition or a mapping as in `read_topic`, where what is not named begins with all; "latest": with what comes.
+    The limits are Delta's, for each partition. Within a batch rows are in no order, and old files may come in any: who
+    needs it sorts by partition and offset. Partitions that come later are in the stream of the next call.
+
+    Raises `BusError` UNKNOWN_TOPIC_OR_PARTITION, `RootNotUsable`, or `StorageFault` for a version that is not there.
+    """
+    if not isinstance(starting_version, str):
+        check_bound(starting_version, "a version")
+    elif starting_version != "latest":
+        raise ValueError(f"expected a version or 'latest', found {starting_version!r}")
+    limits = {"maxFilesPerTrigger": max_files_per_trigger, "maxBytesPerTrigger": max_bytes_per_trigger}
+    options = {name: str(limit) for name, limit in limits.items() if limit is not None}
+    tables = TopicTables(root)
+    return union_all(
+        _stream_partition(spark, tables, partition, _version(starting_version, partition), options)
+        for partition in tables.partitions(topic)
+    )
+
+
+def _version(starting: Bound | str | None, partition: TopicPartition) -> str | None:
+    if isinstance(starting, str):
+        return starting
+    version = bound_of(starting, partition)
+    return None if version is None else str(version)
+
+
+def _stream_partition(
+    spark: SparkSession, tables: TopicTables, partition: TopicPartition, version: str | None, options: dict[str, str]
+) -> DataFrame:
+    snapshot = tables.snapshot(partition)
+    reader = spark.readStream.format("delta").options(**options).option("ignoreDeletes", "true")
+    if version is not None:
+        if version.isdecimal() and int(version) <= snapshot.version:
+            tables.snapshot(partition, int(version))  # one that is gone is refused here, in the bus's own words
+        reader = reader.option("startingVersion", version)
+    return with_place(reader.load(f"file:{tables.path(partition)}"), snapshot)

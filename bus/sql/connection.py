@@ -2,9 +2,10 @@
 
 Each topic is a view of its name, with the columns that bus/sql/views.py describes. Beside them are the views of
 bus/tables/system_views.py and those of JSON values that the cluster's metadata has. All of them are also in the schema
-`bus`, since a topic of such a name comes first. Guards two promises: a statement sees the last committed version of
-each partition at the time of its `sql()` call, or the point in time that was asked for; and a bus root is only read,
-without a lock: read_only.py judges statements, engine.py locks the engine.
+`bus`, since a topic of such a name comes first. Guards three promises: a statement sees the last committed version of
+each partition at the time of its `sql()` call, or the point in time that was asked for; a bus root is only read,
+without a lock: read_only.py judges statements, engine.py locks the engine; and an error that a damaged data file caused
+names the file, since the engine speaks of pages and protocols.
 """
 
 from __future__ import annotations
@@ -18,16 +19,15 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from bus.errors import StorageFault
+from bus.errors import StorageFault, show_way_out
 from bus.json_views import JsonView
 from bus.json_views.select import DUCKDB, select_view
-from bus.sql.damage import explain_damage, find_damage
-from bus.sql.engine import open_engine
-from bus.sql.interruption import run_interruptible
+from bus.sql.engine import open_engine, run_interruptible
 from bus.sql.read_only import NotReadOnly, check_reads_only
 from bus.sql.statement import AmbiguousName, quote_if_odd, quote_name, quote_offset, tokens, topics_named, views_named
 from bus.sql.values import python_values
 from bus.sql.views import create_view
+from bus.storage_delta.partition_reader import TableFiles
 from bus.tables.point_in_time import Bound, bound_of, check_bound, check_names
 from bus.tables.snapshots import TableSnapshot, check_plain
 from bus.tables.system_views import VIEW_NAMES, VIEW_SCHEMA, read_view
@@ -292,3 +292,32 @@ def _plain(error: Exception) -> str:
         line for line in str(error).splitlines() if not line.startswith('Did you mean "') or "Function" in str(error)
     ]
     return "\n".join(lines).strip()
+
+
+# What says that the statement is at fault, or its caller.
+_OF_STATEMENTS = (
+    duckdb.ParserException,
+    duckdb.CatalogException,
+    duckdb.InterruptException,
+    duckdb.OutOfMemoryException,
+    duckdb.PermissionException,
+)
+
+
+def explain_damage(error: BaseException, shown: Iterable[TableSnapshot]) -> str | None:
+    """The partition, file and offsets, if a data file of the topics that are `shown` cannot be read; None if it is not
+    that. Reads them all, so it is asked only about errors that files may have caused."""
+    is_of_names = isinstance(error, duckdb.BinderException) and "read_parquet" not in str(error)
+    if isinstance(error, _OF_STATEMENTS) or is_of_names:
+        return None
+    return find_damage(shown)
+
+
+def find_damage(shown: Iterable[TableSnapshot]) -> str | None:
+    """The first of their files that cannot be read, if there is one."""
+    for snapshot in shown:
+        damage = TableFiles(snapshot.folder).find_damage(snapshot.files)
+        if damage is not None:
+            partition = f"{snapshot.partition.topic}/{snapshot.partition.partition}"
+            return f"{partition}: {damage}; {show_way_out(snapshot.partition.topic, snapshot.partition.partition)}"
+    return None

@@ -1,16 +1,22 @@
-"""The embedded engine, locked to one root.
+"""The embedded engine, locked to one root, and calls of it that Ctrl-C ends.
 
-Guards two promises: a session reads no file but those below the root's topics, and reaches for no network, no
-extension, no secret and no variable of the program; and none of its settings can be changed by a statement. The lock
-does not keep a statement from writing where it may read: that is what read_only.py is for.
+Guards three promises: a session reads no file but those below the root's topics, and reaches for no network, no
+extension, no secret and no variable of the program; none of its settings can be changed by a statement; and a statement
+ends with Ctrl-C. The lock does not keep a statement from writing where it may read: that is what read_only.py is for.
+The engine runs a statement in one call, and Python takes up a signal between calls only. So in the main thread, where
+signals come to, the call is made by another thread, and the engine is told when one comes.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeVar
 
 import duckdb
 
@@ -48,3 +54,30 @@ def open_engine(root: Path) -> duckdb.DuckDBPyConnection:
     ]
     engine.execute("; ".join(f"SET GLOBAL {setting}" for setting in settings))
     return engine
+
+
+T = TypeVar("T")
+_INTERRUPT_AGAIN_S = 0.05  # the call may not have begun when it is interrupted
+
+
+def run_interruptible(session: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
+    """What `call` returns or raises. `KeyboardInterrupt` when the engine has let go of the statement."""
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    outcome: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:  # it is raised again, in the thread that waits for it
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=work, name="bus-sql", daemon=True)
+    try:
+        thread.start()
+        return outcome.result()
+    except KeyboardInterrupt:
+        while thread.is_alive():
+            session.interrupt()
+            thread.join(_INTERRUPT_AGAIN_S)
+        raise

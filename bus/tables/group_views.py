@@ -6,16 +6,17 @@ counts, and a null value deletes. A root without groups has empty views.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bus.errors import StorageFault
 from bus.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
-from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE
+from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE, TIMESTAMP_TYPE
 from bus.storage_delta.partition_reader import TableFiles
 from bus.tables.snapshots import check_plain
 from bus.tables.topics import TopicTables
-from bus.tables.views import TIME_TYPE, time_of, view_table
 
 _PLACE = pa.struct([pa.field("topic", pa.string()), pa.field("partition", pa.int32())])
 
@@ -28,7 +29,7 @@ GROUPS = pa.schema(
         ("generation", pa.int32()),
         ("leader_id", pa.string()),
         ("member_count", pa.int32()),
-        ("state_time", TIME_TYPE),
+        ("state_time", TIMESTAMP_TYPE),
         ("coordinator_partition", pa.int32()),
     ]
 )
@@ -54,8 +55,8 @@ GROUP_OFFSETS = pa.schema(
         ("committed_offset", pa.int64()),
         ("leader_epoch", pa.int32()),
         ("metadata", pa.string()),
-        ("commit_time", TIME_TYPE),
-        ("expire_time", TIME_TYPE),
+        ("commit_time", TIMESTAMP_TYPE),
+        ("expire_time", TIMESTAMP_TYPE),
         ("is_stale", pa.bool_()),  # committed for an earlier topic of that name, or one that is gone
     ]
 )
@@ -69,7 +70,7 @@ LAG = pa.schema(
         ("log_end_offset", pa.int64()),  # the high watermark
         ("lag", pa.int64()),
         ("metadata", pa.string()),
-        ("commit_time", TIME_TYPE),
+        ("commit_time", TIMESTAMP_TYPE),
         ("is_stale", pa.bool_()),
         ("consumer_id", pa.string()),
         ("client_id", pa.string()),
@@ -227,3 +228,14 @@ def _fields(structs: pa.Array) -> dict[str, pa.Array]:
 
 def _same_named(rows: pa.Table, names: tuple[str, ...]) -> dict[str, pa.ChunkedArray]:
     return {name: rows.column(name) for name in names}
+
+
+def time_of(milliseconds: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.cast(pc.cast(milliseconds, pa.timestamp("ms", tz="UTC")), TIMESTAMP_TYPE)
+
+
+def view_table(schema: pa.Schema, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
+    """These columns in the schema's order and types; one that is not given is null."""
+    count = len(next(iter(columns.values())))
+    arrays = [pc.cast(columns.get(field.name, pa.nulls(count, field.type)), field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from bus.client.admin import offset_targets as targets
+from bus.client.admin.cluster import ClusterAdmin
 from bus.client.admin.failures import raise_failures
-from bus.client.admin.group_calls import GroupCalls
-from bus.client.admin.groups import GroupAdmin
+from bus.client.admin.groups import GroupAdmin, GroupCalls
 from bus.client.admin.logs import LogAdmin
 from bus.client.admin.views import ViewAdmin
 from bus.client.arguments import (
@@ -39,7 +39,6 @@ from bus.client.connection.list_offsets import AtVersion, OffsetQuestion, list_o
 from bus.client.connection.portions import CHANGES_MAX, portions
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.values import (
-    BrokerInfo,
     ClusterDescription,
     CommittedOffset,
     ConfigDescription,
@@ -51,6 +50,7 @@ from bus.client.values import (
     NewTopic,
     OffsetAndMetadata,
     PartitionDescription,
+    PartitionReassignment,
     TopicDescription,
     check_committed,
 )
@@ -85,6 +85,7 @@ class Admin:
         self._groups = GroupAdmin(self._cluster, calls)
         self._logs = LogAdmin(self._cluster, self._config)
         self._views = ViewAdmin(self._on_controller, self._ask)
+        self._brokers = ClusterAdmin(self._on_controller, self._ask)
 
     # ------------------------------------------------------------ topics
 
@@ -263,7 +264,7 @@ class Admin:
         """All of them, sorted by name."""
         return self._views.list()
 
-    # ------------------------------------------------------------ offsets and the cluster
+    # ------------------------------------------------------------ offsets
 
     def list_offsets(self, wanted: Mapping[TopicPartition, OffsetQuestion]) -> dict[TopicPartition, ListedOffset]:
         """For each partition a timestamp in milliseconds (the first offset at or after it), or -1 latest,
@@ -271,15 +272,48 @@ class Admin:
         wanted = offsets_by_partition("wanted", wanted, _check_question)
         return list_offsets(self._cluster, wanted, deadline_ms=self._deadline_ms())
 
-    def describe_cluster(self) -> ClusterDescription:
-        response = self._describe()
-        brokers = sorted(response.brokers, key=lambda broker: int(broker.broker_id))
-        return ClusterDescription(
-            cluster_id=response.cluster_id,
-            controller_id=response.controller_id,
-            brokers=tuple(BrokerInfo(broker.broker_id, broker.host, broker.port) for broker in brokers),
-            root_url=response.root,
+    # ------------------------------------------------------------ the cluster
+
+    def describe_cluster(self, *, include_fenced_brokers: bool = False) -> ClusterDescription:
+        """As the broker that answers knows it. A fenced broker has ended, is silent, or has not caught up."""
+        is_whole = check_flag("include_fenced_brokers", include_fenced_brokers)
+        return self._brokers.describe(include_fenced_brokers=is_whole)
+
+    def elect_leaders(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """Let the preferred leader, the first replica, lead these partitions, or all; the leaders of those that have
+        changed. A partition that it leads already is left as it is; without `partitions` also one whose preferred
+        leader is fenced, for which PREFERRED_LEADER_NOT_AVAILABLE is raised otherwise."""
+        if partitions is not None:
+            partitions = check_topic_partitions("partitions", partitions)
+        return self._brokers.elect_leaders(None if partitions is None else list(partitions))
+
+    def alter_partition_reassignments(self, assignments: Mapping[TopicPartition, Sequence[int] | None]) -> None:
+        """Give each partition these replicas, the preferred leader first. They count at once: no data is copied, since
+        all brokers read the same tables. A leader that is no replica any more hands over.
+
+        Raises INVALID_REPLICA_ASSIGNMENT for a broker that is not registered or is named twice. None would cancel a
+        reassignment that is under way: NO_REASSIGNMENT_IN_PROGRESS.
+        """
+        checked = check_mapping(
+            "assignments", assignments, check_topic_partition, _check_replicas, "from TopicPartition to broker ids"
         )
+        self._brokers.alter_reassignments(checked)
+
+    def list_partition_reassignments(self) -> dict[TopicPartition, PartitionReassignment]:
+        """Those that are under way: none, since a reassignment counts at once."""
+        return self._brokers.list_reassignments()
+
+    def unregister_broker(self, broker_id: int) -> None:
+        """Take a broker out of the cluster for good. It has ended; one that runs would register again. Raises
+        INVALID_REQUEST while it leads a partition or is a replica, for the controller and for the last broker,
+        BROKER_ID_NOT_REGISTERED."""
+        self._brokers.unregister_broker(check_integer("broker_id", broker_id))
+
+    def update_features(self, levels: Mapping[str, int], *, validate_only: bool = False) -> None:
+        """Finalize the levels of features, of which there is one: `bus.version`. There is no way back. Raises
+        INVALID_UPDATE_VERSION for a level below the finalized one, or at which a broker cannot work."""
+        checked = check_mapping("levels", levels, check_text, check_integer, "from feature to level")
+        self._brokers.update_features(checked, validate_only=check_flag("validate_only", validate_only))
 
     # ------------------------------------------------------------ groups
 
@@ -511,6 +545,10 @@ def _check_topic_or_partition(name: str, value: Any) -> str | TopicPartition:
     return check_topic_partition(name, value) if isinstance(value, TopicPartition) else check_text(name, value)
 
 
+def _check_replicas(name: str, value: Any) -> Sequence[int] | None:
+    return None if value is None else check_items(name, value, check_integer, "integers")
+
+
 def _check_offset_or_all(name: str, value: Any) -> int:
     """The broker judges the range: OFFSET_OUT_OF_RANGE names the partition's own bounds."""
     return check_integer(name, value, -INT_64_MAX, INT_64_MAX)
@@ -530,6 +568,7 @@ def _topic_description(topic: pb.TopicMetadata) -> TopicDescription:
             leader_id=partition.leader_id,
             leader_epoch=partition.leader_epoch,
             error=str(error_of(partition.error_code, partition.error_message)) if partition.error_code else None,
+            replicas=tuple(partition.replica_ids),
         )
         for partition in topic.partitions
     ]

@@ -59,6 +59,15 @@ class PartitionLeader:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderHint:
+    """What a broker that does not lead a partition says of the one that does."""
+
+    leader_id: int
+    leader_epoch: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class TopicInfo:
     """Invariant: partitions[i].partition == i."""
 
@@ -74,6 +83,14 @@ def error_of(code: int, message: str) -> BusError:
         return BusError(ErrorCode(code), message)
     except ValueError:
         return BusError(ErrorCode.UNKNOWN_SERVER_ERROR, f"error code {code}: {message}")
+
+
+def hint_of(answer: Any) -> LeaderHint | None:
+    """Of a partition's part of a Produce or Fetch response."""
+    if not answer.HasField("current_leader"):
+        return None
+    leader = answer.current_leader
+    return LeaderHint(leader.broker.broker_id, leader.leader_epoch, f"{leader.broker.host}:{leader.broker.port}")
 
 
 class Cluster:
@@ -198,6 +215,20 @@ class Cluster:
                 info = self._topics.get(name)
                 if info is not None:
                     self._topics[name] = replace(info, fetched_at_ms=-math.inf)
+
+    def take_hint(self, topic: str, partition: int, hint: LeaderHint) -> bool:
+        """Go by it from now on, unless as much or more is known of the partition already: then False."""
+        with self._lock:
+            info = self._topics.get(topic)
+            if info is None or partition >= len(info.partitions):
+                return False
+            if hint.leader_epoch <= info.partitions[partition].leader_epoch:
+                return False
+            leader = PartitionLeader(partition, hint.leader_id, hint.leader_epoch, 0, "")
+            partitions = (*info.partitions[:partition], leader, *info.partitions[partition + 1 :])
+            self._topics[topic] = replace(info, partitions=partitions)
+            self._brokers = {**self._brokers, hint.leader_id: hint.address}
+            return True
 
     def refresh(
         self, names: Iterable[str], *, deadline_ms: float | None = None, may_create: bool = False

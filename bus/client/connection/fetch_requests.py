@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bus.client.config.consumer import ConsumerConfig
-from bus.client.connection.cluster import error_of
+from bus.client.connection.cluster import LeaderHint, error_of, hint_of
 from bus.errors import BusError
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
@@ -40,7 +40,7 @@ class FetchedBatch(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """With an `error` there is nothing else."""
+    """With an `error` there is nothing else, but `leader` if another broker leads."""
 
     partition: TopicPartition
     error: BusError | None
@@ -48,6 +48,7 @@ class FetchedPartition(NamedTuple):
     log_start: int
     batches: list[FetchedBatch]
     size_bytes: int  # of the batches, on the wire
+    leader: LeaderHint | None = None
 
 
 class Fetched(NamedTuple):
@@ -98,6 +99,7 @@ def _decode_partition(answer: pb.PartitionFetchResponse) -> FetchedPartition:
         answer.log_start_offset,
         [decode_batch(batch) for batch in answer.batches],
         sum(batch.ByteSize() for batch in answer.batches),
+        hint_of(answer),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from bus.client.config.parsing import ProducerConfig
-from bus.client.connection.cluster import Cluster, error_of
+from bus.client.connection.cluster import Cluster, LeaderHint, error_of, hint_of
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import encode_field, tag_of
@@ -130,6 +130,7 @@ class Produced(NamedTuple):
     version: int = -1
     offsets: Sequence[int] = ()  # of each record, if they are not dense
     record_errors: Mapping[int, BusError] = {}
+    leader: LeaderHint | None = None  # with an `error`, if another broker leads
 
 
 def decode_produced(answers: Iterable[pb.PartitionProduceResponse]) -> list[Produced]:
@@ -140,7 +141,8 @@ def _decode_share(answer: pb.PartitionProduceResponse) -> Produced:
     code: int = answer.error_code
     if code:
         error = error_of(code, answer.error_message or f"{answer.topic}-{answer.partition}")
-        return Produced(error, record_errors={one.index: error_of(code, one.message) for one in answer.record_errors})
+        record_errors = {one.index: error_of(code, one.message) for one in answer.record_errors}
+        return Produced(error, record_errors=record_errors, leader=hint_of(answer))
     return Produced(None, answer.base_offset, answer.log_append_time_ms, answer.version, tuple(answer.offsets))
 
 

@@ -33,19 +33,17 @@ from bus.client.config.parsing import MISSING, ConsumerConfig, parse_addresses, 
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.list_offsets import list_offsets
 from bus.client.connection.retrying import monotonic_ms
-from bus.client.consumer import forgotten_consumers
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.fetched import PollTables
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.consumer.group_client import GroupClient
-from bus.client.consumer.one_thread import OneThread, exclusive
+from bus.client.consumer.misuse import OneThread, end_when_forgotten, exclusive
 from bus.client.consumer.positions import Positions
 from bus.client.consumer.record_reader import RecordReader, Runs
 from bus.client.consumer.records import Deserializers, RecordBuilder, RecordDeserializationError
 from bus.client.group.offset_commits import CommitCallback
 from bus.client.group.subscriptions import RebalanceCallback, subscription_of
-from bus.client.interceptors import ConsumerInterceptorChain
-from bus.client.user_code import close_all
+from bus.client.interceptors import ConsumerInterceptorChain, close_all
 from bus.client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, check_committed
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
@@ -100,7 +98,7 @@ class Consumer(OneThread):
         )
         if group is not None:
             group.on_change = self._reader.stop_iterating
-        self._finalizer = forgotten_consumers.watch(self, group, self._fetcher, self._cluster)
+        self._finalizer = end_when_forgotten(self, group, self._fetcher, self._cluster)
         self._tables = PollTables()
         self._extra: list[ConsumerRecord] = []  # of interceptors, for the iteration; the next one is the last
         self._rejected: RecordDeserializationError | None = None  # for the next poll

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bus.client.config.parsing import ConsumerConfig
-from bus.client.connection.cluster import Cluster
+from bus.client.connection.cluster import Cluster, LeaderHint
 from bus.client.connection.fetch_requests import Fetched, FetchedPartition, FetchPosition, decode_fetch, encode_fetch
 from bus.client.connection.portions import ITEMS_MAX
 from bus.client.connection.request_stream import RequestStream
@@ -120,6 +120,8 @@ class Fetcher:
                 address = self._leader(partition)
                 if address is not None:
                     found.setdefault(address, []).append(partition)
+                elif self._cluster.cached_topic(partition.partition.topic) is not None:
+                    partition.is_leader_doubtful = True  # a broker named a leader that the latest metadata do not have
         return found
 
     def _leader(self, partition: AssignedPartition) -> str | None:
@@ -189,11 +191,26 @@ class Fetcher:
         if partition.fetch_offset != position.offset:
             return False
         if answer.error is not None:
-            self._note_error(partition, answer.error, now_ms)
+            if answer.leader is None or not self._follow_hint(partition, answer.leader):
+                self._note_error(partition, answer.error, now_ms)
             return True
         partition.high_watermark, partition.log_start = answer.high_watermark, answer.log_start
         partition.take_in(answer.batches)
         return bool(answer.batches)
+
+    def _follow_hint(self, partition: AssignedPartition, hint: LeaderHint) -> bool:
+        """Ask the new leader at once. False if no newer leader epoch is known than that of the request."""
+        key = partition.partition
+        self._cluster.take_hint(key.topic, key.partition, hint)
+        info = self._cluster.cached_topic(key.topic)
+        if info is None or info.topic_id != partition.topic_id or key.partition >= len(info.partitions):
+            return False
+        leader = info.partitions[key.partition]
+        if leader.leader_epoch <= partition.leader_epoch:
+            return False
+        logger.info("%s is led by broker %d at leader epoch %d", key, leader.leader_id, leader.leader_epoch)
+        partition.leader_epoch = leader.leader_epoch
+        return True
 
     def _note_error(self, partition: AssignedPartition, error: BusError, now_ms: float) -> None:
         if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:

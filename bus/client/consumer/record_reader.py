@@ -1,8 +1,9 @@
 """Takes what was fetched and gives it out: for polls in runs of batches, for iteration record by record.
 
-Guards three promises: before anything is given out, the group has had its say, so that nothing comes of a partition
-that was given up; every partition with records has its turn; and what a call has taken but not given, because it
-failed, is taken by the next one. Waits in the thread that polls; the lock is the fetcher's.
+Guards four promises: before anything is given out, the group has had its say, so that nothing comes of a partition
+that was given up; every partition with records has its turn; what a call has taken but not given, because it failed,
+is taken by the next one; and, for automatic commits, a record counts as done when the caller comes back for more,
+commits past it or seeks (`InHand`). Waits in the thread that polls; the lock is the fetcher's.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import _thread
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
@@ -19,7 +21,6 @@ from bus.client.connection.retrying import monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.fetcher import Fetcher
 from bus.client.consumer.group_client import GroupClient
-from bus.client.consumer.in_hand import InHand
 from bus.client.consumer.metrics import ConsumerMetrics
 from bus.client.consumer.positions import Positions
 from bus.client.consumer.records import RecordBuilder
@@ -254,3 +255,39 @@ class RecordReader:
 
 def _last_offset(batch: pa.RecordBatch) -> int:
     return int(batch.column("offset")[-1].as_py())
+
+
+PlaceT = TypeVar("PlaceT")
+
+
+class InHand(Generic[PlaceT]):
+    """By place, a partition: the offsets of one call, `first <= offset < next`."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[PlaceT, tuple[int, int]] = {}
+
+    def come_back(self) -> None:
+        """The caller asks for more: what it was given is done."""
+        self._ranges.clear()
+
+    def give(self, place: PlaceT, first: int, next_offset: int) -> None:
+        """More of the same call extends what it gave before."""
+        held = self._ranges.get(place)
+        self._ranges[place] = (first if held is None else held[0], next_offset)
+
+    def settle(self, place: PlaceT, offset: int) -> None:
+        """The caller says that everything below `offset` is done, and nothing else."""
+        held = self._ranges.get(place)
+        if held is not None:
+            if offset < held[1]:
+                self._ranges[place] = (offset, held[1])
+            else:
+                del self._ranges[place]
+
+    def drop(self, place: PlaceT) -> None:
+        """The caller chose another position."""
+        self._ranges.pop(place, None)
+
+    def first(self) -> Mapping[PlaceT, int]:
+        """Where to read on, should what is in hand come again."""
+        return {place: first for place, (first, _) in self._ranges.items()}

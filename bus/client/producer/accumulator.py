@@ -19,7 +19,7 @@ from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.cluster import TopicInfo
 from bus.client.producer.batch import RecordBatchBuilder, RowChunk
 from bus.client.producer.buffer_pool import BufferPool
-from bus.client.producer.murmur2 import partitions_of_keys
+from bus.client.producer.partitioning import partitions_of_keys
 
 # A batch that is split among many partitions, or grows on, is no gain beyond this.
 _BATCH_BYTES_MAX = 512 * 1024

@@ -18,9 +18,9 @@ from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.produce_requests import Produced
 from bus.client.producer.batch import Headers, RecordBatchBuilder, RecordFuture
 from bus.client.producer.buffer_pool import BufferPool
+from bus.client.producer.connections import Metadata
 from bus.client.producer.instructions import Connection, Cut, Errand, Open, Request, Resume, Send, Wake
 from bus.client.producer.interrupts import uninterrupted
-from bus.client.producer.leaders import Metadata
 from bus.client.producer.queue import Chunk
 from bus.client.producer.sender import Sender
 from bus.errors import BusError, ErrorCode

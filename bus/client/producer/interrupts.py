@@ -9,11 +9,13 @@ there.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` wraps it, and its enumerations cost ten times as much
 import os
-import signal
 import threading
 from types import FrameType
 from typing import Any
+
+_SIGINT = int(_signal.SIGINT)
 
 
 class _Uninterrupted:
@@ -31,11 +33,11 @@ class _Uninterrupted:
         if threading.get_ident() != threading.main_thread().ident:
             return
         if self._depth == 0:
-            handler = signal.getsignal(signal.SIGINT)
+            handler = _signal.getsignal(_SIGINT)
             # Any other one is not run by Python, and so tears nothing.
             self._handler = handler if callable(handler) else None
             if self._handler is not None:
-                signal.signal(signal.SIGINT, self._note)
+                _signal.signal(_SIGINT, self._note)
         self._depth += 1
         self._thread_id = threading.get_ident()
 
@@ -46,10 +48,10 @@ class _Uninterrupted:
         if self._depth or self._handler is None:
             return
         handler, self._handler = self._handler, None
-        signal.signal(signal.SIGINT, handler)
+        _signal.signal(_SIGINT, handler)
         if self._is_noted:  # asked only now: up to here a signal is noted
             self._is_noted = False
-            handler(signal.SIGINT, None)
+            handler(_SIGINT, None)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._is_noted = True
@@ -60,7 +62,7 @@ class _Uninterrupted:
             handler, self._handler = self._handler, None
             self._depth, self._is_noted = 0, False
             if handler is not None:
-                signal.signal(signal.SIGINT, handler)
+                _signal.signal(_SIGINT, handler)
 
 
 uninterrupted = _Uninterrupted()

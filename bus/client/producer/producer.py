@@ -20,14 +20,13 @@ from bus.client.arguments import check_integer, check_timeout, check_topic
 from bus.client.config.parsing import MISSING, ProducerConfig, parse_addresses, parse_config
 from bus.client.connection.cluster import Cluster, TopicInfo
 from bus.client.connection.retrying import monotonic_ms
-from bus.client.interceptors import InterceptorChain, ProducerRecord
+from bus.client.interceptors import InterceptorChain, ProducerRecord, close_all
 from bus.client.producer import exit_hooks
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, Headers, RecordFuture, headers_bytes
 from bus.client.producer.checks import check_bytes, check_headers, check_partition, check_timestamp, one_batch
 from bus.client.producer.future import BatchFuture, RunChunk, wait_all
 from bus.client.producer.partitioning import record_partitioner_of
 from bus.client.producer.threads import ProducerThreads
-from bus.client.user_code import close_all
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.serializers import serializer_of

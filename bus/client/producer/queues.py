@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.produce_requests import LogEnd, Produced
 from bus.client.producer.buffer_pool import BufferPool
+from bus.client.producer.connections import Leaders
 from bus.client.producer.identity import Identity
 from bus.client.producer.instructions import Agenda, Resume
-from bus.client.producer.leaders import Leaders
 from bus.client.producer.metrics import ProducerMetrics
 from bus.client.producer.queue import Chunk, Part, PartitionQueue
 from bus.errors import BusError, ErrorCode
@@ -149,6 +149,8 @@ class Queues:
             self.fail(queue, queue.lose_order(part), now_ms)
         elif error.code in _FENCED or error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             return error
+        elif answer.leader is not None and self._leaders.has_moved(queue, answer.leader):
+            self._send_again(part, error, now_ms)
         elif error.retriable:
             self._repeat(part, error, now_ms)
         else:
@@ -199,6 +201,10 @@ class Queues:
         if error.code in _STALE_METADATA:
             self._leaders.ask_for(queue.topic)
         self._back_off(queue, now_ms, part.attempts - 1)
+        self._send_again(part, error, now_ms)
+
+    def _send_again(self, part: Part, error: BusError, now_ms: float) -> None:
+        queue = part.queue
         self._metrics.record_retries(queue.topic, part.record_count, now_ms)
         self.fail(queue, queue.repeat(part, error, retries=self._config.retries), now_ms)
 

@@ -18,10 +18,9 @@ from bus.client.connection.produce_requests import LogEnd, Produced
 from bus.client.producer.accumulator import RecordAccumulator
 from bus.client.producer.batch import RecordBatchBuilder
 from bus.client.producer.buffer_pool import BufferPool
-from bus.client.producer.connections import Connections
+from bus.client.producer.connections import Connections, Leaders, Metadata
 from bus.client.producer.identity import Identity
 from bus.client.producer.instructions import Agenda, Connection, Errand, InitProducer, RefreshTopics, Resume
-from bus.client.producer.leaders import Leaders, Metadata
 from bus.client.producer.metrics import ProducerMetrics
 from bus.client.producer.partition_choice import PartitionChoice
 from bus.client.producer.queue import FULL_BYTES, Chunk, Part, PartitionQueue

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bus.client.producer.murmur2 import hashes_of_keys, partitions_by_hash
+from bus.client.producer.partitioning import hashes_of_keys, partitions_by_hash
 from bus.model import TopicPartition
 from bus.spark.sink.columns import RowRefused, Rows
 

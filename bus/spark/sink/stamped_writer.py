@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from bus.client.config.parsing import ProducerConfig
-from bus.client.connection.cluster import Cluster, TopicInfo
+from bus.client.connection.cluster import Cluster, TopicInfo, hint_of
 from bus.client.connection.produce_requests import WireCompression, encode_request, encode_share
 from bus.client.connection.request_stream import RequestStream
 from bus.client.connection.retrying import monotonic_ms
@@ -140,8 +140,11 @@ class StampedWriter:
         _, parts = line.unanswered.popleft()
         now_s = time.monotonic()
         for part, answer in zip(parts, what.partitions, strict=True):
-            if answer.error_code:
-                self._cluster.forget([part.partition.topic])
+            hint = hint_of(answer)
+            name = part.partition
+            has_moved = hint is not None and self._cluster.take_hint(name.topic, name.partition, hint)
+            if answer.error_code and not has_moved:
+                self._cluster.forget([name.topic])
             self._lanes.on_answer(
                 part,
                 answer.error_code,

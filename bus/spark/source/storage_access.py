@@ -1,7 +1,7 @@
 """The log by its storage alone: no broker is asked, none has to be there.
 
 Guards one promise: what is planned is there. Offsets come from committed versions, and a data file stays as long as a
-version that has it is kept; if it is gone all the same when a task opens it, file_ranges.py looks the offsets up again.
+version that has it is kept; if it is gone all the same when a task opens it, inputs.py looks the offsets up again.
 """
 
 from __future__ import annotations

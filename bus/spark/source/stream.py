@@ -1,7 +1,9 @@
-"""A streaming query over topics: which offsets each micro-batch takes.
+"""A streaming query over topics: which offsets each micro-batch takes, and its progress as that of a consumer group.
 
-Guards one promise: offsets only grow, and a batch that Spark runs again reads the same records. What the log has lost
-stops the query or is counted, as failOnDataLoss says. Runs in the driver's planning process; `read` runs in tasks.
+Guards two promises: offsets only grow, and a batch that Spark runs again reads the same records; and telling a group of
+the progress, so that its lag shows where every consumer's does, never stops a query: the checkpoint decides where it
+goes on, and what is told was processed. What the log has lost stops the query or is counted, as failOnDataLoss says.
+Runs in the driver's planning process; `read` runs in tasks.
 """
 
 from __future__ import annotations
@@ -27,7 +29,16 @@ from bus.client.connection.retrying import retry
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.spark.source.access import LogAccess
-from bus.spark.source.changes import LogNow, Loss, continue_at, ranges_left, same_topics
+from bus.spark.source.boundaries import (
+    LogNow,
+    Loss,
+    continue_at,
+    ranges_left,
+    resolve,
+    same_topics,
+    select,
+    select_known,
+)
 from bus.spark.source.inputs import BusInput, open_access, plan_input, read_input
 from bus.spark.source.options import Location, OptionError, SourceOptions
 from bus.spark.source.planning import limit_offsets
@@ -38,9 +49,7 @@ from bus.spark.source.positions import (
     decode_partitions,
     decode_query_offsets,
 )
-from bus.spark.source.progress import QueryProgress
 from bus.spark.source.rows import RowColumns
-from bus.spark.source.starting import resolve, select, select_known
 
 _log = logging.getLogger(__name__)
 
@@ -276,3 +285,29 @@ def _are_of(topic_ids: Mapping[str, str], tasks: Sequence[BusInput]) -> bool:
 
 def _offsets_of(losses: Sequence[Loss]) -> int:
     return sum(loss.offsets for loss in losses)
+
+
+class QueryProgress:
+    def __init__(self, options: SourceOptions, access: LogAccess) -> None:
+        self._options = options
+        self._access = access
+        self._told: QueryOffsets | None = None
+        self._has_failed = False
+
+    def commit(self, done: QueryOffsets) -> None:
+        """Returns without having told anybody if the broker refuses, or does not answer."""
+        if self._told is not None and done.topic_ids != self._told.topic_ids:
+            self._told = None  # what was committed for a topic that is gone is gone with it
+        known = {} if self._told is None else self._told.offsets
+        news = {partition: offset for partition, offset in done.offsets.items() if known.get(partition) != offset}
+        if not news:
+            return
+        group_id = self._options.group_id or f"{self._options.group_id_prefix}-{done.query_id}"
+        try:
+            self._access.tell_progress(group_id, news)
+        except BusError as error:
+            if not self._has_failed:  # once, not at each batch
+                _log.warning("progress of group %s is not shown: %s", group_id, error)
+            self._has_failed = True
+            return
+        self._told, self._has_failed = done, False

@@ -1,16 +1,44 @@
-"""Gives the rows of a task their sequences, from 0 in each partition, and cuts them into parts worth a request.
+"""The stamps of what a task writes: which producer it is, under which epoch, and the sequences of its rows.
 
-Guards one promise: the sequences of a partition count its rows in the order in which they were added, without a gap.
-Memory is bounded, however many partitions there are.
+Guards two promises. A task that runs again, in the same attempt of a batch or in a later one, is the same producer with
+the same epoch, and no other task ever is. The producer's name is made of the query and the number of the task, the
+epoch is the number of the batch; epochs are 15 bits wide, so every 32,000 batches another name begins. And the
+sequences of a partition count its rows from 0 in the order in which they were added, without a gap. Rows are cut into
+parts worth a request; memory is bounded, however many partitions there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from bus.model import TopicPartition, sequence_after
+from bus.spark.sink.options import Application
+
+EPOCHS_PER_NAME = 32_000
+
+
+@dataclass(frozen=True, slots=True)
+class TaskIdentity:
+    """`batch`: of a streaming query its number, of a batch write its version."""
+
+    producer_name: str
+    producer_epoch: int
+    batch: int
+    task: int
+
+    @property
+    def first_turn(self) -> int:
+        """Where rows with neither key nor partition begin: tasks and batches take turns."""
+        return self.task + self.batch
+
+
+def task_identity(writer: Application, task: int) -> TaskIdentity:
+    generation, epoch = divmod(writer.version, EPOCHS_PER_NAME)
+    return TaskIdentity(f"spark.{writer.name}.{task}.{generation}", epoch, writer.version, task)
+
 
 Send = Callable[[TopicPartition, int, pa.RecordBatch], None]  # partition, sequence of the first record, records
 
