@@ -24,10 +24,13 @@ from bus.storage_delta.files.live_file import LiveFile
 from bus.storage_delta.files.producer_matching import find_last_row, match_batch
 from bus.storage_delta.files.producer_spans import ProducerSpans
 from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.log.actions import Commit
+from bus.storage_delta.log.actions import Add, Commit
 from bus.storage_delta.log.listing import LOG_FOLDER
-from bus.storage_delta.log.reading import LogFollower, describe_by_statistics, load_state
-from bus.storage_delta.log.snapshot import Snapshot, find_high_watermark, load_snapshot
+from bus.storage_delta.log.reading import LogFollower, load_state
+from bus.storage_delta.log.snapshot import Snapshot, arrange_files, find_high_watermark, load_snapshot, take_stock
+from bus.storage_delta.log.table_metadata import earlier_type
+from bus.storage_delta.log.table_state import RunningState, TableState
+from bus.storage_delta.log.txns import COMPACTED_APP, LEADER_EPOCH_APP, LOG_START_APP, Txn, is_lost_app
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.store import ObjectStore
 
@@ -57,16 +60,21 @@ class TableView:
 
     def appended(self, file: LiveFile, leader_epoch: int) -> TableView:
         """The view of the next version. This view still ends at its own count of files."""
+        return self.extended((file,), version=self.state.version + 1, leader_epoch=leader_epoch)
+
+    def extended(self, files: Sequence[LiveFile], *, version: int, leader_epoch: int) -> TableView:
+        """The view of a later version, which has `files` behind the others."""
         maxima = self.timestamp_maxima_ms
-        maxima.append(max(file.timestamp_max_ms, maxima[-1]) if maxima else file.timestamp_max_ms)
-        self.files.append(file)
+        for file in files:
+            maxima.append(max(file.timestamp_max_ms, maxima[-1]) if maxima else file.timestamp_max_ms)
+            self.files.append(file)
         state = replace(
             self.state,
-            version=self.state.version + 1,
-            high_watermark=file.next_offset,
+            version=version,
+            high_watermark=files[-1].next_offset if files else self.state.high_watermark,
             leader_epoch=max(self.state.leader_epoch, leader_epoch),
-            file_count=self.state.file_count + 1,
-            size_bytes=self.state.size_bytes + file.size_bytes,
+            file_count=self.state.file_count + len(files),
+            size_bytes=self.state.size_bytes + sum(file.size_bytes for file in files),
         )
         return replace(self, state=state)
 
@@ -113,16 +121,18 @@ class TableView:
         )
 
 
-def view_of_snapshot(snapshot: Snapshot) -> TableView:
+def _view_at(table: TableState, files: Sequence[LiveFile]) -> TableView:
+    """`files`: the live ones, arranged."""
+    first = files[0].base_offset if files else table.high_watermark
     state = LogState(
-        version=snapshot.version,
-        log_start=snapshot.log_start,
-        high_watermark=snapshot.high_watermark,
-        leader_epoch=snapshot.leader_epoch,
+        version=table.version,
+        log_start=max(first, table.done(LOG_START_APP, first)),
+        high_watermark=table.high_watermark,
+        leader_epoch=table.leader_epoch,
         file_count=0,
         size_bytes=0,
     )
-    return _view_of(list(snapshot.files), state, snapshot.compacted_to)
+    return _view_of(list(files), state, table.compacted_to)
 
 
 def _view_of(files: list[LiveFile], state: LogState, compacted_to: int) -> TableView:
@@ -134,10 +144,20 @@ def _view_of(files: list[LiveFile], state: LogState, compacted_to: int) -> Table
 class PartitionReader:
     """The reading half. `view` is replaced as a whole, by the writer alone."""
 
-    def __init__(self, store: ObjectStore, folder: str, schema: pa.Schema, cache: ReadCache) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        schema: pa.Schema,
+        cache: ReadCache,
+        *,
+        value_type: pa.StructType | None = None,
+    ) -> None:
+        """`value_type`: the table may have only the first fields of it; the others are read as null."""
         self._store = store
         self.folder = folder
         self._schema = schema
+        self._value_type = value_type
         self.data = DataReader(store, folder, schema, cache)
         self.view: TableView
         self._in_use: dict[object, TableView] = {}  # one entry for each read under way
@@ -152,12 +172,21 @@ class PartitionReader:
         found = snapshot.metadata.topic_id
         if topic_id is not None and found != topic_id:
             raise StorageDamaged(f"{self.folder}: expected the table of topic id {topic_id}, found {found}")
-        if not is_same_schema(snapshot.metadata.schema_string, self._schema):
+        if not self._is_schema_known(snapshot.metadata.schema_string):
             raise StorageDamaged(
                 f"{self.folder}: expected the columns of the log, found {snapshot.metadata.schema_string}"
             )
-        self.view = view_of_snapshot(snapshot)
+        self.view = _view_at(snapshot.state, snapshot.files)
         return snapshot
+
+    def _is_schema_known(self, schema_string: str) -> bool:
+        if is_same_schema(schema_string, self._schema):
+            return True
+        return self._value_type is not None and earlier_type(schema_string, self._value_type) is not None
+
+    def describe(self, add: Add) -> LiveFile:
+        """A file of another engine, by its rows. Raises `StorageDamaged`."""
+        return self.data.check_foreign(add.path, add.size_bytes)
 
     def paths_in_use(self) -> set[str]:
         """Data files that reads under way may yet open."""
@@ -248,41 +277,95 @@ class PartitionReader:
 
 
 class FollowingReader:
-    """The reading half of a table that another process writes; one thread at a time."""
+    """The reading half of a table that another process writes, or may write; one thread at a time. `reader` has its
+    view."""
 
     def __init__(
-        self, store: ObjectStore, folder: str, schema: pa.Schema, cache: ReadCache, *, topic_id: str | None
+        self,
+        store: ObjectStore,
+        folder: str,
+        schema: pa.Schema,
+        cache: ReadCache,
+        *,
+        topic_id: str | None,
+        value_type: pa.StructType | None = None,
     ) -> None:
         """Raises `StorageDamaged`, also if the table is another topic's."""
+        self._store = store
+        self._folder = folder
         self._topic_id = topic_id
-        self._follower = LogFollower(store, folder, describe_by_statistics)
-        self.reader = PartitionReader(store, folder, schema, cache)
-        self._load()
+        self.reader = PartitionReader(store, folder, schema, cache, value_type=value_type)
+        self._follower = LogFollower(store, folder, self.reader.describe)
+        self._running: RunningState | None = None  # None: it has to be read afresh
+        self.loaded: Snapshot | None = None  # when the log was read afresh, and nothing has followed since
+        self.load()
+
+    @property
+    def txns(self) -> Mapping[str, Txn]:
+        assert self._running is not None, f"{self._folder}: expected a table that is followed"
+        return self._running.txns
+
+    def load(self) -> Snapshot:
+        """Read the log afresh. Raises `StorageDamaged`."""
+        self._running = self.loaded = None
+        snapshot = self.reader.load(topic_id=self._topic_id)
+        self._follower.begin(snapshot.version)
+        self._running, self.loaded = RunningState(snapshot.state), snapshot
+        return snapshot
 
     def refresh(self) -> TableView:
-        """The last committed version. One that only appends costs what it appends; anything else has the log read
-        afresh. Raises `StorageDamaged`."""
-        commits = self._follower.read_on()
-        if commits is None or not all(map(self._append, commits)):
-            self._load()
+        """The last committed version. Costs what was committed since the last call, and what lists of all live files
+        cost if one was removed; the log is read afresh only if a version is gone, or changes what the table is. Raises
+        `StorageDamaged`."""
+        running, commits = self._running, None if self._running is None else self._follower.read_on()
+        if running is None or commits is None:
+            self.load()
+        elif commits:
+            self._running = self.loaded = None  # until all of them are applied
+            if self._apply(running, commits):
+                self._running = running
+            else:
+                self.load()
         return self.reader.view
 
-    def _load(self) -> None:
-        self.reader.load(topic_id=self._topic_id)
-        self._follower.begin(self.reader.state.version)
+    def take_stock(self) -> Snapshot:
+        """The table as it is followed, with what lies in its folder now. Raises `StorageDamaged`."""
+        state = None if self._running is None else self._running.state
+        found = None if state is None else take_stock(self._store, self._folder, state, self.reader.view.live_files)
+        return self.load() if found is None else found
 
-    def _append(self, commit: Commit) -> bool:
-        """False if the version does anything else than to append a file of ours."""
+    def forget(self) -> None:
+        """The next call reads the log afresh: until then the table is led, and its view is its leader's."""
+        self._running = self.loaded = None
+
+    def _apply(self, running: RunningState, commits: Sequence[Commit]) -> bool:
+        """False if the log has to be judged as a whole."""
+        if any(commit.metadata is not None or commit.protocol is not None for commit in commits):
+            return False
+        version = running.version
+        for commit in commits:
+            running.apply(commit)
+        if any(harm.version > version for harm in running.harms.values()):
+            return False
         view = self.reader.view
-        if commit.removes or commit.metadata is not None or commit.protocol is not None or len(commit.adds) != 1:
-            return False
-        (add,) = commit.adds
-        if add.live is None or not add.live.is_ours or not add.is_data_change:
-            return False
-        if add.live.base_offset != view.state.high_watermark:
-            return False
-        self.reader.view = view.appended(add.live, -1 if commit.leader_epoch is None else commit.leader_epoch)
+        if all(map(_is_append, commits)):
+            adds = [add.live for commit in commits for add in commit.adds if add.live is not None]
+            epochs = [running.txns[LEADER_EPOCH_APP].version] if LEADER_EPOCH_APP in running.txns else []
+            epochs += [file.leader_epoch for file in adds]
+            self.reader.view = view.extended(adds, version=running.version, leader_epoch=max(epochs, default=-1))
+        else:
+            self.reader.view = _view_at(running.state, arrange_files(self._folder, running.state))
         return True
+
+
+def _is_append(commit: Commit) -> bool:
+    """It adds files of ours behind the others, or none at all, and moves no other bound."""
+    return (
+        commit.is_ours
+        and not commit.removes
+        and all(add.live is not None and add.live.is_ours and add.is_data_change for add in commit.adds)
+        and not any(app in (LOG_START_APP, COMPACTED_APP) or is_lost_app(app) for app in commit.txns)
+    )
 
 
 class TableFiles:

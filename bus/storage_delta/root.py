@@ -1,12 +1,14 @@
 """A bus root: the marker that makes a folder one, the lock that gives it one broker, and the tables below it.
 
     <root>/bus-root.json                                   the marker: format version, cluster id
-    <root>/.bus-lock                                       who holds the root
+    <root>/.bus-lock                                       shared by brokers; a repair has it alone
+    <root>/cluster/broker-<id>.lock                        the process that is this broker
     <root>/topics/<topic>/<partition>/_delta_log/...       one table per partition
 
 Guards two promises: nothing is created in, or removed from, a folder that is no bus root, and files of a topic id are
-never removed for another one. The lock keeps a second broker from starting by mistake; that the log has one writer
-does not rest on it but on put-if-absent.
+never removed for another one. The locks keep one broker from being started twice, and a repair from running beside a
+broker; that a partition's log has one writer does not rest on them but on put-if-absent. Before format version 2 one
+broker had `.bus-lock` alone; a program of that time refuses the newer marker.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
+import logging
 import os
 import re
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
@@ -37,14 +41,21 @@ from bus.storage_delta.log.table_metadata import add_new_fields, encode_create, 
 from bus.storage_delta.partition_reader import FollowingReader, PartitionReader
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
-from bus.storage_delta.stores.store import KeyExists, KeyLocked, KeyNotFound, Lock, ObjectStore
+from bus.storage_delta.stores.store import KeyExists, KeyLocked, KeyNotFound, Lock, ObjectStore, Stamp
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.typed_log import DeltaKeyedRows, DeltaTypedLog
 from bus.system_clock import SystemClock
 
+_log = logging.getLogger(__name__)
+
 MARKER = "bus-root.json"
 LOCK = ".bus-lock"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_CLUSTER = "cluster"
+_BROKER_LOCK = re.compile(r"broker-\d+\.lock")
+_UPGRADING = ", which is preparing the root"
+_UPGRADE_WAITS = 200
+_UPGRADE_WAIT_S = 0.05
 _TOPICS = "topics"
 _METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 # A file system of its own has this at its top.
@@ -53,47 +64,125 @@ _IGNORED_IN_EMPTY_ROOT = frozenset({"lost+found", LOCK})
 
 @dataclass(frozen=True, slots=True)
 class _Marker:
+    format_version: int
     cluster_id: str
 
 
-def open_storage(root: str, *, create: bool = True, holder: str = "a broker", exclusive: bool = True) -> DeltaStorage:
+def open_storage(
+    root: str,
+    *,
+    create: bool = True,
+    holder: str = "a program without a broker",
+    broker_id: int | None = None,
+    exclusive: bool = True,
+) -> DeltaStorage:
     """The storage at `root`, a path or a file URL. An absent or empty folder is made a root if `create`.
 
-    Raises `RootInUse` with the holder's own words, or `RootNotUsable`. `exclusive=False` takes no lock: two storages on
-    one root then race for every version, as two brokers would whose lock failed.
+    `broker_id`: for this broker, beside other brokers; a root of an older format is upgraded first. Without it, for a
+    program that writes while no broker runs. Raises `RootInUse` with the holders' own words, or `RootNotUsable`.
+    `exclusive=False` without a broker id takes no lock: two storages on one root then race for every version.
     """
-    return open_storage_on(_local_store(root), create=create, holder=holder, exclusive=exclusive)
+    return open_storage_on(_local_store(root), create=create, holder=holder, broker_id=broker_id, exclusive=exclusive)
 
 
 def open_storage_on(
     store: ObjectStore,
     *,
     create: bool = True,
-    holder: str = "a broker",
+    holder: str = "a program without a broker",
+    broker_id: int | None = None,
     exclusive: bool = True,
     clock: Clock | None = None,
 ) -> DeltaStorage:
     """See `open_storage`. `clock`: the machine's, unless another one is given."""
-    marker = _read_marker(store)
-    if marker is None and not create:
+    if _read_marker(store) is None and not create:
         raise RootNotUsable(f"{store.url}: expected a bus root, found no {MARKER}")
-    lock = None
+    locks: list[Lock] = []
     try:
-        if exclusive:
-            lock = store.lock(LOCK, holder)
-        # Read again: the one who held the lock may have made it a root meanwhile.
+        if broker_id is not None:
+            locks.append(_share_root(store, holder))
+            locks.append(_lock_broker(store, broker_id, holder))
+        elif exclusive:
+            locks.append(_lock_root(store, holder))
+        # Read again: another process may have made it a root before the lock was taken.
         marker = _read_marker(store) or _write_marker(store)
-    except KeyLocked as locked:
-        raise RootInUse(f"{store.url} is in use by {locked.holder}; stop it first, or take another folder") from None
-    except (RootNotUsable, StorageFault) as fault:
-        if lock is not None:
+    except BaseException as fault:
+        for lock in reversed(locks):
             lock.release()
-        raise (
-            fault
-            if isinstance(fault, RootNotUsable)
-            else RootNotUsable(f"{store.url}: expected a folder that can be written, found {fault}")
-        ) from fault
-    return DeltaStorage(store, marker.cluster_id, lock, clock or SystemClock())
+        if not isinstance(fault, StorageFault) or isinstance(fault, RootNotUsable | RootInUse | StorageDamaged):
+            raise
+        raise RootNotUsable(f"{store.url}: expected a folder that can be written, found {fault}") from fault
+    return DeltaStorage(store, marker.cluster_id, locks, clock or SystemClock())
+
+
+def _lock_root(store: ObjectStore, holder: str) -> Lock:
+    """For a program that writes while no broker runs."""
+    try:
+        return store.lock(LOCK, holder)
+    except KeyLocked as locked:
+        raise _in_use(store, _alive_brokers(store) or [locked.holder], "folder") from None
+
+
+def _share_root(store: ObjectStore, holder: str) -> Lock:
+    """For a broker. The first one makes the root, or upgrades it, with the lock for itself; the others wait for it."""
+    for waits_left in reversed(range(_UPGRADE_WAITS)):
+        is_ready = _is_ready(_read_marker(store))
+        try:
+            lock = store.lock(LOCK, holder if is_ready else holder + _UPGRADING, is_shared=is_ready)
+        except KeyLocked as locked:
+            if not is_ready and _is_ready(_read_marker(store)):
+                continue
+            if not waits_left or not locked.holder.endswith(_UPGRADING):
+                raise _in_use(store, [locked.holder], "folder") from None
+            time.sleep(_UPGRADE_WAIT_S)
+            continue
+        if is_ready:
+            return lock
+        try:
+            _make_ready(store)
+        finally:
+            lock.release()
+    raise RootInUse(f"{store.url} is made and removed again and again by other processes")
+
+
+def _lock_broker(store: ObjectStore, broker_id: int, holder: str) -> Lock:
+    try:
+        return store.lock(_broker_lock(broker_id), holder)
+    except KeyLocked as locked:
+        raise _in_use(store, [locked.holder], "broker.id or folder") from None
+
+
+def _broker_lock(broker_id: int) -> str:
+    return f"{_CLUSTER}/broker-{broker_id}.lock"
+
+
+def _alive_brokers(store: ObjectStore) -> list[str]:
+    """What each broker that runs on this root says about itself."""
+    names = [entry.name for entry in store.list(_CLUSTER, with_sizes=False).files if _BROKER_LOCK.fullmatch(entry.name)]
+    holders = (store.lock_holder(f"{_CLUSTER}/{name}") for name in names)
+    return [holder for holder in holders if holder is not None]
+
+
+def _in_use(store: ObjectStore, holders: Sequence[str], other: str) -> RootInUse:
+    what = "it" if len(holders) == 1 else "them"
+    return RootInUse(f"{store.url} is in use by {' and by '.join(holders)}; stop {what} first, or take another {other}")
+
+
+def _is_ready(marker: _Marker | None) -> bool:
+    return marker is not None and marker.format_version == FORMAT_VERSION
+
+
+def _make_ready(store: ObjectStore) -> None:
+    """Make the folder a root, or upgrade one of an older format. Only with the root's lock for oneself. Safe to repeat,
+    also after a crash in between."""
+    marker = _read_marker(store)
+    if marker is None:
+        _write_marker(store)
+    elif not _is_ready(marker):
+        # Only then may several brokers read the metadata: none of them finds it without the fields that it knows.
+        add_new_fields(store, partition_folder(_METADATA), CLUSTER_METADATA_VALUE_TYPE, ReadCache())
+        store.put(MARKER, _encode_marker(marker.cluster_id))
+        _log.info("%s: upgraded from format version %d to %d", store.url, marker.format_version, FORMAT_VERSION)
 
 
 def memory_storage() -> DeltaStorage:
@@ -187,11 +276,11 @@ class _NamedLocks:
 class DeltaStorage:
     """Implements `bus.ports.Storage`."""
 
-    def __init__(self, store: ObjectStore, cluster_id: str, lock: Lock | None, clock: Clock) -> None:
+    def __init__(self, store: ObjectStore, cluster_id: str, locks: Sequence[Lock], clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._cluster_id = cluster_id
-        self._lock = lock
+        self._locks = locks
         self._incarnation = uuid.uuid4().hex  # tells this life of the broker from any other, also of the same epoch
         self._cache = ReadCache()
         # Removing the files of a deleted topic must not run into the creation of its successor; a topic of another name
@@ -207,12 +296,30 @@ class DeltaStorage:
         return self._cluster_id
 
     def close(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
+        for lock in reversed(self._locks):
+            lock.release()
 
     def check_held(self) -> None:
-        if self._lock is not None:
-            self._lock.check_held()
+        for lock in self._locks:
+            lock.check_held()
+
+    @property
+    def incarnation(self) -> str:
+        return self._incarnation
+
+    def is_alive(self, broker_id: int) -> bool:
+        return self._store.lock_holder(_broker_lock(broker_id)) is not None
+
+    def renew_lease(self) -> None:
+        """The broker's lock is the last one that was taken."""
+        for lock in self._locks[1:]:
+            lock.renew()
+
+    def read_lease(self, broker_id: int) -> bytes:
+        try:
+            return self._store.get(_broker_lock(broker_id))
+        except KeyNotFound:
+            return b""
 
     def open_metadata(self) -> DeltaTypedLog:
         self._check_metadata_not_lost()
@@ -222,28 +329,30 @@ class DeltaStorage:
     def keyed_rows(self, topic: str) -> DeltaKeyedRows:
         return DeltaKeyedRows(topic, INTERNAL_VALUE_TYPES[topic])
 
-    def create_partition(self, partition: TopicPartition, *, topic_id: str) -> DeltaPartitionTable:
+    def create_partition(
+        self, partition: TopicPartition, *, topic_id: str, check_removal: Callable[[], None] | None = None
+    ) -> DeltaPartitionTable:
         folder = partition_folder(partition)
         with self._folders.hold(partition.topic):
             found = _topic_id_of(self._store, folder)
             if found is not None and found != topic_id and partition == _METADATA:
                 raise StorageDamaged(f"{folder}: expected the log of cluster {topic_id}, found that of {found}")
             if found != topic_id:
-                _delete_table(self._store, folder)
+                if partition != _METADATA:  # which another broker may be creating at this moment
+                    if found is not None and check_removal is not None:
+                        check_removal()
+                    _delete_table(self._store, folder, topic_id=found)
                 self._create_version_0(partition, topic_id=topic_id)
         return self.open_partition(partition, topic_id=topic_id)
 
     def open_partition(self, partition: TopicPartition, *, topic_id: str) -> DeltaPartitionTable:
-        folder, value_type = partition_folder(partition), INTERNAL_VALUE_TYPES.get(partition.topic)
-        if value_type is not None:
-            add_new_fields(self._store, folder, value_type, self._cache)
         return DeltaPartitionTable(
             self._store,
-            folder,
+            partition_folder(partition),
             topic_id=topic_id,
             cache=self._cache,
             clock=self._clock,
-            value_type=value_type,
+            value_type=INTERNAL_VALUE_TYPES.get(partition.topic),
             incarnation=self._incarnation,
         )
 
@@ -251,8 +360,9 @@ class DeltaStorage:
         with self._folders.hold(topic):
             for partition in self._store.list(f"{_TOPICS}/{topic}").folders:
                 folder = f"{_TOPICS}/{topic}/{partition}"
-                if _topic_id_of(self._store, folder) in (topic_id, None):
-                    _delete_table(self._store, folder)
+                found = _topic_id_of(self._store, folder)
+                if found in (topic_id, None):
+                    _delete_table(self._store, folder, topic_id=found)
             left = self._store.list(f"{_TOPICS}/{topic}")
             if not left.files and not left.folders:
                 self._store.delete_folder(f"{_TOPICS}/{topic}")
@@ -310,14 +420,34 @@ def _topic_id_of(store: ObjectStore, folder: str) -> str | None:
     return None
 
 
-def _delete_table(store: ObjectStore, folder: str) -> None:
-    """Data first, the oldest of the log last: until then an interrupted deletion still knows whose files these are."""
+def _delete_table(store: ObjectStore, folder: str, *, topic_id: str | None) -> None:
+    """Data first, the oldest of the log last: until then an interrupted deletion still knows whose files these are.
+
+    Another controller may have gone on meanwhile, for a caller that stood still. So nothing goes but what was there
+    while the table was `topic_id`'s, and no name that the next table has too once the oldest of the log is another
+    file. Raises `StorageFault` then."""
     log_folder = f"{folder}/{LOG_FOLDER}"
-    for entry in store.list(folder, with_sizes=False).files:
+    data_files = store.list(folder, with_sizes=False).files
+    log_files = store.list(log_folder, with_sizes=False).files
+    oldest = f"{log_folder}/{log_files[0].name}" if log_files else None
+    stamp = _find_stamp(store, oldest)
+    if _topic_id_of(store, folder) != topic_id:
+        raise StorageFault(f"{folder}: expected the table of topic id {topic_id}, found another one meanwhile")
+    for entry in data_files:
         store.delete(f"{folder}/{entry.name}")
-    for entry in reversed(store.list(log_folder, with_sizes=False).files):
+    for entry in reversed(log_files):
+        if _find_stamp(store, oldest) != stamp:
+            raise StorageFault(f"{folder}: another broker has removed this table meanwhile")
         store.delete(f"{log_folder}/{entry.name}")
-    store.delete_folder(folder)
+    if not store.list(log_folder, with_sizes=False).files:
+        store.delete_folder(folder)
+
+
+def _find_stamp(store: ObjectStore, key: str | None) -> Stamp | None:
+    try:
+        return None if key is None else store.stamp(key)
+    except KeyNotFound:
+        return None
 
 
 def _local_store(root: str) -> LocalStore:
@@ -360,16 +490,19 @@ def _read_marker(store: ObjectStore) -> _Marker | None:
             f"{store.url}: expected format version {FORMAT_VERSION}, found {format_version}: "
             f"a newer bus wrote this root"
         )
-    return _Marker(cluster_id)
+    return _Marker(format_version, cluster_id)
+
+
+def _encode_marker(cluster_id: str) -> bytes:
+    return json.dumps({"format_version": FORMAT_VERSION, "cluster_id": cluster_id}).encode() + b"\n"
 
 
 def _write_marker(store: ObjectStore) -> _Marker:
     cluster_id = str(uuid.uuid4())
-    marker = {"format_version": FORMAT_VERSION, "cluster_id": cluster_id}
     try:
-        store.create(MARKER, json.dumps(marker).encode() + b"\n")
+        store.create(MARKER, _encode_marker(cluster_id))
     except KeyExists:
         found = _read_marker(store)
         assert found is not None, f"{store.url}: the marker exists and does not"
         return found
-    return _Marker(cluster_id)
+    return _Marker(FORMAT_VERSION, cluster_id)

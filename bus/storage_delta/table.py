@@ -1,21 +1,22 @@
-"""One partition's table, open for its single writer.
+"""One partition's table: followed, or led by its single writer.
 
-Guards one promise: offsets are given once. `append` puts rows exactly behind the high watermark of the version before,
-and the version's name can be created once; compaction replaces files, and neither gives nor moves an offset. A commit
-costs the same whatever the table holds: nothing is listed, and nothing per file is done.
+Guards two promises. Offsets are given once: `append` puts rows exactly behind the high watermark of the version before,
+and the version's name can be created once; compaction replaces files, and neither gives nor moves an offset. And only
+the leader changes anything: a table is opened as a follower, which reads; `lead` makes it the leader's, behind a fence
+that keeps former leaders out. The cost of a commit does not depend on the size of the table: a commit lists no folder
+and does no work per file.
 """
 
 from __future__ import annotations
 
 import threading
-import uuid
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
-from bus.errors import ErrorCode, Refused, StorageFault
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import LogBatch, RecordBatch
 from bus.ports import (
     OFFSET_MAX,
@@ -33,6 +34,7 @@ from bus.ports import (
     ProducerMatch,
     ProducerProgress,
     SwapKind,
+    Unknown,
     no_pace,
 )
 from bus.records.log_schema import LOG_SCHEMA, log_schema
@@ -43,17 +45,17 @@ from bus.storage_delta.files.producer_spans import id_max_of
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log import checkpoints
 from bus.storage_delta.log.actions import (
-    Signature,
     encode_append,
     encode_fence,
     encode_removal,
     encode_swap,
 )
-from bus.storage_delta.log.listing import list_data_files
+from bus.storage_delta.log.listing import LOG_FOLDER, list_data_files
 from bus.storage_delta.log.reading import load_removed, load_txns
-from bus.storage_delta.log.recovery import recover, remove_leftovers
+from bus.storage_delta.log.recovery import make_writable, recover, remove_leftovers, set_torn_aside
 from bus.storage_delta.log.replaced_versions import commit_again
 from bus.storage_delta.log.snapshot import Snapshot
+from bus.storage_delta.log.table_metadata import bring_up_to_date
 from bus.storage_delta.log.table_state import Removal
 from bus.storage_delta.log.txns import decode_producers, forgotten_id_max_of
 from bus.storage_delta.log.writer import FilesUnderWay, LogWriter
@@ -62,9 +64,12 @@ from bus.storage_delta.maintenance.old_versions import Limits, OldVersions
 from bus.storage_delta.maintenance.rolling import Rolling
 from bus.storage_delta.maintenance.swap_checks import check_swap
 from bus.storage_delta.maintenance.swaps import PreparedSwap, since_reload
-from bus.storage_delta.partition_reader import PartitionReader
+from bus.storage_delta.partition_reader import FollowingReader
 from bus.storage_delta.stores.store import ObjectStore
 from bus.system_clock import SystemClock
+
+# So many races for a fence may be lost to former leaders and other engines: each of them steps down, or is rare.
+_FENCE_TRIES_MAX = 100
 
 
 def _unnamed_id_max(file: LiveFile) -> int:
@@ -87,14 +92,18 @@ class DeltaPartitionTable:
         value_type: pa.DataType | None = None,
         incarnation: str | None = None,
     ) -> None:
-        """Opens the table; raises `StorageDamaged`. `clock`: the machine's, if none is given. `incarnation` tells this
-        life of the broker from all others."""
+        """Opens the table as a follower: nothing is changed. Raises `StorageDamaged`. `clock`: the machine's, if none
+        is given. `incarnation` tells this life of the broker from all others."""
         self._store = store
         self._clock = clock or SystemClock()
         self._folder = folder
-        self._topic_id = topic_id
         self._schema = LOG_SCHEMA if value_type is None else log_schema(value_type)
-        self._reader = PartitionReader(store, folder, self._schema, cache)
+        self._value_type = value_type
+        self._cache = cache
+        self._following = FollowingReader(store, folder, self._schema, cache, topic_id=topic_id, value_type=value_type)
+        self._reader = self._following.reader
+        self._led_epoch: int | None = None  # None: this table is followed
+        self._is_overtaken = False  # it was led, and another leader has committed since
         self._under_way = FilesUnderWay(store, folder)
         self._log = LogWriter(store, folder, self._under_way, incarnation)
         self._listed: dict[str, int] = {}  # possible orphans -> how many commits had begun when they were seen
@@ -108,15 +117,8 @@ class DeltaPartitionTable:
         self._nothing_to_gain_to = 0  # offsets below it were seen by a compaction that changed nothing
         self._checkpoint_tried_version = -1
         self._checkpoint_ended_ms = self._checkpoint_duration_ms = 0.0
-        snapshot = self._reader.load(topic_id=topic_id)
-        if leftovers := snapshot.findings.leftovers:
-            # Not when the log is read again later: by then another leader may be writing here.
-            remove_leftovers(store, folder, leftovers)
-            snapshot = self._reader.load(topic_id=topic_id)
-        for name in snapshot.findings.replaced:
-            if commit_again(store, folder, snapshot, name):
-                snapshot = self._reader.load(topic_id=topic_id)
-        self._take(snapshot)
+        self._checkpoint_version = -1
+        self._producers: dict[int, ProducerProgress] = {}  # while this table is led
 
     @property
     def state(self) -> LogState:
@@ -124,7 +126,88 @@ class DeltaPartitionTable:
 
     @property
     def producer_progress(self) -> Mapping[int, ProducerProgress]:
-        return dict(self._producers)
+        return decode_producers(self._following.txns) if self._led_epoch is None else dict(self._producers)
+
+    # ------------------------------------------------------------------ following and leading
+
+    def follow(self) -> LogState:
+        self._led_epoch = None
+        try:
+            self._following.refresh()
+        except StorageDamaged:
+            self._following.load()  # a torn version is no damage if it is the last one
+        if self._is_overtaken:
+            self._reader.view = self._reader.view.overtaken()
+        return self.state
+
+    def lead(self, leader_epoch: int, now_ms: int, *, fence: bool) -> CommitOutcome:
+        for _ in range(_FENCE_TRIES_MAX):
+            self._catch_up()
+            state = self.state
+            is_fenced = fence and self._log.find_last_leader(state.version) == (leader_epoch, self._log.incarnation)
+            if state.leader_epoch > leader_epoch or (state.leader_epoch == leader_epoch and fence and not is_fenced):
+                return Conflicted(state.version, state.leader_epoch, "a version of another leader", is_rival=True)
+            if is_fenced or not fence:
+                # Without a fence there is no other leader, so what the opening has found is still there.
+                found = self._following.loaded if not fence else None
+                snapshot = self._repair(found or self._following.take_stock(), leader_epoch, now_ms)
+                self._begin_to_lead(snapshot, leader_epoch)
+                return Committed(self.state.version, self.state.high_watermark)
+            loaded = self._following.loaded
+            if loaded is not None and loaded.findings.torn_version is not None:
+                set_torn_aside(self._store, f"{self._folder}/{LOG_FOLDER}", loaded.findings.torn_version)
+            self._log.start_behind(state.version)
+            outcome = self._commit_fence(leader_epoch, now_ms)
+            if isinstance(outcome, Unknown):
+                return outcome
+        return Conflicted(self.state.version, None, f"versions of others, {_FENCE_TRIES_MAX} times in a row")
+
+    def _catch_up(self) -> None:
+        if not self._log.must_reload:
+            self.follow()
+            return
+        self._led_epoch = None
+        self._log.begin_reload(self.state.version)
+        snapshot = self._following.load()
+        self._log.end_reload(snapshot.version)
+
+    def _repair(self, snapshot: Snapshot, leader_epoch: int, now_ms: int) -> Snapshot:
+        """Put right what crashes and other programs have left, where that takes nothing away. Behind the fence: what
+        lies there is not another leader's that is at work."""
+        store, folder = self._store, self._folder
+        if leftovers := snapshot.findings.leftovers:
+            remove_leftovers(store, folder, leftovers)
+            snapshot = self._following.load()
+        for name in snapshot.findings.replaced:
+            if commit_again(store, folder, snapshot, name, self._log.sign(leader_epoch, now_ms)):
+                snapshot = self._following.load()
+        recover(store, folder, snapshot)
+        if self._value_type is not None:
+            signature = self._log.sign(leader_epoch, now_ms)
+            if bring_up_to_date(store, folder, snapshot, self._value_type, self._cache, signature):
+                snapshot = self._following.load()
+        return snapshot
+
+    def _begin_to_lead(self, snapshot: Snapshot, leader_epoch: int) -> None:
+        self._log.begin_to_lead(leader_epoch, snapshot.version)
+        self._led_epoch, self._is_overtaken = leader_epoch, False
+        self._take(snapshot)
+
+    def _check_leads(self, leader_epoch: int) -> None:
+        """Raises AssertionError for a caller that commits on a table that it does not lead, or under an older epoch."""
+        led_epoch, state = self._led_epoch, self.state
+        assert led_epoch is not None, f"{self._folder}: expected a table that is led, found one that is followed"
+        assert leader_epoch >= max(led_epoch, state.leader_epoch), (
+            f"{self._folder}: expected a commit under leader epoch {max(led_epoch, state.leader_epoch)}, found one "
+            f"under {leader_epoch}"
+        )
+        assert not self._log.must_reload, f"{self._folder}: commit after an outcome that asked for a reload"
+
+    def is_last(self) -> bool:
+        """Whether no other writer has come behind the last version that memory knows."""
+        return self._log.is_last(self.state.version)
+
+    # ------------------------------------------------------------------ the writer
 
     def append(
         self,
@@ -136,7 +219,7 @@ class DeltaPartitionTable:
         producers: Sequence[ProducerProgress] = (),
     ) -> CommitOutcome:
         state = self.state
-        assert not self._log.must_reload, f"{self._folder}: append after an outcome that asked for a reload"
+        self._check_leads(leader_epoch)
         assert batches[0].base_offset == state.high_watermark, (
             f"{self._folder}: expected offset {state.high_watermark}, found {batches[0].base_offset}"
         )
@@ -171,18 +254,24 @@ class DeltaPartitionTable:
         return outcome
 
     def reload(self) -> LogState:
+        if self._led_epoch is None:
+            return self.follow()
         self._log.begin_reload(self.state.version)
-        snapshot = self._reader.load(topic_id=self._topic_id)
-        self._take(snapshot, is_overtaken=self._log.is_overtaken(snapshot))
+        snapshot = self._following.load()
+        if self._log.is_overtaken(snapshot):
+            # What is left lying there is the other leader's to put right.
+            self._led_epoch, self._is_overtaken = None, True
+            self._reader.view = self._reader.view.overtaken()
+        else:
+            make_writable(self._store, self._folder, snapshot)
+            self._take(snapshot)
+        self._log.start_behind(snapshot.version)
         self._log.end_reload(snapshot.version)
         return self.state
 
-    def _take(self, snapshot: Snapshot, *, is_overtaken: bool = False) -> None:
-        if is_overtaken:  # what is left lying there is the other leader's to put right
-            self._reader.view = self._reader.view.overtaken()
-        else:
-            recover(self._store, self._folder, snapshot)
-        self._log.start_behind(snapshot.version)
+    def _take(self, snapshot: Snapshot) -> None:
+        """As its leader."""
+        self._following.forget()
         self._checkpoint_version = snapshot.checkpoint_version
         self._producers = decode_producers(snapshot.txns)
         self._told_forgotten_id_max = forgotten_id_max_of(snapshot.txns)
@@ -314,7 +403,7 @@ class DeltaPartitionTable:
         return checked
 
     def swap_files(self, prepared: PreparedFiles, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
-        assert not self._log.must_reload, f"{self._folder}: swap after an outcome that asked for a reload"
+        self._check_leads(leader_epoch)
         assert isinstance(prepared, PreparedSwap), f"expected what this table prepared, found {prepared}"
         view, removes = self._reader.view, prepared.removes
         first = view.find_run(removes)
@@ -357,7 +446,7 @@ class DeltaPartitionTable:
         return outcome
 
     def advance_log_start(self, offset: int, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
-        assert not self._log.must_reload, f"{self._folder}: removal after an outcome that asked for a reload"
+        self._check_leads(leader_epoch)
         view = self._reader.view
         assert view.state.log_start < offset <= view.state.high_watermark, (
             f"{self._folder}: expected a log start above {view.state.log_start} and up to "
@@ -383,14 +472,14 @@ class DeltaPartitionTable:
 
     def drop_old_versions(self, *, committed_before_ms: int, count_max: int, removed_before_ms: int) -> Dropped:
         with self._cleaning:
-            if self._log.must_reload:
+            if self._led_epoch is None or self._log.must_reload:
                 return Dropped()
             self._log.check_last_once()
             return self._old_versions.drop(
                 Limits(committed_before_ms, count_max, removed_before_ms),
                 last_version=self.state.version,
                 checkpoint_version=self._checkpoint_version,
-                is_last=lambda: self._log.is_last(self.state.version),
+                is_last=self.is_last,
                 find_needed=lambda: {*self._removed, *self._reader.paths_in_use(), *self._live_paths()},
             )
 
@@ -402,7 +491,7 @@ class DeltaPartitionTable:
             return self._find_orphans()
 
     def _find_orphans(self) -> frozenset[str]:
-        if self._log.is_in_doubt:
+        if self._led_epoch is None or self._log.is_in_doubt:
             return frozenset()
         # In this order: what is committed or removed meanwhile is in the next one before it leaves the last.
         listed = list_data_files(self._store, self._folder)
@@ -423,23 +512,29 @@ class DeltaPartitionTable:
             if not still:
                 return 0
             if any(self._listed[name] >= self._log.last_committed for name in still):
-                self._commit_fence()
-            if not self._log.is_last(self.state.version):
+                self._commit_orphans_fence()
+            if not self.is_last():
                 return 0
             for name in sorted(still):
                 self._store.delete(f"{self._folder}/{name}")
             return len(still)
 
-    def _commit_fence(self) -> None:
+    def _commit_orphans_fence(self) -> None:
         """Raises `FenceLost`."""
-        view = self._reader.view
-        epoch, high_watermark = max(self._log.leader_epoch, view.state.leader_epoch), view.state.high_watermark
-        signature = Signature(epoch, self._clock.now_ms(), str(uuid.uuid4()), self._log.incarnation)
-        data = encode_fence(high_watermark=high_watermark, signature=signature)
-        outcome = self._log.commit(view.state.version + 1, data, signature, high_watermark=high_watermark)
+        epoch = max(self._log.leader_epoch, self.state.leader_epoch)
+        outcome = self._commit_fence(epoch, self._clock.now_ms())
         if not isinstance(outcome, Committed):
             raise FenceLost(f"{self._folder}: no fence was committed, so no orphan was deleted: {outcome}", outcome)
-        self._reader.view = view.fenced(epoch)
+
+    def _commit_fence(self, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        view = self._reader.view
+        signature = self._log.sign(leader_epoch, now_ms)
+        data = encode_fence(high_watermark=view.state.high_watermark, signature=signature)
+        version, high_watermark = view.state.version + 1, view.state.high_watermark
+        outcome = self._log.commit(version, data, signature, high_watermark=high_watermark)
+        if isinstance(outcome, Committed):
+            self._reader.view = view.fenced(leader_epoch)
+        return outcome
 
     def _live_paths(self) -> set[str]:
         return {file.path for file in self._reader.view.live_files}
@@ -459,6 +554,8 @@ class DeltaPartitionTable:
 
     def write_checkpoint(self) -> None:
         with self._cleaning:
+            if self._led_epoch is None:
+                raise StorageFault(f"{self._folder}: expected to lead the log that is checkpointed, found it followed")
             view = self._reader.view
             version = view.state.version
             # One that fails is tried again as many commits later: a full disk does not fail every commit a second time.

@@ -33,8 +33,11 @@ class DeltaTypedLog:
     def state(self) -> LogState:
         return self._table.state
 
-    def replay(self) -> Iterator[dict[str, Any]]:
-        return replay_values(self._table)
+    def replay(self, offset: int = 0) -> Iterator[dict[str, Any]]:
+        return replay_values(self._table, offset)
+
+    def is_last(self) -> bool:
+        return self._table.is_last()
 
     def append(self, rows: Sequence[Mapping[str, Any]], *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         """Raises `ValueError` for a row with a field that the struct has not, or a value of another type."""
@@ -54,6 +57,12 @@ class DeltaTypedLog:
         )
         return self._table.append([batch], leader_epoch=leader_epoch, now_ms=now_ms)
 
+    def follow(self) -> LogState:
+        return self._table.follow()
+
+    def lead(self, leader_epoch: int, now_ms: int, *, fence: bool) -> CommitOutcome:
+        return self._table.lead(leader_epoch, now_ms, fence=fence)
+
     def reload(self) -> LogState:
         return self._table.reload()
 
@@ -66,13 +75,14 @@ class DeltaTypedLog:
         return self._table
 
 
-def replay_values(log: DeltaPartitionTable | PartitionReader) -> Iterator[dict[str, Any]]:
-    """Every value of a typed log, in offset order, up to the high watermark at the time of the call."""
+def replay_values(log: DeltaPartitionTable | PartitionReader, offset: int = 0) -> Iterator[dict[str, Any]]:
+    """Every value of a typed log from `offset` on, in offset order, up to the high watermark at the time of the
+    call."""
     end_offset = log.state.high_watermark
-    offset = log.state.log_start
+    offset = max(offset, log.state.log_start)
     while offset < end_offset:
         for batch in log.read(offset, end_offset=end_offset, max_bytes=_REPLAY_BYTES):
-            yield from batch.columns.column("value").to_pylist()
+            yield from batch.columns.column("value").to_pylist()[max(0, offset - batch.base_offset) :]
             offset = batch.next_offset
 
 

@@ -145,6 +145,11 @@ class Signature:
     txn_id: str
     incarnation: str = ""
 
+    @property
+    def author(self) -> str:
+        """For `encode_version`."""
+        return f'"leaderEpoch":{self.leader_epoch},"incarnation":"{self.incarnation}",'
+
 
 def encode_append(
     file: LiveFile,
@@ -211,7 +216,7 @@ def _encode_signed(
         txn_id=signature.txn_id,
         parameters="{}" if mode is None else f'{{"mode":"{mode}"}}',
         is_blind_append=mode is not None,
-        author=f'"leaderEpoch":{leader_epoch},"incarnation":"{signature.incarnation}",',
+        author=signature.author,
     )
 
 

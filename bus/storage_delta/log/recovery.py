@@ -1,8 +1,8 @@
 """Putting right what a crash left in a table, where that takes nothing away from the log.
 
 Guards one promise: nothing is removed here that an acknowledged record depends on. `bus.storage_delta.log.snapshot` has
-decided what may go; a version that is set aside keeps its bytes under a name that readers ignore. Only the writer of a
-table may call this, before its first commit.
+decided what may go; a version that is set aside keeps its bytes under a name that readers ignore. Only the leader
+of a table may call this, behind its fence: a follower, and a leader that was deposed, change nothing.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from bus.storage_delta.log.actions import MalformedCommit, decode_commit
 from bus.storage_delta.log.checkpoint_files import encode_hint
 from bus.storage_delta.log.listing import LAST_CHECKPOINT, LOG_FOLDER
 from bus.storage_delta.log.snapshot import Snapshot
-from bus.storage_delta.stores.store import ObjectStore
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 _log = logging.getLogger(__name__)
 
@@ -36,11 +37,16 @@ def recover(store: ObjectStore, folder: str, snapshot: Snapshot) -> None:
         # Other readers find it by listing and fail on it, though all that it said is still in the versions.
         _log.warning("%s/%s: removed a checkpoint that cannot be read", log_folder, name)
         store.delete(f"{log_folder}/{name}")
-    if findings.torn_version is not None:
-        _set_aside(store, log_folder, findings.torn_version)
     if findings.is_hint_wrong or findings.is_hint_bare:
         write_hint(store, log_folder, snapshot)
-    # What the log says is acted on from here on, so it has to be there after a power failure too.
+    make_writable(store, folder, snapshot)
+
+
+def make_writable(store: ObjectStore, folder: str, snapshot: Snapshot) -> None:
+    """All that the next version needs: its name is free, and what it builds on is there after a power failure too."""
+    log_folder = f"{folder}/{LOG_FOLDER}"
+    if snapshot.findings.torn_version is not None:
+        set_torn_aside(store, log_folder, snapshot.findings.torn_version)
     if snapshot.foreign_paths:
         store.sync(folder, snapshot.foreign_paths)
     store.sync(log_folder, snapshot.foreign_versions)
@@ -61,8 +67,17 @@ def write_hint(store: ObjectStore, log_folder: str, snapshot: Snapshot) -> None:
     )
 
 
-def _set_aside(store: ObjectStore, log_folder: str, name: str) -> None:
+def set_torn_aside(store: ObjectStore, log_folder: str, name: str) -> None:
+    """Free the name of a torn version: a fence cannot be created while it is there. No leader writes one."""
     key, aside = f"{log_folder}/{name}", f"{log_folder}/.damaged-{name}"
-    store.put(aside, store.get(key))
+    try:
+        data = store.get(key)
+        decode_commit(-1, data)
+    except MalformedCommit:
+        store.put(aside, data)
+    except KeyNotFound:
+        return
+    else:  # another leader was faster, and this is its version
+        return
     store.delete(key)
     _log.warning("%s: torn, and no record was in it; kept as %s", key, aside)

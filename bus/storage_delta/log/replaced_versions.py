@@ -4,20 +4,22 @@ Put-if-absent binds those who keep to it. Delta's log stores for local files loo
 rename over it, so an OPTIMIZE of Spark that commits in the same millisecond takes an acknowledged version away. Guards
 one promise: what was acknowledged is not forgotten. The bytes of such a version are kept beside the log, under a name
 that no reader of Delta knows, and the next writer that opens the table commits them once more, behind what took their
-place. Never removes a version.
+place, under its own leader epoch. Never removes a version.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 
 from bus.errors import StorageDamaged, StorageFault, VersionReplaced
 from bus.ports import Committed
-from bus.storage_delta.log.actions import Commit, MalformedCommit, decode_commit
+from bus.storage_delta.log.actions import Commit, MalformedCommit, Signature, add_sum, decode_commit, encode_line
 from bus.storage_delta.log.commit import commit_version
 from bus.storage_delta.log.listing import LOG_FOLDER, replaced_name, version_name
 from bus.storage_delta.log.snapshot import Snapshot
+from bus.storage_delta.log.txns import LEADER_EPOCH_APP
 from bus.storage_delta.stores.store import ObjectStore
 
 _log = logging.getLogger(__name__)
@@ -46,7 +48,7 @@ def _describe(version: int, data: bytes) -> str:
     return f"{commit.operation} of {commit.engine_info}"
 
 
-def commit_again(store: ObjectStore, folder: str, snapshot: Snapshot, name: str) -> bool:
+def commit_again(store: ObjectStore, folder: str, snapshot: Snapshot, name: str, signature: Signature) -> bool:
     """Commit what `name` has kept behind `snapshot`, if it is not there. True if the log is to be read again. Raises
     `StorageDamaged` if it does not fit there any more."""
     log_folder = f"{folder}/{LOG_FOLDER}"
@@ -59,7 +61,7 @@ def commit_again(store: ObjectStore, folder: str, snapshot: Snapshot, name: str)
             store,
             log_folder,
             version=snapshot.version + 1,
-            data=data,
+            data=_sign_again(data, signature),
             txn_id=commit.txn_id or "",
             high_watermark=snapshot.high_watermark,
         )
@@ -77,6 +79,18 @@ def commit_again(store: ObjectStore, folder: str, snapshot: Snapshot, name: str)
     with contextlib.suppress(StorageFault):
         store.delete(f"{log_folder}/{name}")
     return is_again
+
+
+def _sign_again(data: bytes, signature: Signature) -> bytes:
+    """The same actions by another leader: leader epochs never fall along versions."""
+    actions = [json.loads(line) for line in data.decode().splitlines()]
+    for action in actions:
+        if (info := action.get("commitInfo")) is not None:
+            info.pop("fileCrc32", None)
+            info.update(leaderEpoch=signature.leader_epoch, incarnation=signature.incarnation)
+        if action.get("txn", {}).get("appId") == LEADER_EPOCH_APP:
+            action["txn"]["version"] = signature.leader_epoch
+    return add_sum("".join(map(encode_line, actions)).encode())
 
 
 def _decode(key: str, data: bytes) -> Commit:

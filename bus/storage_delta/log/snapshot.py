@@ -16,7 +16,13 @@ from bus.errors import StorageDamaged
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.live_file import LiveFile, base_offset_of
 from bus.storage_delta.log.actions import Add, TableMetadata
-from bus.storage_delta.log.checkpoint_files import CheckpointContent
+from bus.storage_delta.log.checkpoint_files import (
+    CheckpointContent,
+    MalformedCheckpoint,
+    decode_checkpoint,
+    load_proved,
+    read_hint,
+)
 from bus.storage_delta.log.listing import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
@@ -124,6 +130,32 @@ def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapsh
     )
 
 
+def take_stock(store: ObjectStore, folder: str, state: TableState, files: Sequence[LiveFile]) -> Snapshot | None:
+    """A table that was followed to `state`, with what lies around it now; None if it has to be read afresh."""
+    log_folder = f"{folder}/{LOG_FOLDER}"
+    hint = read_hint(store, log_folder)
+    listing = list_log(store, folder, from_checkpoint=None if hint is None else hint.version)
+    newest, checkpoint = max(listing.checkpoints, default=-1), None
+    if newest != (-1 if hint is None else hint.version) or max(listing.versions, default=-1) != state.version:
+        return None
+    if hint is not None:
+        try:
+            checkpoint = decode_checkpoint(newest, load_proved(store, log_folder, newest, hint))
+        except MalformedCheckpoint:
+            return None
+    removed = {path: removal for path, removal in state.removed.items() if removal.version > newest}
+    assert state.metadata is not None, f"{folder}: a table without metadata was followed"
+    return Snapshot(
+        state=replace(state, removed=removed),
+        high_watermark=state.high_watermark,
+        files=files,
+        metadata=state.metadata,
+        checkpoint=checkpoint,
+        findings=_findings(LogReading(state, listing, hint, checkpoint, truncated=[])),
+        foreign_paths=_paths_of_others(files, checkpoint),
+    )
+
+
 def _findings(reading: LogReading) -> Findings:
     checkpoint, hint, others = reading.checkpoint, reading.hint, reading.listing.others
     is_hint_wrong = LAST_CHECKPOINT in others
@@ -190,6 +222,12 @@ def _check_files(store: ObjectStore, folder: str, state: TableState) -> list[Liv
                 f"{file.base_offset} to {file.next_offset - 1}, found "
                 f"{'no such file' if found is None else f'{found} bytes'}"
             )
+    return arrange_files(folder, state)
+
+
+def arrange_files(folder: str, state: TableState) -> list[LiveFile]:
+    """The live files in offset order, each with the offsets that it stands for. Raises `StorageDamaged`."""
+    files = state.files_by_offset
     promised, start, lost = state.high_watermark, _start_of(state), state.lost_ranges
     files = _close_foreign_gaps(files, state.compacted_to, start)
     if lost:

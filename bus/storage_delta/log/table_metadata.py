@@ -23,7 +23,7 @@ from bus.records.log_schema import STATS_COLUMNS, is_same_schema, log_schema, ta
 from bus.storage_delta.files.data_files import EncodedFile, encode_data_file
 from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.read_cache import ReadCache
-from bus.storage_delta.log.actions import encode_add, encode_line, encode_remove, encode_version
+from bus.storage_delta.log.actions import Signature, encode_add, encode_line, encode_remove, encode_version
 from bus.storage_delta.log.commit import commit_version
 from bus.storage_delta.log.listing import LOG_FOLDER
 from bus.storage_delta.log.recovery import recover
@@ -83,13 +83,24 @@ def add_new_fields(store: ObjectStore, folder: str, newest: pa.StructType, cache
     if not table_exists(store, folder):
         return
     snapshot = _load(store, folder, newest, cache)
+    if _is_behind(snapshot, newest):
+        recover(store, folder, snapshot)  # the next version's name may be that of a torn one
+        bring_up_to_date(store, folder, snapshot, newest, cache)
+
+
+def bring_up_to_date(
+    store: ObjectStore,
+    folder: str,
+    snapshot: Snapshot,
+    newest: pa.StructType,
+    cache: ReadCache,
+    signature: Signature | None = None,
+) -> bool:
+    """See `add_new_fields`, for a table that was read and recovered; `signature` is its leader's. False if there was
+    nothing to do."""
+    if not _is_behind(snapshot, newest):
+        return False
     earlier = earlier_type(snapshot.metadata.schema_string, newest)
-    if earlier is None and (
-        snapshot.metadata.configuration.items() >= REMOVED_FILES_STAY.items()
-        or not is_same_schema(snapshot.metadata.schema_string, log_schema(newest))
-    ):
-        return
-    recover(store, folder, snapshot)  # the next version's name may be that of a torn one
     added = [] if earlier is None else [field.name for field in list(newest)[len(earlier) :]]
     txn_id, now_ms = str(uuid.uuid4()), time.time_ns() // 1_000_000
     changes = [encode_line({"metaData": _changed_metadata(snapshot, newest)})]
@@ -110,6 +121,7 @@ def add_new_fields(store: ObjectStore, folder: str, newest: pa.StructType, cache
             now_ms=now_ms,
             txn_id=txn_id,
             parameters=json.dumps({"columns": json.dumps([f"value.{name}" for name in added])}),
+            author="" if signature is None else signature.author,
         ),
         txn_id=txn_id,
         high_watermark=snapshot.high_watermark,
@@ -119,6 +131,15 @@ def add_new_fields(store: ObjectStore, folder: str, newest: pa.StructType, cache
     if not isinstance(outcome, Committed):
         raise StorageFault(f"{folder}: the table could not be brought up to date: {outcome}")
     _log.info("%s: brought up to date, new fields: %s, at version %d", folder, ", ".join(added), outcome.version)
+    return True
+
+
+def _is_behind(snapshot: Snapshot, newest: pa.StructType) -> bool:
+    """Whether fields are missing, or its checkpoints forget removed files."""
+    schema_string, configuration = snapshot.metadata.schema_string, snapshot.metadata.configuration
+    if is_same_schema(schema_string, log_schema(newest)):
+        return not configuration.items() >= REMOVED_FILES_STAY.items()
+    return earlier_type(schema_string, newest) is not None
 
 
 def _load(store: ObjectStore, folder: str, newest: pa.StructType, cache: ReadCache) -> Snapshot:

@@ -124,7 +124,7 @@ def _adopt(add: Add, describe: Callable[[Add], LiveFile]) -> Add:
 
 def state_of_checkpoint(checkpoint: CheckpointContent) -> TableState:
     """The table with which a log begins. Its removed files are not decoded: they may be many times the live ones."""
-    draft = _Draft(TableState())
+    draft = RunningState(TableState())
     if is_too_new(checkpoint.protocol):
         draft.harms[_PROTOCOL] = Harm(checkpoint.version, "a checkpoint", _newness(checkpoint.protocol))
     for add in checkpoint.adds:
@@ -150,25 +150,15 @@ def state_of_checkpoint(checkpoint: CheckpointContent) -> TableState:
 def apply(state: TableState, commits: Iterable[Commit]) -> TableState:
     """The table after `commits`, each the version after the one before it. The maps of `state` are copied once for all
     of them, so that thousands of versions cost what they say and not what the table holds."""
-    draft = _Draft(state)
+    running = RunningState(state)
     for commit in commits:
-        draft.apply(commit)
-    return TableState(
-        version=draft.version,
-        high_watermark=draft.high_watermark,
-        files=draft.files,
-        removed=draft.removed,
-        txns=draft.txns,
-        metadata=draft.metadata,
-        protocol=draft.protocol,
-        trusted_metadata=draft.trusted_metadata,
-        harms=draft.harms,
-        foreign_versions=draft.foreign_versions,
-    )
+        running.apply(commit)
+    return running.state
 
 
-class _Draft:
-    """A state that changes: of one call of `apply`."""
+class RunningState:
+    """A state that goes on with each version, at the cost of what that says. `state` shares its maps: what was asked
+    for before a version is not to be used behind it."""
 
     def __init__(self, state: TableState) -> None:
         self.version = state.version
@@ -181,6 +171,21 @@ class _Draft:
         self.trusted_metadata = state.trusted_metadata
         self.harms = dict(state.harms)
         self.foreign_versions = list(state.foreign_versions)
+
+    @property
+    def state(self) -> TableState:
+        return TableState(
+            version=self.version,
+            high_watermark=self.high_watermark,
+            files=self.files,
+            removed=self.removed,
+            txns=self.txns,
+            metadata=self.metadata,
+            protocol=self.protocol,
+            trusted_metadata=self.trusted_metadata,
+            harms=self.harms,
+            foreign_versions=self.foreign_versions,
+        )
 
     def apply(self, commit: Commit) -> None:
         self.version = commit.version

@@ -89,6 +89,10 @@ def lost_app(first_offset: int) -> str:
     return f"bus/lost/{first_offset}"
 
 
+def is_lost_app(app_id: str) -> bool:
+    return _LOST_APP.fullmatch(app_id) is not None
+
+
 def decode_lost_ranges(txns: Mapping[str, Txn]) -> list[tuple[int, int]]:
     """Offsets whose records were given up, each as (first, one past the last), in order."""
     found = ((_LOST_APP.fullmatch(app_id), txn.version) for app_id, txn in txns.items())

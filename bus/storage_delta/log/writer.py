@@ -86,7 +86,7 @@ class LogWriter:
         self._checked_version = -1
         self._read_version = -1  # up to which the log was read, and not committed
         self._known_version: int | None = None  # before the log began to be read again; None: it is not being read
-        self.leader_epoch = -1  # under which we have committed, or tried to
+        self.leader_epoch = -1  # under which we lead, or have tried to commit
         self.must_reload = False  # memory may not be what the log says
         self.reloads = 0
         self.commits_begun = 0
@@ -149,13 +149,29 @@ class LogWriter:
         """It is not known which data files the last version has."""
         return self._doubtful is not None or self.must_reload
 
-    # ------------------------------------------------------------------ reading the log again
+    # ------------------------------------------------------------------ reading the log
+
+    def begin_to_lead(self, leader_epoch: int, version: int) -> None:
+        """Commit behind `version`, the last one that was read, and step down for a leader of that epoch or above."""
+        self.leader_epoch = leader_epoch
+        self.start_behind(version)
+
+    def find_last_leader(self, version: int) -> tuple[int, str | None] | None:
+        """Leader epoch and incarnation in the last commit of a leader up to `version`; None if its file is gone."""
+        for earlier in range(version, -1, -1):
+            try:
+                commit = decode_commit(earlier, self._store.get(self._key(earlier)))
+            except (KeyNotFound, MalformedCommit):
+                return None
+            if commit.leader_epoch is not None:
+                return commit.leader_epoch, commit.incarnation
+        return None
 
     def begin_reload(self, known_version: int) -> None:
         """From here on nothing that was prepared may be committed: a leader that came between may have listed its files
         as orphans. `known_version` is that of memory: where a reading failed half-way, that before the first try
         counts. Raises `StorageFault`, `VersionReplaced`."""
-        if self._doubtful is not None:
+        if self._doubtful is not None and not self._is_followed_by_rival(self._doubtful.version):
             self._confirm(self._doubtful)
         self.must_reload = True
         self.reloads += 1
@@ -196,6 +212,16 @@ class LogWriter:
                 continue  # dropped, or set aside
             if is_rival(commit, self.incarnation) and (commit.leader_epoch or 0) >= self.leader_epoch:
                 return True
+        return False
+
+    def _is_followed_by_rival(self, version: int) -> bool:
+        """Then `version` is that leader's to keep: it has read the log, and builds on what it found there."""
+        with contextlib.suppress(KeyNotFound, MalformedCommit):
+            while True:
+                version += 1
+                commit = decode_commit(version, self._store.get(self._key(version)))
+                if is_rival(commit, self.incarnation) and (commit.leader_epoch or 0) >= self.leader_epoch:
+                    return True
         return False
 
     def _confirm(self, doubtful: _Doubtful) -> None:

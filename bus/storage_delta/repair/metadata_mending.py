@@ -102,6 +102,7 @@ def _write_snapshot(table: DeltaPartitionTable, state: ClusterState, steps: Step
     rows = [encode_record(record) for record in snapshot_of(state)]
     leader_epoch, base_offset = max(0, table.state.leader_epoch), table.state.high_watermark
     log = DeltaTypedLog(table, CLUSTER_METADATA_VALUE_TYPE)
+    log.lead(leader_epoch, now_ms, fence=False)  # a repair holds the root's lock: no broker leads
     outcome = log.append(rows, leader_epoch=leader_epoch, now_ms=now_ms)
     if isinstance(outcome, Committed) and base_offset > table.state.log_start:
         outcome = table.advance_log_start(base_offset, leader_epoch=leader_epoch, now_ms=now_ms)

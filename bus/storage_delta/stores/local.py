@@ -11,15 +11,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow.fs
 
-from bus.errors import RootLost, StorageFault, StorageFull
+from bus.errors import RootLost, RootNotUsable, StorageFault, StorageFull
 from bus.storage_delta.stores.store import (
     Data,
     Entry,
@@ -33,7 +36,14 @@ from bus.storage_delta.stores.store import (
     Written,
 )
 
+_log = logging.getLogger(__name__)
+
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# What a file system answers that does not have the call.
+_NOT_SUPPORTED = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM, errno.ENOLCK})
+# A lock is tried again so soon: `lock_holder` of another process has it for a moment.
+_LOCK_RETRY_S = 0.01
+_LOCK_TRIES = 3
 TEMPORARY_PREFIX = ".writing-"
 # The owner writes; programs of the owner's group read, such as Spark; all others may not. A umask can take more away.
 _FILE_MODE = 0o640
@@ -49,6 +59,8 @@ class FileSystem:
     write: Callable[[int, Data], int] = staticmethod(os.write)
     fsync: Callable[[int], None] = staticmethod(os.fsync)
     link: Callable[[str, str], None] = staticmethod(os.link)
+    flock: Callable[[int, int], None] = staticmethod(fcntl.flock)
+    mounts: str = "/proc/self/mountinfo"
 
 
 class LocalStore:
@@ -201,30 +213,84 @@ class LocalStore:
                 self._sync_folder(f"{path}/{name}")
             self._sync_folder(path)
 
-    def lock(self, key: str, holder: str) -> FileLock:
+    def lock(self, key: str, holder: str, *, is_shared: bool = False) -> FileLock:
         self._make_folder_of(key)
         path = self._path(key)
         with _translated(key):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                found = os.pread(fd, 4096, 0).decode(errors="replace").strip()
-                os.close(fd)
-                raise KeyLocked(found or "a process that left no name") from None
-            except OSError:
-                os.close(fd)
-                raise
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{holder}\n".encode(), 0)
             lock = FileLock(fd, path)
             try:
+                with self._unsupported("flock"):
+                    self._take(fd, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"{holder}\n".encode(), 0)
                 lock.check_held()  # between the opening and the lock it may have been removed with its folder
-            except RootLost:
+                if self._lock is None:
+                    self._check_file_system(path)
+                if self._lock is None or not self._lock.is_held:
+                    self._lock = lock
+            except BaseException:
                 lock.release()
                 raise
-            self._lock = lock
             return lock
+
+    def lock_holder(self, key: str) -> str | None:
+        with _translated(key):
+            try:
+                fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return None
+            try:
+                self._fs.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _holder_in(fd)
+            finally:
+                os.close(fd)
+        return None
+
+    def _take(self, fd: int, operation: int) -> None:
+        for tries_left in reversed(range(_LOCK_TRIES)):
+            try:
+                self._fs.flock(fd, operation | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if not tries_left:
+                    raise KeyLocked(_holder_in(fd)) from None
+            time.sleep(_LOCK_RETRY_S)
+
+    def _check_file_system(self, path: str) -> None:
+        """That names can be linked and folders be synced where this file is; a warning if it is NFS."""
+        probe = f"{os.path.dirname(path)}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        with self._unsupported("hard links"):
+            self._fs.link(path, probe)
+        os.unlink(probe)
+        with self._unsupported("syncs of folders"):
+            self._sync_folder(os.path.dirname(path))
+        mount = find_mount(self._folder, self._fs.mounts)
+        if mount is not None and mount.type.startswith("nfs"):
+            _log.warning(
+                "%s is on NFS (%s, mounted with %s). Brokers on several machines need lookupcache=positive or none, "
+                "since they see new versions late otherwise, and locks that reach the server: no nolock, no "
+                "local_lock=flock or all. The locks of a machine that died are free when the server ends its lease",
+                self._folder,
+                mount.source,
+                mount.options,
+            )
+
+    @contextlib.contextmanager
+    def _unsupported(self, what: str) -> Iterator[None]:
+        """Names the file system that does not have what the log is built on."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in _NOT_SUPPORTED:
+                raise
+            mount = find_mount(self._folder, self._fs.mounts)
+            found = "one" if mount is None else f"{mount.type} ({mount.source} at {mount.point})"
+            raise RootNotUsable(
+                f"{self._folder}: expected a file system with flock, hard links and syncs of folders, found {found} "
+                f"without {what}: {error.strerror}"
+            ) from error
 
     def _check_held(self) -> None:
         if self._lock is not None:
@@ -290,12 +356,17 @@ class LocalStore:
 
 
 class FileLock:
-    """An exclusive flock: the kernel releases it when the process ends, even by kill -9."""
+    """A flock: the kernel releases it when the process ends, even by kill -9."""
 
     def __init__(self, fd: int, path: str) -> None:
         self._fd: int | None = fd
         self._path = path
         self._file = _file_of(os.fstat(fd))
+        self._renewals = 0
+
+    @property
+    def is_held(self) -> bool:
+        return self._fd is not None
 
     def check_held(self) -> None:
         """The file stays open, so no other file has its inode. Once released, there is nothing to check."""
@@ -311,10 +382,53 @@ class FileLock:
                 f"it was in use, so nothing more is written to it"
             )
 
+    def renew(self) -> None:
+        """Behind the line of its holder."""
+        fd = self._fd
+        if fd is not None:
+            with _translated(self._path):
+                self._renewals += 1
+                os.pwrite(fd, f"{self._renewals:20d}\n".encode(), len(os.pread(fd, 4096, 0).partition(b"\n")[0]) + 1)
+
     def release(self) -> None:
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file system as the kernel lists it. `options`: those of the mount and of the file system."""
+
+    point: str
+    type: str
+    source: str
+    options: str
+
+
+def find_mount(folder: str, mounts: str) -> Mount | None:
+    """Where `folder` is, by a file such as /proc/self/mountinfo. None: there is no such file, or it tells nothing."""
+    path = os.path.realpath(folder)
+    found: Mount | None = None
+    try:
+        with open(mounts, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                before, _, after = line.partition(" - ")
+                fields, rest = before.split(), after.split()
+                if len(fields) < 6 or len(rest) < 3:
+                    continue
+                point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
+                # The last of several mounts on one point hides the others.
+                if f"{path}/".startswith(f"{point.rstrip('/')}/") and (found is None or len(point) >= len(found.point)):
+                    found = Mount(point, rest[0], rest[1], f"{fields[5]},{rest[2]}")
+    except OSError:
+        return None
+    return found
+
+
+def _holder_in(fd: int) -> str:
+    first_line = os.pread(fd, 4096, 0).partition(b"\n")[0]
+    return first_line.decode(errors="replace").strip() or "a process that left no name"
 
 
 def _file_of(found: os.stat_result) -> tuple[int, int]:

@@ -27,7 +27,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
-        self._locks: dict[str, str] = {}
+        self._locks: dict[str, list[MemoryLock]] = {}
         self._mutex = threading.Lock()
 
     @property
@@ -105,27 +105,39 @@ class MemoryStore:
     def sync(self, folder: str, names: Sequence[str] = ()) -> None:
         """Nothing to do."""
 
-    def lock(self, key: str, holder: str) -> MemoryLock:
+    def lock(self, key: str, holder: str, *, is_shared: bool = False) -> MemoryLock:
         with self._mutex:
-            if key in self._locks:
-                raise KeyLocked(self._locks[key])
-            self._locks[key] = holder
-        return MemoryLock(self, key)
+            held = self._locks.setdefault(key, [])
+            if held and not (is_shared and held[-1].is_shared):
+                raise KeyLocked(held[-1].holder)
+            self._files[key] = holder.encode()
+            held.append(MemoryLock(self, key, holder, is_shared=is_shared))
+            return held[-1]
 
-    def unlock(self, key: str) -> None:
+    def lock_holder(self, key: str) -> str | None:
         with self._mutex:
-            self._locks.pop(key, None)
+            return next((lock.holder for lock in self._locks.get(key, ()) if not lock.is_shared), None)
+
+    def unlock(self, key: str, lock: MemoryLock) -> None:
+        with self._mutex:
+            if lock in self._locks[key]:
+                self._locks[key].remove(lock)
 
 
 class MemoryLock:
-    def __init__(self, store: MemoryStore, key: str) -> None:
+    def __init__(self, store: MemoryStore, key: str, holder: str, *, is_shared: bool) -> None:
         self._store = store
-        self._key: str | None = key
+        self._key = key
+        self.holder = holder
+        self.is_shared = is_shared
+        self._renewals = 0
 
     def check_held(self) -> None:
         """Memory is lost with the process only."""
 
+    def renew(self) -> None:
+        self._renewals += 1
+        self._store.put(self._key, f"{self.holder}\n{self._renewals}".encode())
+
     def release(self) -> None:
-        key, self._key = self._key, None
-        if key is not None:
-            self._store.unlock(key)
+        self._store.unlock(self._key, self)

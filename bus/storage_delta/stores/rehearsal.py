@@ -109,8 +109,11 @@ class RehearsalStore:
     def sync(self, folder: str, names: Sequence[str] = ()) -> None:
         """Nothing to do."""
 
-    def lock(self, key: str, holder: str) -> Lock:
-        return self._store.lock(key, holder)
+    def lock(self, key: str, holder: str, *, is_shared: bool = False) -> Lock:
+        return self._store.lock(key, holder, is_shared=is_shared)
+
+    def lock_holder(self, key: str) -> str | None:
+        return self._store.lock_holder(key)
 
     def _is_there(self, key: str) -> bool:
         try:

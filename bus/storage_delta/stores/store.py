@@ -33,7 +33,7 @@ class KeyReplaced(StorageFault):
 
 
 class KeyLocked(StorageFault):
-    """A living process holds the lock; `holder` is what it wrote about itself."""
+    """A living process holds the lock; `holder` is what the last one that took it wrote about itself."""
 
     def __init__(self, holder: str) -> None:
         super().__init__(f"held by {holder}")
@@ -73,6 +73,10 @@ class Written:
 class Lock(Protocol):
     def check_held(self) -> None:
         """Raises `RootLost` if another file, or none, is where the lock was taken."""
+        ...
+
+    def renew(self) -> None:
+        """Give the lock's file another content. Soon seen, not durable."""
         ...
 
     def release(self) -> None:
@@ -156,9 +160,15 @@ class ObjectStore(Protocol):
         before anything that is acknowledged builds on them."""
         ...
 
-    def lock(self, key: str, holder: str) -> Lock:
-        """Held until released or until the process ends, however it ends. Raises `KeyLocked`.
+    def lock(self, key: str, holder: str, *, is_shared: bool = False) -> Lock:
+        """Held until released or until the process ends, however it ends: by one process, or by several that share it.
+        A file of that name is there from then on. Raises `KeyLocked`, or `RootNotUsable` if the place cannot keep the
+        promises of this port.
 
-        While it is held, calls that write or delete raise `RootLost` instead if `check_held` would: other files under
-        the same names are not ours."""
+        While the first of several locks is held, calls that write or delete raise `RootLost` instead if its
+        `check_held` would: other files under the same names are not ours."""
+        ...
+
+    def lock_holder(self, key: str) -> str | None:
+        """What the process that alone holds this lock wrote about itself; None if there is none."""
         ...

@@ -15,7 +15,7 @@ from bus.storage_delta.log.listing import partition_folder
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.local import FileSystem, LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
-from tests.support.stores import NOW_MS, log_batch
+from tests.support.stores import NOW_MS, led, log_batch
 
 PARTITION = TopicPartition("orders", 0)
 
@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def table(tmp_path: Path, disk: SyncedFiles) -> DeltaPartitionTable:
     storage = open_storage_on(LocalStore(str(tmp_path), disk))
-    table = storage.create_partition(PARTITION, topic_id="id")
+    table = led(storage.create_partition(PARTITION, topic_id="id"))
     for value in (b"a", b"b"):
         append(table, value)
     return table
@@ -81,7 +81,7 @@ def test_an_adopted_version_and_its_files_are_synced_before_the_next_commit(
 def test_the_same_when_the_table_is_opened_behind_it(table: DeltaPartitionTable, folder: Path, tmp_path: Path) -> None:
     written = optimize(folder)
     disk = SyncedFiles()
-    open_storage_on(LocalStore(str(tmp_path), disk), exclusive=False).open_partition(PARTITION, topic_id="id")
+    led(open_storage_on(LocalStore(str(tmp_path), disk), exclusive=False).open_partition(PARTITION, topic_id="id"))
     assert disk.has(folder / f"_delta_log/{3:020d}.json")
     assert disk.has(written)
 

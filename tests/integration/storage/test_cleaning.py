@@ -25,7 +25,7 @@ from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.store import ObjectStore, OutcomeUnknown
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
-from tests.support.stores import ScriptedStore
+from tests.support.stores import ScriptedStore, led
 
 NAME = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
 FOLDER = f"topics/{CONSUMER_OFFSETS_TOPIC}/0"
@@ -38,7 +38,7 @@ class Bench:
         self.folder = root / FOLDER
         self.store = ScriptedStore(LocalStore(str(root)))
         self.storage: DeltaStorage = open_storage_on(self.store, exclusive=False)
-        self.table: DeltaPartitionTable = self.storage.create_partition(NAME, topic_id="id")
+        self.table: DeltaPartitionTable = led(self.storage.create_partition(NAME, topic_id="id"))
         self.rows = self.storage.keyed_rows(CONSUMER_OFFSETS_TOPIC)
         self.now_ms = NOW_MS
 
@@ -64,7 +64,7 @@ class Bench:
         assert isinstance(self.table.swap_files(prepared, leader_epoch=0, now_ms=self.now_ms), Committed)
 
     def reopen(self) -> None:
-        self.table = self.storage.open_partition(NAME, topic_id="id")
+        self.table = led(self.storage.open_partition(NAME, topic_id="id"))
 
     def values(self) -> dict[bytes, int]:
         found: dict[bytes, int] = {}

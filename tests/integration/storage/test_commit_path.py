@@ -19,7 +19,7 @@ from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import KeyExists, KeyNotFound, OutcomeUnknown
 from bus.storage_delta.table import DeltaPartitionTable
-from tests.support.stores import NOW_MS, FailingFileSystem, ScriptedStore, log_batch
+from tests.support.stores import NOW_MS, FailingFileSystem, ScriptedStore, led, log_batch
 
 PARTITION = TopicPartition("orders", 0)
 FOLDER = partition_folder(PARTITION)
@@ -44,7 +44,7 @@ def disk() -> FailingFileSystem:
 @pytest.fixture
 def local(tmp_path: Path, disk: FailingFileSystem) -> DeltaPartitionTable:
     storage = open_storage_on(LocalStore(str(tmp_path), disk))
-    return storage.create_partition(PARTITION, topic_id="id")
+    return led(storage.create_partition(PARTITION, topic_id="id"))
 
 
 @pytest.fixture
@@ -54,11 +54,11 @@ def scripted() -> ScriptedStore:
 
 @pytest.fixture
 def table(scripted: ScriptedStore) -> DeltaPartitionTable:
-    return open_storage_on(scripted).create_partition(PARTITION, topic_id="id")  # type: ignore[arg-type]
+    return led(open_storage_on(scripted).create_partition(PARTITION, topic_id="id"))  # type: ignore[arg-type]
 
 
 def reopened(tmp_path: Path) -> DeltaPartitionTable:
-    return open_storage(str(tmp_path), exclusive=False).open_partition(PARTITION, topic_id="id")
+    return led(open_storage(str(tmp_path), exclusive=False).open_partition(PARTITION, topic_id="id"))
 
 
 def test_a_commit_is_one_version_behind_the_other(table: DeltaPartitionTable) -> None:
@@ -114,12 +114,12 @@ def test_a_lost_answer_of_our_own_commit_is_committed(table: DeltaPartitionTable
 def test_the_loser_learns_who_won_and_leaves_nothing_behind(
     table: DeltaPartitionTable, scripted: ScriptedStore
 ) -> None:
-    winner = DeltaPartitionTable(scripted, FOLDER, topic_id="id", cache=ReadCache())  # type: ignore[arg-type]
+    winner = led(DeltaPartitionTable(scripted, FOLDER, topic_id="id", cache=ReadCache()))  # type: ignore[arg-type]
     assert append(winner, b"winner", epoch=5) == Committed(1, 1)
     assert append(table, b"loser", epoch=4) == Conflicted(version=1, leader_epoch=5, operation="WRITE")
     assert len(scripted.list(FOLDER).files) == 1
     assert table.reload().leader_epoch == 5
-    assert append(table, b"rebased") == Committed(2, 2)
+    assert append(led(table, 6), b"rebased", epoch=6) == Committed(2, 2)
     assert values_of(table) == [b"winner", b"rebased"]
 
 
@@ -275,20 +275,20 @@ def test_two_storages_without_a_lock_still_write_one_log(tmp_path: Path) -> None
     first = open_storage(str(tmp_path), exclusive=False)
     second = open_storage(str(tmp_path), exclusive=False)
     tables = [
-        first.create_partition(PARTITION, topic_id="id"),
-        second.create_partition(PARTITION, topic_id="id"),
+        led(first.create_partition(PARTITION, topic_id="id")),
+        led(second.create_partition(PARTITION, topic_id="id")),
     ]
     acknowledged: dict[int, bytes] = {}
-    conflicts = 0
+    conflicts = epoch = 0
     for round_number in range(10):
         for number, table in enumerate(tables):
             value = b"%d of %d" % (round_number, number)
-            outcome = append(table, value, epoch=number)
+            outcome = append(table, value, epoch=max(epoch, number))
             if isinstance(outcome, Conflicted):
                 conflicts += 1
-                assert outcome.leader_epoch == 1 - number
-                table.reload()
-                outcome = append(table, value, epoch=number)
+                assert outcome.leader_epoch == epoch
+                epoch += 1
+                outcome = append(led(table, epoch), value, epoch=epoch)
             assert isinstance(outcome, Committed)
             acknowledged[outcome.high_watermark - 1] = value
     assert values_of(reopened(tmp_path)) == [acknowledged[offset] for offset in range(len(acknowledged))]
@@ -304,7 +304,7 @@ def test_the_version_file_says_who_wrote_it(table: DeltaPartitionTable, scripted
 
 def test_a_typed_row_that_does_not_fit_is_refused_before_anything_is_written() -> None:
     store = ScriptedStore(MemoryStore())
-    log = open_storage_on(store).open_metadata()  # type: ignore[arg-type]
+    log = led(open_storage_on(store).open_metadata())  # type: ignore[arg-type]
     store.calls.clear()
     for row in ({"type": "x", "nonsense": 1}, {"partition": "no number"}):
         with pytest.raises(ValueError, match=r"."):
@@ -314,7 +314,7 @@ def test_a_typed_row_that_does_not_fit_is_refused_before_anything_is_written() -
 
 def test_a_typed_log_replays_what_was_appended(tmp_path: Path) -> None:
     storage: DeltaStorage = open_storage(str(tmp_path))
-    log = storage.open_metadata()
+    log = led(storage.open_metadata())
     assert list(log.replay()) == []
     log.append([{"type": "a", "partition": 1}, {"type": "b"}], leader_epoch=0, now_ms=NOW_MS)
     log.append([{"type": "c", "config_value": None}], leader_epoch=0, now_ms=NOW_MS)

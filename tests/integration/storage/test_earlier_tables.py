@@ -10,7 +10,7 @@ from bus.storage_delta.log.listing import version_name
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.verify.verification import verify_partition
-from tests.support.stores import NOW_MS
+from tests.support.stores import NOW_MS, led
 from tests.support.version_files import without_sum
 
 NAME = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
@@ -21,7 +21,7 @@ PROPERTY = "delta.deletedFileRetentionDuration"
 def test_checkpoints_of_an_earlier_table_name_removed_files_for_as_long_as_they_are_there() -> None:
     store = MemoryStore()
     storage = open_storage_on(store, exclusive=False)
-    table = storage.create_partition(NAME, topic_id="id")
+    table = led(storage.create_partition(NAME, topic_id="id"))
     columns = storage.keyed_rows(NAME.topic).encode([KeyedRow(b"k", {"committed_offset": 5})], now_ms=NOW_MS).columns
     batch = LogBatch(0, 1, 1, 1, 0, TimestampType.CREATE_TIME, NOW_MS, NOW_MS, columns)
     assert isinstance(table.append([batch], leader_epoch=0, now_ms=NOW_MS), Committed)
@@ -30,7 +30,7 @@ def test_checkpoints_of_an_earlier_table_name_removed_files_for_as_long_as_they_
     assert earlier != store.get(key)
     store.put(key, earlier)
     for _ in range(2):  # once is enough
-        state = storage.open_partition(NAME, topic_id="id").state
+        state = led(storage.open_partition(NAME, topic_id="id")).state
         assert (state.version, state.high_watermark, state.file_count) == (2, 1, 1)
     actions = [json.loads(line) for line in store.get(f"{LOG}/{version_name(2)}").splitlines()]
     assert [next(iter(action)) for action in actions] == ["commitInfo", "metaData"]

@@ -17,7 +17,7 @@ from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import OutcomeUnknown
 from bus.storage_delta.verify.verification import verify_partition
-from tests.support.stores import NOW_MS, log_batch
+from tests.support.stores import NOW_MS, led, log_batch
 
 PARTITION = TopicPartition("orders", 0)
 FOLDER = partition_folder(PARTITION)
@@ -83,7 +83,7 @@ class Life:
         self.acknowledged: list[bytes] = []
         self.refused: list[bytes] = []
         self._count = 0
-        self.table = open_storage_on(self.store, exclusive=False).create_partition(PARTITION, topic_id="id")  # type: ignore[arg-type]
+        self.table = led(open_storage_on(self.store, exclusive=False).create_partition(PARTITION, topic_id="id"))  # type: ignore[arg-type]
 
     def live(self) -> None:
         self.store.is_armed = True
@@ -101,7 +101,7 @@ class Life:
             self.follow()
         except Crashed:
             self.store.is_armed = False
-            self.table = open_storage_on(self.store, exclusive=False).open_partition(PARTITION, topic_id="id")  # type: ignore[arg-type]
+            self.table = led(open_storage_on(self.store, exclusive=False).open_partition(PARTITION, topic_id="id"))  # type: ignore[arg-type]
         else:
             if isinstance(outcome, Unknown | Conflicted):
                 self.follow()
@@ -161,7 +161,7 @@ class Life:
         return self.table.advance_log_start(state.log_start + 1, leader_epoch=0, now_ms=NOW_MS)
 
     def judge(self) -> None:
-        table = open_storage_on(self.files, exclusive=False).open_partition(PARTITION, topic_id="id")
+        table = led(open_storage_on(self.files, exclusive=False).open_partition(PARTITION, topic_id="id"))
         rows = {}
         offset, end_offset = table.state.log_start, table.state.high_watermark
         while offset < end_offset and (found := table.read(offset, end_offset=end_offset, max_bytes=1 << 20)):

@@ -50,8 +50,27 @@ def test_appends_are_followed_one_and_many(log: LogRoot) -> None:
 def test_an_append_costs_no_new_reading_of_the_log(log: LogRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = follow(log)
     log.append(3)
-    monkeypatch.setattr(reader.reader, "load", lambda **_: pytest.fail("read anew"))
+    monkeypatch.setattr(reader.reader, "load", lambda **_: pytest.fail("the log was read afresh"))
     assert reader.refresh().state.high_watermark == log.table.state.high_watermark
+
+
+@pytest.mark.parametrize("change", ["roll", "log start", "fence"])
+def test_what_removes_files_or_adds_none_costs_no_new_reading_of_the_log(
+    log: LogRoot, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    log.append(3)
+    reader = follow(log)
+    table = log.table
+    if change == "roll":
+        prepared = table.prepare_roll(table.files[:2], compression="none", now_ms=NOW_MS, tombstone_retention_ms=1)
+        assert isinstance(table.swap_files(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+    elif change == "log start":
+        assert isinstance(table.advance_log_start(13, leader_epoch=0, now_ms=NOW_MS), Committed)
+    else:
+        assert isinstance(table.lead(1, NOW_MS, fence=True), Committed)
+    expected = shown(follow(log).refresh())
+    monkeypatch.setattr(reader.reader, "load", lambda **_: pytest.fail("the log was read afresh"))
+    assert shown(reader.refresh()) == expected
 
 
 def test_a_view_that_was_given_out_stays_what_it_was(log: LogRoot) -> None:

@@ -23,7 +23,7 @@ from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
-from tests.support.stores import NOW_MS, FailingFileSystem, ScriptedStore, log_batch
+from tests.support.stores import NOW_MS, FailingFileSystem, ScriptedStore, led, log_batch
 
 PARTITION = TopicPartition("orders", 0)
 
@@ -35,7 +35,7 @@ def disk() -> FailingFileSystem:
 
 @pytest.fixture
 def table(tmp_path: Path, disk: FailingFileSystem) -> DeltaPartitionTable:
-    return open_storage_on(LocalStore(str(tmp_path), disk)).create_partition(PARTITION, topic_id="id")
+    return led(open_storage_on(LocalStore(str(tmp_path), disk)).create_partition(PARTITION, topic_id="id"))
 
 
 @pytest.fixture
@@ -141,13 +141,13 @@ def test_a_checkpoint_of_an_older_version_is_that_of_its_time(table: DeltaPartit
 
 def test_a_checkpoint_goes_on_from_one_that_another_engine_wrote(tmp_path: Path, url: str) -> None:
     """Its columns differ, and it names files that were removed."""
-    table = open_storage(str(tmp_path), exclusive=False).create_partition(PARTITION, topic_id="id")
+    table = led(open_storage(str(tmp_path), exclusive=False).create_partition(PARTITION, topic_id="id"))
     for count in (1, 3, 2):
         append(table, count)
     rolled = table.prepare_roll(table.files[:2], compression="none", now_ms=NOW_MS, tombstone_retention_ms=0)
     table.swap_files(rolled, leader_epoch=1, now_ms=NOW_MS)
     deltalake.DeltaTable(url).create_checkpoint()
-    table = open_storage(str(tmp_path), exclusive=False).open_partition(PARTITION, topic_id="id")
+    table = led(open_storage(str(tmp_path), exclusive=False).open_partition(PARTITION, topic_id="id"))
     append(table, 4)
     table.write_checkpoint()
     append(table, 1)
@@ -158,7 +158,9 @@ def test_a_checkpoint_goes_on_from_one_that_another_engine_wrote(tmp_path: Path,
     judged = deltalake.DeltaTable(url)
     assert judged.to_pyarrow_table(columns=["offset"]).num_rows == 11
     assert judged.transaction_version("bus/high_watermark") == 11
-    assert open_storage(str(tmp_path), exclusive=False).open_partition(PARTITION, topic_id="id").state == table.state
+    assert (
+        led(open_storage(str(tmp_path), exclusive=False).open_partition(PARTITION, topic_id="id")).state == table.state
+    )
 
 
 @pytest.mark.parametrize(("operation", "nth"), [("get", 1), ("get", 2), ("get", 6), ("list", 1), ("put", 1)])
@@ -170,7 +172,7 @@ def test_a_checkpoint_that_cannot_be_made_leaves_the_table_as_another_engine_has
 
     store = ScriptedStore(LocalStore(str(tmp_path)))
     storage = open_storage_on(store, exclusive=False)  # type: ignore[arg-type]
-    table = storage.create_partition(PARTITION, topic_id="id")
+    table = led(storage.create_partition(PARTITION, topic_id="id"))
     for count in (1, 3, 2):
         append(table, count)
     rolled = table.prepare_roll(table.files[:2], compression="none", now_ms=NOW_MS, tombstone_retention_ms=0)
@@ -182,13 +184,13 @@ def test_a_checkpoint_that_cannot_be_made_leaves_the_table_as_another_engine_has
     with pytest.raises(StorageFault, match="the disk"):
         table.write_checkpoint()
     assert deltalake.DeltaTable(url).to_pyarrow_table(columns=["offset"]).num_rows == 6
-    assert storage.open_partition(PARTITION, topic_id="id").state == table.state
+    assert led(storage.open_partition(PARTITION, topic_id="id")).state == table.state
 
 
 def test_a_checkpoint_that_cannot_be_made_leaves_the_only_one_that_there_is(tmp_path: Path, url: str) -> None:
     """Another engine has checkpointed the last version, and deleted what came before it."""
     storage = open_storage(str(tmp_path), exclusive=False)
-    table = storage.create_partition(PARTITION, topic_id="id")
+    table = led(storage.create_partition(PARTITION, topic_id="id"))
     append(table, 1)
     table.write_checkpoint()
     append(table, 3)
@@ -198,7 +200,7 @@ def test_a_checkpoint_that_cannot_be_made_leaves_the_only_one_that_there_is(tmp_
     with pytest.raises(StorageFault, match="does not exist"):
         table.write_checkpoint()
     assert deltalake.DeltaTable(url).to_pyarrow_table(columns=["offset"]).num_rows == 4
-    assert storage.open_partition(PARTITION, topic_id="id").state == table.state
+    assert led(storage.open_partition(PARTITION, topic_id="id")).state == table.state
 
 
 def test_a_checkpoint_that_cannot_be_synced_is_a_fault_and_the_table_goes_on(
@@ -233,7 +235,7 @@ def test_a_checkpoint_of_a_table_that_is_gone_is_a_fault(table: DeltaPartitionTa
 
 def test_readers_beside_the_writer_see_whole_versions(tmp_path: Path) -> None:
     storage = open_storage(str(tmp_path))
-    table = storage.create_partition(PARTITION, topic_id="id")
+    table = led(storage.create_partition(PARTITION, topic_id="id"))
     failures: list[str] = []
     stop = threading.Event()
 
@@ -258,7 +260,7 @@ def test_readers_beside_the_writer_see_whole_versions(tmp_path: Path) -> None:
 
 def test_the_thousandth_commit_costs_what_the_first_did() -> None:
     storage = open_storage_on(MemoryStore())
-    old, young = (storage.create_partition(TopicPartition("costs", number), topic_id="id") for number in range(2))
+    old, young = (led(storage.create_partition(TopicPartition("costs", number), topic_id="id")) for number in range(2))
 
     def cost_of_commit(table: DeltaPartitionTable) -> int:
         batch = log_batch(table.state.high_watermark, [b"v"])

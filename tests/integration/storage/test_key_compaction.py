@@ -25,7 +25,7 @@ from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import Data, ObjectStore, OutcomeUnknown
 from bus.storage_delta.table import DeltaPartitionTable
-from tests.support.stores import ScriptedStore, log_batch
+from tests.support.stores import ScriptedStore, led, log_batch
 from tests.support.table_bench import DAY_MS, FOLDER, NAME, Row, TableBench
 from tests.support.version_files import without_sum
 
@@ -322,7 +322,7 @@ def test_a_conflict_removes_the_new_files_and_the_log_is_read_again() -> None:
     bench.append((b"a", b"1"), (b"a", b"2"))
     prepared = bench.prepare()
     assert prepared is not None
-    rival = bench.storage.open_partition(NAME, topic_id="id")
+    rival = led(bench.storage.open_partition(NAME, topic_id="id"))
     assert isinstance(rival.append([log_batch(2, [b"3"], keys=[b"b"])], leader_epoch=1, now_ms=1), Committed)
     outcome = bench.table.swap_files(prepared, leader_epoch=0, now_ms=1)
     assert isinstance(outcome, Conflicted)
@@ -487,7 +487,7 @@ def test_whatever_is_done_the_table_has_the_last_value_of_each_key(steps: list[o
 def test_a_typed_table_is_compacted_too() -> None:
     storage = open_storage_on(MemoryStore(), exclusive=False)
     name = TopicPartition("__consumer_offsets", 0)
-    table = storage.create_partition(name, topic_id="id")
+    table = led(storage.create_partition(name, topic_id="id"))
     for base in range(0, 40, 2):
         values = pa.array([{"group_id": "g", "committed_offset": base}, None], table._schema.field("value").type)
         columns = pa.RecordBatch.from_arrays([pa.array([b"k", b"gone"]), values], names=["key", "value"])
@@ -496,6 +496,6 @@ def test_a_typed_table_is_compacted_too() -> None:
     prepared = table.prepare_key_compaction(now_ms=1_000, tombstone_retention_ms=DAY_MS)
     assert prepared is not None
     assert isinstance(table.swap_files(prepared, leader_epoch=0, now_ms=1_000), Committed)
-    (batch,) = storage.open_partition(name, topic_id="id").read(0, end_offset=40, max_bytes=1 << 20)
+    (batch,) = led(storage.open_partition(name, topic_id="id")).read(0, end_offset=40, max_bytes=1 << 20)
     found = list(storage.keyed_rows("__consumer_offsets").decode(batch))
     assert [(row.key, row.value and row.value["committed_offset"]) for row in found] == [(b"k", 38), (b"gone", None)]

@@ -18,7 +18,7 @@ from bus.ports import Committed
 from bus.records.arrow_batches import complete_columns
 from bus.storage_delta.root import DeltaStorage, open_storage, open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
-from tests.support.stores import NOW_MS, log_batch
+from tests.support.stores import NOW_MS, led, log_batch
 
 PARTITION = TopicPartition("orders", 0)
 Stamp = tuple[int | None, int | None, int | None]  # producer id, epoch, sequence
@@ -57,7 +57,7 @@ class LogMachine(RuleBasedStateMachine):
             self.storage: DeltaStorage = open_storage(str(self.folder), exclusive=False)
         else:
             self.storage = open_storage_on(MemoryStore(), exclusive=False)
-        self.table = self.storage.create_partition(PARTITION, topic_id="id")
+        self.table = led(self.storage.create_partition(PARTITION, topic_id="id"))
 
     def teardown(self) -> None:
         if self.folder is not None:
@@ -97,7 +97,7 @@ class LogMachine(RuleBasedStateMachine):
     def reopen(self) -> None:
         before = self.table.state
         self.epoch += 1
-        self.table = self.storage.open_partition(PARTITION, topic_id="id")
+        self.table = led(self.storage.open_partition(PARTITION, topic_id="id"))
         assert self.table.state == before
 
     @rule()
@@ -164,11 +164,11 @@ TestLogMachine.settings = settings(
 @pytest.mark.parametrize("is_reopened", [False, True])
 def test_timestamps_that_fall_are_found_where_they_first_were_reached(is_reopened: bool) -> None:
     storage = open_storage_on(MemoryStore())
-    table = storage.create_partition(PARTITION, topic_id="id")
+    table = led(storage.create_partition(PARTITION, topic_id="id"))
     for offset, stamp in enumerate([10, 50, 20, 50, 30, 60]):
         table.append([log_batch(offset, [b"v"], timestamp_ms=stamp)], leader_epoch=0, now_ms=NOW_MS)
     if is_reopened:
-        table = storage.open_partition(PARTITION, topic_id="id")
+        table = led(storage.open_partition(PARTITION, topic_id="id"))
     found = [table.find_timestamp(stamp) for stamp in (0, 10, 11, 30, 50, 51, 60, 61)]
     assert [None if one is None else one.offset for one in found] == [0, 0, 1, 1, 1, 5, 5, None]
     newest = table.find_max_timestamp()
@@ -177,7 +177,7 @@ def test_timestamps_that_fall_are_found_where_they_first_were_reached(is_reopene
 
 
 def test_a_view_does_not_see_what_was_committed_behind_it() -> None:
-    table = open_storage_on(MemoryStore()).create_partition(PARTITION, topic_id="id")
+    table = led(open_storage_on(MemoryStore()).create_partition(PARTITION, topic_id="id"))
     table.append([log_batch(0, [b"v"], timestamp_ms=10)], leader_epoch=0, now_ms=NOW_MS)
     reader = table._reader
     view = reader.view
@@ -192,7 +192,7 @@ def test_a_view_does_not_see_what_was_committed_behind_it() -> None:
 
 def test_a_long_log_is_found_by_every_offset() -> None:
     """Bisection over many files, without the cost of a machine run."""
-    table = open_storage_on(MemoryStore()).create_partition(PARTITION, topic_id="id")
+    table = led(open_storage_on(MemoryStore()).create_partition(PARTITION, topic_id="id"))
     bases: list[int] = []
     for number in range(60):
         bases.append(table.state.high_watermark)

@@ -22,7 +22,7 @@ from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import OutcomeUnknown
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
-from tests.support.stores import NOW_MS, ScriptedStore, log_batch
+from tests.support.stores import NOW_MS, ScriptedStore, led, log_batch
 
 NAME = TopicPartition("orders", 0)
 FOLDER = "topics/orders/0"
@@ -36,7 +36,7 @@ class Bench:
         self.root = root
         self.store = ScriptedStore(LocalStore(str(root)))
         self.storage: DeltaStorage = open_storage_on(self.store, exclusive=False)
-        self.table: DeltaPartitionTable = self.storage.create_partition(NAME, topic_id="id")
+        self.table: DeltaPartitionTable = led(self.storage.create_partition(NAME, topic_id="id"))
 
     def append(self, commits: int = 1, *, producer: int | None = None, stamps_ms: Sequence[int] = ()) -> None:
         for _ in range(commits):
@@ -56,7 +56,7 @@ class Bench:
         assert (self.table.state.log_start, self.table.state.high_watermark) == (offset, high_watermark)
 
     def reopen(self) -> DeltaPartitionTable:
-        self.table = self.storage.open_partition(NAME, topic_id="id")
+        self.table = led(self.storage.open_partition(NAME, topic_id="id"))
         return self.table
 
     def offsets(self, start: int = 0) -> list[int]:
@@ -233,7 +233,7 @@ def test_an_unknown_outcome_is_settled_by_reading_the_log(bench: Bench, is_there
 
 def test_a_conflict_leaves_what_the_winner_made(bench: Bench) -> None:
     bench.append(3)
-    other = bench.storage.open_partition(NAME, topic_id="id")
+    other = led(bench.storage.open_partition(NAME, topic_id="id"))
     other.append([log_batch(9, [b"9"], leader_epoch=5)], leader_epoch=5, now_ms=NOW_MS)
     assert bench.table.advance_log_start(9, leader_epoch=4, now_ms=NOW_MS) == Conflicted(4, 5, "WRITE")
     state = bench.table.reload()
@@ -250,7 +250,7 @@ class LogWithAStart(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.storage = open_storage_on(MemoryStore(), exclusive=False)
-        self.table = self.storage.create_partition(NAME, topic_id="id")
+        self.table = led(self.storage.create_partition(NAME, topic_id="id"))
         self.log_start = 0
         self.stamps: list[int] = []
 
@@ -283,7 +283,7 @@ class LogWithAStart(RuleBasedStateMachine):
 
     @rule()
     def open_again(self) -> None:
-        self.table = self.storage.open_partition(NAME, topic_id="id")
+        self.table = led(self.storage.open_partition(NAME, topic_id="id"))
 
     @invariant()
     def is_the_list(self) -> None:

@@ -17,7 +17,7 @@ from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
-from tests.support.stores import NOW_MS, log_batch
+from tests.support.stores import NOW_MS, led, log_batch
 
 NAME = TopicPartition("orders", 0)
 LOG = "topics/orders/0/_delta_log"
@@ -31,8 +31,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.store = MemoryStore()
-        self.table: DeltaPartitionTable = open_storage_on(self.store, exclusive=False).create_partition(
-            NAME, topic_id="id"
+        self.table: DeltaPartitionTable = led(
+            open_storage_on(self.store, exclusive=False).create_partition(NAME, topic_id="id")
         )
         for _ in range(6):
             self.append()

@@ -28,7 +28,7 @@ from bus.storage_delta.root import (
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.store import Listing
 from bus.storage_delta.table import DeltaPartitionTable
-from tests.support.stores import NOW_MS, log_batch
+from tests.support.stores import NOW_MS, led, log_batch
 from tests.support.version_files import without_sum
 
 PARTITION = TopicPartition("orders", 0)
@@ -42,7 +42,7 @@ def storage(tmp_path: Path) -> DeltaStorage:
 
 @pytest.fixture
 def table(storage: DeltaStorage) -> DeltaPartitionTable:
-    table = storage.create_partition(PARTITION, topic_id="id")
+    table = led(storage.create_partition(PARTITION, topic_id="id"))
     fill(table, 5)
     return table
 
@@ -66,7 +66,7 @@ def fill(table: DeltaPartitionTable, commits: int) -> None:
 
 
 def open_again(storage: DeltaStorage) -> DeltaPartitionTable:
-    return storage.open_partition(PARTITION, topic_id="id")
+    return led(storage.open_partition(PARTITION, topic_id="id"))
 
 
 def check_whole(table: DeltaPartitionTable, folder: Path, records: int) -> None:
@@ -167,7 +167,7 @@ def test_a_torn_version_0_is_damage(table: DeltaPartitionTable, storage: DeltaSt
     (log / version_name(0)).write_bytes(b'{"commitInfo"')
     check_damaged(storage, version_name(0))
     with pytest.raises(StorageDamaged, match="topic id"):
-        storage.create_partition(PARTITION, topic_id="another")
+        led(storage.create_partition(PARTITION, topic_id="another"))
 
 
 def test_a_reader_repairs_nothing(table: DeltaPartitionTable, tmp_path: Path, log: Path) -> None:
@@ -297,7 +297,7 @@ def test_opening_lists_neither_data_files_nor_what_is_before_the_checkpoint(
     table.write_checkpoint()
     fill(table, 2)
     store = NotedListings(str(tmp_path))
-    opened = open_storage_on(store, exclusive=False).open_partition(PARTITION, topic_id="id")
+    opened = led(open_storage_on(store, exclusive=False).open_partition(PARTITION, topic_id="id"))
     assert opened.state == table.state
     # The checkpoint, its own version, two more and what names the checkpoint.
     assert store.listings == [(f"{partition_folder(PARTITION)}/_delta_log", 5)]
@@ -311,7 +311,7 @@ def test_without_a_hint_that_leads_anywhere_the_whole_log_is_listed(
     table.write_checkpoint()
     (log / checkpoint_name(8)).write_bytes(b"PAR1")
     store = NotedListings(str(tmp_path))
-    opened = open_storage_on(store, exclusive=False).open_partition(PARTITION, topic_id="id")
+    opened = led(open_storage_on(store, exclusive=False).open_partition(PARTITION, topic_id="id"))
     assert opened.state == table.state
     assert [count for _, count in store.listings] == [3, 12]
     assert json.loads((log / "_last_checkpoint").read_text())["version"] == 5
@@ -366,7 +366,7 @@ def test_an_absent_table_is_damage(table: DeltaPartitionTable, storage: DeltaSto
 
 def test_another_topic_id_is_damage(table: DeltaPartitionTable, storage: DeltaStorage) -> None:
     with pytest.raises(StorageDamaged, match="expected the table of topic id another, found id"):
-        storage.open_partition(PARTITION, topic_id="another")
+        led(storage.open_partition(PARTITION, topic_id="another"))
 
 
 def rewrite(log: Path, version: int, old: str, new: str) -> None:
@@ -390,7 +390,7 @@ def test_a_version_that_was_changed_is_damage_and_never_set_aside(
     table: DeltaPartitionTable, storage: DeltaStorage, log: Path
 ) -> None:
     """The last one, which has no records, is no torn one: it was written whole."""
-    table.advance_log_start(2, leader_epoch=0, now_ms=NOW_MS)
+    table.advance_log_start(2, leader_epoch=3, now_ms=NOW_MS)
     path = log / version_name(table.state.version)
     path.write_bytes(path.read_bytes().replace(b'"bus/log_start","version":2', b'"bus/log_start","version":1'))
     check_damaged(storage, path.name, "has changed since it was written")
@@ -401,7 +401,7 @@ def test_a_version_that_changes_while_it_is_served_goes_into_no_checkpoint(
 ) -> None:
     table.append(
         [log_batch(table.state.high_watermark, [b"x"], producer=(7, 0, 5))],
-        leader_epoch=0,
+        leader_epoch=3,
         now_ms=NOW_MS,
         producers=[ProducerProgress(7, 0, 5)],
     )

@@ -24,7 +24,7 @@ from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
-from tests.support.stores import NOW_MS, ScriptedStore
+from tests.support.stores import NOW_MS, ScriptedStore, led
 from tests.support.version_files import without_sum
 
 PARTITION = TopicPartition("orders", 0)
@@ -82,7 +82,7 @@ def storage(tmp_path: Path) -> DeltaStorage:
 
 @pytest.fixture
 def table(storage: DeltaStorage) -> DeltaPartitionTable:
-    return storage.create_partition(PARTITION, topic_id="id")
+    return led(storage.create_partition(PARTITION, topic_id="id"))
 
 
 @pytest.fixture
@@ -91,19 +91,19 @@ def url(tmp_path: Path) -> str:
 
 
 def reopen(table: DeltaPartitionTable, storage: DeltaStorage, url: str) -> DeltaPartitionTable:
-    return storage.open_partition(PARTITION, topic_id="id")
+    return led(storage.open_partition(PARTITION, topic_id="id"))
 
 
 def reopen_from_checkpoint(table: DeltaPartitionTable, storage: DeltaStorage, url: str) -> DeltaPartitionTable:
     table.write_checkpoint()
     for version in Path(url, "_delta_log").glob("*[0-9].json"):
         version.unlink()
-    return storage.open_partition(PARTITION, topic_id="id")
+    return led(storage.open_partition(PARTITION, topic_id="id"))
 
 
 def optimize(table: DeltaPartitionTable, storage: DeltaStorage, url: str) -> DeltaPartitionTable:
     deltalake.DeltaTable(url).optimize.compact()
-    return storage.open_partition(PARTITION, topic_id="id")
+    return led(storage.open_partition(PARTITION, topic_id="id"))
 
 
 def go_on(table: DeltaPartitionTable, storage: DeltaStorage, url: str) -> DeltaPartitionTable:
@@ -197,7 +197,7 @@ def test_what_is_missing_says_of_itself_what_is_true_and_completes_the_merge(
     assert (missing.timestamp_min_ms, missing.timestamp_max_ms) == (2, 9)
     assert missing.size_bytes == missing.columns.nbytes < sent.size_bytes + 16
     append(table, missing, stamped(9, 0, 1))
-    for opened in (table, storage.open_partition(PARTITION, topic_id="id")):
+    for opened in (table, led(storage.open_partition(PARTITION, topic_id="id"))):
         assert list(opened.match_producer(sent).offsets) == [2, 3, 0, 1, 4, 5]
         assert opened.match_producer(sent).missing is None
 
@@ -248,7 +248,7 @@ def test_idle_producers_are_forgotten_and_come_back_with_the_log(
     assert set(table.producer_progress) == {5}
     assert table.forget_producers(updated_before_ms=0) == 9  # once forgotten, for ever
     assert table.find_last_sequence(9) == ProducerProgress(9, 0, 1)
-    opened = storage.open_partition(PARTITION, topic_id="id")
+    opened = led(storage.open_partition(PARTITION, topic_id="id"))
     assert set(opened.producer_progress) == {3, 5, 9}
     assert opened.forget_producers(updated_before_ms=1_001) == 3
     assert opened.forget_producers(updated_before_ms=1_002) == 9
@@ -276,7 +276,7 @@ def test_producers_that_were_idle_for_too_long_leave_the_checkpoints_and_their_r
     table.write_checkpoint()
     assert checkpointed_producers(url, table.state.version) == OWN_TXNS | {"bus/18", "bus/19", "bus/50"}
     for _ in range(2):  # from this process's checkpoint, and from one that was made of that
-        opened = storage.open_partition(PARTITION, topic_id="id")
+        opened = led(storage.open_partition(PARTITION, topic_id="id"))
         assert set(opened.producer_progress) == {18, 19, 50}
         assert opened.forget_producers(updated_before_ms=0) == 17  # a lower id that is unknown may be back
         assert opened.find_last_sequence(4) == ProducerProgress(4, 0, 2)
@@ -296,7 +296,7 @@ def test_a_forgotten_producer_that_is_back_is_named_again(
     append(table, stamped(3, 2, 1), now_ms=5_000)
     table.write_checkpoint()
     assert checkpointed_producers(url, table.state.version) == OWN_TXNS | {"bus/3"}
-    opened = storage.open_partition(PARTITION, topic_id="id")
+    opened = led(storage.open_partition(PARTITION, topic_id="id"))
     assert opened.producer_progress[3].last_sequence == 2
     assert opened.forget_producers(updated_before_ms=0) == 4
 
@@ -315,7 +315,7 @@ def test_a_root_of_an_earlier_bus_forgets_too(table: DeltaPartitionTable, storag
     for producer_id in range(5):
         append(table, stamped(producer_id, 0, 1), now_ms=1_000)
     table.write_checkpoint()
-    opened = storage.open_partition(PARTITION, topic_id="id")
+    opened = led(storage.open_partition(PARTITION, topic_id="id"))
     assert len(opened.producer_progress) == 5
     opened.forget_producers(updated_before_ms=2_000)
     append(opened, stamped(9, 0, 1), now_ms=3_000)
@@ -329,7 +329,7 @@ def test_a_producer_that_another_engine_brought_without_a_txn_counts_as_forgotte
     append(table, stamped(3, 0, 2))
     rows = complete_columns(placed(stamped(12, 0, 4), 2))
     deltalake.write_deltalake(url, pa.Table.from_batches([rows]), mode="append")
-    opened = storage.open_partition(PARTITION, topic_id="id")
+    opened = led(storage.open_partition(PARTITION, topic_id="id"))
     assert set(opened.producer_progress) == {3}
     assert opened.forget_producers(updated_before_ms=0) == 12
     check_match(opened.match_producer(stamped(12, 2, 4)), stamped(12, 2, 4), [4, 5, -1, -1])
@@ -347,7 +347,7 @@ def opened_files(store: ScriptedStore, question: Callable[[], object]) -> int:
 
 def filled(store: ScriptedStore) -> DeltaPartitionTable:
     """Fifty files, each with a run of four producers out of a hundred."""
-    table = open_storage_on(store, exclusive=False).create_partition(PARTITION, topic_id="id")  # type: ignore[arg-type]
+    table = led(open_storage_on(store, exclusive=False).create_partition(PARTITION, topic_id="id"))  # type: ignore[arg-type]
     for commit in range(50):
         append(table, *(stamped((commit * 4 + at) % 100, commit // 25 * 5, 5) for at in (0, 3, 1, 2)))
     return table
@@ -356,7 +356,7 @@ def filled(store: ScriptedStore) -> DeltaPartitionTable:
 def test_only_the_files_that_hold_the_records_are_opened() -> None:
     store = ScriptedStore(MemoryStore())
     filled(store)
-    table = open_storage_on(store, exclusive=False).open_partition(PARTITION, topic_id="id")  # type: ignore[arg-type]
+    table = led(open_storage_on(store, exclusive=False).open_partition(PARTITION, topic_id="id"))  # type: ignore[arg-type]
     assert opened_files(store, lambda: table.match_producer(stamped(42, 10, 100))) == 0
     assert opened_files(store, lambda: table.match_producer(stamped(100, 0, 5))) == 0
     assert opened_files(store, lambda: table.match_producer(stamped(42, 0, 5, epoch=1))) == 0
@@ -369,7 +369,7 @@ def test_only_the_files_that_hold_the_records_are_opened() -> None:
 def test_the_newest_files_are_opened_first_and_no_more_once_all_is_found() -> None:
     """A file of more producers than it has spans for: two share one, and its sequences fit those of other files."""
     store = ScriptedStore(MemoryStore())
-    table = open_storage_on(store).create_partition(PARTITION, topic_id="id")  # type: ignore[arg-type]
+    table = led(open_storage_on(store).create_partition(PARTITION, topic_id="id"))  # type: ignore[arg-type]
     for commit in range(20):
         append(table, *(stamped(producer_id, 10 * producer_id + commit, 1) for producer_id in range(0, 200, 2)))
     newest, absent, oldest = (stamped(100, 1000 + at, 1) for at in (19, 20, 0))
@@ -416,7 +416,7 @@ def test_files_without_spans_are_told_apart_by_their_statistics(
 def test_row_groups_are_skipped_by_their_statistics() -> None:
     """A file that another engine made of many: one span, but row groups that tell more."""
     store = ScriptedStore(MemoryStore())
-    table = open_storage_on(store).create_partition(PARTITION, topic_id="id")  # type: ignore[arg-type]
+    table = led(open_storage_on(store).create_partition(PARTITION, topic_id="id"))  # type: ignore[arg-type]
     large = [records(ProducerStamp(7, 0, at * 2000), 2000) for at in range(3)]
     large = [
         replace(batch, size_bytes=8 << 20, columns=batch.columns.set_column(0, "value", pa.array([bytes(4000)] * 2000)))
@@ -467,7 +467,7 @@ def test_rows_that_another_engine_shuffled_are_found(
         },
     ]
     version.write_text("".join(json.dumps(action) + "\n" for action in actions))
-    opened = storage.open_partition(PARTITION, topic_id="id")
+    opened = led(storage.open_partition(PARTITION, topic_id="id"))
     check_match(opened.match_producer(stamped(7, 3, 8)), stamped(7, 3, 8), [3, 4, 10, 11, 12, 13, 14, -1])
     assert opened.find_last_sequence(8) == ProducerProgress(8, 0, 4)
     assert opened.forget_producers(updated_before_ms=0) == 2**63 - 1  # nothing tells who else may be in there
@@ -507,7 +507,7 @@ def test_producers_that_keep_to_the_rules_are_no_breach(
 def test_matching_agrees_with_a_merge_over_all_rows(data: st.DataObject) -> None:
     """Producers send in order, most go on, some begin a new epoch; then anything is asked for."""
     storage = open_storage_on(MemoryStore(), exclusive=False)
-    table = storage.create_partition(PARTITION, topic_id="id")
+    table = led(storage.create_partition(PARTITION, topic_id="id"))
     rows: dict[Row, int] = {}
     ends: dict[int, tuple[int, int]] = {}  # producer id -> epoch, next sequence
     start = st.sampled_from([0, SEQUENCE_MODULUS - 3])
@@ -525,7 +525,7 @@ def test_matching_agrees_with_a_merge_over_all_rows(data: st.DataObject) -> None
             offset += count
             ends[producer_id] = epoch, (base + count) % SEQUENCE_MODULUS
         append(table, *commit)
-    for opened in (table, storage.open_partition(PARTITION, topic_id="id")):
+    for opened in (table, led(storage.open_partition(PARTITION, topic_id="id"))):
         for _ in range(6):
             producer_id, epoch = data.draw(st.integers(0, 4)), data.draw(st.integers(0, 3))
             base = data.draw(st.one_of(st.integers(0, 12), st.integers(SEQUENCE_MODULUS - 6, SEQUENCE_MODULUS - 1)))

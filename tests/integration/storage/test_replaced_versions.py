@@ -18,7 +18,7 @@ from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.local import FileSystem, LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.partition_bench import Bench, code, send, with_partition
-from tests.support.stores import NOW_MS, log_batch
+from tests.support.stores import NOW_MS, led, log_batch
 
 PARTITION = TopicPartition("orders", 0)
 FAR_MS = 2**62
@@ -51,7 +51,7 @@ class Log:
 
     def open(self, *, create: bool = False) -> DeltaPartitionTable:
         storage = open_storage_on(self.store, exclusive=False)
-        self.table = (storage.create_partition if create else storage.open_partition)(PARTITION, topic_id="id")
+        self.table = led((storage.create_partition if create else storage.open_partition)(PARTITION, topic_id="id"))
         return self.table
 
     def append(self, value: bytes) -> object:
@@ -156,7 +156,7 @@ def test_a_number_that_another_leader_has_used_and_cleaned_up_is_not_ours(log: L
     other = open_storage_on(LocalStore(str(log.folder.parents[2])), exclusive=False)
 
     def meanwhile() -> None:
-        table = other.open_partition(PARTITION, topic_id="id")
+        table = led(other.open_partition(PARTITION, topic_id="id"))
         for value in (b"x", b"y", b"z"):
             batch = log_batch(table.state.high_watermark, [value], leader_epoch=1)
             assert isinstance(table.append([batch], leader_epoch=1, now_ms=NOW_MS), Committed)

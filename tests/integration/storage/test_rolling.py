@@ -27,7 +27,7 @@ from bus.storage_delta.maintenance.rolling import Rolling
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
-from tests.support.stores import FailingFileSystem, ScriptedStore, log_batch
+from tests.support.stores import FailingFileSystem, ScriptedStore, led, log_batch
 from tests.support.table_bench import DAY_MS, FOLDER, TableBench
 
 
@@ -417,7 +417,7 @@ def test_files_of_other_sizes_stand_for_all_offsets_between_them() -> None:
 def test_a_typed_table_is_rolled_too() -> None:
     storage = open_storage_on(MemoryStore(), exclusive=False)
     name = TopicPartition("__consumer_offsets", 0)
-    table = storage.create_partition(name, topic_id="id")
+    table = led(storage.create_partition(name, topic_id="id"))
     for base in range(0, 40, 2):
         values = pa.array([{"group_id": "g", "committed_offset": base}, None], table._schema.field("value").type)
         columns = pa.RecordBatch.from_arrays([pa.array([b"k", b"gone"]), values], names=["key", "value"])
@@ -425,7 +425,7 @@ def test_a_typed_table_is_rolled_too() -> None:
         assert isinstance(table.append([batch], leader_epoch=0, now_ms=1_000), Committed)
     prepared = table.prepare_roll(table.files, compression="none", now_ms=1_000, tombstone_retention_ms=DAY_MS)
     assert isinstance(table.swap_files(prepared, leader_epoch=0, now_ms=1_000), Committed)
-    (batch,) = storage.open_partition(name, topic_id="id").read(0, end_offset=40, max_bytes=1 << 20)
+    (batch,) = led(storage.open_partition(name, topic_id="id")).read(0, end_offset=40, max_bytes=1 << 20)
     found = list(storage.keyed_rows("__consumer_offsets").decode(batch))
     assert [row.value and row.value["committed_offset"] for row in found[-2:]] == [38, None]
     assert len(found) == 40

@@ -15,6 +15,7 @@ from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.verify.verification import Report, verify_partition
 from tests.support.single_damages import LOG, SHAPES, Damage, files_of, healthy, single_damages, store_of
+from tests.support.stores import led
 from tests.support.table_bench import FOLDER, NAME, Row, TableBench
 from tests.support.version_files import without_sum
 
@@ -27,7 +28,7 @@ class Reopened(TableBench):
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
         self.storage = open_storage_on(store, exclusive=False)
-        self.table = self.storage.open_partition(NAME, topic_id="id")
+        self.table = led(self.storage.open_partition(NAME, topic_id="id"))
         self.now_ms = NOW_MS
 
     @property

@@ -13,12 +13,12 @@ from bus.storage_delta.root import memory_storage
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.fake_table import records
 from tests.support.partition_bench import Bench, InlineCalls
-from tests.support.stores import NOW_MS, log_batch
+from tests.support.stores import NOW_MS, led, log_batch
 
 
 def scenario(run: Callable[[Bench, DeltaPartitionTable], Awaitable[None]]) -> None:
     async def main() -> None:
-        table = memory_storage().create_partition(TopicPartition("orders", 0), topic_id="id")
+        table = led(memory_storage().create_partition(TopicPartition("orders", 0), topic_id="id"))
         bench = Bench(table=table, calls=InlineCalls())  # type: ignore[arg-type]
         await run(bench, table)
         await bench.tasks.join()

@@ -17,7 +17,7 @@ from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import KeyReplaced
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.partition_bench import Bench, code, send, with_partition
-from tests.support.stores import NOW_MS, ScriptedStore, log_batch
+from tests.support.stores import NOW_MS, ScriptedStore, led, log_batch
 
 PARTITION = TopicPartition("orders", 0)
 FOLDER = partition_folder(PARTITION)
@@ -28,16 +28,20 @@ class Leaders:
 
     def __init__(self) -> None:
         self.files = MemoryStore()
-        self.old_store, self.old = self.start()
+        self.old_store, self.old = self.start(epoch=1)
         self.append(self.old, b"first", epoch=1)
-        self.young_store, self.young = self.start()
+        self.young_store, self.young = self.start(epoch=2)
 
-    def start(self) -> tuple[ScriptedStore, DeltaPartitionTable]:
+    def start(self, epoch: int | None = None) -> tuple[ScriptedStore, DeltaPartitionTable]:
         store = ScriptedStore(self.files)
         storage = open_storage_on(store, exclusive=False)  # type: ignore[arg-type]
-        return store, storage.create_partition(PARTITION, topic_id="id")
+        table = storage.create_partition(PARTITION, topic_id="id")
+        return store, table if epoch is None else led(table, epoch)
 
     def append(self, table: DeltaPartitionTable, value: bytes, *, epoch: int) -> CommitOutcome:
+        """`epoch` 1 of another than the old one: it leads at the same epoch, as if it had read the same metadata."""
+        if epoch == 1 and table is not self.old:
+            led(table, epoch)
         batch = log_batch(table.state.high_watermark, [value], leader_epoch=epoch)
         return table.append([batch], leader_epoch=epoch, now_ms=NOW_MS)
 
@@ -64,8 +68,8 @@ def test_a_younger_leader_does_not_delete_what_an_older_one_is_about_to_commit(l
     leaders.old_store.before_next("create", lambda: delete_orphans(leaders.young))
     outcome = leaders.append(leaders.old, b"second", epoch=1)
     assert isinstance(outcome, Conflicted)  # the fence came first, so the file could go
-    leaders.old.reload()
-    assert isinstance(leaders.append(leaders.old, b"again", epoch=1), Committed)
+    assert leaders.old.reload().is_overtaken
+    assert isinstance(leaders.append(leaders.young, b"again", epoch=2), Committed)
     assert leaders.values() == [b"first", b"again"]
 
 
@@ -131,7 +135,8 @@ def test_files_prepared_before_the_log_was_read_again_are_not_committed(leaders:
     leaders.append(leaders.young, b"young", epoch=2)
     leaders.old.reload()
     leaders.young.delete_orphans(orphans)
-    assert isinstance(leaders.old.swap_files(prepared, leader_epoch=1, now_ms=NOW_MS), Conflicted)
+    led(leaders.old, 3)
+    assert isinstance(leaders.old.swap_files(prepared, leader_epoch=3, now_ms=NOW_MS), Conflicted)
     assert leaders.values() == [b"first", b"0", b"1", b"2", b"young"]
 
 
@@ -147,7 +152,7 @@ def test_a_leader_that_slept_since_it_read_the_log_takes_no_number_that_was_drop
     for number in range(3):
         leaders.append(leaders.old, b"%d" % number, epoch=1)
     drop_versions(leaders.old)
-    outcome = leaders.append(leaders.young, b"lost", epoch=1)
+    outcome = leaders.append(leaders.young, b"lost", epoch=2)
     assert isinstance(outcome, Unknown)
     assert leaders.young.reload().high_watermark == 4
     assert isinstance(leaders.append(leaders.young, b"young", epoch=2), Committed)

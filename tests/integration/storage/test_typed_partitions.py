@@ -13,7 +13,7 @@ from bus.ports import Committed, KeyedRow, PartitionTable
 from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE, INTERNAL_VALUE_TYPES
 from bus.storage_delta.root import open_reader, open_storage
 from bus.storage_delta.typed_log import DeltaKeyedRows
-from tests.support.stores import log_batch
+from tests.support.stores import led, log_batch
 
 OFFSETS_3 = TopicPartition(CONSUMER_OFFSETS_TOPIC, 3)
 ORDERS = TopicPartition("orders", 0)
@@ -41,14 +41,14 @@ def commit(table: PartitionTable, batch: LogBatch) -> None:
 def test_the_table_of_an_internal_topic_is_typed_and_a_reader_finds_structs(tmp_path: Path) -> None:
     storage = open_storage(str(tmp_path))
     rows = storage.keyed_rows(CONSUMER_OFFSETS_TOPIC)
-    table = storage.create_partition(OFFSETS_3, topic_id="id")
+    table = led(storage.create_partition(OFFSETS_3, topic_id="id"))
     commit(table, keyed_batch([KeyedRow(b"k", {"group_id": "g", "committed_offset": 5})], 0, rows))
     commit(table, keyed_batch([KeyedRow(b"k", None)], 1, rows))
     storage.close()
 
     storage = open_storage(str(tmp_path))
     reader = open_reader(str(tmp_path)).open_partition(OFFSETS_3)
-    for log in (storage.open_partition(OFFSETS_3, topic_id="id"), reader):
+    for log in (led(storage.open_partition(OFFSETS_3, topic_id="id")), reader):
         batches = log.read(0, end_offset=2, max_bytes=1 << 20)
         found = [row for batch in batches for row in rows.decode(batch)]
         assert [row.key for row in found] == [b"k", b"k"]
@@ -66,7 +66,7 @@ def test_a_table_of_an_earlier_struct_gets_the_new_fields_when_it_is_opened(
     monkeypatch.setitem(INTERNAL_VALUE_TYPES, CONSUMER_OFFSETS_TOPIC, earlier)
     assert root_module.INTERNAL_VALUE_TYPES is INTERNAL_VALUE_TYPES
     storage = open_storage(str(tmp_path))
-    table = storage.create_partition(OFFSETS_3, topic_id="id")
+    table = led(storage.create_partition(OFFSETS_3, topic_id="id"))
     commit(table, keyed_batch([KeyedRow(b"k", {"committed_offset": 5})], 0, storage.keyed_rows(CONSUMER_OFFSETS_TOPIC)))
     storage.close()
     monkeypatch.undo()
@@ -76,7 +76,7 @@ def test_a_table_of_an_earlier_struct_gets_the_new_fields_when_it_is_opened(
     assert old.columns.schema.field("value").type == earlier
     storage = open_storage(str(tmp_path))
     rows = storage.keyed_rows(CONSUMER_OFFSETS_TOPIC)
-    table = storage.open_partition(OFFSETS_3, topic_id="id")
+    table = led(storage.open_partition(OFFSETS_3, topic_id="id"))
     commit(table, keyed_batch([KeyedRow(b"k", {"commit_ms": 9})], 1, rows))
     found = [row.value for batch in table.read(0, end_offset=2, max_bytes=1 << 20) for row in rows.decode(batch)]
     assert [(value or {})["committed_offset"] for value in found] == [5, None]
@@ -86,7 +86,7 @@ def test_a_table_of_an_earlier_struct_gets_the_new_fields_when_it_is_opened(
 
 def test_each_version_tells_the_high_watermark_that_it_left(tmp_path: Path) -> None:
     storage = open_storage(str(tmp_path))
-    table = storage.create_partition(ORDERS, topic_id="id")
+    table = led(storage.create_partition(ORDERS, topic_id="id"))
     commit(table, log_batch(0, [b"a", b"b"]))
     commit(table, log_batch(2, [b"c"]))
     assert [table.high_watermark_at(version) for version in (-1, 0, 1, 2, 3)] == [None, 0, 2, 3, None]
