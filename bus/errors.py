@@ -46,6 +46,7 @@ class ErrorCode(IntEnum):
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
     INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
     INVALID_CONFIG = 40
     NOT_CONTROLLER = 41
     INVALID_REQUEST = 42
@@ -60,16 +61,24 @@ class ErrorCode(IntEnum):
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     UNSUPPORTED_COMPRESSION_TYPE = 76
+    STALE_BROKER_EPOCH = 77
     OFFSET_NOT_AVAILABLE = 78
     MEMBER_ID_REQUIRED = 79
+    PREFERRED_LEADER_NOT_AVAILABLE = 80
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
+    ELECTION_NOT_NEEDED = 84
+    NO_REASSIGNMENT_IN_PROGRESS = 85
     GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
     THROTTLING_QUOTA_EXCEEDED = 89
     PRODUCER_FENCED = 90
+    INVALID_UPDATE_VERSION = 95
     UNKNOWN_TOPIC_ID = 100
+    DUPLICATE_BROKER_REGISTRATION = 101
+    BROKER_ID_NOT_REGISTERED = 102
     INCONSISTENT_TOPIC_ID = 103
+    INVALID_REGISTRATION = 119
     INVALID_REGULAR_EXPRESSION = 128
 
     @property
@@ -93,6 +102,8 @@ _RETRIABLE = frozenset(
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        ErrorCode.ELECTION_NOT_NEEDED,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.INCONSISTENT_TOPIC_ID,
@@ -171,15 +182,24 @@ class RecordsDamaged(StorageDamaged):
 
 
 class RootInUse(StorageFault):
-    """Another living broker holds this root."""
+    """Another living process holds this root, or serves it as the same broker."""
 
 
 class RootLost(StorageFault):
     """The root is not this broker's any more: its folder was removed or made again. Nothing was written there."""
 
 
+class JoinRefused(StorageFault):
+    """The controller does not take this broker into the cluster, and asking again would not help."""
+
+
+class NotController(Exception):
+    """Only the controller can do what was asked, and this broker is not the controller. Nothing was changed."""
+
+
 class RootNotUsable(StorageFault):
-    """The path is no bus root, is not writable, or was written by a newer version."""
+    """The path is no bus root, is not writable, was written by a newer version, or its file system lacks what the log
+    is built on."""
 
 
 def count_of(count: int, noun: str, plural: str | None = None) -> str:

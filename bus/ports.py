@@ -364,12 +364,42 @@ class TableMaintenance(Protocol):
         ...
 
 
-class PartitionTable(ProducerIndex, TableMaintenance, Protocol):
-    """One partition's table, open for its single writer.
+class Leadable(Protocol):
+    """A log of which any number of brokers follow what one of them, its leader, commits. Opened, it is followed, and
+    nothing in it is changed. A log that is led may be committed to, maintained and read again (`reload`); one that is
+    not is only followed and read."""
 
-    `append`, `swap_files`, `advance_log_start`, `reload` and `write_checkpoint` never overlap with one another, but for
-    `write_checkpoint`, which may run beside the three commits. The reads may run beside anything, any number at once,
-    and see the state of one version.
+    @property
+    def state(self) -> LogState: ...
+
+    def follow(self) -> LogState:
+        """Read on to the last committed version. Changes nothing. A log that was led is followed from then on. Raises
+        `StorageDamaged` for a log that cannot be followed, or another `StorageFault`."""
+        ...
+
+    def lead(self, leader_epoch: int, now_ms: int, *, fence: bool) -> CommitOutcome:
+        """Become the leader: read on to the last version, commit one that changes nothing (`FENCE`) behind it, and only
+        then put right what a crash left. So once this is Committed, no former leader commits anything behind what
+        memory knows. `fence=False` commits none: only for a caller that knows that no process of another leader is at
+        work on this log.
+
+        Conflicted: the log has a leader of a higher epoch, or of this epoch and another incarnation, and is only
+        followed (`LogState.leader_epoch` is that leader's); or too many versions of others came in the way. Unknown:
+        call it again. Raises `StorageFault`; nothing may be committed then."""
+        ...
+
+    def reload(self) -> LogState:
+        """Forget what memory thinks and read the log again: after a conflict, an unknown outcome, a fault. If another
+        leader has come, the log is only followed from then on (`LogState.is_overtaken`)."""
+        ...
+
+
+class PartitionTable(Leadable, ProducerIndex, TableMaintenance, Protocol):
+    """One partition's table, followed, or led by its single writer.
+
+    `append`, `swap_files`, `advance_log_start`, `follow`, `lead`, `reload` and `write_checkpoint` never overlap with
+    one another, but for `write_checkpoint`, which may run beside the three commits. The reads may run beside anything,
+    any number at once, and see the state of one version. A table that is followed only reads.
     """
 
     def append(
@@ -387,10 +417,6 @@ class PartitionTable(ProducerIndex, TableMaintenance, Protocol):
         `compression` is none, gzip, snappy, lz4 or zstd. Raises `StorageFull`, or `StorageFault` if nothing was
         committed for another reason; then the state is as before and the next append may succeed.
         """
-        ...
-
-    def reload(self) -> LogState:
-        """Forget what memory thinks and read the log again: after a conflict, an unknown outcome, a fault."""
         ...
 
     def read(self, offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
@@ -411,19 +437,19 @@ class PartitionTable(ProducerIndex, TableMaintenance, Protocol):
         ...
 
 
-class TypedLog(Protocol):
+class TypedLog(Leadable, Protocol):
     """A log whose values are structs, one row a dict, for the bus's own records. Small enough to be replayed."""
 
-    @property
-    def state(self) -> LogState: ...
+    def replay(self, offset: int = 0) -> Iterator[dict[str, Any]]:
+        """Every value, in offset order, from `offset` or the log start on, whichever is higher, up to the high
+        watermark."""
+        ...
 
-    def replay(self) -> Iterator[dict[str, Any]]:
-        """Every value, in offset order, from the log start up to the high watermark."""
+    def is_last(self) -> bool:
+        """Whether no other writer has come behind the last version that memory knows. One look, without a reload."""
         ...
 
     def append(self, rows: Sequence[Mapping[str, Any]], *, leader_epoch: int, now_ms: int) -> CommitOutcome: ...
-
-    def reload(self) -> LogState: ...
 
     @property
     def table(self) -> PartitionTable:
@@ -441,29 +467,50 @@ class Storage(Protocol):
     def cluster_id(self) -> str: ...
 
     def close(self) -> None:
-        """Release the root, so that another broker may serve it. Safe to repeat."""
+        """Release the root, so that this broker may be started again. Safe to repeat."""
         ...
 
     def check_held(self) -> None:
         """Raises `RootLost` if the root was removed or made again since it was opened. Writing calls check it, too."""
         ...
 
+    def is_alive(self, broker_id: int) -> bool:
+        """Whether a process, this one included, runs as that broker on this root. False says that it has ended."""
+        ...
+
+    @property
+    def incarnation(self) -> str:
+        """Tells this life of the broker from all others."""
+        ...
+
+    def renew_lease(self) -> None:
+        """Show the other brokers that this one is at work: what `read_lease` gives for it becomes something else."""
+        ...
+
+    def read_lease(self, broker_id: int) -> bytes:
+        """Of the broker of that id; empty if there is none. Its content means nothing, a change of it does."""
+        ...
+
     def open_metadata(self) -> TypedLog:
-        """`__cluster_metadata`, created with its first use."""
+        """`__cluster_metadata`, created with its first use, as a follower."""
         ...
 
     def keyed_rows(self, topic: str) -> KeyedRows:
         """The bus's own records in an internal topic of that name."""
         ...
 
-    def create_partition(self, partition: TopicPartition, *, topic_id: str) -> PartitionTable:
+    def create_partition(
+        self, partition: TopicPartition, *, topic_id: str, check_removal: Callable[[], None] | None = None
+    ) -> PartitionTable:
         """Version 0 of a new table, typed if the topic is an internal one. What a deleted topic of the same name, or a
         creation that was never finished, left there is removed first: the caller has made sure that no live topic owns
-        it. A table with this very `topic_id` is opened as it is."""
+        it. `check_removal` is called when such a table was found, and raises `StorageFault` if that is so no more. A
+        table with this very `topic_id` is opened as it is. Opened as a follower."""
         ...
 
     def open_partition(self, partition: TopicPartition, *, topic_id: str) -> PartitionTable:
-        """Raises `StorageDamaged` if the table is not there, has another topic id, or breaks a promise of the log."""
+        """As a follower: nothing is changed. Raises `StorageDamaged` if the table is not there, has another topic id,
+        or breaks a promise of the log."""
         ...
 
     def delete_topic(self, topic: str, *, topic_id: str) -> None:

@@ -1,9 +1,9 @@
 """Rules of the cluster metadata: topics, their names and configs, brokers, leaders, producer ids, views."""
 
+from bus.cluster_metadata.broker_decisions import RegisterBroker, decide_elect_controller
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, Topic, apply, replay_cluster
 from bus.cluster_metadata.cluster_decisions import (
     AlterTopicConfigs,
-    BrokerStarted,
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
@@ -12,7 +12,6 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_create_partitions,
     decide_create_topic,
     decide_delete_topic,
-    decide_start_broker,
     decide_topic_files_deleted,
 )
 from bus.cluster_metadata.cluster_records import (
@@ -49,7 +48,6 @@ __all__ = [
     "AlterOperation",
     "AlterTopicConfigs",
     "BrokerRegistered",
-    "BrokerStarted",
     "BrokerUnregistered",
     "ClusterRecord",
     "ClusterState",
@@ -64,6 +62,7 @@ __all__ = [
     "ProducerIdentity",
     "ProducerIdsAllocated",
     "ProducerNamed",
+    "RegisterBroker",
     "Topic",
     "TopicConfig",
     "TopicConfigChanged",
@@ -81,8 +80,8 @@ __all__ = [
     "decide_create_partitions",
     "decide_create_topic",
     "decide_delete_topic",
+    "decide_elect_controller",
     "decide_init_producer",
-    "decide_start_broker",
     "decide_topic_files_deleted",
     "decode_record",
     "describe_topic_configs",

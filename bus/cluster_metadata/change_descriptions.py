@@ -1,13 +1,18 @@
 """What a record of the cluster metadata means for the broker's log: a line for people, or nothing.
 
-Guards one promise: each change that a client asks for by name (topics, partitions, configs, views) has one line; what
-the broker does by itself with every start, batch or producer has none.
+Guards one promise: each change that a client asks for by name (topics, partitions, configs, views) has one line,
+and so has each change of the controller, of the brokers that may lead and of the level. What a broker does by itself
+with every batch or producer has none.
 """
 
 from __future__ import annotations
 
 from bus.cluster_metadata.cluster_records import (
+    BrokerFenced,
+    BrokerUnfenced,
     ClusterRecord,
+    ControllerElected,
+    FeatureLevel,
     PartitionsAdded,
     TopicConfigChanged,
     TopicCreated,
@@ -34,6 +39,14 @@ def describe_change(record: ClusterRecord) -> str | None:
             return f"view {view_name} of topic {topic} was created"
         case ViewDeleted(view_name):
             return f"view {view_name} was deleted"
+        case BrokerFenced(broker_id, broker_epoch):
+            return f"broker {broker_id} is fenced, at broker epoch {broker_epoch}"
+        case BrokerUnfenced(broker_id, broker_epoch):
+            return f"broker {broker_id} is unfenced, at broker epoch {broker_epoch}"
+        case ControllerElected(broker_id):
+            return f"broker {broker_id} is the controller"
+        case FeatureLevel(feature, level):
+            return f"{feature} is {level}"
         case _:
             return None
 

@@ -19,12 +19,15 @@ from bus.cluster_metadata.cluster_state import Leadership as Leadership
 from bus.cluster_metadata.cluster_state import Topic as Topic
 
 
-def replay_cluster(rows: Iterable[Mapping[str, Any]], *, first_offset: int = 0) -> ClusterState:
-    """The state after the rows of the metadata log, in offset order from where the log starts.
+def replay_cluster(
+    rows: Iterable[Mapping[str, Any]], *, first_offset: int = 0, state: ClusterState = EMPTY_CLUSTER
+) -> ClusterState:
+    """The state after the rows of the metadata log, in offset order from `first_offset` on; `state` is that before
+    them.
 
     Raises `ValueError` that names the offset for a row that cannot be read or that contradicts those before it.
     """
-    draft = ClusterDraft(EMPTY_CLUSTER)
+    draft = ClusterDraft(state)
     for offset, row in enumerate(rows, first_offset):
         try:
             draft.apply(decode_record(row))

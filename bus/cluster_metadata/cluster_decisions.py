@@ -1,35 +1,32 @@
-"""What may be done to the cluster's topics and brokers, and which records do it.
+"""What may be done to the cluster's topics, and which records do it.
 
 Commands in, `Step`s out: records to be made durable and applied, and the answer. Guards one promise: a record that
-a decision gives can be applied to the state it was decided on, and a refused command gives none. Ids and the leader of
-new partitions come in as arguments. Decides on one command; a caller that decides several before one append applies
+a decision gives can be applied to the state it was decided on, and a refused command gives none. Ids come in
+as arguments, and so does the broker that leads new partitions at level 0; at a higher level they are spread over the
+brokers (partition_placement.py). Decides on one command; a caller that decides several before one append applies
 each one's records before the next decision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from bus.cluster_metadata.cluster import ClusterState, Topic
 from bus.cluster_metadata.cluster_records import (
-    BrokerRegistered,
-    BrokerUnregistered,
     ClusterRecord,
     LeaderChanged,
-    LeaderEpochsRaised,
-    PartitionsAdded,
     TopicConfigChanged,
-    TopicCreated,
     TopicDeleted,
     TopicFilesDeleted,
 )
 from bus.cluster_metadata.configs import KEPT_CONFIGS, ConfigOperation, alter_topic_configs, normalize_topic_configs
 from bus.cluster_metadata.names import check_not_internal, check_topic_name, collision_key
+from bus.cluster_metadata.partition_placement import place_partitions, place_topic
 from bus.config.broker import PARTITIONS_MAX, BrokerConfig
 from bus.errors import ErrorCode, Refused, count_of
-from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, Step, TopicPartition
+from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, Step, TopicPartition
 
 NOTHING_KEPT: Mapping[str, str] = MappingProxyType({})
 DEFAULT_PARTITIONS = (-1, 0)  # both mean: as many as num.partitions says
@@ -73,12 +70,6 @@ class TopicResult:
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerStarted:
-    broker_id: int
-    partitions: int  # how many it leads now, each at a new epoch
-
-
 TopicStep = Step[ClusterRecord, TopicResult | Refused]
 
 
@@ -91,8 +82,8 @@ def decide_create_topic(
     partitions_default: int,
     broker: BrokerConfig | None = None,
 ) -> TopicStep:
-    """One TopicCreated and a TopicConfigChanged for each config. `topic_id` has never been used, `leader_id` is
-    registered. `broker` has the defaults of configs.
+    """A new topic, its leaders and replicas, and a TopicConfigChanged for each config. `topic_id` has never been used,
+    `leader_id` is registered. `broker` has the defaults of configs, and how many replicas a partition has.
 
     Refused: INVALID_TOPIC_EXCEPTION (name illegal, internal or colliding), TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
     INVALID_CONFIG.
@@ -110,10 +101,10 @@ def decide_create_topic(
     if command.validate_only:
         return Step(TopicResult(name, "", partitions, configs))
     settings = (TopicConfigChanged(name, topic_id, key, value) for key, value in configs.items())
-    return Step(
-        TopicResult(name, topic_id, partitions, configs),
-        (TopicCreated(name, topic_id, partitions, leader_id), *settings),
+    placed = place_topic(
+        state, name, topic_id, partitions, leader_id=leader_id, replication_factor=_replication_factor(broker)
     )
+    return Step(TopicResult(name, topic_id, partitions, configs), (*placed, *settings))
 
 
 def decide_auto_create_topic(
@@ -152,6 +143,7 @@ def decide_create_internal_topic(
     partitions: int,
     configs: Mapping[str, str],
     kept: Mapping[str, str] = NOTHING_KEPT,
+    broker: BrokerConfig | None = None,
 ) -> TopicStep:
     """A topic of the bus's own, the first time that it is needed; no change if it is there. `name` is internal,
     `partitions` and `configs` are valid, and `kept` has keys of `KEPT_CONFIGS`. Refused: INVALID_TOPIC_EXCEPTION
@@ -167,10 +159,10 @@ def decide_create_internal_topic(
     assert kept.keys() <= KEPT_CONFIGS, f"{name}: {kept}"
     configs = {**normal, **kept}
     settings = (TopicConfigChanged(name, topic_id, key, value) for key, value in configs.items())
-    return Step(
-        TopicResult(name, topic_id, partitions, configs),
-        (TopicCreated(name, topic_id, partitions, leader_id), *settings),
+    placed = place_topic(
+        state, name, topic_id, partitions, leader_id=leader_id, replication_factor=_replication_factor(broker)
     )
+    return Step(TopicResult(name, topic_id, partitions, configs), (*placed, *settings))
 
 
 def decide_delete_topic(state: ClusterState, command: DeleteTopic) -> TopicStep:
@@ -187,7 +179,9 @@ def decide_topic_files_deleted(state: ClusterState, topic_id: str) -> Step[Clust
     return Step(None, (TopicFilesDeleted(topic_id),) if topic_id in state.deleted_topics else ())
 
 
-def decide_create_partitions(state: ClusterState, command: CreatePartitions, *, leader_id: int) -> TopicStep:
+def decide_create_partitions(
+    state: ClusterState, command: CreatePartitions, *, leader_id: int, broker: BrokerConfig | None = None
+) -> TopicStep:
     """More partitions, never fewer and never as many: their offsets would be lost, or nothing be done. Refused:
     INVALID_TOPIC_EXCEPTION (internal), UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS."""
     topic = _changeable_topic(state, command.name)
@@ -203,8 +197,11 @@ def decide_create_partitions(state: ClusterState, command: CreatePartitions, *, 
             f"expected at most {PARTITIONS_MAX} partitions of {topic.name}, found {command.partitions}"
         )
     result = TopicResult(topic.name, topic.topic_id, command.partitions, topic.configs)
-    added = PartitionsAdded(topic.name, topic.topic_id, command.partitions, leader_id)
-    return Step(result, () if command.validate_only else (added,))
+    if command.validate_only:
+        return Step(result)
+    factor = _replication_factor(broker)
+    placed = place_partitions(state, topic, command.partitions, leader_id=leader_id, replication_factor=factor)
+    return Step(result, tuple(placed))
 
 
 def decide_alter_topic_configs(
@@ -223,33 +220,6 @@ def decide_alter_topic_configs(
     return Step(result, () if command.validate_only else tuple(_config_changes(topic, configs)))
 
 
-def decide_start_broker(
-    state: ClusterState, endpoint: BrokerEndpoint, *, gone_broker_ids: Collection[int] = ()
-) -> Step[ClusterRecord, BrokerStarted]:
-    """Registers the broker and gives every partition that it leads a new epoch, by one record for all of them, so that
-    what an earlier life of it may still have in flight is fenced. It also takes over from the brokers of which the
-    caller knows that they are gone, and unregisters them."""
-    gone = sorted(set(gone_broker_ids) & state.brokers.keys() - {endpoint.broker_id})
-    led_count = 0
-    taken = []
-    for topic in state.topics.values():
-        for number, leadership in enumerate(topic.partitions):
-            if leadership.leader_id == endpoint.broker_id:
-                led_count += 1
-            elif leadership.leader_id in gone:
-                epoch = leadership.leader_epoch + 1
-                taken.append(LeaderChanged(topic.name, topic.topic_id, number, endpoint.broker_id, epoch))
-    return Step(
-        BrokerStarted(endpoint.broker_id, led_count + len(taken)),
-        (
-            BrokerRegistered(endpoint.broker_id, endpoint.host, endpoint.port),
-            *((LeaderEpochsRaised(endpoint.broker_id),) if led_count else ()),
-            *taken,
-            *(BrokerUnregistered(broker_id) for broker_id in gone),
-        ),
-    )
-
-
 def decide_raise_leader_epoch(
     state: ClusterState, *, name: TopicPartition, leader_id: int, above: int
 ) -> Step[ClusterRecord, int | Refused]:
@@ -261,6 +231,10 @@ def decide_raise_leader_epoch(
     if leadership.leader_epoch > above:
         return Step(leadership.leader_epoch)
     return Step(above + 1, (LeaderChanged(topic.name, topic.topic_id, name.partition, leader_id, above + 1),))
+
+
+def _replication_factor(broker: BrokerConfig | None) -> int:
+    return (broker or BrokerConfig()).default_replication_factor
 
 
 def _check_kept(name: str) -> Refused | None:

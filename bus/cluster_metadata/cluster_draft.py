@@ -14,9 +14,17 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from bus.cluster_metadata.cluster_records import (
+    BUS_VERSION,
+    LEVEL_MAX,
+    LEVEL_OF_CLUSTERS,
+    BrokerFenced,
     BrokerRegistered,
+    BrokerStarted,
+    BrokerUnfenced,
     BrokerUnregistered,
     ClusterRecord,
+    ControllerElected,
+    FeatureLevel,
     LeaderChanged,
     LeaderEpochsRaised,
     LeadersChanged,
@@ -26,6 +34,7 @@ from bus.cluster_metadata.cluster_records import (
     ProducerIdsRetired,
     ProducerNamed,
     ProducerUsed,
+    ReplicasAssigned,
     SnapshotBegan,
     SnapshotEnded,
     TopicConfigChanged,
@@ -34,8 +43,16 @@ from bus.cluster_metadata.cluster_records import (
     TopicFilesDeleted,
     ViewCreated,
     ViewDeleted,
+    parse_replicas,
 )
-from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState, Leadership, Topic
+from bus.cluster_metadata.cluster_state import (
+    EMPTY_CLUSTER,
+    Broker,
+    ClusterState,
+    ElectedController,
+    Leadership,
+    Topic,
+)
 from bus.cluster_metadata.names import collision_key
 from bus.cluster_metadata.producer_ids import ProducerIdsDraft
 from bus.json_views import JsonView
@@ -84,19 +101,32 @@ class ClusterDraft:
         self._producers = ProducerIdsDraft(state.producers)
         self._led: dict[str, list[_Led]] = {}  # by name of a topic whose leaders have changed, or that is new
         self._raised: Counter[int] = Counter()  # by broker: added to the epoch of each partition that it leads
+        self._assigned: dict[str, list[tuple[int, ...]]] = {}  # by name of a topic whose replicas have changed
+        self._leader_counts = Counter(state.leader_counts)
+        self._broker_epoch_max = state.broker_epoch_max
+        self._controller = state.controller
+        self._level = state.level
 
     def finish(self) -> ClusterState:
         assert self._snapshot_left is None, "expected the end of a snapshot, found the end of the log"
-        touched = list(self._topics.now if any(self._raised.values()) else self._led)
+        touched = list(self._topics.now if any(self._raised.values()) else {**self._led, **self._assigned})
         known: dict[Leadership, Leadership] = {}  # one object for partitions that are led alike
         for name in touched:
+            topic = self._topics.now[name]
             leaders = tuple(known.setdefault(led, led) for led in self._leaderships(name))
-            self._topics.put(name, replace(self._topics.now[name], partitions=leaders))
+            assignments = tuple(self._assigned.get(name, topic.assignments))
+            if assignments:
+                assignments += ((),) * (len(leaders) - len(assignments))
+            self._topics.put(name, replace(topic, partitions=leaders, assignments=assignments))
         return ClusterState(
             topics=self._topics.now,
             topic_names=self._topic_names.now,
             collisions=self._collisions.now,
             brokers=self._brokers.now,
+            leader_counts={broker_id: count for broker_id, count in self._leader_counts.items() if count},
+            broker_epoch_max=self._broker_epoch_max,
+            controller=self._controller,
+            level=self._level,
             deleted_topics=self._deleted_topics.now,
             producers=self._producers.finish(),
             views=self._views.now,
@@ -114,8 +144,16 @@ class ClusterDraft:
         return self._collisions.now
 
     @property
-    def brokers(self) -> Mapping[int, BrokerEndpoint]:
+    def brokers(self) -> Mapping[int, Broker]:
         return self._brokers.now
+
+    @property
+    def broker_epoch_max(self) -> int:
+        return self._broker_epoch_max
+
+    @property
+    def level(self) -> int:
+        return self._level
 
     @property
     def producers(self) -> ProducerIdsDraft:
@@ -142,9 +180,18 @@ class ClusterDraft:
     def _apply(self, record: ClusterRecord) -> None:
         match record:
             case BrokerRegistered(broker_id, host, port):
-                self._brokers.put(broker_id, BrokerEndpoint(broker_id, host, port))
+                self._brokers.put(broker_id, Broker(BrokerEndpoint(broker_id, host, port)))
             case BrokerUnregistered(broker_id):
                 self._unregister(broker_id)
+            case BrokerStarted() | BrokerFenced() | BrokerUnfenced() | ControllerElected() | ReplicasAssigned():
+                self._apply_of_clusters(record)
+            case FeatureLevel(feature, level):
+                assert feature == BUS_VERSION, f"expected the feature {BUS_VERSION}, found {feature!r}"
+                assert self._level < level <= LEVEL_MAX, (
+                    f"expected a level of {feature} from {self._level + 1} to {LEVEL_MAX}, found {level}: "
+                    "written by a newer version?"
+                )
+                self._level = level
             case TopicCreated():
                 self._create_topic(record)
             case PartitionsAdded():
@@ -164,8 +211,10 @@ class ClusterDraft:
                 self._topics.put(record.topic, replace(topic_now, configs=configs))
             case TopicDeleted(name, topic_id):
                 self._live_topic(record)
+                self._leader_counts.subtract(Counter(led.leader_id for led in self._leaderships(name)))
                 self._topics.remove(name)
                 self._led.pop(name, None)
+                self._assigned.pop(name, None)
                 self._topic_names.remove(topic_id)
                 self._collisions.remove(collision_key(name))
                 self._deleted_topics.put(topic_id, name)
@@ -190,6 +239,24 @@ class ClusterDraft:
             case _:
                 raise AssertionError(f"expected a record of the cluster, found {record!r}")
 
+    def _apply_of_clusters(
+        self, record: BrokerStarted | BrokerFenced | BrokerUnfenced | ControllerElected | ReplicasAssigned
+    ) -> None:
+        assert self._level >= LEVEL_OF_CLUSTERS, (
+            f"expected {BUS_VERSION} {LEVEL_OF_CLUSTERS} before a record {type(record).__name__}, found {self._level}"
+        )
+        match record:
+            case BrokerStarted():
+                self._start_broker(record)
+            case BrokerFenced(broker_id, broker_epoch):
+                self._fence(broker_id, broker_epoch, is_fenced=True)
+            case BrokerUnfenced(broker_id, broker_epoch):
+                self._fence(broker_id, broker_epoch, is_fenced=False)
+            case ControllerElected(broker_id, incarnation):
+                self._controller = ElectedController(broker_id, incarnation)
+            case ReplicasAssigned():
+                self._assign_replicas(record)
+
     # ------------------------------------------------------------------ brokers and leaders
 
     def _check_leader(self, broker_id: int) -> None:
@@ -199,7 +266,60 @@ class ClusterDraft:
         assert broker_id in self._brokers.now, f"expected broker {broker_id} to be registered"
         led = next(self._led_by(broker_id), None)
         assert led is None, f"expected broker {broker_id} to lead nothing, found that it leads {led}"
+        followed = next(self._followed_by(broker_id), None)
+        assert followed is None, f"expected broker {broker_id} to be no replica, found that it is one of {followed}"
         self._brokers.remove(broker_id)
+
+    def _start_broker(self, record: BrokerStarted) -> None:
+        before, epoch = self._brokers.now.get(record.broker_id), record.broker_epoch
+        known = before if before is not None and before.life == (record.incarnation, epoch) else None
+        assert known is not None or epoch > self._broker_epoch_max, (
+            f"expected a broker epoch above {self._broker_epoch_max} for broker {record.broker_id}, found {epoch}"
+        )
+        broker = Broker(
+            BrokerEndpoint(record.broker_id, record.host, record.port),
+            record.rack,
+            record.incarnation,
+            epoch,
+            is_fenced=known is None or known.is_fenced,
+            level_min=record.level_min,
+            level_max=record.level_max,
+        )
+        self._brokers.put(record.broker_id, broker)
+        self._broker_epoch_max = max(self._broker_epoch_max, epoch)
+
+    def _fence(self, broker_id: int, broker_epoch: int, *, is_fenced: bool) -> None:
+        broker = self._brokers.now.get(broker_id)
+        assert broker is not None, f"expected broker {broker_id} to be registered"
+        assert broker.broker_epoch == broker_epoch, (
+            f"expected epoch {broker.broker_epoch} of broker {broker_id}, found {broker_epoch}"
+        )
+        self._brokers.put(broker_id, replace(broker, is_fenced=is_fenced))
+
+    def _assign_replicas(self, record: ReplicasAssigned) -> None:
+        name = self._live_topic(record).name
+        first, count = record.partition, record.partitions
+        self._check_partitions(name, first, count)
+        try:
+            lists = parse_replicas(record.replicas)
+        except ValueError as error:
+            raise AssertionError(f"replicas of {name}: {error}") from None
+        for replicas in set(lists):
+            unknown = [broker_id for broker_id in replicas if broker_id not in self._brokers.now]
+            assert not unknown, f"expected registered replicas of {name}, found broker {unknown[0]}"
+            assert len(set(replicas)) == len(replicas), f"expected each replica of {name} once, found {replicas}"
+        assert len(lists) in (1, count), f"expected replicas of {count} partitions of {name}, found {len(lists)}"
+        assigned = self._assigned.get(name)
+        if assigned is None:
+            assigned = self._assigned[name] = list(self._topics.now[name].assignments)
+        assigned += [()] * (first + count - len(assigned))
+        assigned[first : first + count] = lists if len(lists) == count else lists * count
+
+    def _followed_by(self, broker_id: int) -> Iterator[str]:
+        for name, topic in self._topics.now.items():
+            for number, replicas in enumerate(self._assigned.get(name, topic.assignments)):
+                if broker_id in replicas:
+                    yield f"{name}-{number}"
 
     def _led_by(self, broker_id: int) -> Iterator[str]:
         for name in self._topics.now:
@@ -228,16 +348,24 @@ class ClusterDraft:
         led = self._led_list(name)
         first, leader_id, epoch = record.partition, record.leader_id, record.leader_epoch
         past_last = first + record.partitions
-        assert record.partitions > 0, f"expected at least one partition of {name}, found {record.partitions}"
-        assert past_last <= len(led), f"expected a partition of {name} below {len(led)}, found {past_last - 1}"
+        self._check_partitions(name, first, record.partitions)
         self._check_leader(leader_id)
         for number in range(first, past_last):
             before = led[number][1] + self._raised[led[number][0]]
             assert epoch > before, f"leader epoch of {name}-{number} went from {before} to {epoch}"
+            self._leader_counts[led[number][0]] -= 1
+        self._leader_counts[leader_id] += record.partitions
         led[first:past_last] = [(leader_id, epoch - self._raised[leader_id])] * record.partitions
+
+    def _check_partitions(self, name: str, first: int, count: int) -> None:
+        led = self._led.get(name)
+        known = len(self._topics.now[name].partitions if led is None else led)
+        assert count > 0, f"expected at least one partition of {name}, found {count}"
+        assert first + count <= known, f"expected a partition of {name} below {known}, found {first + count - 1}"
 
     def _new_partitions(self, count: int, leader_id: int) -> list[_Led]:
         self._check_leader(leader_id)
+        self._leader_counts[leader_id] += count
         return [(leader_id, -self._raised[leader_id])] * count
 
     # ------------------------------------------------------------------ topics
@@ -264,7 +392,8 @@ class ClusterDraft:
         led += self._new_partitions(record.partitions - count, record.leader_id)
 
     def _live_topic(
-        self, record: PartitionsAdded | LeadersChanged | LeaderChanged | TopicConfigChanged | TopicDeleted
+        self,
+        record: PartitionsAdded | LeadersChanged | LeaderChanged | ReplicasAssigned | TopicConfigChanged | TopicDeleted,
     ) -> Topic:
         topic = self._topics.now.get(record.topic)
         assert topic is not None, f"expected a topic {record.topic}, found none"

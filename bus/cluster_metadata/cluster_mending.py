@@ -10,14 +10,21 @@ may have been used is given again, and no identity of a producer that is in doub
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState
 from bus.cluster_metadata.cluster_draft import ClusterDraft
 from bus.cluster_metadata.cluster_records import (
+    BUS_VERSION,
+    LEVEL_OF_CLUSTERS,
+    BrokerFenced,
     BrokerRegistered,
+    BrokerStarted,
+    BrokerUnfenced,
     ClusterRecord,
+    ControllerElected,
+    FeatureLevel,
     LeaderChanged,
     LeaderEpochsRaised,
     LeadersChanged,
@@ -26,6 +33,7 @@ from bus.cluster_metadata.cluster_records import (
     ProducerIdsAllocated,
     ProducerIdsRetired,
     ProducerNamed,
+    ReplicasAssigned,
     SnapshotEnded,
     TopicCreated,
     TopicDeleted,
@@ -162,7 +170,17 @@ class _Mending:
     # ------------------------------------------------------------------ records that do not fit
 
     def _reconcile(self, record: ClusterRecord) -> str:
+        of_clusters = BrokerStarted | BrokerFenced | BrokerUnfenced | ControllerElected | ReplicasAssigned
+        if isinstance(record, of_clusters) and self._draft.level < LEVEL_OF_CLUSTERS:
+            self._draft.apply(FeatureLevel(BUS_VERSION, LEVEL_OF_CLUSTERS))
+            if self._try(record):
+                return f"taken, and the level of {BUS_VERSION} is {LEVEL_OF_CLUSTERS}"
         match record:
+            case BrokerStarted():
+                epoch = self._draft.broker_epoch_max + 1
+                if self._try(replace(record, broker_epoch=epoch)):
+                    return f"broker {record.broker_id} is registered, with broker epoch {epoch}"
+                return "given up: what was known before stays"
             case TopicCreated():
                 return self._reconcile_topic(record)
             case PartitionsAdded(leader_id=leader_id) | LeaderEpochsRaised(broker_id=leader_id):

@@ -162,6 +162,71 @@ class ViewDeleted:
     view_name: str
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerStarted:
+    """One life of a broker is registered, fenced at first. The record again, with the same incarnation and the same
+    broker epoch, changes what it says of the broker and leaves it fenced or unfenced as it is."""
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None
+    incarnation: str
+    broker_epoch: int  # > every earlier one of the cluster
+    level_min: int  # the levels of bus.version that the broker can work at
+    level_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFenced:
+    """The broker is gone or silent. It stays registered, and is chosen as leader only if no broker is unfenced."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerUnfenced:
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerElected:
+    """This life of the broker changes the metadata from here on. The broker may register only behind this record."""
+
+    broker_id: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasAssigned:
+    """The brokers that are to follow `partitions` partitions from `partition` on; leaders stay as they are.
+
+    `replicas`: for each partition the broker ids with commas between them, the preferred leader first; semicolons
+    between the partitions. One list: each partition has it.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    partitions: int
+    replicas: str
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLevel:
+    """The cluster works at this level of the feature from here on."""
+
+    feature: str  # BUS_VERSION
+    level: int  # > every earlier one
+
+
+BUS_VERSION = "bus.version"
+# Levels of BUS_VERSION: which record types the log may have. 0: those up to ViewDeleted. 1: all.
+LEVEL_MIN, LEVEL_MAX = 0, 1
+LEVEL_OF_CLUSTERS = 1  # from which on a root may have several brokers
+
 ClusterRecord = (
     BrokerRegistered
     | BrokerUnregistered
@@ -182,16 +247,23 @@ ClusterRecord = (
     | SnapshotEnded
     | ViewCreated
     | ViewDeleted
+    | BrokerStarted
+    | BrokerFenced
+    | BrokerUnfenced
+    | ControllerElected
+    | ReplicasAssigned
+    | FeatureLevel
 )
 
 _TYPES: Mapping[str, type[Any]] = {record_type.__name__: record_type for record_type in get_args(ClusterRecord)}
 # Fields whose column has another name than they have; every other field is the column of its name.
 _COLUMNS = {"leader_id": "broker_id", "name": "config_name", "value": "config_value"}
-_NULLABLE = {"config_value"}
+_NULLABLE = {"config_value", "rack"}
 # Column -> the range of its values; as wide as the column is.
 _INTEGERS = {
     **dict.fromkeys(("partition", "partitions", "broker_id", "leader_epoch", "port"), (0, 2**31 - 1)),
-    **dict.fromkeys(("producer_id", "next_producer_id", "used_ms", "record_count"), (0, 2**63 - 1)),
+    **dict.fromkeys(("level", "level_min", "level_max"), (0, 2**31 - 1)),
+    **dict.fromkeys(("producer_id", "next_producer_id", "used_ms", "record_count", "broker_epoch"), (0, 2**63 - 1)),
     "producer_epoch": (0, 2**15 - 1),
     "last_producer_epoch": (-1, 2**15 - 1),
 }
@@ -219,6 +291,24 @@ def decode_record(row: Mapping[str, Any]) -> ClusterRecord:
         raise ValueError(f"expected a record of type {known}, found {type_name!r}: written by a newer version?")
     record: ClusterRecord = record_type(*[_column(row, column) for _, column in _FIELDS[record_type.__name__]])
     return record
+
+
+def assign_replicas(topic: str, topic_id: str, partition: int, lists: Sequence[Sequence[int]]) -> ReplicasAssigned:
+    """One list of broker ids for each partition from `partition` on."""
+    different = lists[:1] if len(set(map(tuple, lists))) == 1 else lists
+    text = ";".join(",".join(map(str, replicas)) for replicas in different)
+    return ReplicasAssigned(topic, topic_id, partition, len(lists), text)
+
+
+def parse_replicas(text: str) -> list[tuple[int, ...]]:
+    """Raises `ValueError` for anything but lists of numbers."""
+    lists = []
+    for part in text.split(";"):
+        numbers = part.split(",")
+        if not all(number.isascii() and number.isdecimal() for number in numbers):
+            raise ValueError(f"expected broker ids with commas between them, found {part!r}")
+        lists.append(tuple(map(int, numbers)))
+    return lists
 
 
 def _column(row: Mapping[str, Any], column: str) -> Any:

@@ -9,12 +9,20 @@ snapshot costs as many rows as it has, so it waits for as many records of change
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator
 
 from bus.cluster_metadata.cluster import ClusterState, Topic
 from bus.cluster_metadata.cluster_records import (
+    BUS_VERSION,
+    BrokerFenced,
     BrokerRegistered,
+    BrokerStarted,
+    BrokerUnfenced,
+    BrokerUnregistered,
     ClusterRecord,
+    ControllerElected,
+    FeatureLevel,
     LeadersChanged,
     PartitionsAdded,
     ProducerIdsAllocated,
@@ -27,7 +35,9 @@ from bus.cluster_metadata.cluster_records import (
     TopicCreated,
     TopicDeleted,
     ViewCreated,
+    assign_replicas,
 )
+from bus.cluster_metadata.cluster_state import Broker
 
 # A smaller log is read in no time.
 _RECORDS_MIN = 200
@@ -35,14 +45,18 @@ _RECORDS_MIN = 200
 
 def is_snapshot_due(log_records: int, state: ClusterState) -> bool:
     """`log_records` is how many the log has, with the snapshot that it begins with."""
-    return log_records > max(_RECORDS_MIN, 3 * _size_of(state))
+    if log_records <= max(_RECORDS_MIN, 3 * _size_without_leaders(state)):
+        return False
+    # Partitions of a topic that are led alike have one object.
+    changes = sum(sum(map(operator.is_not, topic.partitions, topic.partitions[1:])) for topic in state.topics.values())
+    return log_records > 3 * (_size_without_leaders(state) + 2 * changes)
 
 
-def _size_of(state: ClusterState) -> int:
-    """About as many records as its snapshot has."""
-    topics = sum(2 + len(topic.configs) for topic in state.topics.values())
+def _size_without_leaders(state: ClusterState) -> int:
+    """About as many records as the snapshot has if the partitions of each topic are led alike."""
+    topics = sum(2 + len(topic.configs) + bool(topic.assignments) for topic in state.topics.values())
     producers = 2 * len(state.producers.by_name) + len(state.producers.retired.ranges)
-    return topics + producers + len(state.views) + len(state.brokers) + 2 * len(state.deleted_topics)
+    return topics + producers + len(state.views) + 2 * len(state.brokers) + 2 * len(state.deleted_topics)
 
 
 def snapshot_of(state: ClusterState) -> list[ClusterRecord]:
@@ -52,8 +66,41 @@ def snapshot_of(state: ClusterState) -> list[ClusterRecord]:
 
 
 def _brokers(state: ClusterState) -> Iterator[ClusterRecord]:
-    for broker in state.brokers.values():
-        yield BrokerRegistered(broker.broker_id, broker.host, broker.port)
+    """The broker epochs rise in their order."""
+    if state.level:
+        yield FeatureLevel(BUS_VERSION, state.level)
+    if state.controller is not None:
+        yield ControllerElected(state.controller.broker_id, state.controller.incarnation)
+    brokers = sorted(state.brokers.values(), key=lambda broker: broker.broker_epoch)
+    for broker in brokers:
+        endpoint = broker.endpoint
+        if broker.broker_epoch == 0:
+            yield BrokerRegistered(endpoint.broker_id, endpoint.host, endpoint.port)
+            if broker.is_fenced:
+                yield BrokerFenced(endpoint.broker_id, 0)
+        else:
+            yield _started(broker)
+            if not broker.is_fenced:
+                yield BrokerUnfenced(endpoint.broker_id, broker.broker_epoch)
+    if state.broker_epoch_max > max((broker.broker_epoch for broker in brokers), default=0):
+        # The broker that had the last epoch is not registered any more: the epoch stays given.
+        last = next(number for number in itertools.count() if number not in state.brokers)
+        yield BrokerStarted(last, "", 0, None, "", state.broker_epoch_max, 0, 0)
+        yield BrokerUnregistered(last)
+
+
+def _started(broker: Broker) -> BrokerStarted:
+    endpoint = broker.endpoint
+    return BrokerStarted(
+        endpoint.broker_id,
+        endpoint.host,
+        endpoint.port,
+        broker.rack,
+        broker.incarnation,
+        broker.broker_epoch,
+        broker.level_min,
+        broker.level_max,
+    )
 
 
 def _topics(state: ClusterState) -> Iterator[ClusterRecord]:
@@ -62,6 +109,8 @@ def _topics(state: ClusterState) -> Iterator[ClusterRecord]:
         yield TopicDeleted(name, topic_id)
     for topic in state.topics.values():
         yield from _leaders(topic)
+        if topic.assignments:
+            yield from _replicas(topic)
         for key, value in topic.configs.items():
             yield TopicConfigChanged(topic.name, topic.topic_id, key, value)
 
@@ -78,6 +127,13 @@ def _leaders(topic: Topic) -> Iterator[ClusterRecord]:
             yield PartitionsAdded(topic.name, topic.topic_id, end, leader_id)
         if leadership.leader_epoch > 0:
             yield LeadersChanged(topic.name, topic.topic_id, first, end - first, leader_id, leadership.leader_epoch)
+
+
+def _replicas(topic: Topic) -> Iterator[ClusterRecord]:
+    for is_assigned, run in itertools.groupby(enumerate(topic.assignments), key=lambda one: bool(one[1])):
+        if is_assigned:
+            numbers, lists = zip(*run, strict=True)
+            yield assign_replicas(topic.name, topic.topic_id, numbers[0], lists)
 
 
 def _producers(state: ClusterState) -> Iterator[ClusterRecord]:

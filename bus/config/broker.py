@@ -102,8 +102,14 @@ class BrokerConfig:
     advertise: str = string(
         "", "Address that clients are told to connect to; empty: that of listen.", HostPort(is_optional=True)
     )
+    broker_rack: str = string(
+        "", "Rack or zone of this broker; replicas of a partition are spread over racks. Empty: none."
+    )
     num_partitions: int = integer(
         1, "Partitions of a new topic whose creator names no number.", Between(1, PARTITIONS_MAX)
+    )
+    default_replication_factor: int = integer(
+        3, "Brokers that are to follow each partition of a new topic, or all if there are fewer.", Between(1)
     )
     auto_create_topics_enable: bool = boolean(
         True, "Whether a topic is created when a producer or a consumer that may create it asks for it by name."
@@ -222,6 +228,23 @@ class BrokerConfig:
         "Memory for the newest batches of all partitions, so that readers at the tail touch no file; 0: none.",
         Between(0),
     )
+    broker_heartbeat_interval_ms: int = integer(
+        500, "How often a broker tells the controller that it is alive.", Between(1)
+    )
+    broker_session_timeout_ms: int = integer(
+        2_000, "How long a broker may be silent before the controller gives what it leads to others.", Between(1)
+    )
+    auto_leader_rebalance_enable: bool = boolean(
+        True, "Whether the controller lets preferred leaders lead again that were away."
+    )
+    leader_imbalance_check_interval_seconds: int = long(
+        300, "How often the controller looks for brokers that lead less than they are preferred for.", Between(1)
+    )
+    leader_imbalance_per_broker_percentage: int = integer(
+        10,
+        "Above this share of partitions that a broker is preferred for and does not lead, it is elected for them.",
+        Between(0, 100),
+    )
     num_io_threads: int = integer(8, "Threads that read and write the storage.", Between(1))
     controlled_shutdown_timeout_ms: int = integer(
         30_000, "How long a shutdown waits for the commits in flight and their answers.", Between(0)
@@ -265,6 +288,7 @@ def load_broker_config(path: str | Path | None = None, overrides: Mapping[str, o
     config = BrokerConfig(**settings)
     _check_reachable(config)
     _check_session_timeouts(config)
+    _check_heartbeats(config)
     _check_compaction_lags(config)
     return config
 
@@ -310,6 +334,14 @@ def _check_session_timeouts(config: BrokerConfig) -> None:
         raise ConfigError(
             f"expected group.min.session.timeout.ms of at most group.max.session.timeout.ms, {longest}, "
             f"found {shortest}"
+        )
+
+
+def _check_heartbeats(config: BrokerConfig) -> None:
+    interval, timeout = config.broker_heartbeat_interval_ms, config.broker_session_timeout_ms
+    if interval >= timeout:
+        raise ConfigError(
+            f"expected broker.heartbeat.interval.ms below broker.session.timeout.ms, {timeout}, found {interval}"
         )
 
 

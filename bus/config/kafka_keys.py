@@ -13,10 +13,8 @@ _SYNCED = "a commit is synced to the disk before it is acknowledged, always"
 
 _REASONS = {
     "advertised.listeners": _ONE_LISTENER,
-    "auto.leader.rebalance.enable": _NO_REPLICAS,
     "background.threads": "maintenance has log.cleaner.threads",
     "client.quota.callback.class": "there are no quotas yet",
-    "default.replication.factor": _NO_REPLICAS,
     "delete.topic.enable": "topics can always be deleted",
     "host.name": _ONE_LISTENER,
     "inter.broker.listener.name": _ONE_LISTENER,

@@ -1,0 +1,328 @@
+"""What may be done about the brokers of a cluster: who is the controller, who is registered, who may lead.
+
+Guards these promises: each life of a broker has a broker epoch above every earlier one; a broker that is fenced leads
+nothing unless no broker is unfenced; every leader is registered. At level 0 a root has one broker, which is written as
+the records of that level say it, and everything that needs several brokers is refused. Which brokers are alive comes in
+as an argument (broker_sessions.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from bus.cluster_metadata.cluster_records import (
+    BUS_VERSION,
+    LEVEL_MAX,
+    LEVEL_MIN,
+    LEVEL_OF_CLUSTERS,
+    BrokerFenced,
+    BrokerRegistered,
+    BrokerStarted,
+    BrokerUnfenced,
+    BrokerUnregistered,
+    ClusterRecord,
+    ControllerElected,
+    FeatureLevel,
+    LeaderChanged,
+    LeaderEpochsRaised,
+)
+from bus.cluster_metadata.cluster_state import Broker, ClusterState
+from bus.cluster_metadata.partition_placement import count_moved, move_leaders, refuse_level
+from bus.errors import ErrorCode, Refused, count_of, show_names
+from bus.model import BrokerEndpoint, Step
+
+_TEXT_LENGTH_MAX = 255  # of host, rack and incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBroker:
+    """One life of a broker, as it says itself. `incarnation` is another one in each life."""
+
+    endpoint: BrokerEndpoint
+    incarnation: str
+    rack: str | None = None
+    level_min: int = LEVEL_MIN
+    level_max: int = LEVEL_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    broker_id: int
+    broker_epoch: int  # 0 at level 0
+    partitions: int  # how many it leads now
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownGranted:
+    """The broker is fenced. `partitions_left`: those that it still leads, as no other broker is unfenced."""
+
+    partitions_moved: int
+    partitions_left: int
+
+
+def decide_elect_controller(
+    state: ClusterState, command: RegisterBroker, *, gone_broker_ids: Collection[int] = ()
+) -> Step[ClusterRecord, Elected]:
+    """The first change under a new controller epoch: the broker is the controller, registered and unfenced.
+
+    A new life of it gets a new broker epoch, and every partition that it leads a new leader epoch, by one record for
+    all of them, so that what an earlier life may still have in flight is fenced. A life that is registered keeps both.
+    The brokers of which the caller knows that they are gone are fenced, and their partitions get other leaders; at
+    level 0 they are unregistered, and this broker leads all.
+    """
+    own = command.endpoint.broker_id
+    gone = set(gone_broker_ids) & state.brokers.keys() - {own}
+    if state.level < LEVEL_OF_CLUSTERS:
+        return _start_alone(state, command.endpoint, sorted(gone))
+    before = state.brokers.get(own)
+    records: list[ClusterRecord] = [ControllerElected(own, command.incarnation)]
+    epoch = state.broker_epoch_max + 1
+    if before is not None and before.incarnation == command.incarnation:
+        epoch = before.broker_epoch
+        records += _amend(command, before)
+        if before.is_fenced:
+            records.append(BrokerUnfenced(own, epoch))
+    else:
+        records += [_started(command, epoch), BrokerUnfenced(own, epoch)]
+        if state.leader_counts.get(own):
+            records.append(LeaderEpochsRaised(own))
+    records += [_fenced(state, one) for one in sorted(gone) if not state.brokers[one].is_fenced]
+    unfenced = sorted({own, *state.unfenced_brokers} - gone)
+    moves = move_leaders(state, state.brokers.keys() - set(unfenced), unfenced)
+    led_count = state.leader_counts.get(own, 0) + count_moved(moves, to=own)
+    return Step(Elected(own, epoch, led_count), (*records, *moves))
+
+
+def _start_alone(state: ClusterState, endpoint: BrokerEndpoint, gone: Collection[int]) -> Step[ClusterRecord, Elected]:
+    own = endpoint.broker_id
+    led_count = state.leader_counts.get(own, 0)
+    taken = [
+        LeaderChanged(topic.name, topic.topic_id, number, own, leadership.leader_epoch + 1)
+        for topic in state.topics.values()
+        for number, leadership in enumerate(topic.partitions)
+        if leadership.leader_id in gone
+    ]
+    return Step(
+        Elected(own, 0, led_count + len(taken)),
+        (
+            BrokerRegistered(own, endpoint.host, endpoint.port),
+            *((LeaderEpochsRaised(own),) if led_count else ()),
+            *taken,
+            *(BrokerUnregistered(broker_id) for broker_id in gone),
+        ),
+    )
+
+
+def decide_register_broker(
+    state: ClusterState, command: RegisterBroker, *, is_live: bool
+) -> Step[ClusterRecord, int | Refused]:
+    """Registers a life of a broker, fenced; the response is its broker epoch. `is_live`: another life of it, that is
+    registered, has a session. A life that registers again keeps its epoch, and stays fenced or unfenced as it is. What
+    an earlier life leads gets other leaders, if there is an unfenced broker.
+
+    Refused: UNSUPPORTED_VERSION (level 0, or one that the broker cannot work at), INVALID_REGISTRATION,
+    DUPLICATE_BROKER_REGISTRATION.
+    """
+    refused = _check_level(state, "more than one broker") or _check_registration(state, command)
+    if refused is not None:
+        return Step(refused)
+    broker_id = command.endpoint.broker_id
+    before = state.brokers.get(broker_id)
+    if before is not None and before.incarnation == command.incarnation:
+        return Step(before.broker_epoch, tuple(_amend(command, before)))
+    if before is not None and is_live:
+        return Step(
+            Refused(
+                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+                f"expected one broker {broker_id}, found another life of it that is alive, at {_show(before)}",
+            )
+        )
+    epoch = state.broker_epoch_max + 1
+    others = [one for one in state.unfenced_brokers if one != broker_id]
+    moves: list[ClusterRecord] = move_leaders(state, [broker_id], others) if others else []
+    if not others and state.leader_counts.get(broker_id):
+        moves = [LeaderEpochsRaised(broker_id)]
+    return Step(epoch, (_started(command, epoch), *moves))
+
+
+def decide_unfence_broker(
+    state: ClusterState, broker_id: int, broker_epoch: int
+) -> Step[ClusterRecord, Refused | None]:
+    """The broker may lead from now on. It takes over what fenced brokers lead, if it is the first one that is unfenced.
+    Refused: BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH, UNSUPPORTED_VERSION (level 0)."""
+    broker = _registered(state, broker_id, broker_epoch)
+    if isinstance(broker, Refused):
+        return Step(broker)
+    if not broker.is_fenced:
+        return Step(None)
+    unfenced = sorted([*state.unfenced_brokers, broker_id])
+    moves = move_leaders(state, state.brokers.keys() - set(unfenced), unfenced)
+    return Step(None, (BrokerUnfenced(broker_id, broker_epoch), *moves))
+
+
+def decide_fence_brokers(
+    state: ClusterState, broker_epochs: Mapping[int, int]
+) -> Step[ClusterRecord, Sequence[int] | Refused]:
+    """Fences brokers whose sessions have ended, and gives what they lead to others; the response is whom. Passed over:
+    a broker that is fenced or gone, or has another broker epoch by now. Refused: UNSUPPORTED_VERSION (level 0)."""
+    refused = _check_level(state, "a fenced broker")
+    if refused is not None:
+        return Step(refused)
+    fenced = [one for one in state.unfenced_brokers if state.brokers[one].broker_epoch == broker_epochs.get(one)]
+    return Step(fenced, (*(_fenced(state, one) for one in fenced), *_move_from(state, fenced)))
+
+
+def decide_controlled_shutdown(
+    state: ClusterState, broker_id: int, broker_epoch: int
+) -> Step[ClusterRecord, ShutdownGranted | Refused]:
+    """A broker that is about to stop is fenced, and what it leads gets other leaders. The last unfenced broker keeps
+    what it leads, and stays unfenced. It may stop when every unfenced broker has applied the records. Refused as
+    `decide_unfence_broker`."""
+    broker = _registered(state, broker_id, broker_epoch)
+    if isinstance(broker, Refused):
+        return Step(broker)
+    led_count = state.leader_counts.get(broker_id, 0)
+    if broker.is_fenced or state.unfenced_brokers == [broker_id]:
+        return Step(ShutdownGranted(0, led_count))
+    return Step(ShutdownGranted(led_count, 0), (_fenced(state, broker_id), *_move_from(state, [broker_id])))
+
+
+def decide_unregister_broker(state: ClusterState, broker_id: int) -> Step[ClusterRecord, Refused | None]:
+    """A broker that is decommissioned. Refused: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST for the last broker, for the
+    controller, and while it leads or is a replica; UNSUPPORTED_VERSION (level 0)."""
+    refused = _check_level(state, "a broker that leaves")
+    if refused is not None:
+        return Step(refused)
+    if broker_id not in state.brokers:
+        return Step(_not_registered(state, broker_id))
+    reason = _reason_to_stay(state, broker_id)
+    if reason is not None:
+        message = f"broker {broker_id} cannot be unregistered: {reason}"
+        return Step(Refused(ErrorCode.INVALID_REQUEST, message))
+    return Step(None, (BrokerUnregistered(broker_id),))
+
+
+def decide_upgrade_features(state: ClusterState, level: int) -> Step[ClusterRecord, int | Refused]:
+    """Finalizes a level of bus.version, for ever: records of that level may be written from now on. The response is the
+    level. Brokers that were registered at level 0 say no range: such a root has one broker, the caller.
+
+    Refused: INVALID_UPDATE_VERSION for a level that is lower than now, or that this program or a registered broker
+    cannot work at.
+    """
+    if level == state.level:
+        return Step(level)
+    if not state.level < level <= LEVEL_MAX:
+        message = f"expected a level of {BUS_VERSION} from {state.level} to {LEVEL_MAX}, found {level}"
+        return Step(Refused(ErrorCode.INVALID_UPDATE_VERSION, message))
+    unable = [
+        broker.broker_id
+        for broker in state.brokers.values()
+        if broker.broker_epoch > 0 and not broker.level_min <= level <= broker.level_max
+    ]
+    if unable:
+        message = f"{BUS_VERSION} {level}: expected brokers that can work at it, found {show_names(map(str, unable))}"
+        return Step(Refused(ErrorCode.INVALID_UPDATE_VERSION, message))
+    return Step(level, (FeatureLevel(BUS_VERSION, level),))
+
+
+# ------------------------------------------------------------------ checks
+
+
+def _check_level(state: ClusterState, what: str) -> Refused | None:
+    return refuse_level(state, what) if state.level < LEVEL_OF_CLUSTERS else None
+
+
+def _check_registration(state: ClusterState, command: RegisterBroker) -> Refused | None:
+    endpoint = command.endpoint
+    is_right = (
+        0 <= endpoint.broker_id < 2**31
+        and _is_text(endpoint.host)
+        and " " not in endpoint.host
+        and 1 <= endpoint.port <= 65535
+        and (command.rack is None or _is_text(command.rack))
+        and _is_text(command.incarnation)
+        and 0 <= command.level_min <= command.level_max < 2**31
+    )
+    if not is_right:
+        text = show_names([f"{command}"])
+        message = f"expected a broker with host, port, incarnation and a rack if any, as printable text, found {text}"
+        return Refused(ErrorCode.INVALID_REGISTRATION, message)
+    if not command.level_min <= state.level <= command.level_max:
+        return Refused(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"expected a broker that can work at {BUS_VERSION} {state.level}, found broker {endpoint.broker_id} "
+            f"with levels {command.level_min} to {command.level_max}",
+        )
+    return None
+
+
+def _is_text(text: str) -> bool:
+    return 1 <= len(text) <= _TEXT_LENGTH_MAX and text.isprintable()
+
+
+def _registered(state: ClusterState, broker_id: int, broker_epoch: int) -> Broker | Refused:
+    refused = _check_level(state, "a broker in a cluster")
+    if refused is not None:
+        return refused
+    broker = state.brokers.get(broker_id)
+    if broker is None:
+        return _not_registered(state, broker_id)
+    if broker.broker_epoch != broker_epoch:
+        message = f"broker {broker_id}: expected broker epoch {broker.broker_epoch}, found {broker_epoch}"
+        return Refused(ErrorCode.STALE_BROKER_EPOCH, message)
+    return broker
+
+
+def _not_registered(state: ClusterState, broker_id: int) -> Refused:
+    known = show_names(map(str, sorted(state.brokers)))
+    return Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"expected one of the brokers {known}, found {broker_id}")
+
+
+def _reason_to_stay(state: ClusterState, broker_id: int) -> str | None:
+    if len(state.brokers) == 1:
+        return "it is the last broker"
+    if state.controller is not None and state.controller.broker_id == broker_id:
+        return "it is the controller"
+    led_count = state.leader_counts.get(broker_id)
+    if led_count:
+        return f"it leads {count_of(led_count, 'partition')}"
+    followed_count = sum(broker_id in replicas for topic in state.topics.values() for replicas in topic.assignments)
+    return f"it is a replica of {count_of(followed_count, 'partition')}" if followed_count else None
+
+
+# ------------------------------------------------------------------ records
+
+
+def _started(command: RegisterBroker, broker_epoch: int) -> BrokerStarted:
+    endpoint = command.endpoint
+    return BrokerStarted(
+        endpoint.broker_id,
+        endpoint.host,
+        endpoint.port,
+        command.rack,
+        command.incarnation,
+        broker_epoch,
+        command.level_min,
+        command.level_max,
+    )
+
+
+def _amend(command: RegisterBroker, before: Broker) -> list[ClusterRecord]:
+    """Nothing, if the life says of itself what is known."""
+    known = (before.endpoint, before.rack, before.level_min, before.level_max)
+    says = (command.endpoint, command.rack, command.level_min, command.level_max)
+    return [] if says == known else [_started(command, before.broker_epoch)]
+
+
+def _fenced(state: ClusterState, broker_id: int) -> BrokerFenced:
+    return BrokerFenced(broker_id, state.brokers[broker_id].broker_epoch)
+
+
+def _move_from(state: ClusterState, leaving: Collection[int]) -> list[ClusterRecord]:
+    unfenced = [one for one in state.unfenced_brokers if one not in leaving]
+    return move_leaders(state, leaving, unfenced) if unfenced else []
+
+
+def _show(broker: Broker) -> str:
+    return f"{broker.endpoint.host}:{broker.endpoint.port}"

@@ -1,0 +1,137 @@
+"""Which brokers the controller takes for alive, by their heartbeats.
+
+Soft state of one controller: no record holds it, and a new controller begins with fresh sessions. A session decides
+only when a broker is to be fenced, never what is safe. Guards two promises: a heartbeat of an earlier life of a broker
+extends nothing; and a time in which the controller itself stood still counts against no broker (KAFKA-15019). Times
+are milliseconds of one monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from bus.cluster_metadata.cluster_state import ClusterState
+from bus.config.broker import BrokerConfig
+from bus.errors import ErrorCode, Refused
+
+
+@dataclass(slots=True)
+class _Session:
+    broker_epoch: int
+    heard_ms: float
+    applied_offset: int  # one past the last record of the cluster metadata that the broker has applied
+    start_offset: int  # the broker may be unfenced once it has applied so much
+
+
+class BrokerSessions:
+    """`check` is to be called once per `broker.heartbeat.interval.ms`: what it comes later is the controller's stall.
+
+    The controller's own broker needs no session: it is alive. `end_offset`: one past the last record of the cluster
+    metadata.
+    """
+
+    def __init__(
+        self,
+        state: ClusterState,
+        config: BrokerConfig,
+        *,
+        controller_id: int,
+        end_offset: int,
+        now_ms: float,
+        gone_broker_ids: Collection[int] = (),
+    ) -> None:
+        """Every registered broker gets a fresh session, but those of which the caller knows that they are gone."""
+        self._controller_id = controller_id
+        self._timeout_ms = config.broker_session_timeout_ms
+        self._interval_ms = config.broker_heartbeat_interval_ms
+        self._checked_ms = now_ms
+        self._sessions = {
+            broker_id: _Session(broker.broker_epoch, now_ms, 0, end_offset)
+            for broker_id, broker in state.brokers.items()
+            if broker_id not in gone_broker_ids and broker_id != controller_id
+        }
+
+    def begin(self, broker_id: int, broker_epoch: int, *, end_offset: int, now_ms: float) -> None:
+        """After a registration is committed: of a new life, or again of the one that has a session."""
+        session = self._sessions.get(broker_id)
+        if session is not None and session.broker_epoch == broker_epoch:
+            session.heard_ms = now_ms
+        else:
+            self._sessions[broker_id] = _Session(broker_epoch, now_ms, 0, end_offset)
+
+    def heartbeat(
+        self,
+        state: ClusterState,
+        broker_id: int,
+        broker_epoch: int,
+        incarnation: str,
+        *,
+        applied_offset: int,
+        end_offset: int,
+        now_ms: float,
+    ) -> Refused | None:
+        """Extends the session. A fenced broker whose session ended, and that is heard again, has one again.
+
+        Refused: BROKER_ID_NOT_REGISTERED; STALE_BROKER_EPOCH for another broker epoch or incarnation than the
+        registered one. Either way the broker has to register again.
+        """
+        broker = state.brokers.get(broker_id)
+        if broker is None:
+            message = f"expected a registered broker, found broker {broker_id}"
+            return Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
+        if broker.life != (incarnation, broker_epoch):
+            expected, found = f"{broker.broker_epoch} of {broker.incarnation}", f"{broker_epoch} of {incarnation}"
+            message = f"broker {broker_id}: expected broker epoch {expected}, found {found}"
+            return Refused(ErrorCode.STALE_BROKER_EPOCH, message)
+        self.begin(broker_id, broker_epoch, end_offset=end_offset, now_ms=now_ms)
+        session = self._sessions[broker_id]
+        session.applied_offset = max(session.applied_offset, applied_offset)
+        return None
+
+    def check(self, state: ClusterState, now_ms: float) -> dict[int, int]:
+        """Broker epochs, by id, of the unfenced brokers that are to be fenced. The same ones again, until they are."""
+        stall_ms = max(0.0, now_ms - self._checked_ms - self._interval_ms)
+        self._checked_ms = now_ms
+        for broker_id, session in list(self._sessions.items()):
+            session.heard_ms = min(now_ms, session.heard_ms + stall_ms)
+            if broker_id not in state.brokers:
+                del self._sessions[broker_id]
+        return {
+            broker_id: state.brokers[broker_id].broker_epoch
+            for broker_id in state.unfenced_brokers
+            if not self.is_live(state, broker_id, now_ms)
+        }
+
+    def is_live(self, state: ClusterState, broker_id: int, now_ms: float) -> bool:
+        """Whether the registered life of the broker has a session. Between two checks a stall is not known yet."""
+        if broker_id == self._controller_id:
+            return True
+        session = self._sessions.get(broker_id)
+        broker = state.brokers.get(broker_id)
+        return (
+            session is not None
+            and broker is not None
+            and session.broker_epoch == broker.broker_epoch
+            and now_ms - session.heard_ms < self._timeout_ms
+        )
+
+    def may_unfence(self, state: ClusterState, broker_id: int, now_ms: float) -> bool:
+        """Whether the broker is fenced, alive, and has applied its own registration. The end of the log does not
+        count: it may move faster than the broker follows (KAFKA-13959)."""
+        broker, session = state.brokers.get(broker_id), self._sessions.get(broker_id)
+        return (
+            broker is not None
+            and broker.is_fenced
+            and session is not None
+            and self.is_live(state, broker_id, now_ms)
+            and session.applied_offset >= session.start_offset
+        )
+
+    def have_applied(self, state: ClusterState, offset: int) -> bool:
+        """Whether every unfenced broker has applied the records below `offset`: what they say holds everywhere."""
+        return all(
+            broker_id == self._controller_id
+            or ((session := self._sessions.get(broker_id)) is not None and session.applied_offset >= offset)
+            for broker_id in state.unfenced_brokers
+        )
