@@ -20,6 +20,7 @@ from collections.abc import Callable
 from bus.broker_api.broker_api import BrokerApi
 from bus.config.broker import Address, BrokerConfig
 from bus.errors import RootLost, StorageFault, count_of
+from bus.grpc_api.server.peers import GrpcPeers, GrpcTransport
 from bus.grpc_api.server.server import BusServer
 from bus.model import BrokerEndpoint
 from bus.ports import Clock, Storage
@@ -28,6 +29,7 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
 from bus.runtime.loop_shares import LoopShares
+from bus.runtime.metadata.peers import Peers
 from bus.runtime.partitions.fetches import Stopping
 from bus.runtime.tasks import TaskScope
 from bus.storage_delta.root import open_storage
@@ -39,9 +41,9 @@ _ROOT_CHECK_INTERVAL_S = 1.0
 
 
 class BrokerCore:
-    """Serves one root to the adapters of all protocols: `start` returns its API. `begin_stop`, then `stop` once no
-    request is under way; both once. `abandon` instead, if the start fails behind it; `close`, if `start` was not
-    called."""
+    """Serves one root to the adapters of all protocols: `start` returns its API, `serve` says that clients reach it.
+    `leave`, `begin_stop`, then `stop` once no request is under way; each once. `abandon` instead, if the start fails
+    behind it; `close`, if `start` was not called."""
 
     def __init__(
         self,
@@ -51,9 +53,11 @@ class BrokerCore:
         calls: BlockingCalls,
         shares: LoopShares,
         stopping: Stopping,
+        peers: Peers,
         new_uuid: Callable[[], str],
     ) -> None:
         self._config = config
+        self._peers = peers
         self._clock = clock
         self._shares = shares
         self._stopping = stopping
@@ -87,6 +91,7 @@ class BrokerCore:
             self._config,
             BrokerEndpoint(self._config.broker_id, address.host, address.port),
             clock=self._clock,
+            peers=self._peers,
             new_topic_id=self._new_uuid,
             calls=self.calls,
             tasks=self._tasks,
@@ -123,6 +128,13 @@ class BrokerCore:
             await self._cluster.end_changes()
         self.close()
 
+    def serve(self) -> None:
+        self.cluster.serve()
+
+    async def leave(self) -> None:
+        """While clients are still answered: other brokers, if there are any, take over what this one leads."""
+        await self.cluster.leave()
+
     def begin_stop(self) -> None:
         """Members of groups are sent away; commits in flight are answered yet."""
         if self._coordinator is not None:
@@ -149,12 +161,15 @@ class Broker:
         clock = clock or SystemClock()
         stopping = Stopping()
         self._server = BusServer(config, stopping)
+        self._transport = GrpcTransport()
+        self._peers = GrpcPeers(self._transport)
         self._core = BrokerCore(
             config,
             clock=clock,
             calls=BlockingCalls(config.num_io_threads, clock=clock, maintenance_threads=config.log_cleaner_threads),
             shares=LoopShares(),
             stopping=stopping,
+            peers=self._peers,
             new_uuid=lambda: str(uuid.uuid4()),
         )
         self.port = 0
@@ -172,16 +187,17 @@ class Broker:
             storage = self._given_storage
             if storage is None:
                 holder = f"broker {self._config.broker_id} at {address}, pid {os.getpid()}"
-                storage = open_storage(self._config.root, holder=holder)
+                storage = open_storage(self._config.root, holder=holder, broker_id=self._config.broker_id)
         except BaseException:
             self._core.close()
             raise
         api = await self._core.start(storage, address)
         try:
-            await self._server.start(api)
+            await self._server.start(api, self._peers)
         except BaseException:
             await self._core.abandon()
             raise
+        self._core.serve()
         _log.info(
             "serving %s on %s: %s, ready in %.2f s",
             storage.root_url,
@@ -204,9 +220,11 @@ class Broker:
                 _log.warning("whether the root is still held cannot be told: %s", fault)
 
     async def stop(self) -> None:
+        await self._core.leave()
         self._core.begin_stop()
         await self._server.stop()
         await self._core.stop()
+        await self._transport.close()
         _log.info("stopped")
 
 

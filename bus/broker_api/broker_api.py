@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bus.broker_api.cluster import ClusterApi
+from bus.broker_api.cluster_admin import ClusterAdminApi
 from bus.broker_api.fetch import FetchApi
 from bus.broker_api.groups import GroupApi
 from bus.broker_api.maintenance import MaintenanceApi
@@ -46,6 +48,8 @@ class BrokerApi:
         self.control_memory = RequestMemory(config.queued_max_request_bytes // 4, _CONTROL_OVERDRAFT_BYTES)
         timeout_ms = config.request_timeout_ms
         answers = RequestMemory(config.queued_max_request_bytes)
+        self.cluster_admin = ClusterAdminApi(cluster, shares)
+        self.cluster = ClusterApi(cluster)
         self.metadata = MetadataApi(cluster, shares)
         self.producers = ProducerApi(cluster, shares, request_timeout_ms=timeout_ms)
         self.produce = ProduceApi(cluster, clock, calls, shares, request_timeout_ms=timeout_ms)

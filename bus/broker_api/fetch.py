@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from bus.broker_api.partition_answers import CurrentLeader, find_current_leader
 from bus.broker_api.request_memory import Held, RequestMemory
 from bus.broker_api.requests import Items
 from bus.errors import ErrorCode, Refused
@@ -50,6 +51,7 @@ class FetchedPartition:
     partition: TopicPartition
     offset: int
     result: FetchResult
+    leader: CurrentLeader | None = None
 
 
 class AnswerRoom:
@@ -103,8 +105,11 @@ class FetchApi:
             return await self.refuse(request, Refused(ErrorCode.INVALID_FETCH_SIZE, message))
         wish, refused = await self._wish(request, room, fit)
         results = await fetch(wish, self._cluster.host.find, self._stopping, self._shares, times)
+        state = self._cluster.state
         return refused + [
-            FetchedPartition(position.partition, position.offset, result)
+            FetchedPartition(
+                position.partition, position.offset, result, find_current_leader(state, position.partition, result)
+            )
             for position, (_, result) in zip(wish.positions, results, strict=True)
         ]
 

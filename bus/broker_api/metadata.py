@@ -129,21 +129,30 @@ class MetadataApi:
                 topics.append((name, await self._describe_topic(topic, share)))
         return ClusterDescription(
             self._cluster.storage.cluster_id,
-            self._cluster.endpoint.broker_id,
-            list(state.brokers.values()),
+            self._cluster.endpoint.broker_id if state.controller is None else state.controller.broker_id,
+            [broker.endpoint for broker in state.brokers.values() if not broker.is_fenced],
             self._cluster.storage.root_url,
             topics,
         )
 
     async def _describe_topic(self, topic: Topic, share: LoopShare) -> TopicDescription:
         errors: dict[int, Refused] = {}
-        for number in range(len(topic.partitions)):
+        for number, leadership in enumerate(topic.partitions):
             if share.is_used_up:
                 await share.wait()
-            error = self._cluster.host.find_error(TopicPartition(topic.name, number))
+            error = self._find_error(TopicPartition(topic.name, number), leadership.leader_id)
             if error is not None:
                 errors[number] = error
         return TopicDescription(topic, is_internal_topic(topic.name), errors)
+
+    def _find_error(self, name: TopicPartition, leader_id: int) -> Refused | None:
+        """Of a partition that another broker leads this one knows only whether that broker is there."""
+        if leader_id == self._cluster.endpoint.broker_id:
+            return self._cluster.host.find_error(name)
+        leader = self._cluster.state.brokers.get(leader_id)
+        if leader is None or leader.is_fenced:
+            return Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"broker {leader_id}, which leads {name}, is gone")
+        return None
 
     # ------------------------------------------------------------------ topics and views
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from bus.broker_api.partition_answers import CurrentLeader, find_current_leader
 from bus.broker_api.producers import ClaimedStamp, check_stamp
 from bus.broker_api.record_faults import BLAMES_RECORDS, RecordFault, find_faults
 from bus.broker_api.request_memory import Held
@@ -114,6 +115,7 @@ class PartitionProduced:
     partition: TopicPartition
     result: AppendResult
     faults: Sequence[RecordFault]
+    leader: CurrentLeader | None
 
 
 class ProduceApi:
@@ -290,7 +292,8 @@ class ProduceApi:
             assert result is not None, f"the batch for {item.partition} was neither queued nor refused"
             throttle_ms = max(throttle_ms, self._note(item, result, loop.time()))
             faults = item.faults if isinstance(result, Refused) else ()
-            produced.append(PartitionProduced(item.partition, result, faults))
+            leader = find_current_leader(self._cluster.state, item.partition, result)
+            produced.append(PartitionProduced(item.partition, result, faults, leader))
         return produced, throttle_ms
 
     def _note(self, item: _Submitted, result: AppendResult, now_s: float) -> int:

@@ -19,6 +19,10 @@ class BrokerStopping(Exception):
     """The broker goes away before an answer is there."""
 
 
+class Unavailable(Exception):
+    """The broker cannot answer for now; the message says why."""
+
+
 class TakesLong(Exception):
     """Raised by what tries to do a request's work on the event loop: it is more than should be done there in one go."""
 

@@ -6,13 +6,18 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster import ClusterState
 from bus.config.broker import BrokerConfig
+from bus.errors import Refused
 from bus.model import BrokerEndpoint
 from bus.ports import Clock, Storage
 from bus.runtime.blocking import BlockingCalls
+from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
+from bus.runtime.metadata.broker_lifecycle import BrokerLifecycle
 from bus.runtime.metadata.controller import Controller
 from bus.runtime.metadata.metadata_log import MetadataLog
+from bus.runtime.metadata.peers import Peers
 from bus.runtime.metadata.producers import Producers
 from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock, MaintenanceTicker
 from bus.runtime.partitions.partition_host import PartitionHost
@@ -24,7 +29,7 @@ _FINISH_S_MAX = 1.0
 
 
 class Cluster:
-    """`start`, then `end_changes`, then `end_maintenance`."""
+    """`start`, `serve` once clients are answered; `leave`, then `end_changes`, then `end_maintenance`."""
 
     def __init__(
         self,
@@ -33,6 +38,7 @@ class Cluster:
         endpoint: BrokerEndpoint,
         *,
         clock: Clock,
+        peers: Peers,
         new_topic_id: Callable[[], str],
         calls: BlockingCalls,
         tasks: TaskScope,
@@ -47,7 +53,27 @@ class Cluster:
             backoff_s=config.log_cleaner_backoff_ms / 1000,
         )
         self.metadata = MetadataLog(
-            storage, rules=metadata_maintenance(config), clock=clock, calls=calls, maintenance=maintenance
+            storage,
+            broker_id=endpoint.broker_id,
+            rules=metadata_maintenance(config),
+            clock=clock,
+            calls=calls,
+            maintenance=maintenance,
+        )
+        self.heartbeats = BrokerHeartbeats(
+            self.metadata, config, broker_id=endpoint.broker_id, cluster_id=storage.cluster_id, clock=clock
+        )
+        self._lifecycle = BrokerLifecycle(
+            RegisterBroker(endpoint, storage.incarnation, config.broker_rack or None),
+            self.metadata,
+            self.heartbeats,
+            storage,
+            peers,
+            config,
+            clock=clock,
+            calls=calls,
+            tasks=tasks,
+            on_replaced=self._step_down,
         )
         self.host = PartitionHost(
             endpoint.broker_id,
@@ -60,7 +86,14 @@ class Cluster:
             maintenance=maintenance,
         )
         self.controller = Controller(
-            self.metadata, self.host, storage, config, endpoint, new_topic_id=new_topic_id, calls=calls
+            self.metadata,
+            self.host,
+            storage,
+            config,
+            endpoint,
+            new_topic_id=new_topic_id,
+            calls=calls,
+            wait_until_followed=self.heartbeats.wait_until_followed,
         )
         self.producers = Producers(
             self.metadata,
@@ -69,11 +102,12 @@ class Cluster:
             now_ms=self.retention_clock.now_ms,
             calls=calls,
             tasks=tasks,
+            wait_until_followed=self.heartbeats.wait_until_followed,
         )
         self._ticker = MaintenanceTicker(
             config.log_retention_check_interval_ms / 1000,
             self.retention_clock,
-            lambda: [*self.host.partitions, self.metadata.maintenance],
+            lambda: [*self.host.partitions, *filter(None, [self.metadata.maintenance])],
         )
 
     @property
@@ -81,22 +115,37 @@ class Cluster:
         return self.metadata.cluster
 
     async def start(self) -> None:
-        """Replay the metadata, take the leadership of every partition at a new epoch, open all tables.
+        """Join the cluster, as its controller if there is none, and open all partitions that this broker leads.
 
-        A partition whose table is damaged is refused from then on, the others serve. Raises `StorageFault` if the
-        metadata log itself cannot be read or written.
+        A partition whose table is damaged is refused from then on, the others serve. Raises `JoinRefused`, or another
+        `StorageFault` if the metadata log itself cannot be read or written.
         """
         await self.metadata.open()
-        await self.controller.take_leadership()
-        self.metadata.on_fenced(self.host.step_down)
+        await self._lifecycle.join()
+        self._lifecycle.start()
+        self.metadata.add_follower(self._lifecycle.follow)
         self.metadata.add_follower(self.host.follow)
         self.metadata.add_follower(self.controller.follow)
+        self.metadata.add_follower(self.heartbeats.follow)
         await self.host.wait_until_settled()
         self._ticker.start()
         self.producers.start()
 
+    def _step_down(self, reason: Refused) -> None:
+        self.metadata.stop(reason)
+        self.host.step_down(reason)
+
+    def serve(self) -> None:
+        """Clients are answered from now on."""
+        self._lifecycle.serve()
+
+    async def leave(self) -> None:
+        """Before the broker stops: other brokers lead what this one leads, if there are any."""
+        await self._lifecycle.leave()
+
     async def end_changes(self) -> None:
         """Before the broker stops: what calls have begun ends, what comes from now on is refused."""
+        await self._lifecycle.stop()
         self.producers.stop()
         self.host.end_openings()
         await self.metadata.end()
@@ -112,7 +161,7 @@ class Cluster:
         await asyncio.gather(*(partition.end_maintenance() for partition in partitions))
         checkpoints = asyncio.gather(
             *(partition.write_last_checkpoint() for partition in partitions),
-            self.metadata.maintenance.write_last_checkpoint(),
+            *(one.write_last_checkpoint() for one in filter(None, [self.metadata.maintenance])),
         )
         with contextlib.suppress(asyncio.TimeoutError):  # without them the next start takes longer, and that is all
             await asyncio.wait_for(checkpoints, self.config.controlled_shutdown_timeout_ms / 1000)

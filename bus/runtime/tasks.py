@@ -11,6 +11,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from bus.errors import NotController
+
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -28,7 +30,8 @@ class TaskScope:
 
     async def finish(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
         """What the coroutine returns or raises. It runs to its end in a task of this scope: cancelling the caller ends
-        the caller's waiting and nothing else. An error is logged only if no caller is left to get it."""
+        the caller's waiting and nothing else. An error is logged only if no caller is left to get it; that
+        another broker is the controller is none."""
         task = self._create(coroutine, name)
         try:
             await asyncio.wait([task])  # unlike awaiting the task itself, which would be cancelled with the caller
@@ -63,5 +66,5 @@ def answered(result: T) -> asyncio.Future[T]:
 
 
 def _log_failure(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
+    if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, NotController):
         _log.error("task %s failed", task.get_name(), exc_info=error)

@@ -1,13 +1,23 @@
-"""Items of a message as values, made one by one while they are looked at: a request may have thousands."""
+"""What all handlers convert alike: the caller as gRPC tells it, items of a message as values, refusals as messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from urllib.parse import unquote
+
+import grpc
+
+from bus.broker_api.partition_answers import CurrentLeader
+from bus.broker_api.requests import Caller
+from bus.errors import Refused
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.runtime.logs import request_id
 
 MessageT = TypeVar("MessageT")
 ValueT = TypeVar("ValueT")
+ResponseT = TypeVar("ResponseT", bound=Any)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +32,31 @@ class Converted(Generic[MessageT, ValueT]):
 
     def __iter__(self) -> Iterator[ValueT]:
         return map(self.convert, self.messages)
+
+
+def caller_of(context: grpc.aio.ServicerContext) -> Caller:
+    """For a handler, within its guard: the request keeps the id under which the guard logs it."""
+    peer = context.peer()
+    return Caller(peer, client_host(peer), request_id.get())
+
+
+def client_host(peer: str) -> str:
+    """As Kafka prints it, "/127.0.0.1", of what gRPC says: "ipv4:127.0.0.1:5000", "ipv6:%5B::1%5D:5000"."""
+    family, _, address = unquote(peer).partition(":")
+    if family not in ("ipv4", "ipv6"):
+        return f"/{address}"
+    return "/" + address.rpartition(":")[0].strip("[]")
+
+
+def with_error(response: ResponseT, refusal: Refused) -> ResponseT:
+    """The response, or a part of one that may be refused alone, with its error code and message set."""
+    response.error_code, response.error_message = int(refusal.code), refusal.message
+    return response
+
+
+def encode_leader(leader: CurrentLeader | None) -> pb.CurrentLeader | None:
+    if leader is None:
+        return None
+    found = leader.endpoint
+    broker = pb.Broker(broker_id=found.broker_id, host=found.host, port=found.port)
+    return pb.CurrentLeader(broker=broker, leader_epoch=leader.leader_epoch)

@@ -15,10 +15,8 @@ from bus.broker_api.fetch import AnswerRoom, FetchApi, FetchRequest
 from bus.broker_api.request_memory import Held, RequestMemory
 from bus.errors import ErrorCode, Refused, count_of
 from bus.grpc_api.server.conversions import Converted
-from bus.grpc_api.server.fetch_answers import Answer, encode_answer
-from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, check_columns, fit_batches
-from bus.grpc_api.server.guards import hold_requests
-from bus.grpc_api.server.streams import StreamRegistry
+from bus.grpc_api.server.fetch_encoding import DEFAULT_FETCH_COLUMNS, Answer, check_columns, encode_answer, fit_batches
+from bus.grpc_api.server.guards import StreamRegistry, hold_requests
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.runtime.blocking import BlockingCalls

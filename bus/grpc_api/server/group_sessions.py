@@ -22,8 +22,7 @@ from bus.broker_api.requests import InvalidArgument
 from bus.consumer_groups.requests import GroupAnswer
 from bus.errors import Refused
 from bus.grpc_api.server import group_calls as calls
-from bus.grpc_api.server.guards import hold_requests
-from bus.grpc_api.server.streams import StreamRegistry
+from bus.grpc_api.server.guards import StreamRegistry, hold_requests
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.logs import request_id
 

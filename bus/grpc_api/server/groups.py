@@ -19,8 +19,7 @@ from bus.consumer_groups import requests as rq
 from bus.consumer_groups.request_bounds import PARTITIONS_MAX, check_count, shown
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server import group_calls as calls
-from bus.grpc_api.server.callers import caller_of
-from bus.grpc_api.server.refusals import with_error
+from bus.grpc_api.server.conversions import caller_of, with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from bus.runtime.blocking import BlockingCalls

@@ -1,8 +1,9 @@
-"""What stands around every call: a request that cannot be read, and an error that no handler foresaw.
+"""What stands around every call: a request that cannot be read, an error that no handler foresaw, the end of a stream.
 
 Guards one promise: each call ends with an answer or with a status that says what was wrong, never with silence. A
 request that cannot be read ends with INVALID_ARGUMENT, one beyond a limit with RESOURCE_EXHAUSTED; an error of the
-broker itself ends with INTERNAL and one entry in its log, and the broker goes on.
+broker itself ends with INTERNAL and one entry in its log, and the broker goes on. When the broker stops, nothing more
+is read from a stream, and what was read is still answered.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 import grpc
 
 from bus.broker_api.request_memory import Held, RequestMemory
-from bus.broker_api.requests import BrokerStopping, InvalidArgument, new_request_id
+from bus.broker_api.requests import BrokerStopping, InvalidArgument, Unavailable, new_request_id
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
 from bus.runtime.logs import request_id
+from bus.runtime.partitions.fetches import Stopping
+from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +132,7 @@ async def _abort(error: Exception, context: grpc.aio.ServicerContext) -> NoRetur
             await context.abort(error.status, str(error))
         case InvalidArgument():
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        case BrokerStopping():
+        case BrokerStopping() | Unavailable():
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         case grpc.aio.InternalError():
             # Reading and writing raise it for a call that has ended: the client went away before its answer was sent.
@@ -139,3 +142,19 @@ async def _abort(error: Exception, context: grpc.aio.ServicerContext) -> NoRetur
             _log.error("request failed", exc_info=error)
             await context.abort(grpc.StatusCode.INTERNAL, f"the broker failed; see its log for {request_id.get()}")
     raise AssertionError("abort raises")
+
+
+class StreamRegistry:
+    """The readers of all open streams. After `drain`, which begins `stopping`, nothing more is read; what was read is
+    still answered."""
+
+    def __init__(self, stopping: Stopping) -> None:
+        self._stopping = stopping
+        self._readers = TaskScope("stream")
+
+    def start(self, reader: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return self._readers.start(reader, name)
+
+    async def drain(self) -> None:
+        self._stopping.begin()
+        await self._readers.cancel()

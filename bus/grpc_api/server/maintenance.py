@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from bus.broker_api.maintenance import MaintenanceApi
 from bus.broker_api.requests import InvalidArgument
 from bus.errors import Refused
-from bus.grpc_api.server.refusals import with_error
+from bus.grpc_api.server.conversions import with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.ports import SwapKind

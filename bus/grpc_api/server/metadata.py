@@ -19,7 +19,7 @@ from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
 from bus.cluster_metadata.view_decisions import CreateView
 from bus.config.keys import ConfigEntry
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.refusals import with_error
+from bus.grpc_api.server.conversions import with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.json_views import JsonView
 from bus.model import TopicPartition
@@ -160,7 +160,10 @@ async def _encode_topic(answer: pb.TopicMetadata, described: TopicDescription, s
         if share.is_used_up:
             await share.wait()
         partition = answer.partitions.add(
-            partition=number, leader_id=leadership.leader_id, leader_epoch=leadership.leader_epoch
+            partition=number,
+            leader_id=leadership.leader_id,
+            leader_epoch=leadership.leader_epoch,
+            replica_ids=described.topic.replicas(number),
         )
         error = described.errors.get(number)
         if error is not None:

@@ -1,14 +1,18 @@
-"""Produce over gRPC: in order per stream, pipelined, bounded.
+"""Produce over gRPC, in order per stream, pipelined, bounded; and the identities of idempotent producers.
 
-A reader takes requests off the stream and has their batches queued; answers go out in the order of the requests. A
-client that does not read its answers, or sends faster than the disk takes, is held back (produce_window.py,
-request_memory.py): then nothing more is read from its stream. What is costly to parse is parsed in a thread.
+A reader takes requests off the stream and has their batches queued; answers go out in the order of the requests. What
+is costly to parse is parsed in a thread. Guards one promise: a client that sends faster than the disk takes, or that
+does not read its answers, is held back (`Window`, request_memory.py) and fills no memory; nothing more is read from its
+stream.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import AsyncIterator, Hashable
+from typing import Generic, Protocol, TypeVar
 
 import grpc
 
@@ -19,23 +23,21 @@ from bus.broker_api.produce import (
     ProduceInFlight,
     ProduceRequest,
 )
-from bus.broker_api.producers import ClaimedStamp
+from bus.broker_api.producers import ClaimedStamp, ProducerApi
 from bus.broker_api.request_memory import RequestMemory
 from bus.broker_api.requests import Caller
 from bus.errors import Refused
-from bus.grpc_api.server.callers import caller_of
-from bus.grpc_api.server.conversions import Converted
+from bus.grpc_api.server.conversions import Converted, caller_of, encode_leader, with_error
+from bus.grpc_api.server.guards import StreamRegistry
 from bus.grpc_api.server.produce_decoding import CallPayload
-from bus.grpc_api.server.produce_window import Window
 from bus.grpc_api.server.produce_wire import ProduceCall, UnparsedCall, parse_call
-from bus.grpc_api.server.refusals import with_error
 from bus.grpc_api.server.request_limits import RequestReader, Unreadable, UnreadableRequest
-from bus.grpc_api.server.streams import StreamRegistry
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.partition_log.appends import ACKS_ALL
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.loop_shares import LoopShares
+from bus.runtime.partitions.partition_queue import ResumeResult
 
 
 class ProduceHandler:
@@ -148,6 +150,7 @@ def _encode(produced: PartitionProduced) -> pb.PartitionProduceResponse:
                 log_append_time_ms=-1,
                 log_start_offset=-1,
                 record_errors=[pb.RecordError(index=fault.index, message=fault.message) for fault in produced.faults],
+                current_leader=encode_leader(produced.leader),
             ),
             result,
         )
@@ -160,3 +163,95 @@ def _encode(produced: PartitionProduced) -> pb.PartitionProduceResponse:
         log_start_offset=result.log_start,
         offsets=result.offsets,
     )
+
+
+class ProducerHandler:
+    def __init__(self, api: ProducerApi, shares: LoopShares) -> None:
+        self._api = api
+        self._shares = shares
+
+    async def init(self, request: pb.InitProducerIdRequest) -> pb.InitProducerIdResponse:
+        identity = await self._api.init(
+            request.name or None,
+            producer_id=request.producer_id if request.HasField("producer_id") else None,
+            producer_epoch=request.producer_epoch,
+            keeps_epoch=request.keep_epoch,
+        )
+        if isinstance(identity, Refused):
+            return with_error(pb.InitProducerIdResponse(producer_id=-1, producer_epoch=-1), identity)
+        return pb.InitProducerIdResponse(producer_id=identity.producer_id, producer_epoch=identity.producer_epoch)
+
+    async def resume(self, request: pb.ResumeProducerRequest) -> pb.ResumeProducerResponse:
+        partitions = ((TopicPartition(asked.topic, asked.partition), asked.topic_id) for asked in request.partitions)
+        results = await self._api.resume(request.producer_id, request.producer_epoch, partitions)
+        response = pb.ResumeProducerResponse()
+        resumed = itertools.starmap(_resumed, zip(request.partitions, results, strict=True))
+        await self._shares.begin().extend(response.partitions, resumed)
+        return response
+
+
+def _resumed(asked: pb.ResumeProducerPartition, result: ResumeResult) -> pb.ResumeProducerPartitionResponse:
+    answer = pb.ResumeProducerPartitionResponse(topic=asked.topic, partition=asked.partition)
+    if isinstance(result, Refused):
+        answer.last_sequence = answer.last_epoch = answer.version = -1
+        return with_error(answer, result)
+    answer.last_sequence, answer.last_epoch, answer.version = result.last_sequence, result.last_epoch, result.version
+    return answer
+
+
+STREAM_BYTES_MAX = 32 * 1024 * 1024
+STREAM_REQUESTS_MAX = 1024
+
+
+class Sized(Protocol):
+    @property
+    def size_bytes(self) -> int: ...
+
+
+RequestT = TypeVar("RequestT", bound=Sized)
+
+
+class Window(Generic[RequestT]):
+    """What one stream has in flight, in order. `admit` waits while a bound is reached."""
+
+    def __init__(self, memory: RequestMemory, client: Hashable) -> None:
+        self._memory = memory
+        self._client = client
+        self._queue: asyncio.Queue[RequestT | None] = asyncio.Queue()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._bytes = 0
+        self._requests = 0
+        self._failure: Exception | None = None
+
+    async def admit(self, request: RequestT) -> None:
+        """Returns when the next one may be read."""
+        self._bytes += request.size_bytes
+        self._requests += 1
+        self._queue.put_nowait(request)
+        while self._is_full():
+            self._room.clear()
+            await self._room.wait()
+        await self._memory.wait_for_room(self._client)
+
+    async def next(self) -> RequestT | None:
+        """None after the last one. Raises the failure that ended the stream, once all before it was taken."""
+        request = await self._queue.get()
+        if request is None and self._failure is not None:
+            raise self._failure
+        return request
+
+    def release(self, request: RequestT) -> None:
+        """It is answered."""
+        self._bytes -= request.size_bytes
+        self._requests -= 1
+        if not self._is_full():
+            self._room.set()
+
+    def end(self, failure: Exception | None = None) -> None:
+        """Nothing more is admitted, since all is read or because of `failure`."""
+        self._failure = failure
+        self._queue.put_nowait(None)
+
+    def _is_full(self) -> bool:
+        return self._bytes >= STREAM_BYTES_MAX or self._requests >= STREAM_REQUESTS_MAX

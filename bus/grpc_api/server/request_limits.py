@@ -20,6 +20,8 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.wire_fields import fields_of
 
 CONTROL_BYTES_MAX = 4 * 1024 * 1024
+# What an envelope has beside the request in it.
+_ENVELOPE_BYTES_MAX = 4096
 ITEMS_MAX = PARTITIONS_MAX
 # Calls whose items cost more: each is a decision about the cluster, or has a long answer.
 _ITEMS_MAX_OF: Mapping[str, int] = {
@@ -30,6 +32,8 @@ _ITEMS_MAX_OF: Mapping[str, int] = {
     "DescribeConfigsRequest": 1_000,
     "DescribeGroupsRequest": 1_000,
     "DeleteGroupsRequest": 1_000,
+    "ElectLeadersRequest": 1_000,
+    "AlterPartitionReassignmentsRequest": 2_000,
 }
 # Smaller requests are parsed in less time than it takes to look for the number of their fields.
 _SCANNED_BYTES_MIN = 1024 * 1024
@@ -86,7 +90,7 @@ def control_reader(request_class: Any) -> RequestReader[Any]:
         _count_items(request, plan, 0, name, items_max)
         return request
 
-    return RequestReader(name, parse, CONTROL_BYTES_MAX)
+    return RequestReader(name, parse, CONTROL_BYTES_MAX + _ENVELOPE_BYTES_MAX * (name == "EnvelopeRequest"))
 
 
 def produce_reader(bytes_max: int) -> RequestReader[ProduceCall | UnparsedCall]:

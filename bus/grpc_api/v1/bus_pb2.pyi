@@ -39,6 +39,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_TOPIC_ALREADY_EXISTS: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_PARTITIONS: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_REPLICATION_FACTOR: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_REPLICA_ASSIGNMENT: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_CONFIG: _ClassVar[ErrorCode]
     ERROR_CODE_NOT_CONTROLLER: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_REQUEST: _ClassVar[ErrorCode]
@@ -53,16 +54,24 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_FENCED_LEADER_EPOCH: _ClassVar[ErrorCode]
     ERROR_CODE_UNKNOWN_LEADER_EPOCH: _ClassVar[ErrorCode]
     ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE: _ClassVar[ErrorCode]
+    ERROR_CODE_STALE_BROKER_EPOCH: _ClassVar[ErrorCode]
     ERROR_CODE_OFFSET_NOT_AVAILABLE: _ClassVar[ErrorCode]
     ERROR_CODE_MEMBER_ID_REQUIRED: _ClassVar[ErrorCode]
+    ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE: _ClassVar[ErrorCode]
     ERROR_CODE_GROUP_MAX_SIZE_REACHED: _ClassVar[ErrorCode]
     ERROR_CODE_FENCED_INSTANCE_ID: _ClassVar[ErrorCode]
+    ERROR_CODE_ELECTION_NOT_NEEDED: _ClassVar[ErrorCode]
+    ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS: _ClassVar[ErrorCode]
     ERROR_CODE_GROUP_SUBSCRIBED_TO_TOPIC: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_RECORD: _ClassVar[ErrorCode]
     ERROR_CODE_THROTTLING_QUOTA_EXCEEDED: _ClassVar[ErrorCode]
     ERROR_CODE_PRODUCER_FENCED: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_UPDATE_VERSION: _ClassVar[ErrorCode]
     ERROR_CODE_UNKNOWN_TOPIC_ID: _ClassVar[ErrorCode]
+    ERROR_CODE_DUPLICATE_BROKER_REGISTRATION: _ClassVar[ErrorCode]
+    ERROR_CODE_BROKER_ID_NOT_REGISTERED: _ClassVar[ErrorCode]
     ERROR_CODE_INCONSISTENT_TOPIC_ID: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_REGISTRATION: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_REGULAR_EXPRESSION: _ClassVar[ErrorCode]
 
 class PayloadCodec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -128,6 +137,7 @@ ERROR_CODE_UNSUPPORTED_VERSION: ErrorCode
 ERROR_CODE_TOPIC_ALREADY_EXISTS: ErrorCode
 ERROR_CODE_INVALID_PARTITIONS: ErrorCode
 ERROR_CODE_INVALID_REPLICATION_FACTOR: ErrorCode
+ERROR_CODE_INVALID_REPLICA_ASSIGNMENT: ErrorCode
 ERROR_CODE_INVALID_CONFIG: ErrorCode
 ERROR_CODE_NOT_CONTROLLER: ErrorCode
 ERROR_CODE_INVALID_REQUEST: ErrorCode
@@ -142,16 +152,24 @@ ERROR_CODE_GROUP_ID_NOT_FOUND: ErrorCode
 ERROR_CODE_FENCED_LEADER_EPOCH: ErrorCode
 ERROR_CODE_UNKNOWN_LEADER_EPOCH: ErrorCode
 ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE: ErrorCode
+ERROR_CODE_STALE_BROKER_EPOCH: ErrorCode
 ERROR_CODE_OFFSET_NOT_AVAILABLE: ErrorCode
 ERROR_CODE_MEMBER_ID_REQUIRED: ErrorCode
+ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE: ErrorCode
 ERROR_CODE_GROUP_MAX_SIZE_REACHED: ErrorCode
 ERROR_CODE_FENCED_INSTANCE_ID: ErrorCode
+ERROR_CODE_ELECTION_NOT_NEEDED: ErrorCode
+ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS: ErrorCode
 ERROR_CODE_GROUP_SUBSCRIBED_TO_TOPIC: ErrorCode
 ERROR_CODE_INVALID_RECORD: ErrorCode
 ERROR_CODE_THROTTLING_QUOTA_EXCEEDED: ErrorCode
 ERROR_CODE_PRODUCER_FENCED: ErrorCode
+ERROR_CODE_INVALID_UPDATE_VERSION: ErrorCode
 ERROR_CODE_UNKNOWN_TOPIC_ID: ErrorCode
+ERROR_CODE_DUPLICATE_BROKER_REGISTRATION: ErrorCode
+ERROR_CODE_BROKER_ID_NOT_REGISTERED: ErrorCode
 ERROR_CODE_INCONSISTENT_TOPIC_ID: ErrorCode
+ERROR_CODE_INVALID_REGISTRATION: ErrorCode
 ERROR_CODE_INVALID_REGULAR_EXPRESSION: ErrorCode
 PAYLOAD_CODEC_NONE: PayloadCodec
 PAYLOAD_CODEC_GZIP: PayloadCodec
@@ -253,7 +271,7 @@ class ProduceResponse(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionProduceResponse, _Mapping]]] = ..., throttle_time_ms: _Optional[int] = ...) -> None: ...
 
 class PartitionProduceResponse(_message.Message):
-    __slots__ = ("topic", "partition", "error_code", "error_message", "base_offset", "log_append_time_ms", "version", "log_start_offset", "offsets", "record_errors")
+    __slots__ = ("topic", "partition", "error_code", "error_message", "base_offset", "log_append_time_ms", "version", "log_start_offset", "offsets", "record_errors", "current_leader")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +282,7 @@ class PartitionProduceResponse(_message.Message):
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     RECORD_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_LEADER_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     error_code: ErrorCode
@@ -274,7 +293,16 @@ class PartitionProduceResponse(_message.Message):
     log_start_offset: int
     offsets: _containers.RepeatedScalarFieldContainer[int]
     record_errors: _containers.RepeatedCompositeFieldContainer[RecordError]
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., base_offset: _Optional[int] = ..., log_append_time_ms: _Optional[int] = ..., version: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., record_errors: _Optional[_Iterable[_Union[RecordError, _Mapping]]] = ...) -> None: ...
+    current_leader: CurrentLeader
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., base_offset: _Optional[int] = ..., log_append_time_ms: _Optional[int] = ..., version: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., record_errors: _Optional[_Iterable[_Union[RecordError, _Mapping]]] = ..., current_leader: _Optional[_Union[CurrentLeader, _Mapping]] = ...) -> None: ...
+
+class CurrentLeader(_message.Message):
+    __slots__ = ("broker", "leader_epoch")
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    broker: Broker
+    leader_epoch: int
+    def __init__(self, broker: _Optional[_Union[Broker, _Mapping]] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
 
 class RecordError(_message.Message):
     __slots__ = ("index", "message")
@@ -397,7 +425,7 @@ class FetchResponse(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionFetchResponse, _Mapping]]] = ..., throttle_time_ms: _Optional[int] = ...) -> None: ...
 
 class PartitionFetchResponse(_message.Message):
-    __slots__ = ("topic", "partition", "error_code", "error_message", "high_watermark", "log_start_offset", "version", "batches", "records")
+    __slots__ = ("topic", "partition", "error_code", "error_message", "high_watermark", "log_start_offset", "version", "batches", "records", "current_leader")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
@@ -407,6 +435,7 @@ class PartitionFetchResponse(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_LEADER_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     error_code: ErrorCode
@@ -416,7 +445,8 @@ class PartitionFetchResponse(_message.Message):
     version: int
     batches: _containers.RepeatedCompositeFieldContainer[LogBatch]
     records: RecordList
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., version: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[LogBatch, _Mapping]]] = ..., records: _Optional[_Union[RecordList, _Mapping]] = ...) -> None: ...
+    current_leader: CurrentLeader
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., version: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[LogBatch, _Mapping]]] = ..., records: _Optional[_Union[RecordList, _Mapping]] = ..., current_leader: _Optional[_Union[CurrentLeader, _Mapping]] = ...) -> None: ...
 
 class LogBatch(_message.Message):
     __slots__ = ("base_offset", "next_offset", "record_count", "leader_epoch", "timestamp_type", "timestamp_ms", "arrow", "producer_id", "producer_epoch", "base_sequence")
@@ -989,18 +1019,188 @@ class TopicMetadata(_message.Message):
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., name: _Optional[str] = ..., topic_id: _Optional[str] = ..., is_internal: _Optional[bool] = ..., partitions: _Optional[_Iterable[_Union[PartitionMetadata, _Mapping]]] = ...) -> None: ...
 
 class PartitionMetadata(_message.Message):
-    __slots__ = ("error_code", "error_message", "partition", "leader_id", "leader_epoch")
+    __slots__ = ("error_code", "error_message", "partition", "leader_id", "leader_epoch", "replica_ids")
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_IDS_FIELD_NUMBER: _ClassVar[int]
     error_code: ErrorCode
     error_message: str
     partition: int
     leader_id: int
     leader_epoch: int
-    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., partition: _Optional[int] = ..., leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+    replica_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., partition: _Optional[int] = ..., leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., replica_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DescribeClusterRequest(_message.Message):
+    __slots__ = ("include_fenced_brokers",)
+    INCLUDE_FENCED_BROKERS_FIELD_NUMBER: _ClassVar[int]
+    include_fenced_brokers: bool
+    def __init__(self, include_fenced_brokers: _Optional[bool] = ...) -> None: ...
+
+class DescribeClusterResponse(_message.Message):
+    __slots__ = ("cluster_id", "root", "controller_id", "controller_epoch", "feature_level", "brokers")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    root: str
+    controller_id: int
+    controller_epoch: int
+    feature_level: int
+    brokers: _containers.RepeatedCompositeFieldContainer[ClusterBroker]
+    def __init__(self, cluster_id: _Optional[str] = ..., root: _Optional[str] = ..., controller_id: _Optional[int] = ..., controller_epoch: _Optional[int] = ..., feature_level: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[ClusterBroker, _Mapping]]] = ...) -> None: ...
+
+class ClusterBroker(_message.Message):
+    __slots__ = ("broker_id", "host", "port", "rack", "is_fenced", "broker_epoch", "incarnation_id", "leader_count", "replica_count", "min_feature_level", "max_feature_level")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    IS_FENCED_FIELD_NUMBER: _ClassVar[int]
+    BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
+    LEADER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MIN_FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    MAX_FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    host: str
+    port: int
+    rack: str
+    is_fenced: bool
+    broker_epoch: int
+    incarnation_id: str
+    leader_count: int
+    replica_count: int
+    min_feature_level: int
+    max_feature_level: int
+    def __init__(self, broker_id: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., rack: _Optional[str] = ..., is_fenced: _Optional[bool] = ..., broker_epoch: _Optional[int] = ..., incarnation_id: _Optional[str] = ..., leader_count: _Optional[int] = ..., replica_count: _Optional[int] = ..., min_feature_level: _Optional[int] = ..., max_feature_level: _Optional[int] = ...) -> None: ...
+
+class ElectLeadersRequest(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ...) -> None: ...
+
+class ElectLeadersResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[ElectedLeader]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[ElectedLeader, _Mapping]]] = ...) -> None: ...
+
+class ElectedLeader(_message.Message):
+    __slots__ = ("topic", "partition", "error_code", "error_message", "leader_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    error_code: ErrorCode
+    error_message: str
+    leader_id: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., leader_id: _Optional[int] = ...) -> None: ...
+
+class AlterPartitionReassignmentsRequest(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionReassignment]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionReassignment, _Mapping]]] = ...) -> None: ...
+
+class PartitionReassignment(_message.Message):
+    __slots__ = ("topic", "partition", "replica_ids", "cancel")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_IDS_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    replica_ids: _containers.RepeatedScalarFieldContainer[int]
+    cancel: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., replica_ids: _Optional[_Iterable[int]] = ..., cancel: _Optional[bool] = ...) -> None: ...
+
+class AlterPartitionReassignmentsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionReassignmentResult]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionReassignmentResult, _Mapping]]] = ...) -> None: ...
+
+class PartitionReassignmentResult(_message.Message):
+    __slots__ = ("topic", "partition", "error_code", "error_message")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class ListPartitionReassignmentsRequest(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ...) -> None: ...
+
+class ListPartitionReassignmentsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[OngoingReassignment]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[OngoingReassignment, _Mapping]]] = ...) -> None: ...
+
+class OngoingReassignment(_message.Message):
+    __slots__ = ("topic", "partition", "replica_ids", "adding_replica_ids", "removing_replica_ids")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_IDS_FIELD_NUMBER: _ClassVar[int]
+    ADDING_REPLICA_IDS_FIELD_NUMBER: _ClassVar[int]
+    REMOVING_REPLICA_IDS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    replica_ids: _containers.RepeatedScalarFieldContainer[int]
+    adding_replica_ids: _containers.RepeatedScalarFieldContainer[int]
+    removing_replica_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., replica_ids: _Optional[_Iterable[int]] = ..., adding_replica_ids: _Optional[_Iterable[int]] = ..., removing_replica_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class UnregisterBrokerRequest(_message.Message):
+    __slots__ = ("broker_id",)
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    def __init__(self, broker_id: _Optional[int] = ...) -> None: ...
+
+class UnregisterBrokerResponse(_message.Message):
+    __slots__ = ("error_code", "error_message")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class UpdateFeaturesRequest(_message.Message):
+    __slots__ = ("feature", "level", "validate_only")
+    FEATURE_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    feature: str
+    level: int
+    validate_only: bool
+    def __init__(self, feature: _Optional[str] = ..., level: _Optional[int] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class UpdateFeaturesResponse(_message.Message):
+    __slots__ = ("error_code", "error_message")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class CreateTopicsRequest(_message.Message):
     __slots__ = ("topics", "validate_only")
@@ -1326,3 +1526,85 @@ class AlterConfigsResponse(_message.Message):
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
     resources: _containers.RepeatedCompositeFieldContainer[ConfigsResult]
     def __init__(self, resources: _Optional[_Iterable[_Union[ConfigsResult, _Mapping]]] = ...) -> None: ...
+
+class RegisterBrokerRequest(_message.Message):
+    __slots__ = ("cluster_id", "broker_id", "host", "port", "rack", "incarnation_id", "min_feature_level", "max_feature_level")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
+    MIN_FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    MAX_FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    broker_id: int
+    host: str
+    port: int
+    rack: str
+    incarnation_id: str
+    min_feature_level: int
+    max_feature_level: int
+    def __init__(self, cluster_id: _Optional[str] = ..., broker_id: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., rack: _Optional[str] = ..., incarnation_id: _Optional[str] = ..., min_feature_level: _Optional[int] = ..., max_feature_level: _Optional[int] = ...) -> None: ...
+
+class RegisterBrokerResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "broker_epoch", "metadata_offset")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    broker_epoch: int
+    metadata_offset: int
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ...) -> None: ...
+
+class BrokerHeartbeatRequest(_message.Message):
+    __slots__ = ("broker_id", "broker_epoch", "incarnation_id", "metadata_offset", "want_shut_down", "max_wait_ms")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    WANT_SHUT_DOWN_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    broker_epoch: int
+    incarnation_id: str
+    metadata_offset: int
+    want_shut_down: bool
+    max_wait_ms: int
+    def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., incarnation_id: _Optional[str] = ..., metadata_offset: _Optional[int] = ..., want_shut_down: _Optional[bool] = ..., max_wait_ms: _Optional[int] = ...) -> None: ...
+
+class BrokerHeartbeatResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "metadata_offset", "should_shut_down")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SHOULD_SHUT_DOWN_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    metadata_offset: int
+    should_shut_down: bool
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., metadata_offset: _Optional[int] = ..., should_shut_down: _Optional[bool] = ...) -> None: ...
+
+class EnvelopeRequest(_message.Message):
+    __slots__ = ("method", "request", "client")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    request: bytes
+    client: str
+    def __init__(self, method: _Optional[str] = ..., request: _Optional[bytes] = ..., client: _Optional[str] = ...) -> None: ...
+
+class EnvelopeResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "response", "metadata_offset")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    response: bytes
+    metadata_offset: int
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., response: _Optional[bytes] = ..., metadata_offset: _Optional[int] = ...) -> None: ...

@@ -189,6 +189,36 @@ class BusStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListViewsRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListViewsResponse.FromString,
                 _registered_method=True)
+        self.DescribeCluster = channel.unary_unary(
+                '/bus.v1.Bus/DescribeCluster',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeClusterRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeClusterResponse.FromString,
+                _registered_method=True)
+        self.ElectLeaders = channel.unary_unary(
+                '/bus.v1.Bus/ElectLeaders',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ElectLeadersRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ElectLeadersResponse.FromString,
+                _registered_method=True)
+        self.AlterPartitionReassignments = channel.unary_unary(
+                '/bus.v1.Bus/AlterPartitionReassignments',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterPartitionReassignmentsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterPartitionReassignmentsResponse.FromString,
+                _registered_method=True)
+        self.ListPartitionReassignments = channel.unary_unary(
+                '/bus.v1.Bus/ListPartitionReassignments',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListPartitionReassignmentsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListPartitionReassignmentsResponse.FromString,
+                _registered_method=True)
+        self.UnregisterBroker = channel.unary_unary(
+                '/bus.v1.Bus/UnregisterBroker',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerResponse.FromString,
+                _registered_method=True)
+        self.UpdateFeatures = channel.unary_unary(
+                '/bus.v1.Bus/UpdateFeatures',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UpdateFeaturesRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UpdateFeaturesResponse.FromString,
+                _registered_method=True)
 
 
 class BusServicer:
@@ -394,6 +424,48 @@ class BusServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeCluster(self, request, context):
+        """The brokers with what each leads and follows, the controller, and the level of the features. Any broker answers, as
+        far as it has followed the cluster metadata.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ElectLeaders(self, request, context):
+        """Let preferred leaders lead (KIP-460).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterPartitionReassignments(self, request, context):
+        """Give partitions other replicas (KIP-455).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPartitionReassignments(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnregisterBroker(self, request, context):
+        """A broker leaves the cluster for good. It has ended, or it registers again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateFeatures(self, request, context):
+        """Finalize a level of a feature (KIP-584), once all brokers can work at it. There is no way back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BusServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -551,6 +623,36 @@ def add_BusServicer_to_server(servicer, server):
                     servicer.ListViews,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListViewsRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListViewsResponse.SerializeToString,
+            ),
+            'DescribeCluster': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeCluster,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeClusterRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeClusterResponse.SerializeToString,
+            ),
+            'ElectLeaders': grpc.unary_unary_rpc_method_handler(
+                    servicer.ElectLeaders,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ElectLeadersRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ElectLeadersResponse.SerializeToString,
+            ),
+            'AlterPartitionReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterPartitionReassignments,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterPartitionReassignmentsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterPartitionReassignmentsResponse.SerializeToString,
+            ),
+            'ListPartitionReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPartitionReassignments,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListPartitionReassignmentsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListPartitionReassignmentsResponse.SerializeToString,
+            ),
+            'UnregisterBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnregisterBroker,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerResponse.SerializeToString,
+            ),
+            'UpdateFeatures': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateFeatures,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UpdateFeaturesRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.UpdateFeaturesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1390,6 +1492,333 @@ class Bus:
             '/bus.v1.Bus/ListViews',
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListViewsRequest.SerializeToString,
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListViewsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeCluster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/DescribeCluster',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeClusterRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeClusterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ElectLeaders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/ElectLeaders',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.ElectLeadersRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.ElectLeadersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterPartitionReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/AlterPartitionReassignments',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterPartitionReassignmentsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.AlterPartitionReassignmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPartitionReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/ListPartitionReassignments',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListPartitionReassignmentsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListPartitionReassignmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnregisterBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/UnregisterBroker',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.UnregisterBrokerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateFeatures(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/UpdateFeatures',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.UpdateFeaturesRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.UpdateFeaturesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class ClusterStub:
+    """What the brokers of a cluster ask each other. Clients have no use for it.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.RegisterBroker = channel.unary_unary(
+                '/bus.v1.Cluster/RegisterBroker',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.RegisterBrokerRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.RegisterBrokerResponse.FromString,
+                _registered_method=True)
+        self.BrokerHeartbeat = channel.unary_unary(
+                '/bus.v1.Cluster/BrokerHeartbeat',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.BrokerHeartbeatRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.BrokerHeartbeatResponse.FromString,
+                _registered_method=True)
+        self.Envelope = channel.unary_unary(
+                '/bus.v1.Cluster/Envelope',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.EnvelopeRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.EnvelopeResponse.FromString,
+                _registered_method=True)
+
+
+class ClusterServicer:
+    """What the brokers of a cluster ask each other. Clients have no use for it.
+    """
+
+    def RegisterBroker(self, request, context):
+        """A broker that has started joins the cluster. Only the controller answers; every other broker: NOT_CONTROLLER.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BrokerHeartbeat(self, request, context):
+        """A broker is alive, and has followed the cluster metadata so far. A long poll: answered at once if the controller has
+        newer metadata, else as soon as it has, at the latest after `max_wait_ms`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Envelope(self, request, context):
+        """A call of the service Bus that changes the cluster metadata, as a client sent it to another broker (KIP-590).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ClusterServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'RegisterBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.RegisterBroker,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.RegisterBrokerRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.RegisterBrokerResponse.SerializeToString,
+            ),
+            'BrokerHeartbeat': grpc.unary_unary_rpc_method_handler(
+                    servicer.BrokerHeartbeat,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.BrokerHeartbeatRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.BrokerHeartbeatResponse.SerializeToString,
+            ),
+            'Envelope': grpc.unary_unary_rpc_method_handler(
+                    servicer.Envelope,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.EnvelopeRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.EnvelopeResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'bus.v1.Cluster', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('bus.v1.Cluster', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Cluster:
+    """What the brokers of a cluster ask each other. Clients have no use for it.
+    """
+
+    @staticmethod
+    def RegisterBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Cluster/RegisterBroker',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.RegisterBrokerRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.RegisterBrokerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BrokerHeartbeat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Cluster/BrokerHeartbeat',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.BrokerHeartbeatRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.BrokerHeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Envelope(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Cluster/Envelope',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.EnvelopeRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.EnvelopeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -2,8 +2,9 @@
 
 Theory of operation. A group belongs to one partition of `__consumer_offsets`, and to its shard (shard.py) on the broker
 that leads it. The topic is created when a first group needs it; what only asks is answered without it, as there is no
-group yet. Heartbeats, the frequent call, pass the queue of the shard by: they are checked against the group as it is
-committed. Beside the calls run: the loading of all shards after a start, the expiry of offsets, and the removal of
+group yet. The coordinator follows the metadata behind the host of the partitions: a shard opens when its partition is
+open here, and closes with it. Heartbeats, the frequent call, pass the queue of the shard by: they are checked against
+the group as it is committed. Beside the calls run: the loading of shards, the expiry of offsets, and the removal of
 offsets of deleted topics. Guards one promise: all that is said of a group is said by one shard.
 """
 
@@ -15,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from bus.cluster_metadata.cluster import ClusterState, Topic
 from bus.config.broker import BrokerConfig
 from bus.consumer_groups.administration import list_group
 from bus.consumer_groups.decisions import GroupMachine, decide
@@ -40,13 +42,14 @@ from bus.consumer_groups.requests import (
 )
 from bus.consumer_groups.steps import MINUTE_MS, GroupRules, Notice
 from bus.consumer_groups.totals import GroupBounds, GroupTotals
-from bus.errors import ErrorCode, Refused
+from bus.errors import ErrorCode, NotController, Refused
 from bus.model import CONSUMER_OFFSETS_TOPIC, GROUP_PLACEMENT, BrokerEndpoint, TopicPartition
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.log import CoordinatorLog
 from bus.runtime.coordinators.shard import CoordinatorShard
+from bus.runtime.partitions.partition import Partition
 from bus.runtime.tasks import TaskScope, answered
 
 _log = logging.getLogger(__name__)
@@ -97,9 +100,9 @@ class GroupCoordinator:
         self._tasks = tasks
         self._new_uuid = new_uuid
         self._rules = group_rules(config)
-        self._shards: list[GroupShard | Refused] = []  # by partition; empty while there is no such topic
-        self._placement = Placement.ABSOLUTE
-        self._is_placement_known = True
+        self._topic: Topic | None = None  # `__consumer_offsets`, as the metadata had it last
+        self._placement: Placement | Refused = Placement.ABSOLUTE
+        self._shards: dict[int, tuple[GroupShard, Partition]] = {}  # by partition; of those that are open here
         self._commit_slots = asyncio.Semaphore(COMMITS_MAX)
         self._machine = GroupMachine(self._rules)
         self._totals = GroupTotals(group_bounds(config))
@@ -110,9 +113,7 @@ class GroupCoordinator:
 
     def start(self) -> None:
         """Load the groups that there are, in the background."""
-        topic = self._cluster.state.topics.get(CONSUMER_OFFSETS_TOPIC)
-        if topic is not None:
-            self._open_shards(len(topic.partitions))
+        self._cluster.metadata.add_follower(self.follow)
         self._cluster.controller.on_topic_deleted(self._on_topic_deleted)
         self._upkeep = self._tasks.start(self._keep_up(), "groups/upkeep")
 
@@ -127,18 +128,33 @@ class GroupCoordinator:
     # ------------------------------------------------------------------ calls
 
     async def find(self, group_id: str) -> BrokerEndpoint | Refused:
-        """Where the group's coordinator is. Creates `__consumer_offsets` if it is not there."""
+        """The leader of the group's partition. Creates `__consumer_offsets` if it is not there."""
         refused = check_group_id(group_id) or await self.prepare()
         if refused is not None:
             return refused
-        shard = self._find_shard(group_id)
-        return shard if isinstance(shard, Refused) else self._cluster.endpoint
+        number = self._number_of(group_id)
+        if isinstance(number, Refused):
+            return number
+        assert self._topic is not None, "a partition of it was found"
+        leader_id = self._topic.partitions[number].leader_id
+        if leader_id == self._cluster.endpoint.broker_id:
+            shard = self._shard(number)
+            if isinstance(shard, Refused) and shard.code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return shard
+            return self._cluster.endpoint
+        leader = self._cluster.state.brokers.get(leader_id)
+        if leader is None or leader.is_fenced:
+            return Refused(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {leader_id}, which leads {_name(number)}, is gone"
+            )
+        return leader.endpoint
 
     async def prepare(self) -> Refused | None:
         """Create `__consumer_offsets` if it is not there; of many callers at once, one does. COORDINATOR_NOT_AVAILABLE
-        if it cannot be created for now."""
-        if self._shards:
+        if it cannot be created for now. Raises `NotController`."""
+        if self._topic is not None:
             return None
+        self._cluster.metadata.check_is_controller()
         if self._creation is None:
             self._creation = self._tasks.start(self._create(), "groups/create")
         creation = self._creation
@@ -150,8 +166,11 @@ class GroupCoordinator:
 
     async def begin(self, command: GroupCommand) -> asyncio.Future[GroupAnswer]:
         """See `CoordinatorShard.submit`; creates `__consumer_offsets` for a command that may be a group's beginning."""
-        if not self._shards and isinstance(command, (JoinGroup, OffsetCommit)) and not check_request(None, command):
-            refused = await self.prepare()
+        if self._topic is None and isinstance(command, (JoinGroup, OffsetCommit)) and not check_request(None, command):
+            try:
+                refused = await self.prepare()
+            except NotController:  # a client that asks for the coordinator has the topic created
+                refused = Refused(ErrorCode.NOT_COORDINATOR, f"no broker coordinates group {command.group_id} yet")
             if refused is not None:
                 return answered(refused)
         return self.submit(command)
@@ -168,13 +187,13 @@ class GroupCoordinator:
         shard = self._find_shard(command.group_id)
         if isinstance(shard, CoordinatorShard):
             return heartbeat(shard, command)
-        return check_heartbeat(None, command) if shard is None else shard
+        return check_heartbeat(None, command) if shard is None else _take_while_loading(shard)
 
     def list_groups(self) -> tuple[Iterator[ListedGroup], Refused | None]:
         """Of all partitions that this broker leads, as they are now; and why some may be missing, if they may."""
         refusals = [
             refused
-            for shard in map(self._shard, range(len(self._shards)))
+            for shard in map(self._shard, self._led_here())
             if (refused := shard if isinstance(shard, Refused) else shard.refusal) is not None
         ]
         groups = [group for shard in self._serving() for group in shard.states.values()]
@@ -213,30 +232,51 @@ class GroupCoordinator:
             )
             if isinstance(created, Refused):
                 return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, created.message)
-            self._open_shards(created.partitions)
+            if self._topic is None:
+                return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{CONSUMER_OFFSETS_TOPIC} is not known here yet")
             return None
+        except NotController as error:
+            return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
         finally:
             self._creation = None
 
-    def _open_shards(self, count: int) -> None:
-        kept = self._cluster.state.topics[CONSUMER_OFFSETS_TOPIC].configs
-        placement = find_placement(kept)
-        if placement is None:
-            found = f"{CONSUMER_OFFSETS_TOPIC}: expected a known {GROUP_PLACEMENT}, found {kept[GROUP_PLACEMENT]!r}"
-            _log.error("%s; no group is served: was the root used by a newer version?", found)
-            self._shards, self._is_placement_known = (
-                [Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, found)] * count,
-                False,
-            )
+    def follow(self, cluster: ClusterState) -> None:
+        """Each state of the metadata, behind the host of the partitions."""
+        topic = cluster.topics.get(CONSUMER_OFFSETS_TOPIC)
+        if topic is self._topic:
             return
-        self._placement = placement
-        self._shards = [self._open_shard(number) for number in range(count)]
+        self._topic = topic
+        if topic is not None:
+            self._placement = _placement_of(topic)
+        for number, (_, partition) in list(self._shards.items()):
+            if self._cluster.host.find(_name(number)) is not partition:
+                self._close_shard(number)
+        if not self._is_closed and any(isinstance(self._shard(number), Refused) for number in self._led_here()):
+            self._tasks.start(self._open_shards(), "groups/open")
+
+    async def _open_shards(self) -> None:
+        """Those whose partitions are being opened."""
+        await self._cluster.host.wait_until_settled(CONSUMER_OFFSETS_TOPIC)
+        for number in self._led_here():
+            self._shard(number)
+
+    def _led_here(self) -> list[int]:
+        partitions = () if self._topic is None else self._topic.partitions
+        broker_id = self._cluster.endpoint.broker_id
+        return [number for number, leadership in enumerate(partitions) if leadership.leader_id == broker_id]
 
     def _open_shard(self, number: int) -> GroupShard | Refused:
-        """Refused while the partition does not serve."""
-        partition = self._cluster.host.find(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
+        """Refused while the partition does not serve here."""
+        assert self._topic is not None, "there is no partition without its topic"
+        if isinstance(self._placement, Refused):
+            return self._placement
+        partition = self._cluster.host.find(_name(number))
         if isinstance(partition, Refused):
-            return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, partition.message)
+            if self._topic.partitions[number].leader_id != self._cluster.endpoint.broker_id:
+                return Refused(ErrorCode.NOT_COORDINATOR, partition.message)
+            is_being_opened = partition.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_being_opened else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return Refused(code, partition.message)
         rows = self._cluster.storage.keyed_rows(CONSUMER_OFFSETS_TOPIC)
         shard = CoordinatorShard(
             self._machine,
@@ -247,31 +287,46 @@ class GroupCoordinator:
             commit_slots=self._commit_slots,
             on_notice=self._on_notice,
         )
+        self._shards[number] = shard, partition
         if self._is_closed:
             shard.close()
         return shard
 
+    def _close_shard(self, number: int) -> None:
+        """Its groups are another broker's, or are read again at a new leader epoch: the members look for it."""
+        moved = Refused(ErrorCode.NOT_COORDINATOR, f"{_name(number)}: its leader has changed")
+        shard, _ = self._shards.pop(number)
+        shard.close(moved)
+        for (group_id, _), tell in list(self._listeners.items()):
+            if self._topic is None or self._number_of(group_id) == number:
+                tell(moved)
+
     def _find_shard(self, group_id: str) -> GroupShard | Refused | None:
         """None: there is no group yet. An id that is too long is refused before its hash is computed."""
-        if not self._shards:
+        if self._topic is None:
             return None
+        number = self._number_of(group_id)
+        return number if isinstance(number, Refused) else self._shard(number)
+
+    def _number_of(self, group_id: str) -> int | Refused:
+        """The partition of the group."""
+        assert self._topic is not None, "there is no partition without its topic"
+        if isinstance(self._placement, Refused):
+            return self._placement
         refused = check_group_id_length(group_id)
-        if refused is not None:
-            return refused
-        return self._shard(_partition_of(group_id, len(self._shards), self._placement))
+        return refused or _partition_of(group_id, len(self._topic.partitions), self._placement)
 
     def _shard(self, number: int) -> GroupShard | Refused:
         """That of a partition that could not be opened at first is there once the partition serves."""
-        if self._is_placement_known and isinstance(self._shards[number], Refused):
-            self._shards[number] = self._open_shard(number)
-        return self._shards[number]
+        shard, _ = self._shards.get(number, (None, None))
+        return self._open_shard(number) if shard is None else shard
 
     def _find_group(self, group_id: str) -> Group | None:
         shard = self._find_shard(group_id)
         return shard.states.get(group_id) if isinstance(shard, CoordinatorShard) else None
 
     def _serving(self) -> Iterator[GroupShard]:
-        return (shard for shard in self._shards if isinstance(shard, CoordinatorShard))
+        return (shard for shard, _ in self._shards.values())
 
     def _with_member_id(self, command: GroupCommand) -> GroupCommand:
         if not isinstance(command, JoinGroup) or command.member_id != NO_MEMBER_ID:
@@ -333,13 +388,17 @@ def heartbeat(shard: GroupShard, command: Heartbeat) -> HeartbeatTaken | Refused
     its session begins with the load."""
     refused = shard.refusal
     if refused is not None:
-        return _TAKEN if refused.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else refused
+        return _take_while_loading(refused)
     group = shard.states.get(command.group_id)
     answer = check_heartbeat(group, command)
     if group is not None and is_sign_of_life(answer):
         session = GroupTimer(TimerKind.SESSION, command.group_id, command.member_id)
         shard.set_timer(session, group.members[command.member_id].session_timeout_ms)
     return answer
+
+
+def _take_while_loading(refused: Refused) -> HeartbeatTaken | Refused:
+    return _TAKEN if refused.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else refused
 
 
 async def sweep(shard: GroupShard, command_for: Callable[[str], GroupCommand]) -> None:
@@ -386,6 +445,19 @@ def group_rules(config: BrokerConfig) -> GroupRules:
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         offsets_retention_ms=config.offsets_retention_minutes * MINUTE_MS,
     )
+
+
+def _name(number: int) -> TopicPartition:
+    return TopicPartition(CONSUMER_OFFSETS_TOPIC, number)
+
+
+def _placement_of(topic: Topic) -> Placement | Refused:
+    placement = find_placement(topic.configs)
+    if placement is not None:
+        return placement
+    found = f"{topic.name}: expected a known {GROUP_PLACEMENT}, found {topic.configs[GROUP_PLACEMENT]!r}"
+    _log.error("%s; no group is served: was the root used by a newer version?", found)
+    return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, found)
 
 
 @functools.lru_cache(maxsize=65_536)

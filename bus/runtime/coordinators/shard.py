@@ -39,6 +39,8 @@ _TURN_S_MAX = 0.01
 WAITING_MAX = 100_000
 _LOAD_RETRY_S = 1.0
 
+_SHUTTING_DOWN = Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker is shutting down")
+
 # As Kafka's coordinators translate what a partition says (CoordinatorOperationExceptionHelper); every other refusal is
 # of this broker's state.
 _TRANSLATED = {
@@ -137,15 +139,17 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         """At once, without a decision: for the frequent call that does nothing else."""
         self._timers.set(timer, after_ms)
 
-    def close(self) -> None:
+    def close(self, reason: Refused = _SHUTTING_DOWN) -> None:
         """Refuse all that comes and all who wait, those too whose command is decided; only what is being committed is
         still answered as it ends."""
-        self._closed = Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker is shutting down")
+        self._closed = reason
         self._timers.close()
         self._waiting.clear()
         self._refuse_all(self._closed, but=self._committing.request_ids if self._committing else ())
         if self._loading is not None:
             self._loading.cancel()
+        if self._committing is None:
+            self._leave_totals()
 
     def _check(self, command: CommandT) -> Refused | None:
         refused = self.refusal
@@ -214,6 +218,8 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
             else:
                 self._carry_out(turn)
                 self._turn()
+            if self._closed is not None:
+                self._leave_totals()
 
     def _carry_out(self, turn: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT]) -> None:
         """What was decided is committed, so it happens."""
@@ -274,10 +280,13 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
 
     def _reload(self) -> None:
         self._timers.close()
-        for state in self._states.values():
-            self._totals.replace(state, None)
+        self._leave_totals()
         self._states = {}
         self._loading = self._tasks.start(self._load(), f"coordinator/{self._states_log.name}/load")
+
+    def _leave_totals(self) -> None:
+        for state in self._states.values():
+            self._totals.replace(state, None)
 
     async def _load(self) -> None:
         try:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
+from bus.cluster_metadata.broker_decisions import decide_unregister_broker, decide_upgrade_features
 from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_decisions import (
     AlterTopicConfigs,
@@ -29,14 +30,14 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_create_topic,
     decide_delete_topic,
     decide_raise_leader_epoch,
-    decide_start_broker,
     decide_topic_files_deleted,
 )
 from bus.cluster_metadata.cluster_records import ClusterRecord
 from bus.cluster_metadata.configs import find_contradiction, resolve_topic_config
+from bus.cluster_metadata.partition_placement import decide_elect_leaders, decide_reassign_partitions
 from bus.cluster_metadata.view_decisions import CreateView, decide_create_view, decide_delete_view
 from bus.config.broker import BrokerConfig
-from bus.errors import ErrorCode, Refused, StorageFault
+from bus.errors import ErrorCode, NotController, Refused, StorageFault
 from bus.json_views import JsonView
 from bus.model import BrokerEndpoint, Step, TopicPartition
 from bus.ports import PartitionTable, Storage
@@ -50,12 +51,11 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 TopicAnswer = TopicResult | Refused
 OnTopicDeleted = Callable[[str, str], None]
-# So many races for the metadata lost in a row are enough.
-_STARTS_MAX = 5
 
 
 class Controller:
-    """`take_leadership` first. `host` has the partitions of this broker."""
+    """Every call but `follow` raises `NotController` while another broker is. `host` has the partitions of this broker;
+    `wait_until_followed` waits until all brokers know the metadata up to an offset."""
 
     def __init__(
         self,
@@ -67,8 +67,10 @@ class Controller:
         *,
         new_topic_id: Callable[[], str],
         calls: BlockingCalls,
+        wait_until_followed: Callable[[int], Awaitable[None]],
     ) -> None:
         self._metadata = metadata
+        self._wait_until_followed = wait_until_followed
         self._host = host
         self._storage = storage
         self._config = config
@@ -77,24 +79,10 @@ class Controller:
         self._calls = calls
         self._names = TopicNamesInUse()
         self._removals: dict[str, asyncio.Task[None]] = {}  # by topic id, of topics in `deleted_topics`
+        self._deleted: frozenset[str] = frozenset()  # ids of topics whose deletion was told
         self._on_topic_deleted: list[OnTopicDeleted] = []
 
     # ------------------------------------------------------------------ leaders
-
-    async def take_leadership(self) -> None:
-        """Lead the metadata log and every partition at a new epoch. Another broker that starts at the same time has
-        read the same metadata: the one that loses the race reads them again, and takes a higher epoch than the other.
-        """
-        reason = ""
-        for _ in range(_STARTS_MAX):
-            others = self._metadata.cluster.brokers.keys() - {self._endpoint.broker_id}
-            started = await self._change(decide_start_broker, endpoint=self._endpoint, gone_broker_ids=others)
-            if not isinstance(started, Refused):
-                return
-            reason = started.message
-            _log.warning("the leadership could not be taken, to be tried again: %s", reason)
-            await self._metadata.raise_epoch()
-        raise StorageFault(f"the leadership could not be taken in {_STARTS_MAX} attempts: {reason}")
 
     async def raise_leader_epoch(self, name: TopicPartition, above: int) -> None:
         """A log that has a higher epoch than its leader would fence it. The broker that may change the metadata has
@@ -104,6 +92,29 @@ class Controller:
         )
         where = {"topic": name.topic, "partition": name.partition}
         _log.warning("the log has leader epoch %d, above the metadata's; now: %s", above, raised, extra=where)
+
+    async def elect_leaders(
+        self, partitions: Sequence[TopicPartition] | None, *, changes_max: int | None
+    ) -> Mapping[TopicPartition, int | Refused] | Refused:
+        return await self._change(decide_elect_leaders, partitions=partitions, changes_max=changes_max)
+
+    async def reassign_partitions(
+        self, assignments: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> Mapping[TopicPartition, Sequence[int] | Refused] | Refused:
+        return await self._change(decide_reassign_partitions, assignments=assignments)
+
+    # ------------------------------------------------------------------ brokers
+
+    async def unregister_broker(self, broker_id: int) -> Refused | None:
+        return await self._change(decide_unregister_broker, broker_id=broker_id)
+
+    async def upgrade_features(self, level: int, *, validate_only: bool) -> int | Refused:
+        decide = functools.partial(decide_upgrade_features, level=level)
+        if validate_only:
+            (step,) = await self._metadata.look_ahead([decide])
+            return step.response
+        (answer,) = await self._metadata.change([decide])
+        return answer
 
     # ------------------------------------------------------------------ topics
 
@@ -152,13 +163,19 @@ class Controller:
             partitions=partitions,
             configs=configs,
             kept=kept,
+            broker=self._config,
         )
         (answer,) = await self._create([name], [decide])
         return answer
 
     async def create_partitions(self, commands: Sequence[CreatePartitions]) -> list[TopicAnswer]:
         decisions = [
-            functools.partial(decide_create_partitions, command=command, leader_id=self._endpoint.broker_id)
+            functools.partial(
+                decide_create_partitions,
+                command=command,
+                leader_id=self._endpoint.broker_id,
+                broker=self._config,
+            )
             for command in commands
         ]
         return await self._create([command.name for command in commands], decisions)
@@ -237,7 +254,9 @@ class Controller:
         while True:
             steps = await self._metadata.look_ahead(decisions)
             deleted = self._metadata.cluster.deleted_topics.items()
-            removals = {self._removals[topic_id] for topic_id, name in deleted if name in names}
+            removals = {
+                self._removals[topic_id] for topic_id, name in deleted if name in names and topic_id in self._removals
+            }
             if all(removal.done() for removal in removals):  # also where files could not be removed
                 return steps
             await asyncio.wait(removals)
@@ -245,14 +264,18 @@ class Controller:
     async def _create_tables(self, topic: TopicResult) -> dict[tuple[str, int], PartitionTable] | Refused:
         """Tables for those partitions of the topic that have none yet. If one cannot be created, the others are waited
         for all the same: what a retry creates must not meet them."""
+        try:
+            await self._metadata.check_leading()  # what lies in the way is removed: it may be another controller's
+        except StorageFault as fault:
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(fault))
+        self._metadata.check_is_controller()
         names = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
         new = [name for name in names if self._metadata.cluster.leadership(name) is None]
+        create = functools.partial(
+            self._storage.create_partition, topic_id=topic.topic_id, check_removal=self._metadata.check_is_last
+        )
         created = await asyncio.gather(
-            *(
-                self._calls.commit(functools.partial(self._storage.create_partition, name, topic_id=topic.topic_id))
-                for name in new
-            ),
-            return_exceptions=True,
+            *(self._calls.commit(functools.partial(create, name)) for name in new), return_exceptions=True
         )
         tables: dict[tuple[str, int], PartitionTable] = {}
         for name, table in zip(new, created, strict=True):
@@ -270,21 +293,26 @@ class Controller:
         self._on_topic_deleted.append(tell)
 
     def follow(self, cluster: ClusterState) -> None:
-        """Behind the host. What a state names as deleted is removed once; if that fails, at the next start."""
-        removals, self._removals = self._removals, {}
+        """Behind the host. The controller removes the files of each topic that a state names as deleted, once; if that
+        fails, the next controller does."""
         for topic_id, name in cluster.deleted_topics.items():
-            removal = removals.get(topic_id)
-            if removal is None:
-                removal = self._metadata.tasks.start(self._remove_files(name, topic_id), f"delete/{name}")
+            if topic_id not in self._deleted:
                 for tell in self._on_topic_deleted:
                     tell(name, topic_id)
-            self._removals[topic_id] = removal
+            if topic_id not in self._removals and self._metadata.is_leading:
+                removal = self._metadata.tasks.start(self._remove_files(name, topic_id), f"delete/{name}")
+                self._removals[topic_id] = removal
+        self._deleted = frozenset(cluster.deleted_topics)
+        self._removals = {key: removal for key, removal in self._removals.items() if key in self._deleted}
 
     async def _remove_files(self, name: str, topic_id: str) -> None:
+        """Once no broker leads a partition of it any more."""
+        await self._wait_until_followed(self._metadata.applied_offset)
         await self._host.wait_until_settled(name)
         try:
             await self._calls.housekeep(functools.partial(self._storage.delete_topic, name, topic_id=topic_id))
+            await self._change(decide_topic_files_deleted, topic_id=topic_id)
         except StorageFault as fault:
             _log.warning("files of the deleted topic %s stay until the next start: %s", name, fault)
-            return
-        await self._change(decide_topic_files_deleted, topic_id=topic_id)
+        except NotController:
+            _log.info("files of the deleted topic %s are the next controller's to remove", name)

@@ -1,7 +1,8 @@
-"""The cluster's metadata on its controller: what the log says, and the one way in which it changes.
+"""The cluster's metadata on one broker: what the log says and, on the controller, the one way in which it changes.
 
-Theory of operation. The state is `__cluster_metadata` replayed. `change` decides one command after another under one
-lock, appends all their records as one commit, applies them, tells the followers, and only then answers. Guards two
+Theory of operation. The state is `__cluster_metadata` replayed. A broker follows the log until it is elected: then it
+leads it, behind a fence, and is the controller until another one is. `change` decides one command after another under
+one lock, appends all their records as one commit, applies them, tells the followers, and only then answers. Guards two
 promises. What has begun to change the metadata runs to its end in a task of the broker's (`tasks`), even if its caller
 is cancelled: a caller that goes away while the commit is in a thread would leave a record in the log that memory never
 learns of. And memory that may be wrong, after any failure, is read again before anything is decided on it.
@@ -9,6 +10,7 @@ learns of. And memory that may be wrong, after any failure, is read again before
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import Callable, Sequence
@@ -17,8 +19,9 @@ from typing import TypeVar
 from bus.cluster_metadata.change_descriptions import describe_change
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all, replay_cluster
 from bus.cluster_metadata.cluster_records import ClusterRecord, decode_record, encode_record
-from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
-from bus.model import Step
+from bus.cluster_metadata.cluster_state import ElectedController
+from bus.errors import ErrorCode, NotController, Refused, StorageDamaged, StorageFault
+from bus.model import BrokerEndpoint, Step
 from bus.partition_log.maintenance import MaintenanceRules
 from bus.ports import Clock, CommitOutcome, Committed, LogState, Storage, TypedLog
 from bus.runtime.blocking import BlockingCalls
@@ -33,6 +36,8 @@ _LOGGED_CHANGES_MAX = 100
 
 T = TypeVar("T")
 Decide = Callable[[ClusterState], Step[ClusterRecord, T | Refused]]
+_FOLLOWING = Refused(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
+_OTHER_ELECTED = Refused(ErrorCode.NOT_CONTROLLER, "another broker was elected meanwhile")
 _HOW_TO_MEND = "with the broker down, `bus log repair __cluster_metadata` says what can be mended"
 
 
@@ -46,25 +51,29 @@ class MetadataLog:
         self,
         storage: Storage,
         *,
+        broker_id: int,
         rules: MaintenanceRules,
         clock: Clock,
         calls: BlockingCalls,
         maintenance: Maintenance,
     ) -> None:
         self._storage = storage
+        self._broker_id = broker_id
         self._followers: list[Callable[[ClusterState], None]] = []
-        self._on_fenced: list[Callable[[Refused], None]] = []
         self._rules = rules
         self._shared_maintenance = maintenance
         self._clock = clock
         self._calls = calls
         self._cluster: ClusterState = EMPTY_CLUSTER
+        self._applied = 0
+        self._waiting: dict[asyncio.Event, int] = {}  # for what offset
         self.tasks = TaskScope("metadata")
         self._ended: Refused | None = None
-        self._is_open = False
+        self._is_controller = False
+        self.maintenance: MetadataMaintenance | None = None  # None before this broker is elected for the first time
 
     async def open(self) -> None:
-        """Raises `StorageFault` if the log cannot be read, or contradicts itself."""
+        """As a follower. Raises `StorageFault` if the log cannot be read, or contradicts itself."""
         self._log: TypedLog = await self._calls.control(self._storage.open_metadata)
         self._leader = LeaderLog(
             NAME,
@@ -75,23 +84,114 @@ class MetadataLog:
             fenced=ErrorCode.NOT_CONTROLLER,
             reload_in=self._calls.control,
             housekeep_in=self._calls.housekeep,
-            on_stopped=self._step_down,
+            on_stopped=self._on_stopped,
         )
-        await self.raise_epoch()
-        self.maintenance = MetadataMaintenance(
-            self._log,
-            self,
-            rules=self._rules,
-            calls=self._calls,
-            tasks=self.tasks,
-            maintenance=self._shared_maintenance,
-        )
-        self._is_open = True
+        self._leader.stopped = _FOLLOWING
+        self._cluster, self._applied = await self._calls.control(self._replay)
 
-    async def raise_epoch(self) -> None:
-        """Change the metadata from now on under a higher epoch than any that the log has, as it was read last."""
-        self._leader.lead(self._log.state.leader_epoch + 1)
-        self._cluster = await self._replay()
+    # ------------------------------------------------------------------ following
+
+    @property
+    def controller(self) -> BrokerEndpoint | None:
+        """Where the controller is, as far as this broker has followed the log. None while none is known."""
+        elected = self._cluster.controller
+        broker = None if elected is None else self._cluster.brokers.get(elected.broker_id)
+        return None if broker is None else broker.endpoint
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+        return self._is_controller and self._ended is None
+
+    @property
+    def applied_offset(self) -> int:
+        """One past the last record that is in `cluster`."""
+        return self._applied
+
+    async def follow(self) -> None:
+        """Apply what other brokers have committed. Raises `StorageFault`."""
+        await self.tasks.finish(self._follow(), "follow")
+
+    async def _follow(self) -> None:
+        async with self._leader.slot:
+            if not self.is_leading and self._ended is None:
+                await self._read_on(self._log.follow)
+
+    async def _read_on(self, catch_up: Callable[[], LogState]) -> None:
+        """Apply the records behind those that are known."""
+
+        def read() -> tuple[ClusterState, int] | None:
+            is_known = catch_up().high_watermark == self._applied
+            return None if is_known else self._replay(self._cluster, self._applied)
+
+        found = await self._calls.control(read)
+        if found is not None:
+            self._take(*found)
+
+    async def wait_until_applied(self, offset: int) -> None:
+        """Until all records below `offset` are in `cluster`."""
+        event = asyncio.Event()
+        while self._applied < offset:
+            self._waiting[event] = offset
+            try:
+                await event.wait()
+            finally:
+                del self._waiting[event]
+
+    # ------------------------------------------------------------------ being the controller
+
+    async def elect(self, decide: Decide[T], *, instead_of: ElectedController | None) -> T | Refused:
+        """Lead the log from now on, under a higher epoch than any that it has, and commit what `decide` decides on its
+        last state. A refusal: another controller than `instead_of` was elected, or the log cannot be written."""
+        return await self.tasks.finish(self._elect(decide, instead_of), "elect")
+
+    async def _elect(self, decide: Decide[T], instead_of: ElectedController | None) -> T | Refused:
+        async with self._leader.slot:
+            if self._ended is not None or self.is_leading:
+                return self._ended or Refused(ErrorCode.INVALID_REQUEST, "this broker is the controller already")
+            await self._read_on(self._log.follow)
+            if self._cluster.controller != instead_of:
+                return _OTHER_ELECTED
+            # A fence, unless no other broker can be at work on this root.
+            fence = not self._cluster.is_alone(self._broker_id)
+            epoch = self._log.state.leader_epoch + 1
+            refused = await self._leader.lead(epoch, now_ms=self._clock.now_ms(), fence=fence)
+            if refused is not None:
+                return refused
+            await self._read_on(lambda: self._log.state)
+            if self._cluster.controller != instead_of:
+                self._leader.end(_FOLLOWING)
+                return _OTHER_ELECTED
+            (step,), after = await self._decide([decide])
+            self._is_controller = True
+            self.maintenance = MetadataMaintenance(
+                self._log,
+                self,
+                rules=self._rules,
+                calls=self._calls,
+                tasks=self.tasks,
+                maintenance=self._shared_maintenance,
+            )
+            failure = await self._append(step.records, after) if step.records else None
+            if failure is not None or isinstance(step.response, Refused):
+                self._leader.end(_FOLLOWING)
+                return failure or step.response
+            return step.response
+
+    async def check_leading(self) -> None:
+        """Step down if another broker was elected meanwhile. Raises `StorageFault` if that cannot be told."""
+        await self.tasks.finish(self._check_leading(), "check")
+
+    async def _check_leading(self) -> None:
+        async with self._leader.slot:
+            if self.is_leading and not self._leader.is_reload_due and not await self._calls.control(self._log.is_last):
+                await self._reload()
+
+    def check_is_last(self) -> None:
+        """In a thread. Raises `StorageFault` if the log may have more than this broker knows: another one may be the
+        controller."""
+        if not self._log.is_last():
+            raise StorageFault("the cluster metadata have changed meanwhile; retry later")
 
     @property
     def cluster(self) -> ClusterState:
@@ -117,10 +217,6 @@ class MetadataLog:
         self._followers.append(follow)
         follow(self._cluster)
 
-    def on_fenced(self, step_down: Callable[[Refused], None]) -> None:
-        """`step_down` is called when another broker is the controller from now on; this one changes nothing then."""
-        self._on_fenced.append(step_down)
-
     async def change(self, decisions: Sequence[Decide[T]]) -> list[T | Refused]:
         """Decide, append once, apply, answer; all or nothing for each decision that is not refused."""
         return await self.tasks.finish(self._change(decisions), "change")
@@ -135,12 +231,17 @@ class MetadataLog:
             _log_refusals([step.response for step in steps])
             return steps
 
+    def stop(self, reason: Refused) -> None:
+        """Change nothing, and follow no other broker, from now on."""
+        self._ended = reason
+        self._leader.end(reason)
+
     async def end(self) -> None:
         """Wait until what has begun is over, and refuse what comes from then on."""
-        if self._is_open:
+        if self.maintenance is not None:
             await self.maintenance.end()
         await self.tasks.join()
-        self._ended = Refused(ErrorCode.NOT_CONTROLLER, "the broker is shutting down")
+        self._ended = self._ended or Refused(ErrorCode.NOT_CONTROLLER, "the broker is shutting down")
 
     async def commit_between_appends(self, change: Change) -> ChangeOutcome:
         """For maintenance of the log: a commit that does not change the state of the cluster."""
@@ -148,23 +249,25 @@ class MetadataLog:
 
     async def _commit_between_appends(self, change: Change) -> ChangeOutcome:
         async with self._leader.slot:
+            if not self.is_leading:
+                return self._ended or self._leader.stopped or _FOLLOWING
             refused = await self._check_ready()
             if refused is not None:
                 return refused
             decided = change(leader_epoch=self.leader_epoch, now_ms=self._clock.now_ms())
             outcome = await self._commit(decided) if callable(decided) else decided
-        self.maintenance.look_after_commit()
+            if isinstance(outcome, Committed):
+                self._applied = outcome.high_watermark  # a snapshot says what memory has
+        self._look_after_commit()
         return outcome
 
     async def housekeep(self, call: Callable[[], T]) -> T:
         """See `LeaderLog.housekeep`."""
         return await self._leader.housekeep(call)
 
-    def _step_down(self, reason: Refused) -> None:
-        if reason.code is ErrorCode.NOT_CONTROLLER:
-            for step_down in self._on_fenced:
-                step_down(reason)
-        elif self._is_open:
+    def _on_stopped(self, reason: Refused) -> None:
+        self._is_controller = False
+        if self.maintenance is not None:
             self.maintenance.stop(reason)
 
     async def _change(self, decisions: Sequence[Decide[T]]) -> list[T | Refused]:
@@ -194,10 +297,17 @@ class MetadataLog:
         return steps, state
 
     async def _check_ready(self) -> Refused | None:
-        """Why nothing can be decided now; memory is what the log says if it returns None."""
+        """Why nothing can be decided now; memory is what the log says if it returns None. Raises `NotController`."""
         if self.stopped is None and self._leader.is_reload_due:
             await self._reload()
+        self.check_is_controller()
         return self._ended or self._leader.refuse_until_reloaded()
+
+    def check_is_controller(self) -> None:
+        """Raises `NotController`, unless this broker is the controller or ends."""
+        stopped = self._leader.stopped
+        if self._ended is None and stopped is not None and stopped.code is ErrorCode.NOT_CONTROLLER:
+            raise NotController(stopped.message)
 
     async def _append(self, records: Sequence[ClusterRecord], after: ClusterState) -> Refused | None:
         """Commit the records; then memory is `after`."""
@@ -209,14 +319,21 @@ class MetadataLog:
         if not isinstance(committed, Committed):
             return committed if isinstance(committed, Refused) else self._leader.refuse(str(committed))
         _log_changes(records)
-        self._take(after)
-        self.maintenance.look_after_commit()
+        self._take(after, committed.high_watermark)
+        self._look_after_commit()
         return None
 
-    def _take(self, state: ClusterState) -> None:
-        self._cluster = state
+    def _look_after_commit(self) -> None:
+        if self.maintenance is not None:
+            self.maintenance.look_after_commit()
+
+    def _take(self, state: ClusterState, applied: int) -> None:
+        self._cluster, self._applied = state, applied
         for follow in self._followers:
             follow(state)
+        for event, offset in self._waiting.items():
+            if offset <= applied:
+                event.set()
 
     async def _commit(self, call: Callable[[], CommitOutcome]) -> ChangeOutcome:
         """After anything but a commit memory is what the log says, or the log is read before anything else is done."""
@@ -231,21 +348,23 @@ class MetadataLog:
         if log is None:
             return
         try:
-            state = await self._replay()
+            cluster, applied = await self._calls.control(self._replay)
         except StorageFault as fault:
             _log.error("the cluster metadata cannot be read again for now: %s", fault)
             return
         self._leader.is_reload_due = False
-        self._take(state)
+        self._take(cluster, applied)
 
-    async def _replay(self) -> ClusterState:
-        def replay() -> ClusterState:
-            try:
-                return replay_cluster(self._log.replay(), first_offset=self._log.state.log_start)
-            except ValueError as error:
-                raise StorageDamaged(f"{error}; {_HOW_TO_MEND}") from error
-
-        return await self._calls.control(replay)
+    def _replay(self, known: ClusterState = EMPTY_CLUSTER, offset: int = 0) -> tuple[ClusterState, int]:
+        """In a thread: the state with all records of the log, as it was read last, and one past the last of them.
+        `known` has those below `offset`."""
+        log = self._log.state
+        if log.log_start > offset:  # a snapshot stands for what is gone
+            known, offset = EMPTY_CLUSTER, log.log_start
+        try:
+            return replay_cluster(self._log.replay(offset), first_offset=offset, state=known), log.high_watermark
+        except ValueError as error:
+            raise StorageDamaged(f"{error}; {_HOW_TO_MEND}") from error
 
 
 def _log_changes(records: Sequence[ClusterRecord]) -> None:

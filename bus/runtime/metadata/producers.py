@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_records import ClusterRecord
@@ -24,7 +24,7 @@ from bus.cluster_metadata.producer_decisions import (
 )
 from bus.cluster_metadata.producer_expiry import RECORDS_MAX, decide_expire_producers, names_of
 from bus.cluster_metadata.producer_ids import ProducerIdentity, check_producer
-from bus.errors import ErrorCode, Refused
+from bus.errors import ErrorCode, NotController, Refused
 from bus.model import ProducerStamp, Step
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata.metadata_log import MetadataLog
@@ -39,7 +39,8 @@ _INTERVAL_SHARE = 8
 
 
 class Producers:
-    """`start`, then `stop`. `now_ms` is the time of retention."""
+    """`start`, then `stop`. `now_ms` is the time of retention; `wait_until_followed` waits until all brokers know the
+    metadata up to an offset."""
 
     def __init__(
         self,
@@ -50,8 +51,10 @@ class Producers:
         now_ms: Callable[[], int],
         calls: BlockingCalls,
         tasks: TaskScope,
+        wait_until_followed: Callable[[int], Awaitable[None]],
     ) -> None:
         self._metadata = metadata
+        self._wait_until_followed = wait_until_followed
         self._broker_id = broker_id
         self._expiration_ms = expiration_ms
         self._now_ms = now_ms
@@ -85,8 +88,9 @@ class Producers:
 
         `producer_id` and `producer_epoch` are those of a caller that has the name's identity. One that `keeps_epoch`
         gets the identity as it is, and no epoch is fenced. Refused as `decide_init_producer` says, or INVALID_REQUEST
-        (an identity, or an epoch to keep, without a name).
+        (an identity, or an epoch to keep, without a name). Raises `NotController`.
         """
+        self._metadata.check_is_controller()
         current = None if producer_id is None else ProducerIdentity(producer_id, producer_epoch or 0)
         if name is None:
             if current is not None:
@@ -111,19 +115,32 @@ class Producers:
             (answer,) = await self._metadata.change([functools.partial(_decide_init, command=command, new_id=new_id)])
             if isinstance(answer, ProducerIdentity):
                 self._seen.add(answer.producer_id)
+                await self._wait_until_followed(self._metadata.applied_offset)  # every broker fences lower epochs
             if answer is not None:  # else the name has come to need a new id meanwhile
                 return answer
 
     def check(self, stamp: ProducerStamp) -> Refused | None:
-        """Why nothing of this identity may be appended anywhere; None if it may be. For every batch: one look-up."""
+        """Why nothing of this identity may be appended here; None if it may be. For every batch: one look-up. Where
+        another broker may have given the id, one that this broker does not know of may be known soon."""
         producers = self._metadata.cluster.producers
         if producers.by_id.get(stamp.producer_id) is not None:
             self._seen.add(stamp.producer_id)
-        return check_producer(producers, stamp)
+        refused = check_producer(producers, stamp)
+        is_alone = self._metadata.is_leading and self._metadata.cluster.is_alone(self._broker_id)
+        if refused is None or refused.code is not ErrorCode.INVALID_PRODUCER_ID_MAPPING or is_alone:
+            return refused
+        return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, refused.message)
 
     async def _allocate(self) -> range | Refused:
         decide = functools.partial(decide_allocate_producer_ids, broker_id=self._broker_id)
-        (block,) = await self._metadata.change([decide])
+        try:
+            (block,) = await self._metadata.change([decide])
+        except NotController as error:
+            return Refused(ErrorCode.NOT_CONTROLLER, str(error))
+        # A broker that does not know of the block refuses its ids.
+        await self._wait_until_followed(self._metadata.applied_offset)
+        if not self._metadata.is_leading:
+            return Refused(ErrorCode.NOT_CONTROLLER, "another controller was elected")
         return block
 
     # ------------------------------------------------------------------ names that are no longer used
@@ -134,13 +151,18 @@ class Producers:
             await asyncio.sleep(max(1.0, interval_s))
             try:
                 await self.sweep()
+            except NotController:
+                continue  # the next one sweeps
             except Exception:
                 _log.exception("names of producers could not be looked through; the next time will do it")
 
     async def sweep(self) -> int:
-        """How many names were forgotten."""
+        """How many names were forgotten. None while there are several brokers: what is used at another one is not known
+        here."""
         expired_count = 0
-        while True:
+        if not self._metadata.cluster.is_alone(self._broker_id):
+            return 0
+        while self._metadata.is_leading:
             self._note_seen()
             look = functools.partial(self._decide_expiry, self._metadata.cluster, seen_ms=dict(self._seen_ms))
             records = (await self._calls.compute(look)).records  # there may be many names
@@ -153,7 +175,8 @@ class Producers:
                 _log.info("%d names of producers have expired, as they were not used", expired)
             expired_count += expired
             if len(records) < RECORDS_MAX:
-                return expired_count
+                break
+        return expired_count
 
     def _decide_again(self, state: ClusterState, names: list[str]) -> Step[ClusterRecord, int | Refused]:
         """With what was seen up to this very moment."""

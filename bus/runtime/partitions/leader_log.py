@@ -1,4 +1,5 @@
-"""A log that this broker leads: what the outcome of a commit means, and when nothing may be committed any more.
+"""A log that this broker leads: what the outcomes of taking the lead and of a commit mean, and when nothing may be
+committed any more.
 
 A partition's writer and the cluster metadata each have one. Guards three promises. Memory that may differ from the log
 is never committed on: it is read again before (`is_reload_due`). A leader that finds another one of a higher epoch, or
@@ -9,13 +10,14 @@ or in the log that it reads again. And the log is never read again while files o
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, VersionReplaced
 from bus.model import TopicPartition
-from bus.ports import CommitOutcome, Committed, Conflicted, FenceLost, LogState, Unknown
+from bus.ports import CommitOutcome, Committed, Conflicted, FenceLost, Leadable, LogState, Unknown
 
 _log = logging.getLogger(__name__)
 
@@ -42,21 +44,37 @@ class InThread(Protocol):
     def __call__(self, call: Callable[[], T], /) -> Awaitable[T]: ...
 
 
-class Reloadable(Protocol):
-    @property
-    def state(self) -> LogState: ...
+def refuse_lead(name: str, outcome: CommitOutcome, leader_epoch: int, fenced: ErrorCode) -> Refused | None:
+    """Why a log is not led after its `lead` under that epoch; None if it is. `fenced`: it has another leader, and this
+    epoch is too low; after any other refusal it may be tried again."""
+    match outcome:
+        case Committed():
+            return None
+        case Conflicted(_, epoch, _) if epoch is not None:
+            return Refused(fenced, f"{name}: {_fenced_by(leader_epoch, epoch)}")
+        case Conflicted(version, _, operation):
+            reason = f"the fence of leader epoch {leader_epoch} came after {operation}, the last one version {version}"
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}: {reason}")
+        case Unknown(version, reason):
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}: {_unknown_outcome(version, reason)}")
 
-    def reload(self) -> LogState: ...
+
+def _fenced_by(leader_epoch: int, by: int) -> str:
+    return f"leader epoch {leader_epoch} was fenced by a leader of epoch {by}"
+
+
+def _unknown_outcome(version: int, reason: str) -> str:
+    return f"the outcome of committing version {version} is unknown: {reason}"
 
 
 class LeaderLog:
     """The owner holds `slot` from its decision until memory has followed the commit. `on_stopped` is called on the loop
-    whenever the log stops."""
+    whenever the log stops. `log` is led at `leader_epoch` already, or nothing is committed before `lead`."""
 
     def __init__(
         self,
         name: TopicPartition,
-        log: Reloadable,
+        log: Leadable,
         *,
         title: str,
         way_out: str,
@@ -77,14 +95,24 @@ class LeaderLog:
         self._housekeeping = asyncio.Lock()  # meanwhile the log is not read again
         self.slot = asyncio.Lock()
         self.is_reload_due = False
-        self.lead(leader_epoch)
-
-    def lead(self, leader_epoch: int) -> None:
-        """Commit from now on under that epoch, on the log as it was read last; one that could not be read after a fault
-        is read again before."""
+        self.stopped: Refused | None = None
         self.leader_epoch = leader_epoch
         self._version = self._log.state.version
-        self.stopped: Refused | None = None
+
+    async def lead(self, leader_epoch: int, *, now_ms: int, fence: bool) -> Refused | None:
+        """Commit from now on under that epoch: see `Leadable.lead`. The owner takes what the log says then. Raises
+        `StorageFault`; after that, or a refusal, nothing may be committed."""
+        call = functools.partial(self._log.lead, leader_epoch, now_ms, fence=fence)
+        self.is_reload_due = True
+        async with self._housekeeping:
+            outcome = await self._reload_in(call)
+        refused = refuse_lead(self._title, outcome, leader_epoch, self._fenced)
+        if refused is None:
+            self.leader_epoch, self._version = leader_epoch, self._log.state.version
+            self.is_reload_due, self.stopped = False, None
+        elif self.stopped is None:
+            self.end(refused)
+        return refused
 
     async def commit(self, call: Callable[[], CommitOutcome], in_thread: InThread) -> ChangeOutcome:
         """In the slot. After a refusal nothing was committed, unless `is_reload_due`."""
@@ -117,7 +145,7 @@ class LeaderLog:
                 ):
                     self._step_down(epoch)
             case Unknown(version, reason):
-                message = f"the outcome of committing version {version} is unknown: {reason}"
+                message = _unknown_outcome(version, reason)
                 _log.error("%s: %s", self._title, message, extra=self.fields())
                 return self.refuse(message)
         return outcome
@@ -165,9 +193,9 @@ class LeaderLog:
     def refuse(self, reason: str, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> Refused:
         return Refused(code, f"{self._title}: {reason}")
 
-    def stop(self, code: ErrorCode, reason: str) -> None:
+    def stop(self, code: ErrorCode, reason: str, *, level: int = logging.ERROR) -> None:
         """Commit nothing from now on."""
-        _log.error("%s stopped: %s", self._title, reason, extra=self.fields())
+        _log.log(level, "%s stopped: %s", self._title, reason, extra=self.fields())
         self.end(self.refuse(reason, code))
 
     def end(self, reason: Refused) -> None:
@@ -180,8 +208,8 @@ class LeaderLog:
             self.stop(ErrorCode.KAFKA_STORAGE_ERROR, str(fault))
 
     def _step_down(self, leader_epoch: int) -> None:
-        reason = f"leader epoch {self.leader_epoch} was fenced by a leader of epoch {leader_epoch}"
-        self.stop(self._fenced, reason)
+        """Another broker leads: in a cluster that is no fault."""
+        self.stop(self._fenced, _fenced_by(self.leader_epoch, leader_epoch), level=logging.WARNING)
 
     def fields(self, **more: object) -> dict[str, object]:
         """For lines of the broker's own log."""

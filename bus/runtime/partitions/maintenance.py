@@ -122,13 +122,15 @@ class MaintenanceClock:
         return self._clock.monotonic_ms()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Maintenance:
-    """`backoff_s`: how long the maintenance of a partition pauses after a failure."""
+    """`backoff_s`: how long the maintenance of a partition pauses after a failure. `version_age_min_ms`: no
+    younger version is deleted, also where the configs of its topic would allow it."""
 
     clock: MaintenanceClock
     throttle: IoThrottle
     backoff_s: float
+    version_age_min_ms: int = 0
 
 
 class Maintained(Protocol):

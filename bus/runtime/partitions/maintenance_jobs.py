@@ -88,6 +88,7 @@ class MaintenanceJobs:
         self._name = name
         self._table = table
         self._calls = calls
+        self._maintenance = maintenance
         self._clock = maintenance.clock
         self._writer = writer
         self._pace = MaintenancePace(maintenance.throttle)
@@ -273,7 +274,7 @@ class MaintenanceJobs:
         dropped = self._table.drop_old_versions(
             committed_before_ms=committed_before_ms,
             count_max=rules.count_max,
-            removed_before_ms=now_ms - rules.file_delete_delay_ms,
+            removed_before_ms=now_ms - max(rules.file_delete_delay_ms, self._maintenance.version_age_min_ms),
         )
         return dropped, self._table.find_orphans() if find_orphans else frozenset()
 

@@ -19,10 +19,11 @@ from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Topic
 from bus.cluster_metadata.configs import resolve_topic_config
 from bus.cluster_metadata.hosting import Lead, plan_hosting
 from bus.config.broker import BrokerConfig
-from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault, show_way_out
+from bus.errors import ErrorCode, NotController, Refused, StorageDamaged, StorageFault, show_way_out
 from bus.model import TopicPartition
-from bus.ports import Clock, PartitionTable, Storage
+from bus.ports import Clock, CommitOutcome, PartitionTable, Storage
 from bus.runtime.blocking import BlockingCalls
+from bus.runtime.partitions.leader_log import refuse_lead
 from bus.runtime.partitions.maintenance import Maintenance
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.partitions.partition_settings import PartitionSettings, settings_of
@@ -35,6 +36,9 @@ RaiseLeaderEpoch = Callable[[TopicPartition, int], Awaitable[None]]
 # After an opening that failed; each further one waits twice as long as the one before it.
 _REOPEN_S_MIN = 1.0
 _REOPEN_S_MAX = 60.0
+# Longer than a commit of a leader that is gone can be under way.
+_VERSION_AGE_MIN_MS = 60_000
+_VERSION_AGE_MIN_SESSIONS = 10
 
 NewTables = Mapping[tuple[str, int], PartitionTable]  # by topic id and partition number
 
@@ -87,6 +91,7 @@ class PartitionHost:
         what is missing."""
         plan = plan_hosting(self._carried_out, cluster, self._hosted, broker_id=self._broker_id)
         self._cluster, self._carried_out = cluster, EMPTY_CLUSTER
+        self._maintenance.version_age_min_ms = self._version_age_min_ms(cluster)
         for name in plan.retires:
             self._close(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name.topic} was deleted")
         for name in plan.closes:
@@ -95,10 +100,16 @@ class PartitionHost:
             self._open(name, lead)
         for topic in plan.configures:
             settings = self._settings(topic)
-            for hosted in self._hosted[topic.name].values():
+            for hosted in self._hosted.get(topic.name, {}).values():
                 if isinstance(hosted.serving, Partition):
                     hosted.serving.configure(settings)
         self._carried_out = cluster
+
+    def _version_age_min_ms(self, cluster: ClusterState) -> int:
+        """Where another broker may be stalled in a commit, no version goes whose number it would take."""
+        if cluster.is_alone(self._broker_id):
+            return 0
+        return max(_VERSION_AGE_MIN_MS, _VERSION_AGE_MIN_SESSIONS * self._config.broker_session_timeout_ms)
 
     def step_down(self, reason: Refused) -> None:
         """Another broker leads all partitions: stop those that are open, and those that are still being opened."""
@@ -137,14 +148,21 @@ class PartitionHost:
     async def _open_table(self, hosted: _Hosted, table: PartitionTable | None, name: TopicPartition) -> None:
         if not self._is_wanted(name, hosted):
             return
-        call = functools.partial(self._storage.open_partition, name, topic_id=hosted.lead.topic_id)
         try:
-            if table is None:
-                table = await self._calls.open(call)
-            if table.state.leader_epoch > hosted.lead.leader_epoch:
-                await self._raise_leader_epoch(name, table.state.leader_epoch)
-            if self._is_wanted(name, hosted):
-                self._serve(name, hosted, table)
+            # No fence if this broker is the only one: then the leader before is an earlier life of it.
+            fence = not self._cluster.is_alone(self._broker_id)
+            take_over = functools.partial(self._take_over, name, hosted.lead, table, fence=fence)
+            led, outcome = await self._calls.open(take_over)
+            refused = refuse_lead(str(name), outcome, hosted.lead.leader_epoch, fenced=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if refused is not None and refused.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                hosted.serving = refused
+                await self._raise_leader_epoch(name, led.state.leader_epoch)
+            elif refused is not None:
+                raise StorageFault(refused.message)
+            elif self._is_wanted(name, hosted):
+                self._serve(name, hosted, led)
+        except NotController:  # it will have given the partition another leader, which is known here soon
+            self._open_again_later(name, hosted)
         except Exception as fault:  # what is wrong with one table is wrong with no other
             way_out = f"; {show_way_out(name.topic, name.partition)}" if isinstance(fault, StorageDamaged) else ""
             hosted.serving = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}: {fault}{way_out}")
@@ -153,6 +171,14 @@ class PartitionHost:
             _log.error("partition does not serve: %s", fault, extra=where, exc_info=not is_foreseen)
             if is_foreseen and not isinstance(fault, StorageDamaged):
                 self._open_again_later(name, hosted)
+
+    def _take_over(
+        self, name: TopicPartition, lead: Lead, table: PartitionTable | None, *, fence: bool
+    ) -> tuple[PartitionTable, CommitOutcome]:
+        """In a thread."""
+        if table is None:
+            table = self._storage.open_partition(name, topic_id=lead.topic_id)
+        return table, table.lead(lead.leader_epoch, self._clock.now_ms(), fence=fence)
 
     def _open_again_later(self, name: TopicPartition, hosted: _Hosted) -> None:
         if self._is_ended or not self._is_wanted(name, hosted):

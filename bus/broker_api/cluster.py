@@ -1,0 +1,35 @@
+"""What the other brokers of the cluster ask this one, and who the controller is."""
+
+from __future__ import annotations
+
+from bus.cluster_metadata.broker_decisions import RegisterBroker
+from bus.errors import Refused
+from bus.model import BrokerEndpoint
+from bus.runtime.cluster import Cluster
+from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
+
+
+class ClusterApi:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.endpoint = cluster.endpoint
+
+    @property
+    def controller(self) -> BrokerEndpoint | None:
+        """None while none is known."""
+        return self._cluster.metadata.controller
+
+    @property
+    def metadata_offset(self) -> int:
+        """One past the last record of the cluster metadata that this broker has applied."""
+        return self._cluster.metadata.applied_offset
+
+    async def wait_until_applied(self, metadata_offset: int) -> None:
+        await self._cluster.metadata.wait_until_applied(metadata_offset)
+
+    async def register(self, command: RegisterBroker, *, cluster_id: str) -> Registered | Refused:
+        """An earlier life of the broker has ended: the lock of its id was free."""
+        return await self._cluster.heartbeats.register(command, cluster_id=cluster_id, is_live=False)
+
+    async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer | Refused:
+        return await self._cluster.heartbeats.take(heartbeat)

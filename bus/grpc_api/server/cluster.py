@@ -1,0 +1,115 @@
+"""What brokers ask each other, and how a call that changes the cluster metadata comes to the controller.
+
+A handler of the service Bus raises `NotController` where only the controller can do what it is asked. The call is then
+sent on as the message that it is, and its answer is given once this broker has followed the metadata up to what the
+call has changed: a client that creates a topic at one broker can use it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from google.protobuf.message import Message
+
+from bus.broker_api.cluster import ClusterApi
+from bus.broker_api.requests import InvalidArgument, Unavailable
+from bus.cluster_metadata.broker_decisions import RegisterBroker
+from bus.errors import ErrorCode, NotController, Refused
+from bus.grpc_api.server.conversions import with_error
+from bus.grpc_api.server.peers import GrpcPeers
+from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest, control_reader
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import BrokerEndpoint
+from bus.runtime.metadata.peers import BrokerHeartbeat
+
+_BUS = pb.DESCRIPTOR.services_by_name["Bus"]
+_RETRY_S = 0.1
+
+Handle = Callable[[Any], Awaitable[Any]]
+
+
+class Forwarding:
+    """`handlers`: of the calls that may have to be forwarded, by the name of the method."""
+
+    def __init__(self, api: ClusterApi, peers: GrpcPeers, handlers: Mapping[str, Handle], *, timeout_ms: int) -> None:
+        self._api = api
+        self._peers = peers
+        self._handlers = handlers
+        self._timeout_s = timeout_ms / 1000
+
+    async def handle(self, method: str, request: Message, *, client: str) -> Any:
+        """What the handler answers here or, if this broker is not the controller, what the controller answers.
+
+        Raises `Unavailable` if no controller takes the call in time, or the connection to it breaks: then it cannot be
+        told whether the call had an effect, as with any other connection that breaks.
+        """
+        try:
+            return await asyncio.wait_for(self._handle(method, request, client), self._timeout_s)
+        except asyncio.TimeoutError:
+            raise Unavailable(f"{method}: no controller has answered within {self._timeout_s:.0f} s") from None
+
+    async def _handle(self, method: str, request: Message, client: str) -> Any:
+        while True:
+            try:
+                return await self._handlers[method](request)
+            except NotController:
+                controller = self._api.controller
+            if controller is not None and controller != self._api.endpoint:
+                envelope = pb.EnvelopeRequest(method=method, request=request.SerializeToString(), client=client)
+                answer = await self._peers.forward(controller, envelope, timeout_s=self._timeout_s)
+                if not isinstance(answer, Refused):
+                    await self._api.wait_until_applied(answer.metadata_offset)
+                    return _BUS.methods_by_name[method].output_type._concrete_class.FromString(answer.response)
+                if answer.code is not ErrorCode.NOT_CONTROLLER:
+                    raise Unavailable(f"{method}: the controller did not answer: {answer.message}")
+            await asyncio.sleep(_RETRY_S)
+
+
+class ClusterHandler:
+    def __init__(self, api: ClusterApi, handlers: Mapping[str, Handle]) -> None:
+        self._api = api
+        self._handlers = handlers
+
+    async def register(self, request: pb.RegisterBrokerRequest) -> pb.RegisterBrokerResponse:
+        command = RegisterBroker(
+            BrokerEndpoint(request.broker_id, request.host, request.port),
+            request.incarnation_id,
+            request.rack or None,
+            level_min=request.min_feature_level,
+            level_max=request.max_feature_level,
+        )
+        answer = await self._api.register(command, cluster_id=request.cluster_id)
+        if isinstance(answer, Refused):
+            return with_error(pb.RegisterBrokerResponse(), answer)
+        return pb.RegisterBrokerResponse(broker_epoch=answer.broker_epoch, metadata_offset=answer.metadata_offset)
+
+    async def heartbeat(self, request: pb.BrokerHeartbeatRequest) -> pb.BrokerHeartbeatResponse:
+        heartbeat = BrokerHeartbeat(
+            broker_id=request.broker_id,
+            broker_epoch=request.broker_epoch,
+            incarnation=request.incarnation_id,
+            metadata_offset=request.metadata_offset,
+            wants_shut_down=request.want_shut_down,
+            max_wait_ms=request.max_wait_ms,
+        )
+        answer = await self._api.heartbeat(heartbeat)
+        if isinstance(answer, Refused):
+            return with_error(pb.BrokerHeartbeatResponse(), answer)
+        return pb.BrokerHeartbeatResponse(
+            metadata_offset=answer.metadata_offset, should_shut_down=answer.should_shut_down
+        )
+
+    async def envelope(self, request: pb.EnvelopeRequest) -> pb.EnvelopeResponse:
+        handle = self._handlers.get(request.method)
+        if handle is None:
+            raise InvalidArgument(f"expected a method that may be forwarded, found {request.method[:100]!r}")
+        message = control_reader(_BUS.methods_by_name[request.method].input_type._concrete_class)(request.request)
+        if isinstance(message, Unreadable):
+            raise UnreadableRequest(message)
+        try:
+            response = await handle(message)
+        except NotController as error:
+            return with_error(pb.EnvelopeResponse(), Refused(ErrorCode.NOT_CONTROLLER, str(error)))
+        return pb.EnvelopeResponse(response=response.SerializeToString(), metadata_offset=self._api.metadata_offset)

@@ -1,0 +1,92 @@
+"""The brokers of the cluster over gRPC: messages to values, and answers back."""
+
+from __future__ import annotations
+
+from bus.broker_api.cluster_admin import ClusterAdminApi, DescribedBroker
+from bus.errors import Refused
+from bus.grpc_api.server.conversions import with_error
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TopicPartition
+from bus.runtime.loop_shares import LoopShares
+
+
+class ClusterAdminHandler:
+    def __init__(self, api: ClusterAdminApi, shares: LoopShares) -> None:
+        self._api = api
+        self._shares = shares
+
+    async def describe(self, request: pb.DescribeClusterRequest) -> pb.DescribeClusterResponse:
+        found = await self._api.describe(is_fenced_included=request.include_fenced_brokers)
+        return pb.DescribeClusterResponse(
+            cluster_id=found.cluster_id,
+            root=found.root_url,
+            controller_id=found.controller_id,
+            controller_epoch=found.controller_epoch,
+            feature_level=found.feature_level,
+            brokers=map(_broker, found.brokers),
+        )
+
+    async def elect_leaders(self, request: pb.ElectLeadersRequest) -> pb.ElectLeadersResponse:
+        named = [TopicPartition(topic.topic, number) for topic in request.topics for number in topic.partitions]
+        response = pb.ElectLeadersResponse()
+        if request.topics and not named:
+            return response
+        answers = await self._api.elect_leaders(named)
+        elected = (_elected(partition, answer) for partition, answer in answers.items())
+        await self._shares.begin().extend(response.partitions, elected)
+        return response
+
+    async def alter_reassignments(
+        self, request: pb.AlterPartitionReassignmentsRequest
+    ) -> pb.AlterPartitionReassignmentsResponse:
+        asked = [
+            (TopicPartition(one.topic, one.partition), None if one.cancel else tuple(one.replica_ids))
+            for one in request.partitions
+        ]
+        response = pb.AlterPartitionReassignmentsResponse()
+        for (partition, _), refusal in zip(asked, await self._api.reassign_partitions(asked), strict=True):
+            result = response.partitions.add(topic=partition.topic, partition=partition.partition)
+            if refusal is not None:
+                with_error(result, refusal)
+        return response
+
+    async def list_reassignments(
+        self, _: pb.ListPartitionReassignmentsRequest
+    ) -> pb.ListPartitionReassignmentsResponse:
+        """None is ever under way: a reassignment counts as soon as it is committed."""
+        return pb.ListPartitionReassignmentsResponse()
+
+    async def unregister_broker(self, request: pb.UnregisterBrokerRequest) -> pb.UnregisterBrokerResponse:
+        refusal = await self._api.unregister_broker(request.broker_id)
+        response = pb.UnregisterBrokerResponse()
+        return response if refusal is None else with_error(response, refusal)
+
+    async def update_features(self, request: pb.UpdateFeaturesRequest) -> pb.UpdateFeaturesResponse:
+        refusal = await self._api.update_feature(request.feature, request.level, validate_only=request.validate_only)
+        response = pb.UpdateFeaturesResponse()
+        return response if refusal is None else with_error(response, refusal)
+
+
+def _broker(described: DescribedBroker) -> pb.ClusterBroker:
+    broker = described.broker
+    return pb.ClusterBroker(
+        broker_id=broker.broker_id,
+        host=broker.endpoint.host,
+        port=broker.endpoint.port,
+        rack=broker.rack or "",
+        is_fenced=broker.is_fenced,
+        broker_epoch=broker.broker_epoch,
+        incarnation_id=broker.incarnation,
+        leader_count=described.leader_count,
+        replica_count=described.replica_count,
+        min_feature_level=broker.level_min,
+        max_feature_level=broker.level_max,
+    )
+
+
+def _elected(partition: TopicPartition, answer: int | Refused) -> pb.ElectedLeader:
+    elected = pb.ElectedLeader(topic=partition.topic, partition=partition.partition)
+    if isinstance(answer, Refused):
+        return with_error(elected, answer)
+    elected.leader_id = answer
+    return elected

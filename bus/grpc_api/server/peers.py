@@ -1,0 +1,121 @@
+"""The other brokers of the cluster over gRPC: what this broker asks them, and the calls of clients that it forwards.
+
+A call that fails is a refusal: NETWORK_EXCEPTION if there was no connection or it broke, REQUEST_TIMED_OUT if no answer
+came in time. Nothing is tried again here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import grpc
+
+from bus.cluster_metadata.broker_decisions import RegisterBroker
+from bus.errors import ErrorCode, Refused
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import BrokerEndpoint
+from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
+
+SERVICE = pb.DESCRIPTOR.services_by_name["Cluster"]
+_REGISTER_TIMEOUT_S = 5.0
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A broker that comes back is reached by the next heartbeat.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+)
+
+
+class Transport(Protocol):
+    async def call(self, to: BrokerEndpoint, method: str, message: Any, *, timeout_s: float) -> Any:
+        """The answer of that method of the service Cluster, or a refusal."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class GrpcTransport:
+    """A connection to each address that was ever asked."""
+
+    def __init__(self) -> None:
+        self._channels: dict[tuple[str, int], grpc.aio.Channel] = {}
+
+    async def call(self, to: BrokerEndpoint, method: str, message: Any, *, timeout_s: float) -> Any:
+        descriptor = SERVICE.methods_by_name[method]
+        call = self._channel(to).unary_unary(
+            f"/{SERVICE.full_name}/{method}",
+            request_serializer=descriptor.input_type._concrete_class.SerializeToString,
+            response_deserializer=descriptor.output_type._concrete_class.FromString,
+        )
+        try:
+            return await call(message, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            code = ErrorCode.REQUEST_TIMED_OUT if is_late else ErrorCode.NETWORK_EXCEPTION
+            return Refused(code, f"{method} at broker {to.broker_id}, {to.host}:{to.port}: {error.details()}")
+
+    def _channel(self, to: BrokerEndpoint) -> grpc.aio.Channel:
+        key = to.host, to.port
+        if key not in self._channels:
+            host = f"[{to.host}]" if ":" in to.host else to.host
+            self._channels[key] = grpc.aio.insecure_channel(f"{host}:{to.port}", options=_OPTIONS)
+        return self._channels[key]
+
+    async def close(self) -> None:
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            await channel.close()
+
+
+class GrpcPeers:
+    """Implements `bus.runtime.metadata.peers.Peers`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def register(
+        self, controller: BrokerEndpoint, command: RegisterBroker, *, cluster_id: str
+    ) -> Registered | Refused:
+        request = pb.RegisterBrokerRequest(
+            cluster_id=cluster_id,
+            broker_id=command.endpoint.broker_id,
+            host=command.endpoint.host,
+            port=command.endpoint.port,
+            rack=command.rack or "",
+            incarnation_id=command.incarnation,
+            min_feature_level=command.level_min,
+            max_feature_level=command.level_max,
+        )
+        answer = await self._ask(controller, "RegisterBroker", request, _REGISTER_TIMEOUT_S)
+        return answer if isinstance(answer, Refused) else Registered(answer.broker_epoch, answer.metadata_offset)
+
+    async def heartbeat(
+        self, controller: BrokerEndpoint, heartbeat: BrokerHeartbeat, *, timeout_s: float
+    ) -> HeartbeatAnswer | Refused:
+        request = pb.BrokerHeartbeatRequest(
+            broker_id=heartbeat.broker_id,
+            broker_epoch=heartbeat.broker_epoch,
+            incarnation_id=heartbeat.incarnation,
+            metadata_offset=heartbeat.metadata_offset,
+            want_shut_down=heartbeat.wants_shut_down,
+            max_wait_ms=heartbeat.max_wait_ms,
+        )
+        answer = await self._ask(controller, "BrokerHeartbeat", request, timeout_s)
+        if isinstance(answer, Refused):
+            return answer
+        return HeartbeatAnswer(answer.metadata_offset, answer.should_shut_down)
+
+    async def forward(
+        self, controller: BrokerEndpoint, envelope: pb.EnvelopeRequest, *, timeout_s: float
+    ) -> pb.EnvelopeResponse | Refused:
+        answer: pb.EnvelopeResponse | Refused = await self._ask(controller, "Envelope", envelope, timeout_s)
+        return answer
+
+    async def _ask(self, to: BrokerEndpoint, method: str, request: Any, timeout_s: float) -> Any:
+        """The answer, or why there is none."""
+        answer = await self._transport.call(to, method, request, timeout_s=timeout_s)
+        if isinstance(answer, Refused) or answer.error_code == pb.ERROR_CODE_NONE:
+            return answer
+        return Refused(ErrorCode(answer.error_code), answer.error_message)

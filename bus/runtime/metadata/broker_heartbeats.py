@@ -1,0 +1,200 @@
+"""The brokers of the cluster, as the controller sees them: who registers, who is alive, and how far each has followed.
+
+Theory of operation. What is said here is memory of the controller's: a new controller begins with fresh sessions. What
+counts is in the metadata: a registration, and whether a broker is fenced. A heartbeat is answered as soon as there are
+newer metadata than the broker has, so a change is known everywhere a moment after its commit. Guards one promise: to
+take a heartbeat never waits for a change of the metadata, so a busy controller fences no broker that is alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+from bus.cluster_metadata.broker_decisions import (
+    RegisterBroker,
+    decide_controlled_shutdown,
+    decide_fence_brokers,
+    decide_register_broker,
+    decide_unfence_broker,
+)
+from bus.cluster_metadata.broker_sessions import BrokerSessions
+from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.cluster_records import ClusterRecord
+from bus.cluster_metadata.partition_placement import decide_elect_leaders, find_imbalance
+from bus.config.broker import BrokerConfig
+from bus.errors import ErrorCode, NotController, Refused, count_of
+from bus.model import Step
+from bus.ports import Clock
+from bus.runtime.metadata.metadata_log import MetadataLog
+from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+# Of leaders in one commit; the others move with the next look.
+_MOVES_MAX = 1_000
+_NOT_CONTROLLER = Refused(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
+
+
+class BrokerHeartbeats:
+    def __init__(
+        self, metadata: MetadataLog, config: BrokerConfig, *, broker_id: int, cluster_id: str, clock: Clock
+    ) -> None:
+        self._metadata = metadata
+        self._config = config
+        self._broker_id = broker_id
+        self._cluster_id = cluster_id
+        self._clock = clock
+        self._sessions: BrokerSessions | None = None  # None: another broker is the controller
+        self._leaving: dict[int, int] = {}  # broker epochs, by id, of those that want to shut down
+        self._balanced_ms = 0.0  # when leaders were looked through last
+        self._heard = asyncio.Event()  # set, and replaced, at newer metadata and at each heartbeat
+
+    def follow(self, cluster: ClusterState) -> None:
+        """Behind those who act on the metadata."""
+        if not self._metadata.is_leading:
+            self._sessions = None
+        self._note_heard()
+
+    def _note_heard(self) -> None:
+        self._heard.set()
+        self._heard = asyncio.Event()
+
+    # ------------------------------------------------------------------ as the controller
+
+    def begin(self, gone: Collection[int]) -> None:
+        """This broker is the controller from now on."""
+        self._leaving.clear()
+        self._balanced_ms = self._clock.monotonic_ms()
+        self._sessions = BrokerSessions(
+            self._metadata.cluster,
+            self._config,
+            controller_id=self._broker_id,
+            end_offset=self._metadata.applied_offset,
+            now_ms=self._clock.monotonic_ms(),
+            gone_broker_ids=gone,
+        )
+
+    async def register(self, command: RegisterBroker, *, cluster_id: str, is_live: bool) -> Registered | Refused:
+        """See `decide_register_broker`. INVALID_REGISTRATION also for a broker of another root."""
+        if cluster_id != self._cluster_id:
+            return Refused(
+                ErrorCode.INVALID_REGISTRATION,
+                f"expected a broker of the root with cluster id {self._cluster_id}, found one of {cluster_id[:100]!r}",
+            )
+        sessions = self._sessions
+        if sessions is None:
+            return _NOT_CONTROLLER
+        epoch = await self._change(functools.partial(decide_register_broker, command=command, is_live=is_live))
+        if isinstance(epoch, Refused):
+            return epoch
+        end_offset = self._metadata.applied_offset
+        broker_id = command.endpoint.broker_id
+        self._leaving.pop(broker_id, None)
+        sessions.begin(broker_id, epoch, end_offset=end_offset, now_ms=self._clock.monotonic_ms())
+        return Registered(epoch, end_offset)
+
+    async def take(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer | Refused:
+        """Answered at once if there are newer metadata than the broker has, else as soon as there are, and after
+        `max_wait_ms` or the heartbeat interval at the latest."""
+        sessions, broker_id = self._sessions, heartbeat.broker_id
+        if sessions is None or not self._metadata.is_leading:
+            return _NOT_CONTROLLER
+        refused = sessions.heartbeat(
+            self._metadata.cluster,
+            broker_id,
+            heartbeat.broker_epoch,
+            heartbeat.incarnation,
+            applied_offset=heartbeat.metadata_offset,
+            end_offset=self._metadata.applied_offset,
+            now_ms=self._clock.monotonic_ms(),
+        )
+        if refused is not None:
+            return refused
+        if heartbeat.wants_shut_down:
+            self._leaving[broker_id] = heartbeat.broker_epoch
+        self._note_heard()
+        if heartbeat.metadata_offset >= self._metadata.applied_offset and not self._may_leave(broker_id):
+            newer = self._metadata.wait_until_applied(heartbeat.metadata_offset + 1)
+            wait_ms = min(heartbeat.max_wait_ms, self._config.broker_heartbeat_interval_ms)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(newer, wait_ms / 1000)
+        return HeartbeatAnswer(self._metadata.applied_offset, self._may_leave(broker_id))
+
+    async def look(self, gone: Collection[int]) -> None:
+        """Fence brokers that are gone or silent and those that want to shut down, unfence those that have caught up. To
+        be called once in each heartbeat interval, or more often."""
+        sessions = self._sessions
+        if sessions is None:
+            return
+        cluster, now_ms = self._metadata.cluster, self._clock.monotonic_ms()
+        lost = {one: cluster.brokers[one].broker_epoch for one in cluster.unfenced_brokers if one in gone}
+        lost.update(sessions.check(cluster, now_ms))
+        if lost:
+            fenced = await self._change(functools.partial(decide_fence_brokers, broker_epochs=lost))
+            _log.warning("brokers that are gone or silent were fenced: %s", fenced)
+        for broker_id, broker_epoch in list(self._leaving.items()):
+            await self._move_leaders(broker_id, broker_epoch)
+        for broker_id, broker in self._metadata.cluster.brokers.items():
+            may_lead = broker_id not in gone and broker_id not in self._leaving
+            if may_lead and sessions.may_unfence(self._metadata.cluster, broker_id, now_ms):
+                epoch = broker.broker_epoch
+                await self._change(functools.partial(decide_unfence_broker, broker_id=broker_id, broker_epoch=epoch))
+
+    async def balance(self) -> None:
+        """Let preferred leaders lead again that were away (auto.leader.rebalance.enable). To be called often; it looks
+        once in each leader.imbalance.check.interval.seconds."""
+        now_ms, config = self._clock.monotonic_ms(), self._config
+        is_due = now_ms - self._balanced_ms >= 1000 * config.leader_imbalance_check_interval_seconds
+        if not is_due or self._sessions is None or not config.auto_leader_rebalance_enable:
+            return
+        self._balanced_ms = now_ms
+        partitions = find_imbalance(self._metadata.cluster, config.leader_imbalance_per_broker_percentage)
+        if partitions:
+            moves = partitions[:_MOVES_MAX]
+            await self._change(functools.partial(decide_elect_leaders, partitions=moves))
+            _log.info("%s went to their preferred leaders, of %d", count_of(len(moves), "partition"), len(partitions))
+
+    async def hand_over(self) -> None:
+        """The controller itself is about to stop: others lead what it leads, and all of them know."""
+        own = self._metadata.cluster.brokers[self._broker_id]
+        await self._move_leaders(self._broker_id, own.broker_epoch)
+        await self.wait_until_followed(self._metadata.applied_offset)
+
+    async def _move_leaders(self, broker_id: int, broker_epoch: int) -> None:
+        broker = self._metadata.cluster.brokers.get(broker_id)
+        if broker is not None and not broker.is_fenced:
+            await self._change(
+                functools.partial(decide_controlled_shutdown, broker_id=broker_id, broker_epoch=broker_epoch)
+            )
+
+    async def wait_until_followed(self, metadata_offset: int) -> None:
+        """By every broker that is not fenced. Returns early if this broker is not the controller any more."""
+        while (sessions := self._sessions) is not None and not sessions.have_applied(
+            self._metadata.cluster, metadata_offset
+        ):
+            await self._heard.wait()
+
+    def _may_leave(self, broker_id: int) -> bool:
+        """Every other broker knows that it leads nothing, or no other one can lead what it does."""
+        if broker_id not in self._leaving or self._sessions is None:
+            return False
+        cluster = self._metadata.cluster
+        broker = cluster.brokers.get(broker_id)
+        return broker is None or (
+            broker.is_fenced and self._sessions.have_applied(cluster, self._metadata.applied_offset)
+        )
+
+    async def _change(self, decide: Callable[[ClusterState], Step[ClusterRecord, T | Refused]]) -> T | Refused:
+        try:
+            (answer,) = await self._metadata.change([decide])
+        except NotController:
+            return _NOT_CONTROLLER
+        if isinstance(answer, Refused):
+            _log.warning("%s: %s", answer.code.name, answer.message)
+        return answer

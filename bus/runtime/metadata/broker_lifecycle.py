@@ -1,0 +1,297 @@
+"""This broker's life in the cluster: it joins, sends heartbeats, follows the metadata, and is elected their leader.
+
+Theory of operation. One broker is the controller: the leader of the metadata log, elected by the first commit under a
+higher epoch. Every other broker keeps one heartbeat at the controller, which is answered as soon as there are newer
+metadata; then the broker reads them from the log. Guards one promise: no broker is elected because it cannot reach the
+controller. Only if the controller's process has ended, or its lease has not changed for a session, is there an
+election; a broker that loses it follows the winner. Clocks and leases say when to try; the log alone says who won.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bus.cluster_metadata.broker_decisions import (
+    Elected,
+    RegisterBroker,
+    decide_elect_controller,
+    decide_upgrade_features,
+)
+from bus.cluster_metadata.cluster import ClusterState, apply_all
+from bus.cluster_metadata.cluster_records import LEVEL_MAX, LEVEL_OF_CLUSTERS, ClusterRecord
+from bus.config.broker import BrokerConfig
+from bus.errors import ErrorCode, JoinRefused, Refused, StorageFault
+from bus.model import BrokerEndpoint, Step
+from bus.ports import Clock, Storage
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
+from bus.runtime.metadata.metadata_log import MetadataLog
+from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers
+from bus.runtime.tasks import TaskScope
+
+_log = logging.getLogger(__name__)
+
+# The brokers that are alive try one after another, so that mostly the first one wins without a race.
+_ELECTION_DELAY_S = 0.2
+_RETRY_S = 0.1
+_LEAVE_POLL_S = 0.02
+# What a broker that asks for the wrong thing is told; asking again helps none of them.
+_FINAL = frozenset({ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSION})
+
+
+@dataclass(slots=True)
+class _Lease:
+    """What the controller's lease said, and since when by this broker's own clock."""
+
+    broker_id: int
+    content: bytes
+    since_ms: float
+
+
+class BrokerLifecycle:
+    """`join`, `start`, `serve` once clients are answered, then `leave` and `stop`."""
+
+    def __init__(
+        self,
+        broker: RegisterBroker,
+        metadata: MetadataLog,
+        heartbeats: BrokerHeartbeats,
+        storage: Storage,
+        peers: Peers,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        calls: BlockingCalls,
+        tasks: TaskScope,
+        on_replaced: Callable[[Refused], None],
+    ) -> None:
+        """`on_replaced` is told that another process is this broker from now on."""
+        self._on_replaced = on_replaced
+        self._broker = broker
+        self._id = broker.endpoint.broker_id
+        self._metadata = metadata
+        self._heartbeats = heartbeats
+        self._storage = storage
+        self._peers = peers
+        self._session_ms = config.broker_session_timeout_ms
+        self._interval_ms = config.broker_heartbeat_interval_ms
+        self._shutdown_ms = config.controlled_shutdown_timeout_ms
+        self._clock = clock
+        self._calls = calls
+        self._tasks = tasks
+        self._broker_epoch = -1
+        self._lease: _Lease | None = None
+        self._is_serving = False
+        self._is_replaced = False
+        self._wants_shut_down = False
+        self._may_shut_down = False
+        self._running: asyncio.Task[None] | None = None
+        self._told: str = ""  # the last reason why it could not join
+
+    # ------------------------------------------------------------------ joining
+
+    async def join(self) -> None:
+        """Until this broker is registered and has followed the metadata up to there, or is the controller. Raises
+        `JoinRefused`, or another `StorageFault`."""
+        while True:
+            if await self._try_to_join():
+                return
+            await asyncio.sleep(_RETRY_S)
+
+    async def _try_to_join(self) -> bool:
+        await self._metadata.follow()
+        controller = self._metadata.controller
+        if controller is None or controller.broker_id == self._id or await self._is_gone(controller.broker_id):
+            return await self._elect()
+        if await self._register(controller):
+            return True
+        return await self._is_silent(controller.broker_id) and await self._elect()
+
+    async def _register(self, controller: BrokerEndpoint) -> bool:
+        answer = await self._peers.register(controller, self._broker, cluster_id=self._storage.cluster_id)
+        if isinstance(answer, Refused):
+            if answer.code in _FINAL:
+                raise JoinRefused(f"broker {self._id} cannot join the cluster: {answer.message}")
+            self._tell(f"broker {self._id} cannot join the cluster yet: {answer.code.name}: {answer.message}")
+            return False
+        self._broker_epoch = answer.broker_epoch
+        await self._metadata.follow()
+        _log.info("broker %d has joined the cluster of controller %d", self._id, controller.broker_id)
+        return self._metadata.applied_offset >= answer.metadata_offset
+
+    def _tell(self, reason: str) -> None:
+        if reason != self._told:
+            self._told = reason
+            _log.warning("%s", reason)
+
+    # ------------------------------------------------------------------ elections
+
+    async def _is_gone(self, broker_id: int) -> bool:
+        return not await self._calls.control(functools.partial(self._storage.is_alive, broker_id))
+
+    async def _is_silent(self, broker_id: int) -> bool:
+        """Whether the lease of that broker has not changed for a session."""
+        content = await self._calls.control(functools.partial(self._storage.read_lease, broker_id))
+        now_ms = self._clock.monotonic_ms()
+        if self._lease is None or (self._lease.broker_id, self._lease.content) != (broker_id, content):
+            self._lease = _Lease(broker_id, content, now_ms)
+        return now_ms - self._lease.since_ms > self._session_ms
+
+    async def _elect(self) -> bool:
+        """Become the controller, unless another one is faster."""
+        before = self._metadata.cluster.controller
+        delay_s = self._rank() * _ELECTION_DELAY_S
+        if delay_s:
+            await asyncio.sleep(delay_s)
+            await self._metadata.follow()
+            if self._metadata.cluster.controller != before:
+                return False
+        gone = await self._find_gone()
+        if before is not None and before.broker_id != self._id:
+            gone.add(before.broker_id)  # its process has ended, or its lease is silent
+        decide = functools.partial(_decide_election, command=self._broker, gone=gone)
+        answer = await self._metadata.elect(decide, instead_of=before)
+        if isinstance(answer, Refused):
+            self._tell(f"broker {self._id} was not elected: {answer.message}")
+            return False
+        self._broker_epoch = answer.broker_epoch
+        self._heartbeats.begin(gone)
+        _log.info("broker %d is the controller, at epoch %d", self._id, self._metadata.leader_epoch)
+        return True
+
+    def _rank(self) -> int:
+        cluster = self._metadata.cluster
+        controller = cluster.controller
+        others = [one for one in cluster.unfenced_brokers if controller is None or one != controller.broker_id]
+        return others.index(self._id) if self._id in others else 0
+
+    async def _find_gone(self) -> set[int]:
+        """Other brokers whose process has ended."""
+        others = self._metadata.cluster.brokers.keys() - {self._id}
+
+        def find() -> set[int]:
+            return {broker_id for broker_id in others if not self._storage.is_alive(broker_id)}
+
+        return await self._calls.control(find) if others else set()
+
+    # ------------------------------------------------------------------ living
+
+    def start(self) -> None:
+        self._running = self._tasks.start(self._run(), "lifecycle")
+
+    def follow(self, cluster: ClusterState) -> None:
+        """Before all who act on the metadata. Locks keep two processes from being the same broker, where they work; if
+        they did not, the later one is."""
+        own = cluster.brokers.get(self._id)
+        if own is not None and own.incarnation != self._broker.incarnation and not self._is_replaced:
+            self._is_replaced = True
+            reason = f"another process was registered as broker {self._id}, at {own.endpoint.host}:{own.endpoint.port}"
+            _log.critical("%s; this one does nothing more", reason)
+            self._on_replaced(Refused(ErrorCode.NOT_CONTROLLER, reason))
+
+    def serve(self) -> None:
+        """Clients are answered from now on: partitions may be led here."""
+        self._is_serving = True
+
+    async def leave(self) -> None:
+        """Have others lead what this broker leads, and wait until they know; not longer than
+        controlled.shutdown.timeout.ms."""
+        self._wants_shut_down = True
+        if self._is_replaced or len(self._metadata.cluster.unfenced_brokers) < 2:
+            return
+        try:
+            await asyncio.wait_for(self._leave(), self._shutdown_ms / 1000)
+        except asyncio.TimeoutError:
+            _log.warning("the other brokers have not taken over in time; they will once this broker is gone")
+
+    async def _leave(self) -> None:
+        """This broker may become the controller meanwhile, or another one."""
+        while not self._may_shut_down:
+            if self._metadata.is_leading:
+                await self._heartbeats.hand_over()
+                return
+            await asyncio.sleep(_LEAVE_POLL_S)
+
+    async def stop(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+
+    async def _run(self) -> None:
+        while not self._is_replaced:
+            try:
+                await self._calls.control(self._storage.renew_lease)
+                await (self._lead() if self._metadata.is_leading else self._follow())
+            except StorageFault as fault:
+                self._tell(f"the cluster metadata cannot be followed for now: {fault}")
+                await asyncio.sleep(self._interval_ms / 1000)
+            except Exception:
+                _log.exception("a round of the broker's life in the cluster failed; the next one follows")
+                await asyncio.sleep(self._interval_ms / 1000)
+
+    async def _lead(self) -> None:
+        gone = await self._find_gone()
+        await self._metadata.check_leading()
+        if self._metadata.is_leading:
+            await self._heartbeats.look(gone)
+            await self._heartbeats.balance()
+        is_alone = self._metadata.cluster.is_alone(self._id)
+        await asyncio.sleep(self._interval_ms / 1000 if is_alone else _RETRY_S)
+
+    async def _follow(self) -> None:
+        controller = self._metadata.controller
+        if controller is None or controller.broker_id == self._id:
+            if not await self._try_to_join():
+                await asyncio.sleep(_RETRY_S)
+            return
+        if not self._is_serving:
+            await self._metadata.follow()
+            await asyncio.sleep(_RETRY_S)
+            return
+        heartbeat = BrokerHeartbeat(
+            broker_id=self._id,
+            broker_epoch=self._broker_epoch,
+            incarnation=self._broker.incarnation,
+            metadata_offset=self._metadata.applied_offset,
+            wants_shut_down=self._wants_shut_down,
+            max_wait_ms=self._interval_ms,
+        )
+        answer = await self._beat(controller, heartbeat)
+        if not isinstance(answer, Refused):
+            self._may_shut_down = answer.should_shut_down
+            return
+        if answer.code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
+            _log.warning("broker %d registers again: %s", self._id, answer.message)
+            await self._register(controller)
+        elif self._metadata.controller == controller:
+            self._tell(f"no heartbeat reached the controller: {answer.code.name}: {answer.message}")
+            if await self._is_gone(controller.broker_id) or await self._is_silent(controller.broker_id):
+                await self._elect()
+        await asyncio.sleep(_RETRY_S)
+
+    async def _beat(self, controller: BrokerEndpoint, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer | Refused:
+        """The log is read on meanwhile: a broker whose heartbeat is lost may have been fenced."""
+        timeout_s = (self._interval_ms + self._session_ms) / 1000
+        beat = asyncio.ensure_future(self._peers.heartbeat(controller, heartbeat, timeout_s=timeout_s))
+        try:
+            while not beat.done():
+                await asyncio.wait([beat], timeout=self._interval_ms / 1000)
+                await self._metadata.follow()
+            return beat.result()
+        finally:
+            beat.cancel()
+
+
+def _decide_election(
+    state: ClusterState, *, command: RegisterBroker, gone: set[int]
+) -> Step[ClusterRecord, Elected | Refused]:
+    """A root that never had several brokers may have them from its next election on."""
+    if state.level >= LEVEL_OF_CLUSTERS:
+        return decide_elect_controller(state, command, gone_broker_ids=gone)
+    upgrade = decide_upgrade_features(state, LEVEL_OF_CLUSTERS if state.brokers else LEVEL_MAX)
+    election = decide_elect_controller(apply_all(state, upgrade.records), command, gone_broker_ids=gone)
+    return Step(election.response, (*upgrade.records, *election.records))

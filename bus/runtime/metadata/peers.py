@@ -1,0 +1,49 @@
+"""What brokers of one cluster say to each other: the port to the other brokers, and its values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from bus.cluster_metadata.broker_decisions import RegisterBroker
+from bus.errors import Refused
+from bus.model import BrokerEndpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """`metadata_offset`: up to here the cluster metadata have to be followed to see the registration."""
+
+    broker_epoch: int
+    metadata_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerHeartbeat:
+    """`metadata_offset` is one past the last record of the cluster metadata that the broker has applied. The answer
+    waits so long, at most, for newer ones."""
+
+    broker_id: int
+    broker_epoch: int
+    incarnation: str
+    metadata_offset: int
+    wants_shut_down: bool
+    max_wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    metadata_offset: int  # of the controller
+    should_shut_down: bool  # after `wants_shut_down`: the broker leads nothing, and every broker knows
+
+
+class Peers(Protocol):
+    """The other brokers of the cluster. NETWORK_EXCEPTION and REQUEST_TIMED_OUT are refusals as any other."""
+
+    async def register(
+        self, controller: BrokerEndpoint, command: RegisterBroker, *, cluster_id: str
+    ) -> Registered | Refused: ...
+
+    async def heartbeat(
+        self, controller: BrokerEndpoint, heartbeat: BrokerHeartbeat, *, timeout_s: float
+    ) -> HeartbeatAnswer | Refused: ...
