@@ -9,12 +9,11 @@ import click
 
 from bus.cli import group_rows as rows
 from bus.cli.failures import Failure
-from bus.cli.group_resets import reset_offsets
-from bus.cli.group_scopes import existing, parse_scope, partitions_in
-from bus.cli.group_targets import starting_points, target_of
+from bus.cli.group_resets import reset_offsets, starting_points, target_of
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, complete_groups, listing_format_option, open_admin
 from bus.cli.output import Column, write_listing
+from bus.cli.partition_arguments import existing, parse_scope, partitions_in
 from bus.errors import BusError, count_of
 from bus.model import LATEST_TIMESTAMP, TopicPartition
 

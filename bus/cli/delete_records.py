@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bus.cli.failures import Failure
-from bus.cli.group_scopes import partitions_in
 from bus.cli.groups import BusCommand
-from bus.cli.log_targets import Target
 from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
 from bus.cli.output import Column, resolve_form, write_listing
+from bus.cli.partition_arguments import Target, partitions_in
 from bus.cli.positions import TimestampType
 from bus.errors import BusError, ErrorCode, count_of
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition

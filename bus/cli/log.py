@@ -17,9 +17,9 @@ from bus.cli.log_describe import describe
 from bus.cli.log_dump import dump
 from bus.cli.log_maintenance import clean, compact, roll
 from bus.cli.log_repair import repair
-from bus.cli.log_targets import Target, open_store, partitions_of, target_argument
 from bus.cli.options import listing_format_option, root_option
 from bus.cli.output import Column, resolve_form, write_json, write_listing
+from bus.cli.partition_arguments import Target, open_store, partitions_of, target_argument
 from bus.errors import count_of
 
 if TYPE_CHECKING:

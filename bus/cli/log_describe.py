@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bus.cli.groups import BusCommand
-from bus.cli.log_targets import Target, open_store, partitions_of, target_argument
 from bus.cli.options import listing_format_option, root_option
 from bus.cli.output import Column, human_bytes, resolve_form, write_heading, write_json, write_listing
+from bus.cli.partition_arguments import Target, open_store, partitions_of, target_argument
 from bus.errors import count_of
 
 if TYPE_CHECKING:

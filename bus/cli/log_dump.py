@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bus.cli.groups import BusCommand
-from bus.cli.log_targets import Target, open_store, partitions_of
 from bus.cli.options import complete_topics, root_option
+from bus.cli.partition_arguments import Target, open_store, partitions_of
 from bus.cli.record_format import value_bytes
 
 if TYPE_CHECKING:

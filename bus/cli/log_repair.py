@@ -15,9 +15,9 @@ import click
 
 from bus.cli.failures import EXIT_FAILURE
 from bus.cli.groups import BusCommand
-from bus.cli.log_targets import Target, open_store, partitions_of, target_argument
 from bus.cli.options import listing_format_option, root_option
 from bus.cli.output import Column, write_listing
+from bus.cli.partition_arguments import Target, open_store, partitions_of, target_argument
 from bus.errors import count_of
 
 if TYPE_CHECKING:

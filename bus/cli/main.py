@@ -1,10 +1,12 @@
-"""The `bus` command: its groups, each in a module of its own that is loaded when it is used."""
+"""The `bus` command: its groups, each in a module of its own that is loaded when it is used; shell completion."""
 
 from __future__ import annotations
 
+import sys
+
 import click
 
-from bus.cli.groups import LazyGroup
+from bus.cli.groups import BusCommand, LazyGroup
 from bus.cli.standard_streams import prepare_streams
 
 _COMMANDS = {
@@ -13,6 +15,7 @@ _COMMANDS = {
     "produce": ("bus.cli.produce:produce", "Send lines or JSON records to a topic."),
     "consume": ("bus.cli.consume:consume", "Read the records of topics, alone or in a group."),
     "brokers": ("bus.cli.config:brokers", "List the brokers of the cluster."),
+    "cluster": ("bus.cli.cluster:cluster", "Start, stop and inspect a cluster of brokers on one root."),
     "config": ("bus.cli.config:config", "Show every setting of the broker or a topic."),
     "groups": (
         "bus.cli.consumer_groups:groups",
@@ -23,8 +26,9 @@ _COMMANDS = {
     "views": ("bus.cli.views:views", "JSON values as typed columns for SQL: create, list, describe, delete."),
     "log": ("bus.cli.log:log", "Inspect and verify the tables under a topic."),
     "perf": ("bus.cli.perf:perf", "Measure produce, consume and latency."),
-    "completion": ("bus.cli.completion:completion", "Print the completion script of a shell."),
+    "completion": ("bus.cli.main:completion", "Print the completion script of a shell."),
 }
+_COMPLETION_VARIABLE = "_BUS_COMPLETE"
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -54,6 +58,36 @@ def cli() -> None:
     """
 
 
+@click.command(
+    cls=BusCommand,
+    examples="""
+    eval "$(bus completion bash)"
+    bus completion zsh > ~/.zfunc/_bus
+    bus completion fish > ~/.config/fish/completions/bus.fish
+    """,
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of a shell. Topic names come from the broker, if one answers."""
+    from click.shell_completion import get_completion_class
+
+    script = get_completion_class(shell)
+    assert script is not None, f"click completes {shell}"
+    click.echo(script(ctx.find_root().command, {}, "bus", _COMPLETION_VARIABLE).source())
+
+
+class _NoPandas:
+    """Arrow imports pandas, if it is installed, for the first Python value that it converts: a broker and most commands
+    would take half as long again to start. Nothing that the command runs needs it."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("the bus command runs without pandas", name=name)
+
+
 def main() -> None:
     prepare_streams()
+    sys.meta_path.insert(0, _NoPandas)
     cli(prog_name="bus")

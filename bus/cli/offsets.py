@@ -7,7 +7,7 @@ import click
 from bus.cli.groups import BusCommand
 from bus.cli.options import address_option, choose_partitions, listing_format_option, topic_argument
 from bus.cli.output import Column, write_listing
-from bus.cli.partition_names import parse_topics
+from bus.cli.partition_arguments import parse_topics
 from bus.cli.positions import Place, Position, TimeType
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, TopicPartition
 

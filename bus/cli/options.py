@@ -22,11 +22,11 @@ _Decorator = Callable[[CommandT], CommandT]
 _COMPLETION_TIMEOUT_MS = 500
 
 
-def open_admin(address: str) -> Admin:
+def open_admin(address: str, **configs: Any) -> Admin:
     """The client library is loaded when a command needs it: `bus --help` answers without."""
     from bus.client.admin.admin import Admin
 
-    return Admin(address)
+    return Admin(address, **configs)
 
 
 def address_option() -> _Decorator[Any]:
@@ -41,14 +41,14 @@ def address_option() -> _Decorator[Any]:
     )
 
 
-def root_option() -> _Decorator[Any]:
+def root_option(text: str = "Root of the bus whose tables are read.") -> _Decorator[Any]:
     return click.option(
         "--root",
         envvar="BUS_ROOT",
         default=ROOT_DEFAULT,
         show_envvar=True,
         metavar="FOLDER",
-        help="Root of the bus whose tables are read.",
+        help=text,
     )
 
 

@@ -1,7 +1,7 @@
-"""Listings: tables for people, JSON and CSV for programs, the same columns in all three.
+"""Listings: tables for people, JSON and CSV for programs, the same columns in all three; bold and coloured text.
 
-Guards one promise: what a program reads never depends on the width of a terminal, on colour or on how numbers are
-written for people.
+Guards two promises: what a program reads never depends on the width of a terminal, on colour or on how numbers are
+written for people; and colours are for a terminal only, unless NO_COLOR says no (https://no-color.org).
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
-
-from bus.cli.colors import styled
 
 LISTING_FORMATS = ("table", "json", "csv")
 _GAP = "  "
@@ -193,3 +192,12 @@ def human_time(timestamp_ms: int) -> str:
     except (OverflowError, ValueError, OSError):
         return f"@{timestamp_ms}"
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
+
+
+def styled(text: str, stream: TextIO, **style: Any) -> str:
+    """`text` for `stream`, with the `style` that click knows."""
+    return click.style(text, **style) if _has_colors(stream) else text
+
+
+def _has_colors(stream: TextIO) -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()

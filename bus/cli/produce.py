@@ -28,8 +28,8 @@ from bus.cli.options import (
     property_option,
     topic_argument,
 )
-from bus.cli.partition_names import parse_partitions
-from bus.cli.record_json import InputRecord, decode_record
+from bus.cli.partition_arguments import parse_partitions
+from bus.cli.record_format import InputRecord, decode_record
 from bus.errors import count_of
 
 if TYPE_CHECKING:

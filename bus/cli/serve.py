@@ -43,6 +43,8 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
     "--listen", metavar="HOST:PORT", help="Address to serve on; port 0: a free one.  [default: 127.0.0.1:9094]"
 )
 @click.option("--advertise", metavar="HOST:PORT", help="Address for clients that come another way.")
+@click.option("--broker-id", type=int, metavar="N", help="Number of this broker in its cluster.  [default: 0]")
+@click.option("--rack", metavar="RACK", help="Rack or zone of this broker.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file, as conf/broker.toml.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any key of the file; repeatable.")
 @click.option("--log-config", type=click.Path(path_type=Path), help="TOML file, as conf/logging.toml.")
@@ -54,6 +56,8 @@ def serve(
     root: str | None,
     listen: str | None,
     advertise: str | None,
+    broker_id: int | None,
+    rack: str | None,
     config_file: Path | None,
     settings: tuple[str, ...],
     log_config: Path | None,
@@ -66,7 +70,7 @@ def serve(
     exits at once, which loses nothing that was acknowledged.
     """
     overrides: dict[str, object] = dict(_parse_setting(text) for text in settings)
-    named = {"root": root, "listen": listen, "advertise": advertise}
+    named = {"root": root, "listen": listen, "advertise": advertise, "broker.id": broker_id, "broker.rack": rack}
     overrides.update({name: value for name, value in named.items() if value is not None})
     from bus.config.broker import load_broker_config
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bus.cli.colors import styled
 from bus.cli.delete_records import delete_records
 from bus.cli.failures import Failure
 from bus.cli.groups import BusGroup
 from bus.cli.options import address_option, listing_format_option, open_admin, parse_pairs, topic_argument
-from bus.cli.output import Column, resolve_form, write_heading, write_json, write_listing
+from bus.cli.output import Column, resolve_form, styled, write_heading, write_json, write_listing
 from bus.errors import BusError, ErrorCode
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
@@ -31,6 +30,7 @@ _PARTITION_COLUMNS = (
     Column("partition", "Partition", is_number=True, is_key=True),
     Column("leader", "Leader", is_number=True),
     Column("leader_epoch", "LeaderEpoch", is_number=True),
+    Column("replicas", "Replicas"),
     Column("earliest_offset", "EarliestOffset", is_number=True),
     Column("latest_offset", "LatestOffset", is_number=True),
     Column("error", "Error"),
@@ -126,7 +126,7 @@ def list_topics(internal: bool, form: str | None, address: str) -> None:
 @listing_format_option()
 @address_option()
 def describe(topics: tuple[str, ...], configs: bool, form: str | None, address: str) -> None:
-    """Describe topics, or all of them: id, configs, leaders, offsets."""
+    """Describe topics, or all of them: id, configs, leaders, replicas, offsets."""
     with open_admin(address) as admin:
         found = admin.describe_topics(topics or None)
         chosen = [
@@ -152,6 +152,7 @@ class _Partition:
     partition: int
     leader: int
     leader_epoch: int
+    replicas: Sequence[int]
     earliest_offset: int | None  # None of a partition that does not serve
     latest_offset: int | None
     error: str | None
@@ -174,6 +175,7 @@ class _Topic:
                 one.partition,
                 one.leader,
                 one.leader_epoch,
+                ",".join(map(str, one.replicas)),
                 one.earliest_offset,
                 one.latest_offset,
                 one.error,
@@ -191,6 +193,7 @@ def _describe(admin: Admin, topic: TopicDescription) -> _Topic:
             one.partition,
             one.leader_id,
             one.leader_epoch,
+            one.replicas,
             earliest.get(one.partition),
             latest.get(one.partition),
             one.error,

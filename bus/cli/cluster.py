@@ -1,0 +1,291 @@
+"""`bus cluster`: a cluster of brokers on one root."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bus.cli.cluster_processes import down, kill, pause, restart, resume, timeout_option, up
+from bus.cli.cluster_reassign import assigned_replicas, plan_without, reassign
+from bus.cli.failures import Failure
+from bus.cli.groups import BusGroup
+from bus.cli.local_cluster import LocalCluster, RunningBroker, wait_until
+from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
+from bus.cli.output import Column, resolve_form, write_heading, write_json, write_listing
+from bus.cli.partition_arguments import parse_topics, partitions_in
+from bus.errors import BusError, ErrorCode, count_of
+
+if TYPE_CHECKING:
+    from bus.client.admin.admin import Admin
+    from bus.client.values import BrokerDescription, ClusterDescription
+
+_FEATURE = "bus.version"
+_RETRY_S = 0.2
+
+_BROKER_COLUMNS = (
+    Column("broker", is_number=True, is_key=True),
+    Column("host"),
+    Column("port", is_number=True),
+    Column("rack"),
+    Column("role"),
+    Column("state"),
+    Column("leaders", is_number=True),
+    Column("replicas", is_number=True),
+)
+_LIFE_COLUMNS = (
+    Column("broker_epoch", is_number=True),
+    Column("incarnation"),
+    Column("feature_level_min", is_number=True),
+    Column("feature_level_max", is_number=True),
+)
+_LEADER_COLUMNS = (
+    Column("topic", is_key=True),
+    Column("partition", is_number=True, is_key=True),
+    Column("leader", is_number=True),
+)
+_FEATURE_COLUMNS = (
+    Column("feature", "Feature", is_key=True),
+    Column("supported_min", "SupportedMinVersion", is_number=True),
+    Column("supported_max", "SupportedMaxVersion", is_number=True),
+    Column("finalized", "FinalizedVersionLevel", is_number=True),
+)
+
+
+@click.group(cls=BusGroup)
+def cluster() -> None:
+    """Start, stop, inspect and change a cluster of brokers on one root."""
+
+
+for _command in (up, down, restart, kill, pause, resume, reassign):
+    cluster.add_command(_command)
+
+
+# ------------------------------------------------------------------ what there is
+
+
+@cluster.command(
+    examples="""
+    bus cluster describe
+    bus cluster describe --format json
+    """
+)
+@listing_format_option()
+@address_option()
+def describe(form: str | None, address: str) -> None:
+    """Describe the cluster: its controller, the level of its features, its brokers and what they lead."""
+    with open_admin(address) as admin:
+        found = admin.describe_cluster(include_fenced_brokers=True)
+    match resolve_form(form):
+        case "json":
+            write_json([asdict(found)])
+        case "csv":
+            write_listing(_BROKER_COLUMNS, _rows(found), form)
+        case _:
+            write_heading(
+                [
+                    f"ClusterId: {found.cluster_id}",
+                    f"Root: {found.root_url}",
+                    f"Controller: {found.controller_id}",
+                    f"ControllerEpoch: {found.controller_epoch}",
+                    f"FeatureLevel: {found.feature_level}",
+                ]
+            )
+            write_listing(_BROKER_COLUMNS, _rows(found), form)
+
+
+@cluster.command(
+    examples="""
+    bus cluster brokers
+    bus cluster brokers --format csv
+    """
+)
+@listing_format_option()
+@address_option()
+def brokers(form: str | None, address: str) -> None:
+    """List the brokers with all that is known of each, fenced ones too."""
+    with open_admin(address) as admin:
+        found = admin.describe_cluster(include_fenced_brokers=True)
+    lives = [(one.broker_epoch, one.incarnation_id, *one.feature_levels) for one in found.brokers]
+    rows = [(*row, *life) for row, life in zip(_rows(found), lives, strict=True)]
+    write_listing((*_BROKER_COLUMNS, *_LIFE_COLUMNS), rows, form)
+
+
+def _rows(found: ClusterDescription) -> list[Sequence[object]]:
+    return [
+        (
+            one.broker_id,
+            one.host,
+            one.port,
+            one.rack,
+            "controller" if one.broker_id == found.controller_id else "broker",
+            "fenced" if one.is_fenced else "active",
+            one.leader_count,
+            one.replica_count,
+        )
+        for one in found.brokers
+    ]
+
+
+# ------------------------------------------------------------------ leaders
+
+
+@cluster.command(
+    "elect-leaders",
+    examples="""
+    bus cluster elect-leaders
+    bus cluster elect-leaders orders payments:0,2
+    """,
+)
+@click.argument("topics", metavar="[TOPIC[:PARTITION]...]", nargs=-1, shell_complete=complete_topics)
+@listing_format_option()
+@address_option()
+def elect_leaders(topics: tuple[str, ...], form: str | None, address: str) -> None:
+    """Let the preferred leader, the first replica, lead each partition; of these topics, or of all.
+
+    Lists the partitions whose leader has changed.
+    """
+    scope = parse_topics(topics, ())
+    with open_admin(address) as admin:
+        elected = admin.elect_leaders(partitions_in(scope, admin) if topics else None)
+    write_listing(_LEADER_COLUMNS, [(one.topic, one.partition, elected[one]) for one in sorted(elected)], form)
+    click.echo(f"{count_of(len(elected), 'leader')} changed", err=True)
+
+
+# ------------------------------------------------------------------ brokers that leave
+
+
+@cluster.command(
+    examples="""
+    bus cluster decommission 2
+    """
+)
+@click.argument("broker_id", metavar="BROKER", type=click.IntRange(min=0))
+@timeout_option("How long to wait until the broker has ended and left.")
+@address_option()
+def decommission(broker_id: int, timeout_s: float, address: str) -> None:
+    """Take a broker out of the cluster for good.
+
+    Other brokers get what it leads and follows. Then the broker is stopped if it runs on this machine; one that runs
+    elsewhere has to be stopped there, the command waits for it. At last it is unregistered.
+    """
+    with open_admin(address) as admin:
+        found = admin.describe_cluster(include_fenced_brokers=True)
+        broker = _find_broker(found.brokers, broker_id)
+        _move_off(admin, broker_id)
+        if not broker.is_fenced:
+            running = _local_process(found.root_url, broker_id)
+            if running is not None:
+                LocalCluster(Path(found.root_url)).stop(broker_id, timeout_s)
+                click.echo(f"broker {broker_id}: stopped (pid {running.pid})", err=True)
+            else:
+                click.echo(f"broker {broker_id} does not run on this machine: stop it there", err=True)
+            wait_until(
+                lambda: _has_ended(admin, broker_id),
+                timeout_s,
+                f"broker {broker_id} has not ended within {timeout_s:g} s; it leads and follows nothing. "
+                "Stop it, then repeat this command",
+            )
+        _unregister(admin, broker_id, timeout_s)
+    LocalCluster(Path(found.root_url)).forget_launch_options(broker_id)
+    click.echo(f"broker {broker_id}: unregistered", err=True)
+
+
+def _find_broker(brokers: Collection[BrokerDescription], broker_id: int) -> BrokerDescription:
+    found = {one.broker_id: one for one in brokers}
+    if broker_id not in found:
+        known = ", ".join(map(str, found))
+        raise Failure(f"expected a broker of the cluster, {known}, found {broker_id}")
+    if not any(one.broker_id != broker_id and not one.is_fenced for one in brokers):
+        raise Failure(f"broker {broker_id} cannot leave: no other broker is active that could take over")
+    return found[broker_id]
+
+
+def _move_off(admin: Admin, broker_id: int) -> None:
+    brokers = [one for one in admin.describe_cluster().brokers if one.broker_id != broker_id]
+    plan = plan_without(assigned_replicas(admin), broker_id, {one.broker_id: one.rack for one in brokers})
+    if plan:
+        admin.alter_partition_reassignments(plan)
+        click.echo(f"broker {broker_id}: other brokers have {count_of(len(plan), 'partition')} of it now", err=True)
+
+
+def _local_process(root_url: str, broker_id: int) -> RunningBroker | None:
+    with suppress(Failure):
+        return LocalCluster(Path(root_url)).find(broker_id)
+    return None
+
+
+def _has_ended(admin: Admin, broker_id: int) -> bool:
+    found = admin.describe_cluster()
+    return found.controller_id != broker_id and all(one.broker_id != broker_id for one in found.brokers)
+
+
+def _unregister(admin: Admin, broker_id: int, timeout_s: float) -> None:
+    """A topic that was created meanwhile may have given it partitions again."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            admin.unregister_broker(broker_id)
+            return
+        except BusError as error:
+            if error.code is not ErrorCode.INVALID_REQUEST or time.monotonic() > deadline_s:
+                raise
+        time.sleep(_RETRY_S)
+        _move_off(admin, broker_id)
+
+
+# ------------------------------------------------------------------ features
+
+
+@cluster.group(cls=BusGroup)
+def features() -> None:
+    """Show and finalize the level of the cluster's features."""
+
+
+@features.command(
+    "describe",
+    examples="""
+    bus cluster features describe
+    """,
+)
+@listing_format_option()
+@address_option()
+def describe_features(form: str | None, address: str) -> None:
+    """Show the levels at which all brokers can work, and the one that is finalized."""
+    with open_admin(address) as admin:
+        found = admin.describe_cluster(include_fenced_brokers=True)
+    write_listing(_FEATURE_COLUMNS, [(_FEATURE, *_supported(found), found.feature_level)], form)
+
+
+@features.command(
+    examples="""
+    bus cluster features upgrade
+    bus cluster features upgrade --level 1 --dry-run
+    """
+)
+@click.option(
+    "--level",
+    type=click.IntRange(min=0),
+    show_default=False,
+    help="Of bus.version.  [default: the highest at which all brokers can work]",
+)
+@click.option("--dry-run", is_flag=True, help="Only say whether it could be done.")
+@address_option()
+def upgrade(level: int | None, dry_run: bool, address: str) -> None:
+    """Finalize a level, after all brokers run the new version. There is no way back to an earlier one."""
+    with open_admin(address) as admin:
+        found = admin.describe_cluster(include_fenced_brokers=True)
+        wanted = max(_supported(found)[1], found.feature_level) if level is None else level
+        admin.update_features({_FEATURE: wanted}, validate_only=dry_run)
+    done = "is" if wanted == found.feature_level else "could be" if dry_run else "was"
+    click.echo(f"{_FEATURE} {done} finalized at level {wanted}", err=True)
+
+
+def _supported(found: ClusterDescription) -> tuple[int, int]:
+    lowest, highest = zip(*(one.feature_levels for one in found.brokers), strict=True)
+    return max(lowest), min(highest)
