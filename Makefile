@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTO := bus/grpc_api/v1/bus.proto
 PROCESSES ?= 2
+# A quarter of the examples of the property tests; `make test` plays all of them.
+PROFILE ?= quick
+FAST_TESTS := tests/unit tests/transcripts tests/properties tests/contract
 export PYTHONDONTWRITEBYTECODE :=  # else each of the hundreds of programs that the tests start compiles the bus
 
 .PHONY: help setup demo check test bench bench-peers proto clean
@@ -16,14 +19,16 @@ setup:  ## create .venv and install everything; safe to repeat
 demo: setup  ## the idea on real data, in under two minutes; KEEP=1 leaves the broker running
 	@$(BIN)/python -m bus.demo $(if $(KEEP),--keep,)
 
-check: setup  ## ruff, mypy, import contracts, unit tests: under a minute
+check: setup  ## ruff, import contracts, unit tests and mypy beside them: under a minute
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -q -n $(PROCESSES) tests/unit tests/transcripts tests/properties tests/contract
+	@log=$$(mktemp); $(BIN)/mypy >$$log 2>&1 & mypy=$$!; \
+	$(BIN)/pytest -q -n $(PROCESSES) --hypothesis-profile=$(PROFILE) $(FAST_TESTS); failed=$$?; \
+	wait $$mypy || failed=1; cat $$log; rm $$log; exit $$failed
 
+test: PROFILE = any-machine
 test: check  ## everything; PROCESSES=4 runs the tests in four processes instead of two
-	$(BIN)/pytest -n $(PROCESSES) --dist loadfile tests/spark tests/end_to_end tests/simulation tests/integration
+	$(BIN)/pytest -n $(PROCESSES) --dist loadfile tests/end_to_end tests/spark tests/simulation tests/integration
 
 bench: setup  ## figures and pictures, into benchmarks/results
 	$(BIN)/python -m benchmarks.run

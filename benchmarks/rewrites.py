@@ -127,6 +127,7 @@ def main() -> None:
     arguments = parser.parse_args()
     storage = open_storage(arguments.root)
     table = storage.create_partition(_NAME, topic_id="rewritten")
+    table.lead(max(0, table.state.leader_epoch), 0, fence=False)
     match arguments.step:
         case "write":
             done = write(

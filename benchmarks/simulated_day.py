@@ -136,6 +136,7 @@ class SimulatedDay:
     async def run(self) -> Day:
         storage = open_storage_on(self._store, exclusive=False)
         table = storage.create_partition(_NAME, topic_id="simulated")
+        table.lead(max(0, table.state.leader_epoch), self._clock.now_ms(), fence=False)
         calls, tasks = BlockingCalls(1, clock=self._clock), TaskScope("day")
         partition = Partition(
             _NAME,

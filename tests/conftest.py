@@ -1,10 +1,12 @@
 """What holds for every test: nothing fails because the machine is busy, or because of how the tests were started.
 
 Hypothesis takes an example that took long, or that was long in the making, for a fault of the test. Its examples follow
-from the test's code, so that a run of the tests has the same outcome as the one before; `--hypothesis-profile=explore`
-draws others, and more. Each test has a timeout of its own. A shell that starts the tests in the background has them,
-and the programs that they start, ignore Ctrl-C, which some of these are tested for. A test writes below its tmp_path
-only: a file that a run leaves in the checkout fails the run.
+from the test's code, so that a run of the tests has the same outcome as the one before. The profile `quick`, that of
+`make check`, plays the first quarter of them; `--hypothesis-profile=explore --timeout=0` draws others, and more. A test
+that needs more or fewer examples than others takes a multiple of what the profile says. Each test has a timeout of its
+own. A shell that starts the tests in the background has them, and the programs that they start, ignore Ctrl-C, which
+some of these are tested for. A test writes below its tmp_path only: a file that a run leaves in the checkout fails the
+run.
 
 In several processes (`pytest -n 2 --dist loadfile`) each file is run by one of them, and what needs Spark by the first
 for as long as the others have other files to run: a session takes seconds to start and a gigabyte of memory.
@@ -22,6 +24,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 settings.register_profile("any-machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("any-machine"), max_examples=25)
 settings.register_profile("explore", settings.get_profile("any-machine"), derandomize=False, max_examples=1_000)
 settings.load_profile("any-machine")
 

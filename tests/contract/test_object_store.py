@@ -172,6 +172,32 @@ def test_a_lock_has_one_holder_who_is_named_to_the_others(
     reopen().lock("lock", "short").release()
 
 
+def test_a_shared_lock_has_many_holders_and_keeps_out_the_one_who_wants_it_alone(
+    store: ObjectStore, reopen: Callable[[], ObjectStore]
+) -> None:
+    first, second = store.lock("lock", "one", is_shared=True), reopen().lock("lock", "two", is_shared=True)
+    for lock in (first, second):
+        with pytest.raises(KeyLocked):
+            reopen().lock("lock", "another")
+        lock.release()
+        lock.release()
+    alone = reopen().lock("lock", "alone")
+    with pytest.raises(KeyLocked, match="alone"):
+        reopen().lock("lock", "three", is_shared=True)
+    alone.release()
+
+
+def test_who_holds_a_lock_alone_can_be_asked(store: ObjectStore, reopen: Callable[[], ObjectStore]) -> None:
+    assert reopen().lock_holder("lock") is None
+    lock = store.lock("lock", "broker 7")
+    assert (reopen().lock_holder("lock"), store.lock_holder("lock")) == ("broker 7", "broker 7")
+    lock.release()
+    assert reopen().lock_holder("lock") is None
+    shared = store.lock("lock", "broker 8", is_shared=True)
+    assert reopen().lock_holder("lock") is None
+    shared.release()
+
+
 def test_sync_of_what_others_wrote(store: ObjectStore) -> None:
     store.put("t/file", b"x")
     store.sync("t", ["file"])

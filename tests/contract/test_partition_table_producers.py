@@ -16,6 +16,7 @@ from bus.ports import Committed, PartitionTable, ProducerProgress
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.fake_table import FakeTable
+from tests.support.stores import led
 
 LAST = SEQUENCE_MODULUS - 1
 
@@ -44,7 +45,7 @@ class Fake:
 class Delta:
     def __init__(self) -> None:
         storage = open_storage_on(MemoryStore(), exclusive=False)
-        self.table: PartitionTable = storage.create_partition(TopicPartition("orders", 0), topic_id="id")
+        self.table: PartitionTable = led(storage.create_partition(TopicPartition("orders", 0), topic_id="id"))
 
     def columns(self, count: int) -> object:
         return pa.RecordBatch.from_arrays([pa.array([b"v"] * count, pa.binary())], names=["value"])
@@ -120,7 +121,7 @@ stamps = st.builds(
 runs = st.tuples(stamps, st.integers(1, 8))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings.default.max_examples * 3 // 5)
 @given(st.lists(st.lists(runs, min_size=1, max_size=4), max_size=5), st.lists(runs, max_size=10))
 def test_both_give_the_same_answers(commits: list[list[tuple[ProducerStamp, int]]], questions: list) -> None:  # type: ignore[type-arg]
     """In a table where no record is there twice, whatever the order in which it came."""

@@ -11,6 +11,7 @@ from bus.ports import Committed, Conflicted, PartitionTable
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from tests.support import fake_table, stores
+from tests.support.stores import led
 
 
 class Subject(Protocol):
@@ -31,7 +32,7 @@ class Fake:
 class Delta:
     def __init__(self) -> None:
         storage = open_storage_on(MemoryStore(), exclusive=False)
-        self.table: PartitionTable = storage.create_partition(TopicPartition("orders", 0), topic_id="id")
+        self.table: PartitionTable = led(storage.create_partition(TopicPartition("orders", 0), topic_id="id"))
 
     def batch(self, base_offset: int, count: int) -> LogBatch:
         return stores.log_batch(base_offset, [b"v"] * count, keys=[b"k"] * count)

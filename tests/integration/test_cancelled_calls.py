@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bus.cluster_metadata.broker_decisions import RegisterBroker, decide_register_broker
 from bus.cluster_metadata.cluster import ClusterState, replay_cluster
 from bus.cluster_metadata.cluster_decisions import CreatePartitions, CreateTopic, DeleteTopic
 from bus.cluster_metadata.names import is_internal_topic
 from bus.errors import Refused, StorageFault
 from bus.grpc_api.server.produce_wire import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.model import TopicPartition
+from bus.model import BrokerEndpoint, TopicPartition
 from bus.records.arrow_batches import encode_arrow
 from bus.records.log_schema import LOG_SCHEMA
 from bus.runtime.blocking import BlockingCalls
@@ -30,6 +31,7 @@ from bus.storage_delta.root import DeltaStorage
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.cancelled_calls import QuietBroker, cancel_at, run_on_broker
+from tests.support.stores import led
 
 Call = Callable[[QuietBroker, int], Coroutine[Any, Any, Any]]
 
@@ -42,7 +44,7 @@ IDENTITIES: WeakKeyDictionary[QuietBroker, dict[int, pb.InitProducerIdResponse]]
 READING = frozenset(
     (
         *("DescribeConfigs", "DescribeGroups", "Fetch", "FetchOnce", "Heartbeat"),
-        *("ListGroups", "ListOffsets", "ListViews", "OffsetFetch"),
+        *("DescribeCluster", "ListGroups", "ListOffsets", "ListPartitionReassignments", "ListViews", "OffsetFetch"),
     )
 )
 
@@ -149,6 +151,20 @@ async def create_and_delete_view(broker: QuietBroker, n: int) -> None:
     await broker.call("CreateView", pb.CreateViewRequest(view=view, has_usual_columns=True, replace=True))
     await broker.call("DeleteView", pb.DeleteViewRequest(name=f"view{n}"))
     await broker.call("CreateView", pb.CreateViewRequest(view=view, has_usual_columns=True, replace=True))
+
+
+@call("UpdateFeatures", "AlterPartitionReassignments", "ElectLeaders", "UnregisterBroker")
+async def change_the_cluster(broker: QuietBroker, n: int) -> None:
+    await make_topic(broker, f"led{n}")
+    await broker.call("UpdateFeatures", pb.UpdateFeaturesRequest(feature="bus.version", level=1))
+    command = RegisterBroker(BrokerEndpoint(7, "h", 1), f"life {n}")
+    decide = functools.partial(decide_register_broker, command=command, is_live=False)
+    await broker.cluster.metadata.change([decide])
+    for replica_ids in ([0, 7], [0]):
+        asked = pb.PartitionReassignment(topic=f"led{n}", partition=1, replica_ids=replica_ids)
+        await broker.call("AlterPartitionReassignments", pb.AlterPartitionReassignmentsRequest(partitions=[asked]))
+    await broker.call("ElectLeaders", pb.ElectLeadersRequest())
+    await broker.call("UnregisterBroker", pb.UnregisterBrokerRequest(broker_id=7))
 
 
 @call("ProduceOnce", "DeleteRecords")
@@ -280,7 +296,7 @@ async def delete_offsets(broker: QuietBroker, n: int) -> None:
 
 
 def told_by_the_log(storage: DeltaStorage) -> ClusterState:
-    return replay_cluster(storage.open_metadata().replay())
+    return replay_cluster(led(storage.open_metadata()).replay())
 
 
 def facts(state: ClusterState) -> dict[str, Any]:
@@ -289,6 +305,8 @@ def facts(state: ClusterState) -> dict[str, Any]:
         "topics": {name: (t.topic_id, len(t.partitions), dict(t.configs)) for name, t in state.topics.items()},
         "deleted": dict(state.deleted_topics),
         "views": dict(state.views),
+        "brokers": sorted(state.brokers),
+        "replicas": {name: topic.assignments for name, topic in state.topics.items()},
         "names": {name: named.identity for name, named in state.producers.by_name.items()},
         "next": state.producers.next_producer_id,
     }
@@ -396,13 +414,13 @@ def test_thread_of_a_cancelled_creation_does_not_run_beside_that_of_its_retry(tm
         tell = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, begun.set)
         create = broker.storage.create_partition
 
-        def slow(partition: TopicPartition, *, topic_id: str) -> Any:
+        def slow(partition: TopicPartition, *, topic_id: str, **options: Any) -> Any:
             running.append(partition)
             assert running.count(partition) == 1, "two threads create one table"
             tell()
             gate.wait(10)
             try:
-                return create(partition, topic_id=topic_id)
+                return create(partition, topic_id=topic_id, **options)
             finally:
                 running.remove(partition)
 
@@ -426,12 +444,12 @@ def test_tables_whose_creation_goes_on_when_another_failed_are_waited_for() -> N
         gate, created = threading.Event(), []
         create = broker.storage.create_partition
 
-        def fail_first(partition: TopicPartition, *, topic_id: str) -> Any:
+        def fail_first(partition: TopicPartition, *, topic_id: str, **options: Any) -> Any:
             if partition.partition == 0:
                 raise StorageFault("no room")
             gate.wait(10)
             created.append(partition.partition)
-            return create(partition, topic_id=topic_id)
+            return create(partition, topic_id=topic_id, **options)
 
         broker.storage.create_partition = fail_first  # type: ignore[method-assign]
         creation = asyncio.create_task(broker.cluster.controller.create_topics([CreateTopic("t", 3)]))

@@ -19,11 +19,13 @@ from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import Committed
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
 from bus.storage_delta.files.read_cache import ReadCache
+from bus.storage_delta.log import checkpoints
 from bus.storage_delta.log.table_metadata import REMOVED_FILES_STAY, add_new_fields
 from bus.storage_delta.root import open_reader, open_storage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.typed_log import replay_values
+from tests.support.stores import led
 
 # Written by version 0.1.0 before producer ids: two topics, one of them deleted, two starts of a broker.
 BEFORE_PRODUCER_IDS = Path(__file__).parents[1] / "golden" / "root_before_producer_ids"
@@ -61,7 +63,7 @@ def test_writer_gives_an_earlier_root_the_new_fields_once_and_keeps_every_row(
         write_checkpoint(root)
     for opening in range(2):
         storage = open_storage(str(root))
-        log = storage.open_metadata()
+        log = led(storage.open_metadata())
         assert log.state.version == count + opening
         next_id = 1000 * (opening + 1)
         row = encode_record(ProducerIdsAllocated(0, next_id))
@@ -84,9 +86,21 @@ def test_writer_gives_an_earlier_root_the_new_fields_once_and_keeps_every_row(
     assert change["metaData"]["configuration"] == {**first["metaData"]["configuration"], **REMOVED_FILES_STAY}
 
 
+def test_first_broker_of_an_earlier_root_gives_its_metadata_the_new_fields(root: Path) -> None:
+    open_storage(str(root), broker_id=1).close()
+    assert json.loads((root / "bus-root.json").read_text())["format_version"] == 2
+    rows = list(replay_values(open_reader(str(root)).open_metadata()))
+    assert tuple(rows[0]) == tuple(CLUSTER_METADATA_VALUE_TYPE.names)
+    before = versions(root)
+    storage = open_storage(str(root), broker_id=2)
+    assert replay_cluster(storage.open_metadata().replay()) == replay_cluster(rows)
+    storage.close()
+    assert versions(root) == before
+
+
 def test_files_of_an_upgraded_log_all_have_its_fields(root: Path) -> None:
     storage = open_storage(str(root))
-    log = storage.open_metadata()
+    log = led(storage.open_metadata())
     log.append([encode_record(ProducerIdsAllocated(0, 1000))], leader_epoch=5, now_ms=1_800_000_000_000)
     storage.close()
     files = DeltaTable(root / METADATA).file_uris()
@@ -104,10 +118,10 @@ def test_files_of_an_upgraded_log_all_have_its_fields(root: Path) -> None:
 def test_upgrade_that_another_writer_was_faster_with_is_refused_and_done_at_the_next_opening(root: Path) -> None:
     store = RacingStore(LocalStore(str(root)))
     with pytest.raises(StorageFault, match="could not be brought up to date: Conflicted"):
-        open_storage_on(store).open_metadata()  # type: ignore[arg-type]
+        led(open_storage_on(store).open_metadata())  # type: ignore[arg-type]
     store.lock_taken.release()
     storage = open_storage(str(root))
-    assert storage.open_metadata().state.high_watermark == 10
+    assert led(storage.open_metadata()).state.high_watermark == 10
     storage.close()
 
 
@@ -124,7 +138,8 @@ def write_checkpoint(root: Path) -> None:
     store = LocalStore(str(root))
     cluster_id = json.loads((root / "bus-root.json").read_text())["cluster_id"]
     table = DeltaPartitionTable(store, METADATA, topic_id=cluster_id, cache=ReadCache(), value_type=EARLIER)
-    table.write_checkpoint()
+    paths = [file.path for file in table.files]
+    checkpoints.write_checkpoint(store, METADATA, version=table.state.version, base_version=-1, paths=paths)
     for path in (root / METADATA / "_delta_log").glob("*.json"):
         path.unlink()  # the checkpoint is all there is
 
@@ -138,8 +153,8 @@ class RacingStore:
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
-    def lock(self, key: str, holder: str) -> object:
-        self.lock_taken = self._store.lock(key, holder)
+    def lock(self, key: str, holder: str, *, is_shared: bool = False) -> object:
+        self.lock_taken = self._store.lock(key, holder, is_shared=is_shared)
         return self.lock_taken
 
     def create(self, key: str, data: bytes) -> None:

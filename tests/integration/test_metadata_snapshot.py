@@ -212,7 +212,7 @@ def test_start_writes_one_record_for_all_partitions() -> None:
     live(store, create)
     for _ in range(3):
         live(store, look)
-    assert ends[2] - ends[1] == 2
+    assert ends[2] - ends[1] == 4  # elected, registered, unfenced, leader epochs raised
 
 
 def test_name_that_has_used_up_its_epochs_goes_on_with_a_new_id(tmp_path: Path) -> None:

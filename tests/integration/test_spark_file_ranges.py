@@ -16,7 +16,7 @@ from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged
 from bus.model import TopicPartition
 from bus.ports import Committed
 from bus.spark.source.access import FileRange, InputRange, ReadRules
-from bus.spark.source.file_ranges import RecordsGone, TopicGone, merge, read_range
+from bus.spark.source.inputs import RecordsGone, TopicGone, merge, read_range
 from bus.spark.source.options import Location
 from bus.spark.source.planning import OffsetRange
 from bus.spark.source.storage_access import StorageAccess

@@ -9,16 +9,17 @@ import pytest
 from deltalake import DeltaTable
 
 from bus import Admin, BusError, NewTopic, Producer
+from bus.cluster_metadata.cluster import Leadership, replay_cluster
 from bus.cluster_metadata.cluster_decisions import CreateTopic
 from bus.cluster_metadata.cluster_records import BrokerRegistered, encode_record
-from bus.errors import ErrorCode, Refused
+from bus.errors import NotController
 from bus.model import TopicPartition
 from bus.storage_delta.root import open_storage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.broker_thread import running_broker
 from tests.support.cancelled_calls import QuietBroker, run_on_broker
-from tests.support.stores import NOW_MS, ScriptedStore, log_batch
+from tests.support.stores import NOW_MS, ScriptedStore, led, log_batch
 
 
 def test_older_leader_is_fenced_at_its_next_commit_and_no_offset_is_given_twice(tmp_path: Path) -> None:
@@ -90,18 +91,36 @@ def test_nothing_is_changed_behind_another_controller(is_hidden: bool) -> None:
         if is_hidden:
             foreign = b'{"commitInfo":{"operation":"OPTIMIZE","engineInfo":"Apache-Spark/4.2.0"}}\n'
             store.put(f"topics/__cluster_metadata/0/_delta_log/{version + 1:020d}.json", foreign)
-        other = open_storage_on(store, exclusive=False).open_metadata()
+        other = led(open_storage_on(store, exclusive=False).open_metadata())
         row = encode_record(BrokerRegistered(1, "other", 9094))
         other.append([row], leader_epoch=metadata.leader_epoch + 1, now_ms=NOW_MS)
-        for name in ("lost", "refused"):
-            (answer,) = await broker.cluster.controller.create_topics([CreateTopic(name, 1)])
-            assert isinstance(answer, Refused)
-            assert answer.code is ErrorCode.NOT_CONTROLLER
+        with pytest.raises(NotController):
+            await broker.cluster.controller.create_topics([CreateTopic("lost", 1)])
         assert other.reload().version == version + 1 + is_hidden
-        (partition,) = broker.cluster.host.partitions
-        assert partition.stopped is not None, "the other broker leads it from now on"
+        assert "lost" not in broker.cluster.state.topics
 
     run_on_broker(store, change)
+
+
+def test_each_life_of_one_broker_is_registered_elected_and_leads_at_higher_epochs(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with running_broker(root) as broker, Admin(f"127.0.0.1:{broker.port}") as admin:
+        admin.create_topics([NewTopic("t", partitions=1)])
+    for start in range(2):
+        with running_broker(root) as broker, Admin(f"127.0.0.1:{broker.port}") as admin:
+            admin.create_topics([NewTopic(f"u{start}", partitions=3)])
+            with Producer(f"127.0.0.1:{broker.port}") as producer:
+                assert producer.send("t", b"v").result(10).offset == start
+                assert producer.send("u0", b"v", partition=2).result(10).offset == start
+            assert [one.broker_id for one in admin.describe_cluster().brokers] == [0]
+    storage = open_storage(str(root))
+    state = replay_cluster(storage.open_metadata().replay())
+    storage.close()
+    assert state.controller is not None
+    assert state.brokers[0].life == (state.controller.incarnation, 3)
+    assert state.topics["t"].partitions == (Leadership(0, 2),)
+    assert state.topics["u0"].partitions == (Leadership(0, 1),) * 3
+    assert state.topics["u0"].assignments == ((0,),) * 3
 
 
 def test_a_start_on_metadata_that_are_older_than_a_log_leads_it_at_a_higher_epoch(tmp_path: Path) -> None:
@@ -110,7 +129,7 @@ def test_a_start_on_metadata_that_are_older_than_a_log_leads_it_at_a_higher_epoc
     with running_broker(root) as broker, Admin(f"127.0.0.1:{broker.port}") as admin:
         admin.create_topics([NewTopic("t", partitions=1, configs={"commit.interval.ms": 0})])
         topic_id = broker.cluster.state.topics["t"].topic_id
-    table = open_storage(str(root), exclusive=False).open_partition(TopicPartition("t", 0), topic_id=topic_id)
+    table = led(open_storage(str(root), exclusive=False).open_partition(TopicPartition("t", 0), topic_id=topic_id))
     table.append([log_batch(0, [b"before"], leader_epoch=40)], leader_epoch=40, now_ms=NOW_MS)
     for epoch in (41, 42):
         with running_broker(root) as broker, Producer(f"127.0.0.1:{broker.port}", retries=0) as producer:

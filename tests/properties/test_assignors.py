@@ -19,8 +19,7 @@ from bus.client.assignors import (
     RoundRobinAssignor,
     StickyAssignor,
 )
-from bus.client.assignors.sticky_assignment import Claim
-from bus.client.assignors.sticky_assignors import encode_claim
+from bus.client.assignors.sticky_assignors import Claim, encode_claim
 from bus.model import TopicPartition
 
 Members = dict[str, MemberSubscription]
@@ -132,7 +131,7 @@ def test_range_balances_each_topic_within_one(partitions: dict[str, int], member
 
 
 @given(partitions=counts, members=various_members(), later=various_members(), more=counts)
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 def test_sticky_leaves_nothing_that_could_still_be_levelled(
     partitions: dict[str, int], members: Members, later: Members, more: dict[str, int]
 ) -> None:
@@ -150,7 +149,7 @@ def test_sticky_moves_nothing_in_a_group_that_did_not_change(partitions: dict[st
 
 
 @given(partitions=counts, before=equal_members(), ids=member_ids)
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 def test_sticky_keeps_as_much_as_can_stay_when_members_come_and_go(
     partitions: dict[str, int], before: Members, ids: list[str]
 ) -> None:
@@ -192,7 +191,7 @@ def rounds_until_settled(partitions: dict[str, int], members: Members) -> int:
 
 
 @given(partitions=counts, before=equal_members(), ids=member_ids, more=counts)
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_cooperative_settles_in_two_rounds_where_subscriptions_are_equal(
     partitions: dict[str, int], before: Members, ids: list[str], more: dict[str, int]
 ) -> None:
@@ -204,7 +203,7 @@ def test_cooperative_settles_in_two_rounds_where_subscriptions_are_equal(
 
 
 @given(partitions=counts, members=various_members(), later=various_members(), more=counts)
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_cooperative_settles_soon_whatever_members_subscribe_to(
     partitions: dict[str, int], members: Members, later: Members, more: dict[str, int]
 ) -> None:
@@ -214,7 +213,7 @@ def test_cooperative_settles_soon_whatever_members_subscribe_to(
 
 
 @given(partitions=counts, members=various_members(), data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 def test_contradicting_claims_never_make_two_owners(
     partitions: dict[str, int], members: Members, data: st.DataObject
 ) -> None:

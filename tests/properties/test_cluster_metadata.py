@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from bus.cluster_metadata.broker_decisions import RegisterBroker, decide_elect_controller
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply, apply_all, replay_cluster
 from bus.cluster_metadata.cluster_decisions import (
     AlterTopicConfigs,
@@ -25,13 +26,17 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_create_partitions,
     decide_create_topic,
     decide_delete_topic,
-    decide_start_broker,
     decide_topic_files_deleted,
 )
 from bus.cluster_metadata.cluster_records import (
+    BrokerFenced,
     BrokerRegistered,
+    BrokerStarted,
+    BrokerUnfenced,
     BrokerUnregistered,
     ClusterRecord,
+    ControllerElected,
+    FeatureLevel,
     LeaderChanged,
     LeadersChanged,
     PartitionsAdded,
@@ -40,6 +45,7 @@ from bus.cluster_metadata.cluster_records import (
     ProducerIdsRetired,
     ProducerNamed,
     ProducerUsed,
+    ReplicasAssigned,
     SnapshotBegan,
     SnapshotEnded,
     TopicConfigChanged,
@@ -114,7 +120,9 @@ class ClusterMachine(RuleBasedStateMachine):
         gone = list(self.state.brokers) if takes_over else []
         led = sum(1 for _ in self.state.partitions_led_by(broker_id))
         epochs = {topic.topic_id: topic.partitions for topic in self.state.topics.values()}
-        step = decide_start_broker(self.state, BrokerEndpoint(broker_id, "host", 1), gone_broker_ids=gone)
+        step = decide_elect_controller(
+            self.state, RegisterBroker(BrokerEndpoint(broker_id, "host", 1), "life"), gone_broker_ids=gone
+        )
         self.commit(step.records)
         for topic in self.state.topics.values():
             for before, after in zip(epochs[topic.topic_id], topic.partitions, strict=True):
@@ -289,7 +297,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
 
 TestClusterMachine = ClusterMachine.TestCase
-TestClusterMachine.settings = settings(max_examples=120, stateful_step_count=30, derandomize=True, deadline=None)
+TestClusterMachine.settings = settings(max_examples=settings.default.max_examples * 6 // 5, stateful_step_count=30)
 
 TEXT = st.text(max_size=12)
 NUMBERS = st.integers(0, 2**31 - 1)
@@ -303,6 +311,12 @@ RECORDS = st.one_of(
     st.builds(TopicDeleted, TEXT, TEXT),
     st.builds(TopicFilesDeleted, TEXT),
     st.builds(LeadersChanged, TEXT, TEXT, NUMBERS, NUMBERS, NUMBERS, NUMBERS),
+    st.builds(BrokerStarted, NUMBERS, TEXT, NUMBERS, st.none() | TEXT, TEXT, NUMBERS, NUMBERS, NUMBERS),
+    st.builds(BrokerFenced, NUMBERS, NUMBERS),
+    st.builds(BrokerUnfenced, NUMBERS, NUMBERS),
+    st.builds(ControllerElected, NUMBERS, TEXT),
+    st.builds(ReplicasAssigned, TEXT, TEXT, NUMBERS, NUMBERS, TEXT),
+    st.builds(FeatureLevel, TEXT, NUMBERS),
     st.builds(ProducerUsed, TEXT, st.integers(0, 2**63 - 1)),
     st.builds(ProducerExpired, TEXT, st.integers(0, 2**63 - 1)),
     st.builds(ProducerIdsRetired, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1)),
@@ -319,13 +333,13 @@ RECORDS = st.one_of(
 )
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(record=RECORDS)
 def test_every_record_is_read_back_as_it_was_written(record: ClusterRecord) -> None:
     assert decode_record(encode_record(record)) == record
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(
     row=st.dictionaries(
         st.sampled_from(["type", "topic", "topic_id", "partition", "broker_id", "config_name"]),

@@ -143,7 +143,7 @@ def join_of(instance_id: str) -> pb.JoinGroupRequest:
     )
 
 
-@settings(max_examples=250)
+@settings(max_examples=settings.default.max_examples * 5 // 2)
 @given(st.data(), st.booleans())
 def test_what_is_accepted_can_be_read_back_and_what_is_refused_says_why(data: st.DataObject, is_stable: bool) -> None:
     door = Door()

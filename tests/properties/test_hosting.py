@@ -113,7 +113,7 @@ def test_interrupted_follower_ends_with_exactly_the_partitions_of_the_last_state
     assert (again.opens, again.closes, again.retires) == ({}, (), ())
 
 
-@settings(max_examples=50)  # each starts an event loop
+@settings(max_examples=settings.default.max_examples // 2)  # each starts an event loop
 @given(st.data())
 def test_host_whose_openings_end_in_any_order_serves_exactly_the_partitions_of_the_last_state(
     data: st.DataObject,

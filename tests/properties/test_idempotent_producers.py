@@ -304,7 +304,7 @@ async def live(first_sequence: int, events: list[Group | Resume | str]) -> None:
         await world.close()
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.sampled_from([0, 0, SEQUENCE_MODULUS - 7]), EVENTS)
 def test_every_record_is_in_the_log_once_and_in_order(first_sequence: int, events: list[Group | Resume | str]) -> None:
     asyncio.run(live(first_sequence, events))

@@ -35,6 +35,7 @@ POLICIES = {
         compaction=CompactionRules(0.3, 0, 10**12),
     ),
 }
+WITH_RETENTION = ("delete", "both")
 STEPS = st.one_of(
     st.tuples(st.just("append"), st.integers(1, 30)),
     st.tuples(st.just("append"), st.integers(1, 30)),
@@ -47,9 +48,10 @@ STEPS = st.one_of(
 
 
 class Checked:
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, policy: str) -> None:
         self.bench = bench
         self.end = self.start_min = 0
+        self.has_had_retention = policy in WITH_RETENTION
 
     async def take(self, step: str, argument: object) -> None:
         bench = self.bench
@@ -68,6 +70,7 @@ class Checked:
             case "by hand", MaintenanceAction() as action:
                 await bench.partition.maintain(action)
             case "alter", str(policy):
+                self.has_had_retention |= policy in WITH_RETENTION
                 bench.partition.configure(replace(SETTINGS, maintenance=POLICIES[policy]))
             case "fail", str(how):
                 self._fail(how)
@@ -77,7 +80,10 @@ class Checked:
         offset = -1 if distance < 0 else self.bench.partition.state.log_start + distance
         result = await self.bench.partition.delete_records(offset)
         if isinstance(result, RecordsDeleted):
-            assert result.low_watermark == (self.end if offset < 0 else offset)
+            wanted = self.end if offset < 0 else offset
+            # A retention that waited for the writer may have let go of more before the deletion was decided.
+            is_passed = wanted < result.low_watermark == self.bench.partition.state.log_start
+            assert result.low_watermark == wanted or (is_passed and self.has_had_retention)
         else:
             assert result.code in (
                 ErrorCode.POLICY_VIOLATION,
@@ -117,14 +123,14 @@ class Checked:
         assert not isinstance(self.bench.partition.decide_fetch(state.log_start, None), Refused)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings.default.max_examples * 3 // 2)
 @given(st.lists(STEPS, max_size=25), st.sampled_from(sorted(POLICIES)))
 def test_any_maintenance_between_any_appends_keeps_what_was_not_let_go_of(
     steps: list[tuple[str, object]], policy: str
 ) -> None:
     async def main() -> None:
         bench = Bench(settings=replace(SETTINGS, maintenance=POLICIES[policy]), calls=InlineCalls(), backoff_s=1.0)
-        checked = Checked(bench)
+        checked = Checked(bench, policy)
         try:
             for step, argument in steps:
                 await checked.take(step, argument)

@@ -50,9 +50,9 @@ class Faults:
     used_up_share: int = 12
 
 
-def some_faults(random: Random) -> Faults:
+def some_faults(random: Random, *, rarer: int = 1) -> Faults:
     """Some kinds of faults often, others never: where all are as likely, one hides what another would lead to."""
-    usual = asdict(Faults())
+    usual = {name: one_in * rarer for name, one_in in asdict(Faults()).items()}
     return Faults(**{name: random.choice((0, one_in, one_in, one_in // 5 + 1)) for name, one_in in usual.items()})
 
 
@@ -85,6 +85,11 @@ class Disk:
             self._world.note("disk", "makes what was asked for long ago", key)
         except KeyExists:
             return
+
+    def confirm(self, folder: str) -> None:
+        """What is in that folder stays."""
+        for key in [key for key in self._unconfirmed if key.rpartition("/")[0] == folder]:
+            del self._unconfirmed[key]
 
     def put(self, key: str, data: Data, *, is_confirmed: bool = True) -> None:
         is_new = key not in self._keys([key])
@@ -223,6 +228,7 @@ class FaultyStore:
 
     def sync(self, folder: str, names: Sequence[str] = ()) -> None:
         self._begin("sync", folder, is_write=True)
+        self._disk.confirm(folder)
 
     # ------------------------------------------------------------ reading
 
@@ -250,10 +256,13 @@ class FaultyStore:
         self._begin("list", folder)
         return self._disk.files.list(folder, with_sizes=with_sizes, start_at=start_at)
 
-    def lock(self, key: str, holder: str) -> MemoryLock:
-        lock = self._disk.files.lock(key, holder)
+    def lock(self, key: str, holder: str, *, is_shared: bool = False) -> MemoryLock:
+        lock = self._disk.files.lock(key, holder, is_shared=is_shared)
         self._life.locks.append(lock)
         return lock
+
+    def lock_holder(self, key: str) -> str | None:
+        return self._disk.files.lock_holder(key)
 
 
 class SimulatedPool:

@@ -142,6 +142,34 @@ class VersionsOnlyGrow(Invariant):
             del self._seen[match[1]][int(match[2])]
 
 
+class EpochsHaveOneLeader(Invariant):
+    """All versions of a table that name one leader epoch come from one life of one broker."""
+
+    def __init__(self, world: BrokerWorld) -> None:
+        super().__init__(world)
+        self._leaders: dict[str, dict[int, tuple[int, str]]] = {}  # folder -> version -> leader epoch, incarnation
+
+    def on_created(self, key: str, data: bytes) -> None:
+        match = _VERSION.fullmatch(key)
+        if match is None:
+            return
+        folder, version = match[1], int(match[2])
+        if version == 0:
+            self._leaders[folder] = {}
+        infos = (action.get("commitInfo", {}) for action in map(json.loads, data.splitlines()))
+        for info in infos:
+            if "leaderEpoch" in info:
+                epoch, leader = info["leaderEpoch"], info["incarnation"]
+                others = {other for other_epoch, other in self._leaders[folder].values() if other_epoch == epoch}
+                assert others <= {leader}, f"{folder}: version {version} of leader epoch {epoch} is of a second leader"
+                self._leaders[folder][version] = epoch, leader
+
+    def on_lost(self, key: str) -> None:
+        match = _VERSION.fullmatch(key)
+        if match is not None:
+            self._leaders[match[1]].pop(int(match[2]), None)
+
+
 class EachRecordOnce(Invariant):
     """Of each record of an idempotent producer there is one row if it was accepted, else one at most; those of one
     producer in one partition are in the order in which they were sent."""
@@ -216,21 +244,23 @@ class ViewsNeverGoBack(Invariant):
 
 
 class MetadataIsItsLog(Invariant):
-    """What the broker knows of the cluster is what a replay of the whole log says."""
+    """What each broker knows of the cluster is what a replay of the whole log says."""
 
     def check_end(self) -> None:
-        life = self.world.broker.life
-        assert life is not None
-        known, logged = life.core.cluster.state, load_cluster(self.world.disk.files)
-        for part in fields(ClusterState):
-            expected, found = getattr(logged, part.name), getattr(known, part.name)
-            assert found == expected, f"{part.name}: the log says {expected}, the broker {found}"
+        logged = load_cluster(self.world.disk.files)
+        for broker in self.world.brokers:
+            assert broker.life is not None
+            known = broker.life.core.cluster.state
+            for part in fields(ClusterState):
+                expected, found = getattr(logged, part.name), getattr(known, part.name)
+                assert found == expected, f"{part.name}: the log says {expected}, {broker.name} {found}"
 
 
 INVARIANTS = (
     AcknowledgedIsInTheTable,
     TablesAreSound,
     VersionsOnlyGrow,
+    EpochsHaveOneLeader,
     EachRecordOnce,
     ViewsNeverGoBack,
     MetadataIsItsLog,

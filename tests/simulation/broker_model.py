@@ -32,9 +32,13 @@ class Sent:
 class SimulatedLog:
     """One partition: rows for ever, and what its leader keeps in memory."""
 
-    leader: str
+    led: list[tuple[int, str]]  # leader epochs and leaders, the present one last
     rows: list[Row] = field(default_factory=list)
     fences: dict[int, int] = field(default_factory=dict)  # producer id -> lowest epoch that may append
+
+    @property
+    def leader(self) -> str:
+        return self.led[-1][1]
 
     def last(self, producer_id: int) -> ProducerStamp | None:
         stamps = [row.stamp for row in self.rows if row.stamp is not None and row.stamp.producer_id == producer_id]
@@ -61,7 +65,7 @@ class NamedIdentity:
 class SimulatedCluster:
     def __init__(self, addresses: tuple[str, ...], partitions: int, is_refused: Callable[[int], bool]) -> None:
         self.addresses = addresses
-        self.logs = [SimulatedLog(addresses[0]) for _ in range(partitions)]
+        self.logs = [SimulatedLog([(0, addresses[0])]) for _ in range(partitions)]
         self.names: dict[str, NamedIdentity] = {}
         self.fenced_rows: list[tuple[int, int, int, int]] = []  # partition, producer id, epoch, rows at its resuming
         self._is_refused = is_refused
@@ -74,7 +78,8 @@ class SimulatedCluster:
                 log.fences.clear()
 
     def move(self, partition: int, address: str) -> None:
-        self.logs[partition].leader = address
+        log = self.logs[partition]
+        log.led.append((log.led[-1][0] + 1, address))
         self.logs[partition].fences.clear()
 
     # ------------------------------------------------------------ identities

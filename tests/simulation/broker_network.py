@@ -17,17 +17,21 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from bus.broker_api.broker_api import BrokerApi
-from bus.errors import BusError
-from bus.grpc_api.server.server import BusServicer, method_handlers
-from bus.grpc_api.server.streams import StreamRegistry
+from bus.errors import BusError, ErrorCode, Refused
+from bus.grpc_api.server.guards import StreamRegistry
+from bus.grpc_api.server.peers import GrpcPeers
+from bus.grpc_api.server.server import BusServicer, ClusterServicer, method_handlers
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.partitions.fetches import Stopping
 from tests.simulation.network import SimulatedCall, broken
 
 if TYPE_CHECKING:
-    from tests.simulation.broker_world import BrokerLife, BrokerWorld
+    from bus.model import BrokerEndpoint
+    from tests.simulation.broker_world import BrokerLife, BrokerWorld, SimulatedBroker
 
-_METHODS = {method.name: method for method in pb.DESCRIPTOR.services_by_name["Bus"].methods}
+_METHODS = {
+    method.name: method for name in ("Bus", "Cluster") for method in pb.DESCRIPTOR.services_by_name[name].methods
+}
 
 # How long joins wait for other members; every other call that waits for its timeout waits no longer than this.
 CALL_MAX_S = 60.0
@@ -46,10 +50,11 @@ class Server:
         self._under_way: dict[asyncio.Task[None], tuple[float, str]] = {}  # since when, and what
         self._clients: dict[Callable[[], None], None] = {}  # what breaks off each connection
 
-    def start(self, api: BrokerApi) -> None:
+    def start(self, api: BrokerApi, peers: GrpcPeers) -> None:
         config = self._life.config
-        servicer = BusServicer(api, self.streams, config)
-        self._handlers = method_handlers(servicer, config.socket_request_max_bytes)
+        bus = BusServicer(api, self.streams, config, peers)
+        for servicer in (bus, ClusterServicer(api, bus)):
+            self._handlers.update(method_handlers(servicer, config.socket_request_max_bytes))
 
     async def stop(self) -> None:
         """As gRPC's: nothing new is taken, what was read is answered."""
@@ -131,7 +136,8 @@ class Server:
     def _begin(self, coroutine: Any, name: str) -> asyncio.Task[None]:
         task = self._life.run(coroutine, name)
         self._under_way[task] = self._world.now, name
-        task.add_done_callback(self._ended)
+        # Not in the context of the caller, which may be a life that stands still.
+        task.add_done_callback(self._ended, context=self._life.context)
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -185,15 +191,18 @@ class Call(SimulatedCall):
         *,
         timeout_s: float,
         is_repeatable: bool = True,
+        broker: SimulatedBroker | None = None,
     ) -> None:
+        """`broker`: any one, if none is given."""
         super().__init__(world)
         self._world = world
         self._who = who
         self._method = method
         self._raw = message.SerializeToString()
         self._on_answer = on_answer
-        world.note(who, f"-> {method}", message)
-        self._life = life = world.broker.life
+        broker = broker or world.any_broker()
+        world.note(who, f"-> {broker.name} {method}", message)
+        self._life = life = broker.life
         if life is None or not life.server.connect(self._break_off):
             self._fail_soon("nothing listens")
             return
@@ -231,6 +240,8 @@ class Stream:
         method: str,
         on_answer: Callable[[Any], None],
         on_end: Callable[[BusError], None],
+        *,
+        broker: SimulatedBroker,
     ) -> None:
         self._world = world
         self._who = who
@@ -244,7 +255,7 @@ class Stream:
         self._arrives_at = self._answers_at = 0.0
         self._is_silent = False
         self._task: asyncio.Task[None] | None = None
-        life = world.broker.life
+        life = broker.life
         if life is not None and life.server.connect(self._break_off):
             self._life = life
             self._task = life.server.take_stream(method, self)
@@ -294,3 +305,45 @@ class Stream:
         if not self.is_over:
             self.is_over = True
             self._world.at(self._world.delay(), lambda: self._on_end(error))
+
+
+class PeerTransport:
+    """Implements `bus.grpc_api.server.peers.Transport` for one life of a broker."""
+
+    def __init__(self, world: BrokerWorld, life: BrokerLife) -> None:
+        self._world = world
+        self._life = life
+
+    async def call(self, to: BrokerEndpoint, method: str, message: Any, *, timeout_s: float) -> Any:
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def take(found: Answer) -> None:
+            if not answer.done():
+                answer.set_result(found)
+
+        if self._world.is_cut:
+            await asyncio.sleep(self._world.delay())
+            return Refused(ErrorCode.NETWORK_EXCEPTION, "simulated: no broker reaches another one")
+        name, broker = self._life.name, self._world.broker_at(to.port)
+        is_repeatable = method != "Envelope"  # it may have a call of a client that is not
+        call = Call(
+            self._world,
+            name,
+            method,
+            message,
+            take,
+            timeout_s=timeout_s,
+            is_repeatable=is_repeatable,
+            broker=broker,
+        )
+        try:
+            found = await answer
+        except asyncio.CancelledError:
+            call.give_up()
+            raise
+        if not isinstance(found, BusError):
+            return found
+        code = ErrorCode.REQUEST_TIMED_OUT if found.code is ErrorCode.REQUEST_TIMED_OUT else ErrorCode.NETWORK_EXCEPTION
+        return Refused(code, str(found))
+
+    async def close(self) -> None: ...

@@ -8,13 +8,13 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from bus.client.config.parsing import ProducerConfig, parse_config
-from bus.client.connection.cluster import PartitionLeader, TopicInfo, error_of
+from bus.client.connection.cluster import LeaderHint, PartitionLeader, TopicInfo, error_of
 from bus.client.connection.produce_requests import decode_produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
 from bus.client.producer.engine import Engine
@@ -24,10 +24,11 @@ from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import EARLIEST_TIMESTAMP
 from tests.simulation.broker_network import Answer, Call, Stream
-from tests.simulation.broker_world import BrokerWorld
+from tests.simulation.broker_world import BrokerWorld, SimulatedBroker
 
-ADDRESS = "127.0.0.1:9094"
 _CALL_S = 5.0
+# A broker that is alive knows what another one has answered.
+_FOLLOWED_S_MAX = 20.0
 _TICKS_AT_ONCE_MAX = 1_000
 
 
@@ -54,15 +55,23 @@ class Sent:
     future: RecordFuture
 
 
-async def ask(world: BrokerWorld, who: str, method: str, message: Any, *, is_repeatable: bool = True) -> Answer:
-    """The answer, or a `BusError`. Cancelled, the call is given up."""
+async def ask(
+    world: BrokerWorld,
+    who: str,
+    method: str,
+    message: Any,
+    *,
+    is_repeatable: bool = True,
+    broker: SimulatedBroker | None = None,
+) -> Answer:
+    """The answer of that broker, or of any one; or a `BusError`. Cancelled, the call is given up."""
     answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
     def take(found: Answer) -> None:
         if not answer.done():
             answer.set_result(found)
 
-    call = Call(world, who, method, message, take, timeout_s=_CALL_S, is_repeatable=is_repeatable)
+    call = Call(world, who, method, message, take, timeout_s=_CALL_S, is_repeatable=is_repeatable, broker=broker)
     try:
         return await answer
     except asyncio.CancelledError:
@@ -211,25 +220,40 @@ class Producer(Program):
         return self._info
 
     def leader_address(self, info: TopicInfo, partition: int) -> str | None:
-        return ADDRESS if info.partitions[partition].leader_id >= 0 else None
+        leader_id = info.partitions[partition].leader_id
+        return self.world.brokers[leader_id].config.listen if leader_id >= 0 else None
 
     def is_stale(self, info: TopicInfo) -> bool:
         return False
 
+    def take_hint(self, topic: str, partition: int, hint: LeaderHint) -> bool:
+        leaders = self._info.partitions
+        if hint.leader_epoch <= leaders[partition].leader_epoch:
+            return False
+        leader = PartitionLeader(partition, hint.leader_id, hint.leader_epoch, 0, "")
+        self._info = replace(self._info, partitions=(*leaders[:partition], leader, *leaders[partition + 1 :]))
+        return True
+
     # ------------------------------------------------------------ calls and streams
 
     def _open_stream(self, address: str) -> _ProduceStream:
-        return _ProduceStream(self.world, self, self._encoder)
+        return _ProduceStream(self.world, self, self._encoder, address)
 
     def _run_errand(self, errand: Errand) -> None:
-        def call(method: str, message: Any, take: Callable[[Any], None], fail: Callable[[BusError], None]) -> None:
+        def call(
+            method: str,
+            message: Any,
+            take: Callable[[Any], None],
+            fail: Callable[[BusError], None],
+            broker: SimulatedBroker | None = None,
+        ) -> None:
             def on_answer(answer: Answer) -> None:
                 if isinstance(answer, BusError):
                     fail(answer)
                 else:
                     take(answer)
 
-            Call(self.world, self.name, method, message, on_answer, timeout_s=_CALL_S)
+            Call(self.world, self.name, method, message, on_answer, timeout_s=_CALL_S, broker=broker)
 
         engine = self.engine
         match errand:
@@ -253,6 +277,7 @@ class Producer(Program):
                     resume,
                     lambda answer: self._resumed(errand, answer),
                     lambda error: engine.on_not_resumed(errand, error),
+                    leader_of(self.world, self._info, queue.partition),
                 )
 
     def _refreshed(self, answer: Any) -> None:
@@ -282,12 +307,13 @@ class Producer(Program):
 class _ProduceStream:
     """An `engine.Stream`."""
 
-    def __init__(self, world: BrokerWorld, producer: Producer, encoder: PartEncoder) -> None:
-        self.address = ADDRESS
+    def __init__(self, world: BrokerWorld, producer: Producer, encoder: PartEncoder, address: str) -> None:
+        self.address = address
         self._world = world
         self._producer = producer
         self._encoder = encoder
-        self._stream = Stream(world, producer.name, "Produce", self._answer, self._end)
+        broker = world.broker_at(int(address.rpartition(":")[2]))
+        self._stream = Stream(world, producer.name, "Produce", self._answer, self._end, broker=broker)
 
     def send(self, request: Request) -> None:
         self._world.note(self._producer.name, f"-> Produce {request.correlation_id}", _parts(request))
@@ -313,6 +339,12 @@ class _ProduceStream:
 
 def _parts(request: Request) -> str:
     return ", ".join(f"{part.queue.topic}-{part.queue.partition} {part.stamp}" for part in request.parts)
+
+
+def leader_of(world: BrokerWorld, topic: TopicInfo, partition: int) -> SimulatedBroker:
+    """As the metadata said that the program has."""
+    leader_id = topic.partitions[partition].leader_id
+    return world.brokers[leader_id] if leader_id >= 0 else world.any_broker()
 
 
 def topic_info(topic: Any) -> TopicInfo:
@@ -347,11 +379,13 @@ class Consumer(Program):
         super().__init__(world, name)
         self.topic = topic
         self.positions = dict.fromkeys(range(len(topic.partitions)), 0)
+        self._is_stale = False  # what it knows of leaders
         self._lost: set[int] = set()  # partitions whose log start is to be asked for
         self._correlation_id = 0
 
     async def do_something(self) -> None:
         world = self.world
+        await self._refresh()
         if world.chance(30):
             self._lost.add(world.random.randrange(len(self.positions)))
         for partition in sorted(self._lost):
@@ -360,19 +394,36 @@ class Consumer(Program):
         await asyncio.sleep(world.random.choice((0.0, 0.01, world.random.uniform(0, 1.0))))
 
     async def check_end(self) -> None:
+        self._is_stale = True
+        await self._refresh()
         for partition in self.positions:
             await self._begin_again(partition)
         for _ in range(20):
             await self._fetch()
 
+    async def _refresh(self) -> None:
+        """Who leads what, once something has failed."""
+        if self._is_stale and len(self.world.brokers) > 1:
+            answer = await ask(self.world, self.name, "Metadata", pb.MetadataRequest(topics=[self.topic.name]))
+            if not isinstance(answer, BusError) and not answer.topics[0].error_code:
+                self.topic, self._is_stale = topic_info(answer.topics[0]), False
+
     async def _begin_again(self, partition: int) -> None:
         asked = pb.ListOffsetsPartition(topic=self.topic.name, partition=partition, timestamp_ms=EARLIEST_TIMESTAMP)
-        answer = await ask(self.world, self.name, "ListOffsets", pb.ListOffsetsRequest(partitions=[asked]))
+        request, leader = pb.ListOffsetsRequest(partitions=[asked]), leader_of(self.world, self.topic, partition)
+        answer = await ask(self.world, self.name, "ListOffsets", request, broker=leader)
         if not isinstance(answer, BusError) and not answer.partitions[0].error_code:
             self.positions[partition] = answer.partitions[0].offset
             self._lost.discard(partition)
+        else:
+            self._is_stale = True
 
     async def _fetch(self) -> None:
+        leaders = dict.fromkeys(leader_of(self.world, self.topic, number) for number in self.positions)
+        for leader in leaders:
+            await self._fetch_from(leader)
+
+    async def _fetch_from(self, leader: SimulatedBroker) -> None:
         world = self.world
         self._correlation_id += 1
         is_plain = world.random.randrange(2) == 0
@@ -384,13 +435,15 @@ class Consumer(Program):
             partitions=[
                 pb.FetchPartition(topic=self.topic.name, partition=number, fetch_offset=offset)
                 for number, offset in self.positions.items()
+                if leader_of(world, self.topic, number) is leader
             ],
             columns=["offset", "key", "value"],
             format=pb.RECORD_FORMAT_RECORDS if is_plain else pb.RECORD_FORMAT_ARROW,
         )
         asked_at, asked = world.now, dict(self.positions)
-        answer = await ask(world, self.name, "FetchOnce", request)
+        answer = await ask(world, self.name, "FetchOnce", request, broker=leader)
         if isinstance(answer, BusError):
+            self._is_stale = True
             return
         for share in answer.partitions:
             offset = asked[share.partition]
@@ -409,6 +462,7 @@ class Consumer(Program):
 
     def _move(self, told: Told, share: Any) -> None:
         number = told.place.partition
+        self._is_stale = self._is_stale or told.code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE)
         if told.code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._lost.add(number)
         if self.positions[number] == told.fetch_offset and told.code is ErrorCode.NONE:
@@ -513,7 +567,17 @@ class Admin(Program):
         return None if item.error_code else answer
 
     async def _look(self) -> None:
-        """What was answered is seen by every later answer."""
+        """What was answered is seen by every later answer; of another broker than the one that answered, soon."""
+        until = self.world.now + (_FOLLOWED_S_MAX if len(self.world.brokers) > 1 else 0.0)
+        while True:
+            try:
+                return await self._look_once()
+            except AssertionError:
+                if self.world.now >= until:
+                    raise
+            await asyncio.sleep(0.2)
+
+    async def _look_once(self) -> None:
         answer = await ask(self.world, self.name, "Metadata", pb.MetadataRequest())
         if isinstance(answer, BusError):
             return
@@ -534,6 +598,7 @@ class Admin(Program):
         request = pb.DescribeConfigsRequest(resources=[resource], keys=["retention.bytes"])
         answer = await ask(self.world, self.name, "DescribeConfigs", request)
         if not isinstance(answer, BusError):
+            assert not answer.resources[0].error_code, f"AcknowledgedIsSeen: {topic}, found {answer}"
             (entry,) = answer.resources[0].entries
             assert entry.value in topic.configs_asked, f"AcknowledgedIsSeen: {topic}, found {entry.value}"
 
@@ -589,6 +654,7 @@ class Committer(Program):
         super().__init__(world, name)
         self._topic = topic
         self._last_sent = self._last_committed = -1
+        self._coordinator: SimulatedBroker | None = None
 
     async def do_something(self) -> None:
         world = self.world
@@ -602,15 +668,27 @@ class Committer(Program):
         self._last_sent = offset = self._last_sent + 1
         asked = pb.OffsetCommitPartition(topic=self._topic.name, partition=0, offset=offset, leader_epoch=-1)
         request = pb.OffsetCommitRequest(group_id=self.name, generation=-1, partitions=[asked])
-        answer = await ask(self.world, self.name, "OffsetCommit", request, is_repeatable=False)
+        broker = await self._find()
+        answer = await ask(self.world, self.name, "OffsetCommit", request, is_repeatable=False, broker=broker)
         if not isinstance(answer, BusError) and not answer.partitions[0].error_code:
             self._last_committed = offset
+        else:
+            self._coordinator = None
+
+    async def _find(self) -> SimulatedBroker | None:
+        """The group's coordinator, as far as it is known."""
+        if self._coordinator is None and len(self.world.brokers) > 1:
+            answer = await ask(self.world, self.name, "FindCoordinator", pb.FindCoordinatorRequest(group_id=self.name))
+            if not isinstance(answer, BusError) and not answer.error_code:
+                self._coordinator = self.world.broker_at(answer.coordinator.port)
+        return self._coordinator
 
     async def _look(self) -> None:
         topics = pb.TopicPartitions(topic=self._topic.name, partitions=[0])
         request = pb.OffsetFetchRequest(groups=[pb.OffsetFetchGroup(group_id=self.name, topics=[topics])])
-        answer = await ask(self.world, self.name, "OffsetFetch", request)
+        answer = await ask(self.world, self.name, "OffsetFetch", request, broker=await self._find())
         if isinstance(answer, BusError) or answer.groups[0].error_code:
+            self._coordinator = None
             return
         found = answer.groups[0].offsets[0].offset
         assert self._last_committed <= found <= self._last_sent, (

@@ -7,7 +7,8 @@ that happens.
 
 Fault model: that of the disk and the threads is in broker_faults.py, that of the network in broker_network.py. The
 broker's process dies at any operation of the store or at any other time, or is stopped in order, and is started again
-on the same disk. The wall clock jumps.
+on the same disk. It may be paused at any await, and before and after any call in a thread: its tasks and timers stand
+still, it holds its locks, and later it goes on. The wall clock jumps.
 """
 
 from __future__ import annotations
@@ -15,19 +16,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import itertools
 import logging
 import re
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from bus.broker import BrokerCore
 from bus.cluster_metadata import cluster_snapshot
-from bus.config.broker import Address, BrokerConfig
+from bus.cluster_metadata.partition_placement import find_imbalance
+from bus.config.broker import BrokerConfig
 from bus.errors import BusError, StorageFault
+from bus.grpc_api.server.peers import GrpcPeers
 from bus.partition_log import compaction, rolling
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata import metadata_maintenance
@@ -39,11 +44,12 @@ from bus.storage_delta.stores.memory import MemoryLock
 from tests.simulation import world as base
 from tests.simulation.broker_faults import Crashed, Disk, Faults, FaultyStore, SimulatedPool, SimulatedShares
 from tests.simulation.broker_invariants import INVARIANTS
-from tests.simulation.broker_network import Server
+from tests.simulation.broker_network import PeerTransport, Server
 
 if TYPE_CHECKING:
     from tests.simulation.broker_programs import Place, Program
 
+_PORT = 9094  # of broker 0; those of the others follow
 _EPOCH_MS = 1_700_000_000_000
 _BRIEF_MAX = 300
 # No run is long enough for what a broker does every few hundred commits.
@@ -77,12 +83,15 @@ class BrokerLife:
         self.name = f"b{self.config.broker_id}.{number}"
         self.is_over = False
         self.is_serving = False
+        self.is_paused = False
+        self.held: list[Callable[[], None]] = []  # what goes on with a life that is paused
         self.locks: list[MemoryLock] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self._context = contextvars.copy_context()
-        self._context.run(_living_in.set, self)
+        self.context = contextvars.copy_context()
+        self.context.run(_living_in.set, self)
         stopping = Stopping()
         self.server = Server(world, self, stopping)
+        self._peers = GrpcPeers(PeerTransport(world, self))
         self.core = BrokerCore(
             self.config,
             clock=world,
@@ -94,11 +103,12 @@ class BrokerLife:
             ),
             shares=SimulatedShares(world),
             stopping=stopping,
+            peers=self._peers,
             new_uuid=lambda: str(uuid.uuid4()),
         )
 
     def run(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        return self._context.run(asyncio.get_running_loop().create_task, coroutine, name=f"{self.name}/{name}")
+        return self.context.run(asyncio.get_running_loop().create_task, coroutine, name=f"{self.name}/{name}")
 
     def note_task(self, task: asyncio.Task[Any]) -> None:
         if self.is_over:
@@ -107,11 +117,26 @@ class BrokerLife:
             self._tasks[task] = None
             task.add_done_callback(lambda _: self._tasks.pop(task, None))
 
+    def pause(self, seconds: float) -> None:
+        if not self.is_paused and not self.is_over:
+            self._world.note(self.name, f"stands still for {seconds:.1f} s")
+            self.is_paused = True
+            self._world.at(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        if self.is_paused:
+            self._world.note(self.name, "goes on")
+            self.is_paused = False
+            held, self.held = self.held, []
+            for event in held:
+                event()
+
     async def live(self) -> None:
         """Until it serves, or is over."""
         try:
-            storage = open_storage_on(FaultyStore(self._world, self), holder=self.name, clock=self._world)
-            api = await self.core.start(storage, Address("127.0.0.1", 9094))
+            store, broker_id = FaultyStore(self._world, self), self.config.broker_id
+            storage = open_storage_on(store, holder=self.name, broker_id=broker_id, clock=self._world)
+            api = await self.core.start(storage, self.config.listen_address)
         except Crashed:
             return
         except StorageFault as fault:
@@ -121,8 +146,9 @@ class BrokerLife:
         except Exception as error:
             self._world.fail(AssertionError(f"NoUnforeseenError: {self.name} cannot start: {error!r}"))
             raise
-        self.server.start(api)
+        self.server.start(api, self._peers)
         self.is_serving = True
+        self.core.serve()
         self._world.note(self.name, "serves")
 
     def crash(self, down_s: float | None = None) -> None:
@@ -137,12 +163,14 @@ class BrokerLife:
         for task in list(self._tasks):
             task.cancel()
         self.server.break_off()
+        self._go_on()
         self._broker.on_over(self, self._world.down_s() if down_s is None else down_s)
 
     async def stop(self) -> None:
         """In order, as at SIGTERM."""
         self._world.note(self.name, "is told to stop")
         self.is_serving = False
+        await self.core.leave()
         self.core.begin_stop()
         await self.server.stop()
         await self.core.stop()
@@ -155,6 +183,7 @@ class SimulatedBroker:
     def __init__(self, world: BrokerWorld, config: BrokerConfig) -> None:
         self._world = world
         self.config = config
+        self.name = f"b{config.broker_id}"
         self._numbers = itertools.count(1)
         self.life: BrokerLife | None = None
 
@@ -165,6 +194,10 @@ class SimulatedBroker:
     def crash(self) -> None:
         if self.life is not None:
             self.life.crash()
+
+    def pause(self, seconds: float) -> None:
+        if self.life is not None:
+            self.life.pause(seconds)
 
     def stop(self) -> None:
         if self.life is not None and self.life.is_serving:
@@ -177,13 +210,14 @@ class SimulatedBroker:
 class BrokerWorld(base.SimulatedWorld):
     """Also the clock of everything in it."""
 
-    def __init__(self, seed: int, faults: Faults, **configs: Any) -> None:
+    def __init__(self, seed: int, faults: Faults, *, broker_count: int = 1, **configs: Any) -> None:
         super().__init__(seed)
         self.faults = faults
         self._wall_ahead_ms = 0
         self._processor_s = 0.0
         self.disk = Disk(self)
         self._loop.set_task_factory(_create_task)
+        _hold_while_paused(self._loop)
         config = BrokerConfig(
             offsets_topic_num_partitions=2,
             group_initial_rebalance_delay_ms=0,
@@ -193,13 +227,18 @@ class BrokerWorld(base.SimulatedWorld):
             num_io_threads=3,
             request_timeout_ms=5_000,
             controlled_shutdown_timeout_ms=5_000,
+            leader_imbalance_check_interval_seconds=2,
             log_segment_delete_delay_ms=500,
             delta_log_retention_ms=self.random.choice((1_000, 10_000)),
             producer_id_expiration_ms=self.random.choice((3_000, 86_400_000)),
             log_cache_bytes=self.random.choice((0, 1_000, 1 << 20)),
             **configs,
         )
-        self.brokers = [SimulatedBroker(self, config)]
+        self.brokers = [
+            SimulatedBroker(self, replace(config, broker_id=number, listen=f"127.0.0.1:{_PORT + number}"))
+            for number in range(broker_count)
+        ]
+        self.is_cut = False  # no broker reaches another one; all reach the disk
         self.programs: list[Program] = []
         self.live_topics: set[str] = set()  # ids of topics that were created and not deleted
         self.compacted_topics: set[str] = set()  # by name: a record may go if a newer one has its key
@@ -208,7 +247,19 @@ class BrokerWorld(base.SimulatedWorld):
 
     @property
     def broker(self) -> SimulatedBroker:
-        return self.brokers[0]
+        """The one that there is."""
+        (broker,) = self.brokers
+        return broker
+
+    def any_broker(self) -> SimulatedBroker:
+        return self.brokers[0] if len(self.brokers) == 1 else self.random.choice(self.brokers)
+
+    def broker_at(self, port: int) -> SimulatedBroker:
+        return self.brokers[port - _PORT]
+
+    def start(self) -> None:
+        for broker in self.brokers:
+            broker.start()
 
     # ------------------------------------------------------------ time and chance
 
@@ -271,11 +322,18 @@ class BrokerWorld(base.SimulatedWorld):
             await program.check_end()
 
     def why_unsettled(self) -> str | None:
-        life = self.broker.life
-        if life is None or not life.is_serving:
-            return "the broker does not serve"
-        if (overdue := life.server.find_overdue()) is not None:
-            return overdue
+        for broker in self.brokers:
+            if broker.life is None or not broker.life.is_serving:
+                return f"{broker.name} does not serve"
+            if broker.life.is_paused:
+                return f"{broker.name} stands still"
+            if (overdue := broker.life.server.find_overdue()) is not None:
+                return overdue
+            if find_imbalance(broker.life.core.cluster.state, 10):
+                return f"{broker.name} knows of leaders that are not the preferred ones"
+        applied = {broker.life.core.cluster.metadata.applied_offset for broker in self.brokers if broker.life}
+        if len(applied) > 1:
+            return f"brokers have followed the metadata to {applied}"
         return next((why for program in self.programs if (why := program.why_unsettled()) is not None), None)
 
 
@@ -285,6 +343,55 @@ def _create_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
     if life is not None:
         life.note_task(task)
     return task
+
+
+class _Held:
+    """A call of the loop's for a life."""
+
+    handle: asyncio.Handle
+
+    def __init__(self, life: BrokerLife, call: Callable[[], object], call_soon: Callable[..., object]) -> None:
+        self._life = life
+        self._call = call
+        self._call_soon = call_soon
+
+    def run(self) -> None:
+        if self._life.is_paused:
+            self._life.held.append(lambda: self._call_soon(self._go_on))
+        else:
+            self._call()
+
+    def _go_on(self) -> None:
+        if not self.handle.cancelled():
+            self.run()
+
+
+def _hold_while_paused(loop: asyncio.AbstractEventLoop) -> None:
+    """Have what a loop calls for a life wait while that life is paused."""
+    call_soon: Callable[..., asyncio.Handle] = loop.call_soon
+    call_at: Callable[..., asyncio.TimerHandle] = loop.call_at
+
+    def hold_soon(callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Any:
+        return schedule(call_soon, callback, args, context)
+
+    def hold_at(
+        when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Any:
+        return schedule(functools.partial(call_at, when), callback, args, context)
+
+    def schedule(
+        at: Callable[..., Any], callback: Callable[..., object], args: tuple[Any, ...], context: Any
+    ) -> asyncio.Handle:
+        context = context or contextvars.copy_context()
+        life = context.get(_living_in)
+        if life is None:
+            return at(callback, *args, context=context)
+        held = _Held(life, functools.partial(callback, *args), functools.partial(call_soon, context=context))
+        held.handle = at(held.run, context=context)
+        return held.handle
+
+    loop.call_soon = hold_soon  # type: ignore[method-assign]
+    loop.call_at = hold_at  # type: ignore[method-assign]
 
 
 class _BrokersLog(logging.Handler):

@@ -25,7 +25,7 @@ from bus.consumer_groups.steps import GroupRules, Notice
 from bus.consumer_groups.totals import GroupBounds, GroupTotals
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.grpc_api.server import group_calls as calls
-from bus.grpc_api.server.refusals import with_error
+from bus.grpc_api.server.conversions import with_error
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.machine import Loaded
 from bus.model import BrokerEndpoint, TopicPartition

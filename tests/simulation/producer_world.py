@@ -24,12 +24,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from bus.client.config.parsing import ProducerConfig, parse_config
-from bus.client.connection.cluster import PartitionLeader, TopicInfo
+from bus.client.connection.cluster import LeaderHint, PartitionLeader, TopicInfo
 from bus.client.connection.produce_requests import Produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
 from bus.client.producer.engine import Engine
 from bus.client.producer.instructions import Errand, InitProducer, RefreshTopics, Request, Resume
-from bus.client.producer.murmur2 import partition_of_key
+from bus.client.producer.partitioning import partition_of_key
 from bus.errors import BusError, ErrorCode
 from tests.simulation.broker_model import Sent, SimulatedCluster, refusal
 
@@ -132,6 +132,11 @@ class World:
         answer = self.cluster.append(address, sent)
         if self.chance(self.faults.disk_after):
             return refusal(ErrorCode.KAFKA_STORAGE_ERROR)
+        is_moved = answer.error is not None and answer.error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if is_moved and self.random.randrange(3):
+            led = self.logs[sent.partition].led[-3:]
+            epoch, leader = self.random.choice(led)  # of a broker that may lag behind
+            return answer._replace(leader=LeaderHint(0, epoch, leader))
         return answer
 
 
@@ -144,7 +149,7 @@ class Client:
         self._tick_at_ms = 0.0
         self._ticked_at_ms = -1.0
         self._ticks_at_once = 0
-        self._leaders = [log.leader for log in world.logs]  # as far as it knows
+        self._known = [log.led[-1] for log in world.logs]  # leader epochs and leaders, as far as it knows
         self.engine = Engine(
             self,
             self.config,
@@ -202,7 +207,7 @@ class Client:
                     partition,
                     value,
                     size_bytes=RECORD_OVERHEAD_BYTES + len(data) + len(key or b""),
-                    partition_count=len(self._leaders),
+                    partition_count=len(self._known),
                     deadline_ms=self._world.now_ms,
                 )
         finally:
@@ -210,7 +215,7 @@ class Client:
         assert future is not None
         if partition is None:
             assert key is not None
-            partition = partition_of_key(key, len(self._leaders))
+            partition = partition_of_key(key, len(self._known))
         self.futures.append((value, partition, future))
         future.add_done_callback(lambda _: self._count(value))
 
@@ -223,10 +228,13 @@ class Client:
         return self._info
 
     def leader_address(self, info: TopicInfo, partition: int) -> str | None:
-        return self._leaders[partition]
+        return self._known[partition][1]
 
     def is_stale(self, info: TopicInfo) -> bool:
         return False
+
+    def take_hint(self, topic: str, partition: int, hint: LeaderHint) -> None:
+        self._known[partition] = max(self._known[partition], (hint.leader_epoch, hint.address))
 
     # ------------------------------------------------------------ calls beside the streams
 
@@ -244,7 +252,7 @@ class Client:
             case RefreshTopics():
                 if world.chance(world.faults.unknown_topic):
                     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                return [log.leader for log in world.logs]
+                return [world.random.choice(log.led[-2:]) for log in world.logs]  # of a broker that may lag behind
             case InitProducer(producer_id, epoch):
                 return world.cluster.init_producer(self.config.name, producer_id, epoch)
             case Resume(queue, address, _, producer_id, epoch):
@@ -255,7 +263,7 @@ class Client:
         match errand:
             case RefreshTopics(topics):
                 if error is None:
-                    self._leaders = answer
+                    self._known = [max(known, told) for known, told in zip(self._known, answer, strict=True)]
                 self.engine.on_refreshed(dict.fromkeys(topics, error))
             case InitProducer():
                 if error is None:

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from bus.cluster_metadata.cluster import ClusterState
-from bus.errors import Refused
+from bus.errors import Refused, StorageFault
+from bus.model import CLUSTER_METADATA_TOPIC
 from bus.partition_log import appends
 from bus.partition_log.producers import InOrder
 from bus.partition_log.reads import Readable
@@ -28,10 +29,12 @@ from bus.runtime.partitions.partition_host import PartitionHost
 from bus.storage_delta import table
 from bus.storage_delta.log import writer
 from bus.storage_delta.log.actions import Signature
+from bus.storage_delta.verify.metadata_verification import load_cluster
 from tests.simulation.broker_faults import NO_FAULTS, Faults, some_faults
 from tests.simulation.broker_programs import Admin, Committer, Consumer, Maintainer, Producer, create_topic
 from tests.simulation.broker_world import BrokerWorld, simulate
 
+pytestmark = pytest.mark.timeout(300)  # many seeds, on a machine that may be busy
 SEEDS = int(os.environ.get("BUS_BROKER_SEEDS", "6"))
 FIRST_SEED = int(os.environ.get("BUS_BROKER_SEED", "0"))
 
@@ -44,21 +47,28 @@ def new_world(seed: int) -> BrokerWorld:
     return BrokerWorld(seed, some_faults(Random(seed)))
 
 
+def new_cluster(seed: int) -> BrokerWorld:
+    """Three brokers ask the store much more often than one does."""
+    return BrokerWorld(seed, some_faults(Random(seed), rarer=4), broker_count=3)
+
+
 async def disturb(world: BrokerWorld, seconds: float) -> None:
     until = world.now + seconds
     while world.now < until:
         await asyncio.sleep(world.random.uniform(0, 4.0))
-        match world.random.randrange(5):
+        match world.random.randrange(5 if len(world.brokers) == 1 else 7):
             case 0:
-                world.broker.crash()
+                world.any_broker().crash()
             case 1:
-                world.broker.stop()
+                world.any_broker().stop()
             case 2:
                 world.set_wall_clock(world.random.choice((0, world.random.randrange(-1_200_000, 1_200_000))))
+            case 5 | 6:
+                world.any_broker().pause(world.random.uniform(0.5, 8.0))
 
 
 async def produce_and_fetch(world: BrokerWorld) -> None:
-    world.broker.start()
+    world.start()
     topic = await create_topic(world, "t", 2, {})
     world.live_topics.add(topic.topic_id)
     for number in range(2):
@@ -72,7 +82,7 @@ async def produce_and_fetch(world: BrokerWorld) -> None:
 
 async def maintain(world: BrokerWorld) -> None:
     """Topics whose logs are rolled, compacted, retained and cleaned all the time."""
-    world.broker.start()
+    world.start()
     common = {
         "file.delete.delay.ms": "500",
         "delta.log.retention.ms": world.random.choice(("1000", "5000")),
@@ -101,7 +111,7 @@ async def maintain(world: BrokerWorld) -> None:
 
 async def administrate(world: BrokerWorld) -> None:
     """Topics that come and go, and offsets that are committed."""
-    world.broker.start()
+    world.start()
     topic = await create_topic(world, "t", 1, {})
     world.live_topics.add(topic.topic_id)
     world.spawn(Producer(world, "p", topic).send_bursts(10))
@@ -126,6 +136,43 @@ def test_every_promise_is_kept_where_nothing_fails(scenario: Callable[[BrokerWor
     simulate(1, lambda seed: BrokerWorld(seed, NO_FAULTS), scenario)
 
 
+@pytest.mark.parametrize("scenario", [produce_and_fetch, maintain, administrate])
+def test_every_promise_is_kept_by_three_brokers(scenario: Callable[[BrokerWorld], Any]) -> None:
+    for seed in seeds():
+        simulate(seed, new_cluster, scenario)
+
+
+@pytest.mark.parametrize("scenario", [produce_and_fetch, maintain, administrate])
+def test_three_brokers_where_nothing_fails(scenario: Callable[[BrokerWorld], Any]) -> None:
+    simulate(1, lambda seed: BrokerWorld(seed, NO_FAULTS, broker_count=3), scenario)
+
+
+async def cut_off(world: BrokerWorld) -> None:
+    """No broker reaches another one, then the controller alone stands still."""
+    world.start()
+    await create_topic(world, "t", 3, {})
+    await world.settle()
+    elected = metadata_of(world).controller
+    assert elected is not None
+    world.is_cut = True
+    await asyncio.sleep(20.0)
+    assert metadata_of(world).controller == elected, "a broker was elected because it did not reach the controller"
+    world.brokers[elected.broker_id].pause(20.0)
+    await asyncio.sleep(10.0)
+    assert metadata_of(world).controller != elected, "no broker was elected, though the controller is silent"
+    world.is_cut = False
+    await world.settle()
+
+
+def metadata_of(world: BrokerWorld) -> ClusterState:
+    return load_cluster(world.disk.files)
+
+
+def test_broker_is_elected_only_if_the_controller_is_silent() -> None:
+    for seed in seeds():
+        simulate(seed, lambda seed: BrokerWorld(seed, NO_FAULTS, broker_count=3), cut_off)
+
+
 def test_seed_decides_everything() -> None:
     first, again = (simulate(3, new_world, maintain) for _ in range(2))
     assert first.trace() == again.trace()
@@ -135,12 +182,13 @@ def test_seed_decides_everything() -> None:
 
 
 def broken_durability(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version whose fate is unknown is taken for committed."""
+    """A version of records whose fate is unknown is taken for committed."""
     commit = writer.commit_version
 
-    def commit_version(*args: Any, version: int, high_watermark: int, **options: Any) -> Any:
-        outcome = commit(*args, version=version, high_watermark=high_watermark, **options)
-        return Committed(version, high_watermark) if isinstance(outcome, Unknown) else outcome
+    def commit_version(store: Any, log_folder: str, *, version: int, high_watermark: int, **options: Any) -> Any:
+        outcome = commit(store, log_folder, version=version, high_watermark=high_watermark, **options)
+        is_taken = isinstance(outcome, Unknown) and CLUSTER_METADATA_TOPIC not in log_folder
+        return Committed(version, high_watermark) if is_taken else outcome
 
     monkeypatch.setattr(writer, "commit_version", commit_version)
 
@@ -168,6 +216,16 @@ def broken_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "encode_append", encode_append)
 
 
+def broken_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each start leads under the epoch of the one before it."""
+    encode = table.encode_append
+
+    def encode_append(*args: Any, signature: Signature, **options: Any) -> bytes:
+        return encode(*args, signature=replace(signature, leader_epoch=100), **options)
+
+    monkeypatch.setattr(table, "encode_append", encode_append)
+
+
 def broken_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     """A repeat is appended once more."""
     monkeypatch.setattr(appends, "_decide_producer", lambda *args: InOrder())
@@ -189,7 +247,9 @@ def broken_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory does not take up a change that the log has."""
     take, counts = MetadataLog._take, itertools.count()
     monkeypatch.setattr(
-        MetadataLog, "_take", lambda self, state: take(self, state) if next(counts) % 5 or state.topics == {} else None
+        MetadataLog,
+        "_take",
+        lambda self, state, applied: take(self, state, applied) if next(counts) % 5 or state.topics == {} else None,
     )
 
 
@@ -199,7 +259,15 @@ def broken_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def broken_opening(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition that could not be opened never is."""
+    """A partition that could not be opened never is, and every third opening fails."""
+    take_over, counts = PartitionHost._take_over, itertools.count(1)
+
+    def fail_often(self: PartitionHost, *args: Any) -> Any:
+        if next(counts) % 3 == 0:
+            raise StorageFault("the opening fails")
+        return take_over(self, *args)
+
+    monkeypatch.setattr(PartitionHost, "_take_over", fail_often)
     monkeypatch.setattr(PartitionHost, "_open_again_later", lambda *args: None)
 
 
@@ -207,8 +275,8 @@ def broken_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory has less than the log of the metadata says."""
     take = MetadataLog._take
 
-    def lossy(self: MetadataLog, state: ClusterState) -> None:
-        take(self, state)
+    def lossy(self: MetadataLog, state: ClusterState, applied: int) -> None:
+        take(self, state, applied)
         self._cluster = replace(state, topic_names={})
 
     monkeypatch.setattr(MetadataLog, "_take", lossy)
@@ -220,6 +288,7 @@ def broken_replay(monkeypatch: pytest.MonkeyPatch) -> None:
         (broken_durability, produce_and_fetch, "AcknowledgedIsInTheTable"),
         (broken_cleaning, maintain, "TablesAreSound"),
         (broken_epochs, produce_and_fetch, "VersionsOnlyGrow"),
+        (broken_claims, produce_and_fetch, "EpochsHaveOneLeader"),
         (broken_sequences, produce_and_fetch, "EachRecordOnce"),
         (broken_views, produce_and_fetch, "ViewsNeverGoBack"),
         (broken_replay, produce_and_fetch, "MetadataIsItsLog"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,8 +13,10 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
+from bus import Admin
 from bus.config.topic import TopicConfig
 from bus.errors import BusError, ErrorCode
+from bus.jobs import compact_files
 from bus.jobs.compact_files import Settings, choose_runs, compact_partition, main, parse_arguments
 from bus.model import ProducerStamp, TopicPartition
 from bus.ports import SwapKind
@@ -230,8 +233,15 @@ def test_a_dry_run_shows_the_runs_and_asks_no_broker(
     ],
 )
 def test_what_cannot_be_done_is_told_in_a_line(
-    spark: SparkSession, root: JobRoot, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    spark: SparkSession,
+    root: JobRoot,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
 ) -> None:
+    # As the job's own administrator, but it does not look for its broker for a minute.
+    monkeypatch.setattr(compact_files, "Admin", partial(Admin, default_api_timeout_ms=500))
     assert main(["--root", str(root.folder), *arguments]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""

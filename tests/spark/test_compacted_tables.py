@@ -14,6 +14,7 @@ from bus.ports import Committed, KeyedRow
 from bus.storage_delta.root import open_storage
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
+from tests.support.stores import led
 
 NAME = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
 KEYS = 4
@@ -24,7 +25,7 @@ class Writer:
 
     def __init__(self, root: Path) -> None:
         self.storage = open_storage(str(root))
-        self.table: DeltaPartitionTable = self.storage.create_partition(NAME, topic_id="id")
+        self.table: DeltaPartitionTable = led(self.storage.create_partition(NAME, topic_id="id"))
         self.folder = str(root / "topics" / NAME.topic / "0")
         self.last: dict[str, int | None] = {}
 
@@ -62,7 +63,7 @@ class Writer:
         self.table.drop_old_versions(committed_before_ms=0, count_max=1, removed_before_ms=2**62)
 
     def reopen(self) -> None:
-        self.table = self.storage.open_partition(NAME, topic_id="id")
+        self.table = led(self.storage.open_partition(NAME, topic_id="id"))
 
     def breaches(self) -> list[str]:
         return [str(breach) for breach in verify_partition(self.storage._store, NAME, topic_id="id").breaches]

@@ -15,7 +15,7 @@ from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
-from tests.support.stores import NOW_MS, log_batch
+from tests.support.stores import NOW_MS, led, log_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ class Writer:
         self.store = LocalStore(str(root))
         self.folder = str(root / "topics/orders/0")
         storage = open_storage_on(self.store, exclusive=False)
-        self.table: DeltaPartitionTable = storage.create_partition(NAME, topic_id="id")
+        self.table: DeltaPartitionTable = led(storage.create_partition(NAME, topic_id="id"))
         self.first, self.offsets = 0, dict[int, list[int]]()
 
     def note(self) -> None:

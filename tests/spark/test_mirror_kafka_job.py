@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bus import Producer
 from bus.jobs import mirror_kafka
 from bus.jobs.mirror_kafka import last_mirrored, mirrored, parse_arguments, starting_offsets
-from bus.jobs.records import with_origin
+from bus.jobs.ranges import with_origin
 from bus.spark import jobs
 from tests.support.copied_records import Place, running_place
 from tests.support.spark_source import produce

@@ -21,6 +21,7 @@ from bus.records.arrow_batches import check_records, complete_columns, sequences
 from bus.storage_delta.log.listing import partition_folder
 from bus.storage_delta.root import DeltaStorage, open_storage
 from bus.storage_delta.table import DeltaPartitionTable
+from tests.support.stores import led
 
 NOW_MS = 1_700_000_000_000
 PARTITION = TopicPartition("orders", 0)
@@ -79,7 +80,7 @@ def storage(tmp_path: Path) -> DeltaStorage:
 
 @pytest.fixture
 def table(storage: DeltaStorage) -> DeltaPartitionTable:
-    table = storage.create_partition(PARTITION, topic_id="id")
+    table = led(storage.create_partition(PARTITION, topic_id="id"))
     for commit in COMMITS:
         append(table, *commit)
     return table
@@ -141,7 +142,7 @@ def test_a_merge_inserts_exactly_what_is_called_missing(
 ) -> None:
     if is_optimized:
         deltalake.DeltaTable(url).optimize.compact()
-        table = storage.open_partition(PARTITION, topic_id="id")
+        table = led(storage.open_partition(PARTITION, topic_id="id"))
         assert table.state.file_count == 1
     high_watermark = table.state.high_watermark
     missing = [row for batch in ASKED for row in keys_of(table.match_producer(batch).missing)]

@@ -14,7 +14,7 @@ from bus.model import TopicPartition
 from bus.spark import read_stream_topic
 from bus.storage_delta.root import open_storage
 from bus.storage_delta.table import DeltaPartitionTable
-from tests.support.stores import NOW_MS, log_batch
+from tests.support.stores import NOW_MS, led, log_batch
 
 TOPIC_ID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 
@@ -26,9 +26,11 @@ class Log:
         self.folder = str(folder)
         storage = open_storage(self.folder)
         records = [BrokerRegistered(0, "127.0.0.1", 9094), TopicCreated("orders", TOPIC_ID, 2, 0)]
-        storage.open_metadata().append([encode_record(record) for record in records], leader_epoch=0, now_ms=NOW_MS)
+        led(storage.open_metadata()).append(
+            [encode_record(record) for record in records], leader_epoch=0, now_ms=NOW_MS
+        )
         self.tables: list[DeltaPartitionTable] = [
-            storage.create_partition(TopicPartition("orders", number), topic_id=TOPIC_ID) for number in range(2)
+            led(storage.create_partition(TopicPartition("orders", number), topic_id=TOPIC_ID)) for number in range(2)
         ]
 
     def append(self, partition: int, count: int) -> None:

@@ -15,8 +15,15 @@ from pyspark.sql import functions as sql
 
 from bus.jobs import replay
 from bus.jobs.queries import reaches
-from bus.jobs.ranges import partition_offset
-from bus.jobs.records import before_ends, change_named, header_text, in_offset_order, topic_columns, with_origin
+from bus.jobs.ranges import (
+    before_ends,
+    change_named,
+    header_text,
+    in_offset_order,
+    partition_offset,
+    topic_columns,
+    with_origin,
+)
 from bus.model import TopicPartition
 from bus.spark import jobs
 from tests.support.copied_records import Place, running_place

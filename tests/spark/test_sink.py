@@ -11,7 +11,7 @@ import pytest
 
 import bus.sql
 from bus import Admin, NewTopic, Producer
-from bus.client.producer.murmur2 import partition_of_key
+from bus.client.producer.partitioning import partition_of_key
 from tests.support.broker_process import BrokerProcess, free_port
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from bus.records.arrow_batches import check_records
 from bus.spark import read_topic
 from bus.storage_delta.root import open_storage
 from bus.storage_delta.table import DeltaPartitionTable
+from tests.support.stores import led
 
 NOW_MS = 1_700_000_000_000
 PARTITION = TopicPartition("orders", 0)
@@ -30,9 +31,9 @@ def make_table(tmp_path: Path) -> Callable[[], DeltaPartitionTable]:
 
     def make() -> DeltaPartitionTable:
         storage = open_storage(str(tmp_path))
-        metadata = storage.open_metadata()
+        metadata = led(storage.open_metadata())
         topic_id = str(uuid.uuid4())
-        table = storage.create_partition(PARTITION, topic_id=topic_id)
+        table = led(storage.create_partition(PARTITION, topic_id=topic_id))
         records = [BrokerRegistered(0, "127.0.0.1", 9094), TopicCreated("orders", topic_id, 1, leader_id=0)]
         rows = [encode_record(record) for record in records]
         assert isinstance(metadata.append(rows, leader_epoch=0, now_ms=NOW_MS), Committed)

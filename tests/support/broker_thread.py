@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from bus.broker import Broker
 from bus.config.broker import BrokerConfig
 from bus.ports import Clock, Storage
+
+T = TypeVar("T")
+_loops: WeakKeyDictionary[Broker, asyncio.AbstractEventLoop] = WeakKeyDictionary()
+
+
+def loop_of(broker: Broker) -> asyncio.AbstractEventLoop:
+    return _loops[broker]
+
+
+def run_on(broker: Broker, work: Coroutine[Any, Any, T]) -> T:
+    """On the event loop of a running broker."""
+    return asyncio.run_coroutine_threadsafe(work, loop_of(broker)).result(timeout=50)
 
 
 @contextmanager
@@ -35,6 +49,7 @@ def running_broker(
             return broker
 
         broker = asyncio.run_coroutine_threadsafe(start(), loop).result(timeout=50)
+        _loops[broker] = loop
         try:
             yield broker
         finally:

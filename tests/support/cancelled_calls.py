@@ -12,8 +12,9 @@ from uuid import uuid4
 
 from bus.broker import BrokerCore
 from bus.config.broker import Address, BrokerConfig
+from bus.grpc_api.server.guards import StreamRegistry
+from bus.grpc_api.server.peers import GrpcPeers, GrpcTransport
 from bus.grpc_api.server.server import BusServicer
-from bus.grpc_api.server.streams import StreamRegistry
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.loop_shares import LoopShares
@@ -111,12 +112,13 @@ class QuietBroker:
             calls=BlockingCalls(4, clock=self._clock),
             shares=LoopShares(),
             stopping=stopping,
+            peers=(peers := GrpcPeers(GrpcTransport())),
             new_uuid=lambda: str(uuid4()),
         )
         self.storage = open_storage_on(self.store)
         api = await self.core.start(self.storage, Address("127.0.0.1", 9094))
         self.cluster, self.coordinator = self.core.cluster, self.core.coordinator
-        self.calls_of = BusServicer(api, self.streams, self.config)
+        self.calls_of = BusServicer(api, self.streams, self.config, peers)
 
     async def call(self, method: str, request: Any) -> Any:
         """As gRPC calls it; the answer, or those of a stream of answers."""

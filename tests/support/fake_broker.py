@@ -479,6 +479,12 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
                 root="memory:///fake",
             )
 
+    def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Any) -> pb.DescribeClusterResponse:
+        self._note("DescribeCluster", context)
+        if self.control_script and isinstance(self.control_script[0], BreakStream):
+            context.abort(self.control_script.popleft().status, "as the test wants it")  # type: ignore[union-attr]
+        return pb.DescribeClusterResponse(cluster_id="fake", root="memory:///fake")
+
     def _describe(self, name: str) -> pb.TopicMetadata:
         topic = self.cluster.topics.get(name)
         if topic is None:

@@ -86,6 +86,7 @@ class FakeTable:
         self.read_fault: Exception | None = None
         self.ask_fault: Exception | None = None
         self.asked: list[str] = []
+        self.leads: list[tuple[int, bool]] = []  # leader epoch, and whether with a fence
         self.is_checkpoint_due = False
         self._is_appending = False
         self.rows: list[ProducerRow] = []
@@ -215,6 +216,15 @@ class FakeTable:
         """Records below `offset` are gone."""
         self.rows = [row for row in self.rows if row.offset >= offset]
         self._state = replace(self._state, version=self._state.version + 1, log_start=offset)
+
+    def follow(self) -> LogState:
+        return self._state
+
+    def lead(self, leader_epoch: int, now_ms: int, *, fence: bool) -> CommitOutcome:
+        if self._state.leader_epoch > leader_epoch:
+            return Conflicted(self._state.version, self._state.leader_epoch, "WRITE", is_rival=True)
+        self.leads.append((leader_epoch, fence))
+        return Committed(self._state.version, self._state.high_watermark)
 
     def reload(self) -> LogState:
         if self.reload_fault is not None:

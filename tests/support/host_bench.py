@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all
 from bus.cluster_metadata.cluster_records import BrokerRegistered, ClusterRecord
 from bus.config.broker import BrokerConfig
+from bus.errors import NotController
 from bus.model import TopicPartition
 from bus.ports import Storage
 from bus.runtime.blocking import BlockingCalls
@@ -70,8 +71,9 @@ class HostBench:
         self.calls = GatedOpenings()
         self.tasks = TaskScope("test")
         self.raised: list[tuple[TopicPartition, int]] = []
+        self.is_controller = True
         self.cluster = NO_TOPICS
-        clock = ManualClock()
+        self.clock = clock = ManualClock()
         self.host = PartitionHost(
             0,
             cast(Storage, self.storage),
@@ -85,6 +87,8 @@ class HostBench:
 
     async def _raise_leader_epoch(self, name: TopicPartition, above: int) -> None:
         self.raised.append((name, above))
+        if not self.is_controller:
+            raise NotController("another broker is the controller")
 
     def follow(self, *records: ClusterRecord) -> ClusterState:
         """The next state, after `records`, whoever wrote them."""

@@ -16,6 +16,7 @@ from bus.storage_delta.root import open_storage
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
+from tests.support.stores import led
 
 NOW_MS = 1_700_000_000_000
 Row = tuple[bytes | None, bytes | None]  # key and value
@@ -27,12 +28,12 @@ class JobRoot:
     ) -> None:
         self.folder = folder
         self.storage = open_storage(str(folder), exclusive=False)
-        metadata = self.storage.open_metadata()
+        metadata = led(self.storage.open_metadata())
         self.topic_id = str(uuid.uuid4())
         self.tables: dict[TopicPartition, DeltaPartitionTable] = {}
         for number in range(partitions):
             partition = TopicPartition(topic, number)
-            self.tables[partition] = self.storage.create_partition(partition, topic_id=self.topic_id)
+            self.tables[partition] = led(self.storage.create_partition(partition, topic_id=self.topic_id))
         records = [
             BrokerRegistered(0, "127.0.0.1", 9094),
             TopicCreated(topic, self.topic_id, partitions, leader_id=0),

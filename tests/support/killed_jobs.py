@@ -23,6 +23,7 @@ from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.local import FileSystem, LocalStore
 from bus.storage_delta.stores.store import Data
 from bus.storage_delta.table import DeltaPartitionTable
+from tests.support.stores import led
 
 NAME = TopicPartition("ledger", 0)
 TOPIC_ID = "id"
@@ -32,7 +33,9 @@ FAR_MS = 2**62
 
 def open_table(root: str, file_system: FileSystem) -> DeltaPartitionTable:
     """Created if it is not there."""
-    return open_storage_on(LocalStore(root, file_system), exclusive=False).create_partition(NAME, topic_id=TOPIC_ID)
+    return led(
+        open_storage_on(LocalStore(root, file_system), exclusive=False).create_partition(NAME, topic_id=TOPIC_ID)
+    )
 
 
 # ---------------------------------------------------------------- the jobs, as maintenance does them

@@ -13,7 +13,7 @@ from bus.storage_delta.root import DeltaStorage, open_storage
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import Report, verify_partition
-from tests.support.stores import NOW_MS, log_batch
+from tests.support.stores import NOW_MS, led, log_batch
 
 TOPIC_ID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 PARTITION = TopicPartition("orders", 0)
@@ -24,13 +24,13 @@ class LogRoot:
     def __init__(self, root: Path) -> None:
         self._place(root)
         self._storage = open_storage(str(root), exclusive=False)
-        metadata = self._storage.open_metadata()
+        metadata = led(self._storage.open_metadata())
         rows = [
             encode_record(BrokerRegistered(0, "127.0.0.1", 9094)),
             encode_record(TopicCreated(PARTITION.topic, TOPIC_ID, 1, 0)),
         ]
         assert isinstance(metadata.append(rows, leader_epoch=0, now_ms=NOW_MS), Committed)
-        self.table = self._storage.create_partition(PARTITION, topic_id=TOPIC_ID)
+        self.table = led(self._storage.create_partition(PARTITION, topic_id=TOPIC_ID))
 
     def _place(self, root: Path) -> None:
         self.root = root
@@ -62,7 +62,7 @@ class LogRoot:
 
     def open(self) -> DeltaPartitionTable:
         """As a broker that starts."""
-        self.table = open_storage(str(self.root), exclusive=False).open_partition(PARTITION, topic_id=TOPIC_ID)
+        self.table = led(open_storage(str(self.root), exclusive=False).open_partition(PARTITION, topic_id=TOPIC_ID))
         return self.table
 
     def values(self) -> list[bytes]:

@@ -44,7 +44,8 @@ class RolledLog:
 
     @property
     def full_count(self) -> int:
-        return sum(file.size_bytes >= self.rules.full_bytes for file in self.files)
+        full_bytes = self.rules.full_bytes
+        return sum([file.size_bytes >= full_bytes for file in self.files])
 
     def append(self, size_bytes: int, *, after_ms: int = 10) -> None:
         self.now_ms += after_ms

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from bus.model import LogBatch, TimestampType
+from bus.ports import Committed, Leadable
 from bus.records.log_schema import TIMESTAMP_TYPE
 from bus.storage_delta.stores.local import FileSystem
 from bus.storage_delta.stores.store import Data, ObjectStore
@@ -126,3 +127,15 @@ def log_batch(
         timestamp_max_ms=max(timestamps_us) // 1000 if timestamps_us is not None else timestamp_ms,
         columns=columns,
     )
+
+
+L = TypeVar("L", bound=Leadable)
+
+
+def led(log: L, leader_epoch: int | None = None) -> L:
+    """The log that was just opened, as its leader has it who knows that there is no other; without an epoch, under the
+    last one."""
+    epoch = max(0, log.state.leader_epoch) if leader_epoch is None else leader_epoch
+    outcome = log.lead(epoch, NOW_MS, fence=False)
+    assert isinstance(outcome, Committed), outcome
+    return log

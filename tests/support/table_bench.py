@@ -11,7 +11,7 @@ from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
-from tests.support.stores import log_batch
+from tests.support.stores import led, log_batch
 
 NAME = TopicPartition("prices", 0)
 FOLDER = "topics/prices/0"
@@ -25,7 +25,7 @@ class TableBench:
     def __init__(self, store: ObjectStore | None = None) -> None:
         self.store = store or MemoryStore()
         self.storage: DeltaStorage = open_storage_on(self.store, exclusive=False)
-        self.table = self.storage.create_partition(NAME, topic_id="id")
+        self.table = led(self.storage.create_partition(NAME, topic_id="id"))
         self.now_ms = 1_000_000
 
     def append(self, *records: tuple[bytes | None, bytes | None], producer: tuple[int, int, int] | None = None) -> None:
@@ -66,7 +66,7 @@ class TableBench:
         return prepared
 
     def reopen(self) -> DeltaPartitionTable:
-        self.table = self.storage.open_partition(NAME, topic_id="id")
+        self.table = led(self.storage.open_partition(NAME, topic_id="id"))
         return self.table
 
     def rows(self, offset: int = 0, max_bytes: int = 1 << 20) -> list[Row]:

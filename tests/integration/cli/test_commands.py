@@ -97,8 +97,10 @@ def test_describe_prints_kafkas_fields(broker: BrokerProcess, topic: str) -> Non
     head = dict(field.split(": ") for field in printed[0].rstrip().removesuffix("Configs:").split("\t") if field)
     assert head["Topic"] == topic
     assert head["PartitionCount"] == "2"
-    assert printed[1].split() == ["Partition", "Leader", "LeaderEpoch", "EarliestOffset", "LatestOffset"]
-    assert [line.split() for line in printed[2:]] == [["0", "0", "0", "0", "0"], ["1", "0", "0", "0", "2"]]
+    assert printed[1].split() == [
+        *("Partition", "Leader", "LeaderEpoch", "Replicas", "EarliestOffset", "LatestOffset"),
+    ]
+    assert [line.split() for line in printed[2:]] == [["0", "0", "0", "0", "0", "0"], ["1", "0", "0", "0", "0", "2"]]
     rows = list(csv.DictReader(done(broker, "topics", "describe", topic, "--format", "csv").stdout.splitlines()))
     assert [row["latest_offset"] for row in rows] == ["0", "2"]
 
@@ -399,3 +401,21 @@ def test_commands_load_no_engine_that_they_do_not_need(broker: BrokerProcess) ->
             check=True,
         )
         assert loaded.stdout.splitlines()[-1] == "[]", arguments
+
+
+def test_arrow_does_not_import_pandas_into_the_command(broker: BrokerProcess, topic: str) -> None:
+    code = """if True:
+        import atexit, sys
+        from bus.cli.main import main
+        atexit.register(lambda: print({"pandas", "pyarrow"} & set(sys.modules)))
+        main()
+    """
+    loaded = subprocess.run(
+        [sys.executable, "-c", code, "log", "describe", topic],
+        env={**os.environ, **environment(broker)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert loaded.stdout.splitlines()[-1] == "{'pyarrow'}"

@@ -458,16 +458,19 @@ def test_records_that_retention_let_go_do_not_come_back(log: LogRoot, lost: int)
     assert log.verify().breaches == []
 
 
-def test_a_root_that_a_broker_holds_is_refused_by_name(log: LogRoot) -> None:
+def test_a_root_that_brokers_hold_is_refused_by_name(log: LogRoot) -> None:
     log.data_file(20).unlink()
-    storage = open_storage(str(log.root), holder="broker 7 of this test")
+    storages = [
+        open_storage(str(log.root), broker_id=number, holder=f"broker {number} of this test") for number in (7, 8)
+    ]
     try:
         for options in ((), ("--execute",)):
             result = repair(log, *options)
             assert result.exit_code == 1
-            assert "in use by broker 7 of this test" in result.stderr
+            assert "in use by broker 7 of this test and by broker 8 of this test; stop them first" in result.stderr
     finally:
-        storage.close()
+        for storage in storages:
+            storage.close()
     assert steps(repair(log))
 
 

@@ -19,6 +19,7 @@ from bus.ports import Committed, ProducerProgress
 from bus.storage_delta.root import open_storage
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.verify.verification import Report, verify_partition, verify_root
+from tests.support.stores import led
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
@@ -56,7 +57,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with one topic of one partition: versions 0 to 6, a checkpoint of version 3, a change of leader."""
     root = tmp_path_factory.mktemp("template") / "root"
     storage = open_storage(str(root))
-    metadata = storage.open_metadata()
+    metadata = led(storage.open_metadata())
     rows = [
         encode_record(BrokerRegistered(0, "127.0.0.1", 9094)),
         encode_record(TopicCreated(PARTITION.topic, TOPIC_ID, 1, 0)),
@@ -64,7 +65,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
          "leader_epoch": 1},
     ]  # fmt: skip
     assert isinstance(metadata.append(rows, leader_epoch=0, now_ms=NOW_MS), Committed)
-    table = storage.create_partition(PARTITION, topic_id=TOPIC_ID)
+    table = led(storage.create_partition(PARTITION, topic_id=TOPIC_ID))
     for number in range(LAST_VERSION):
         leader_epoch = 0 if number < 4 else 1
         base_offset = number * COUNT

@@ -26,6 +26,7 @@ from bus.storage_delta.root import open_storage
 from bus.storage_delta.stores.local import LocalStore
 from tests.integration.test_cancelled_calls import produce
 from tests.support.cancelled_calls import QuietBroker
+from tests.support.stores import led
 
 METADATA = "__cluster_metadata"
 BEFORE_PRODUCER_IDS = Path(__file__).parents[2] / "golden" / "root_before_producer_ids"
@@ -43,7 +44,7 @@ def steps_of(result: Result) -> list[dict[str, Any]]:
 def append(root: Path, *rows: dict[str, Any]) -> None:
     storage = open_storage(str(root))
     try:
-        log = storage.open_metadata()
+        log = led(storage.open_metadata())
         log.append(rows, leader_epoch=log.state.leader_epoch, now_ms=1_800_000_000_000)
     finally:
         storage.close()
@@ -153,7 +154,7 @@ def test_topic_whose_records_are_lost_comes_back_with_its_tables(root: Path) -> 
     append(root, encode_record(TopicDeleted("t", topic_id)), {"type": "TopicCreated", "topic": "u"})
     # As if the deletion had never been: the rows of the topic's creation are what cannot be read.
     storage = open_storage(str(root))
-    rows = [row for row in storage.open_metadata().replay() if row["topic"] != "t"]
+    rows = [row for row in led(storage.open_metadata()).replay() if row["topic"] != "t"]
     storage.close()
     shutil.rmtree(root / "topics" / METADATA)
     shutil.copytree(BEFORE_PRODUCER_IDS / "topics" / METADATA, root / "topics" / METADATA)

@@ -13,7 +13,7 @@ from bus.cluster_metadata.cluster_records import BrokerRegistered, TopicCreated,
 from bus.model import LogBatch, TimestampType, TopicPartition
 from bus.ports import Committed
 from bus.storage_delta.root import open_storage
-from tests.support.stores import NOW_MS, log_batch
+from tests.support.stores import NOW_MS, led, log_batch
 
 pytestmark = pytest.mark.spark
 
@@ -29,9 +29,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         TopicCreated("my-topic", TOPIC_ID, 2, 0),
         ViewCreated("typed", "my-topic", "n INT", "partition,offset,_corrupt"),
     ]
-    storage.open_metadata().append([encode_record(record) for record in records], leader_epoch=0, now_ms=NOW_MS)
+    led(storage.open_metadata()).append([encode_record(record) for record in records], leader_epoch=0, now_ms=NOW_MS)
     for number in range(2):
-        table = storage.create_partition(TopicPartition("my-topic", number), topic_id=TOPIC_ID)
+        table = led(storage.create_partition(TopicPartition("my-topic", number), topic_id=TOPIC_ID))
         for base_offset in (0, 3):
             batch: LogBatch = log_batch(base_offset, [b'{"n":1}', None, "\u00fc".encode()], keys=[b"k", None, b"k2"])
             assert batch.timestamp_type is TimestampType.CREATE_TIME

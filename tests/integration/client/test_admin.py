@@ -57,6 +57,16 @@ def test_questions_are_asked_again_after_a_broken_connection(broker: FakeBroker)
         assert admin.describe_cluster().cluster_id == "fake"
 
 
+def test_replicas_that_are_no_broker_ids_are_refused_before_anything_is_sent(broker: FakeBroker) -> None:
+    with Admin(broker.address) as admin:
+        for replicas in ("01", [1, "2"], 1):
+            with pytest.raises(BusError, match="assignments"):
+                admin.alter_partition_reassignments({TopicPartition("t", 0): replicas})  # type: ignore[dict-item]
+        with pytest.raises(BusError, match="partitions"):
+            admin.elect_leaders(["t"])  # type: ignore[list-item]
+    assert broker.calls == []
+
+
 def test_call_that_the_server_does_not_know_is_named(broker: FakeBroker) -> None:
     with Admin(broker.address) as admin, pytest.raises(BusError, match="DescribeConfigs") as caught:
         admin.describe_configs("t")

@@ -12,7 +12,7 @@ import pytest
 
 from bus import Admin, BusError, Consumer, ErrorCode, NewTopic
 from bus.aio import Producer
-from bus.client.producer.murmur2 import partition_of_key
+from bus.client.producer.partitioning import partition_of_key
 from tests.support.broker_thread import running_broker
 from tests.support.fake_broker import FakeBroker, Refuse
 

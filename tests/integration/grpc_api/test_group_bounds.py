@@ -23,6 +23,7 @@ from bus.model import CONSUMER_OFFSETS_TOPIC, LogBatch, TimestampType, TopicPart
 from bus.ports import Committed, KeyedRow
 from bus.storage_delta.root import open_storage
 from tests.support.broker_thread import running_broker
+from tests.support.stores import led
 
 CONFIG = BrokerConfig(group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=1)
 NOW_MS = 1_700_000_000_000
@@ -123,7 +124,7 @@ def root_with_bad_rows(tmp_path: Path) -> Path:
         (topic,) = stub.Metadata(pb.MetadataRequest(topics=[CONSUMER_OFFSETS_TOPIC]), timeout=30).topics
     storage = open_storage(str(root))
     log, rows = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0), storage.keyed_rows(CONSUMER_OFFSETS_TOPIC)
-    table = storage.open_partition(log, topic_id=topic.topic_id)
+    table = led(storage.open_partition(log, topic_id=topic.topic_id))
     written = [row for batch in table.read(0, end_offset=4, max_bytes=1 << 20) for row in rows.decode(batch)]
     epoch = next(row for row in written if row.key == b'["offset","epoch","t",1]')
     assert epoch.value is not None

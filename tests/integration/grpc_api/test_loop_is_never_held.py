@@ -167,6 +167,22 @@ REQUESTS: dict[str, tuple[str, Callable[[], object]]] = {
         "CreatePartitions",
         lambda: pb.CreatePartitionsRequest(topics=[pb.NewPartitions(name=name) for name in names(1_000)]),
     ),
+    "leaders to elect": (
+        "ElectLeaders",
+        lambda: pb.ElectLeadersRequest(topics=[pb.TopicPartitions(topic="t", partitions=range(998))]),
+    ),
+    "replicas": (
+        "AlterPartitionReassignments",
+        lambda: pb.AlterPartitionReassignmentsRequest(
+            partitions=[pb.PartitionReassignment(topic="t", partition=p, replica_ids=[0]) for p in range(1_000)]
+        ),
+    ),
+    "replicas of one partition": (
+        "AlterPartitionReassignments",
+        lambda: pb.AlterPartitionReassignmentsRequest(
+            partitions=[pb.PartitionReassignment(topic="t", replica_ids=range(1_999))]
+        ),
+    ),
     "groups": ("DescribeGroups", lambda: pb.DescribeGroupsRequest(group_ids=names(1_000))),
     "groups to delete": ("DeleteGroups", lambda: pb.DeleteGroupsRequest(group_ids=names(1_000))),
     "offsets of a group": (

@@ -10,6 +10,7 @@ import pytest
 from bus.broker_api import fetch as fetching
 from bus.broker_api.fetch import FetchApi, FetchedPartition, FetchRequest
 from bus.broker_api.request_memory import RequestMemory
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.runtime.loop_shares import LoopShares
@@ -27,7 +28,7 @@ class Bench:
         monkeypatch.setattr(fetching, "fetch", self._fetch)
         self.memory = RequestMemory(1 << 20)
         host = SimpleNamespace(find=None)
-        cluster: Any = SimpleNamespace(host=host)
+        cluster: Any = SimpleNamespace(host=host, state=EMPTY_CLUSTER)
         self.api = FetchApi(cluster, Stopping(), self.memory, LoopShares(), bytes_max=LIMIT)
 
     async def _fetch(self, wish: FetchWish, *_: object) -> list[tuple[TopicPartition, Refused]]:

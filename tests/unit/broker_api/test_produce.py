@@ -12,6 +12,7 @@ from bus.broker_api.produce import Destination, PartitionProduced, ProduceApi, P
 from bus.broker_api.producers import ClaimedStamp
 from bus.broker_api.request_memory import RequestMemory
 from bus.broker_api.requests import Caller, TakesLong
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp, RecordBatch, TopicPartition
 from bus.partition_log.appends import ACKS_ALL
@@ -65,7 +66,9 @@ class Bench:
     def __init__(self, *topics: str) -> None:
         self.partitions: dict[TopicPartition, Any] = {TopicPartition(topic, 0): FakePartition() for topic in topics}
         host = SimpleNamespace(find=self._find)
-        cluster: Any = SimpleNamespace(host=host, producers=SimpleNamespace(check=lambda stamp: None))
+        cluster: Any = SimpleNamespace(
+            host=host, state=EMPTY_CLUSTER, producers=SimpleNamespace(check=lambda stamp: None)
+        )
         clock: Any = SimpleNamespace(now_ms=lambda: 1)
         calls: Any = SimpleNamespace(compute=self._compute)
         self.memory = RequestMemory(1 << 20)

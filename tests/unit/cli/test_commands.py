@@ -14,7 +14,7 @@ from bus.cli.options import parse_properties
 from bus.cli.produce import _read_lines
 from bus.errors import BusError, ErrorCode, RootInUse
 
-COMMANDS = ["serve", "topics", "produce", "consume", "groups", "offsets", "sql", "log", "perf", "completion"]
+COMMANDS = ["serve", "topics", "produce", "consume", "groups", "offsets", "sql", "log", "cluster", "perf", "completion"]
 
 
 def run(*arguments: str, text: str | None = None) -> Result:
@@ -89,6 +89,9 @@ def test_every_command_has_help_with_examples_that_begin_with_its_name(path: tup
         (["sql", "select 1", "--at-version", "x"], "expected N, TOPIC=N or TOPIC/PARTITION=N, found 'x'"),
         (["serve", "--set", "x"], "expected KEY=VALUE"),
         (["groups", "list", "--state", "Alive"], "'Alive' is not one of"),
+        (["cluster", "kill"], "missing argument 'BROKER...'"),
+        (["cluster", "up", "--brokers", "0"], "--brokers"),
+        (["cluster", "pause", "one"], "'one' is not a valid integer range"),
         (["groups", "describe"], "expected GROUP... or --all-groups"),
         (["groups", "describe", "g", "--all-groups"], "expected GROUP... or --all-groups"),
         (["groups", "describe", "g", "--verbose"], "--verbose is for --members"),

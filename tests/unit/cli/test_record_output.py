@@ -1,4 +1,4 @@
-"""Bytes that go out whole, and records of which it is known how many did."""
+"""Bytes that go out whole, records of which it is known how many did, and SIGTERM at a moment that must be orderly."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
+import click
 import pytest
+from click.testing import CliRunner
 
-from bus.cli.interrupts import Interrupts, sigterm_as_interrupt
+from bus.cli.groups import BusGroup
 from bus.cli.record_format import write_raw
-from bus.cli.record_output import RecordOutput
-from bus.cli.whole_writes import WholeOutput
+from bus.cli.record_output import Interrupts, RecordOutput, sigterm_as_interrupt
+from bus.cli.standard_streams import WholeOutput
 from bus.client.values import ConsumerRecord
 from bus.model import TimestampType
 
@@ -140,3 +142,37 @@ def test_held_interrupts_come_when_they_are_held_no_more() -> None:
     with sigterm_as_interrupt() as interrupts, pytest.raises(KeyboardInterrupt) as raised:
         work(interrupts)
     assert (done, raised.value.args) == (["held"], (signal.SIGTERM,))
+
+
+def test_sigterm_interrupts_the_block_and_the_handler_from_before_is_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt) as raised, sigterm_as_interrupt():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert raised.value.args == (signal.SIGTERM,)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_outside_of_the_main_thread_signals_are_left_alone() -> None:
+    before, found = signal.getsignal(signal.SIGTERM), []
+
+    def enter() -> None:
+        with sigterm_as_interrupt():
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join(10)
+    assert found == [before]
+
+
+@pytest.mark.parametrize(("reason", "status"), [((), 130), ((signal.SIGTERM,), 143)])
+def test_the_status_names_the_signal_as_a_shell_does(reason: tuple[signal.Signals, ...], status: int) -> None:
+    @click.group(cls=BusGroup)
+    def group() -> None:
+        pass
+
+    @group.command()
+    def work() -> None:
+        raise KeyboardInterrupt(*reason)
+
+    assert CliRunner().invoke(group, ["work"]).exit_code == status

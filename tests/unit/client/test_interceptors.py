@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bus.client.interceptors import InterceptorChain, ProducerRecord
+from bus.client.interceptors import InterceptorChain, ProducerRecord, asks_for, close_all
 from bus.client.values import RecordMetadata
 from bus.errors import BusError, ErrorCode
 
@@ -150,3 +150,36 @@ def test_interrupt_of_the_users_thread_is_not_swallowed() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         InterceptorChain([Interrupted("a", [])]).on_send(RECORD)
+
+
+class Closing:
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = errors
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+        for error in self.errors:
+            raise error
+
+
+def test_each_is_closed_once_whoever_fails(caplog: pytest.LogCaptureFixture) -> None:
+    clinging, shared = Closing(OSError("held")), Closing()
+    with caplog.at_level(logging.ERROR):
+        close_all({"key_serializer": clinging, "value_serializer": shared, "partitioner": shared, "other": None})
+    assert (clinging.closed, shared.closed) == (1, 1)
+    assert "closing key_serializer failed" in caplog.text
+    assert "held" in caplog.text
+
+
+def test_functions_and_classes_are_not_closed() -> None:
+    close_all({"key_serializer": len, "value_serializer": Closing, "partitioner": "round_robin"})
+
+
+def test_parameter_that_can_be_given_by_name_is_asked_for() -> None:
+    def takes_everything(*args: Any, **kwargs: Any) -> None: ...
+
+    assert asks_for(lambda topic, available: 0, "available")
+    assert asks_for(lambda topic, *, available=None: 0, "available")
+    assert not asks_for(takes_everything, "available")
+    assert not asks_for(int, "available")

@@ -6,7 +6,11 @@ import pytest
 
 from bus.cluster_metadata.change_descriptions import describe_change
 from bus.cluster_metadata.cluster_records import (
+    BrokerFenced,
+    BrokerUnfenced,
     ClusterRecord,
+    ControllerElected,
+    FeatureLevel,
     LeaderEpochsRaised,
     PartitionsAdded,
     TopicConfigChanged,
@@ -31,8 +35,12 @@ from bus.cluster_metadata.cluster_records import (
         (TopicDeleted("orders", "id-1"), "topic orders was deleted, id id-1"),
         (ViewCreated("v", "orders", "a INT", ""), "view v of topic orders was created"),
         (ViewDeleted("v"), "view v was deleted"),
+        (BrokerFenced(1, 7), "broker 1 is fenced, at broker epoch 7"),
+        (BrokerUnfenced(1, 7), "broker 1 is unfenced, at broker epoch 7"),
+        (ControllerElected(1, "life"), "broker 1 is the controller"),
+        (FeatureLevel("bus.version", 1), "bus.version is 1"),
         (LeaderEpochsRaised(0), None),
     ],
 )
-def test_what_a_client_asked_for_has_a_line(record: ClusterRecord, line: str | None) -> None:
+def test_what_a_person_would_look_for_has_a_line(record: ClusterRecord, line: str | None) -> None:
     assert describe_change(record) == line

@@ -6,17 +6,24 @@ import pytest
 
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, Topic, apply, replay_cluster
 from bus.cluster_metadata.cluster_records import (
+    BrokerFenced,
     BrokerRegistered,
+    BrokerStarted,
+    BrokerUnfenced,
     BrokerUnregistered,
     ClusterRecord,
+    ControllerElected,
+    FeatureLevel,
     LeaderChanged,
     PartitionsAdded,
+    ReplicasAssigned,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
     TopicFilesDeleted,
     encode_record,
 )
+from bus.cluster_metadata.cluster_state import Broker, ElectedController
 from bus.model import BrokerEndpoint, TopicPartition
 
 
@@ -32,11 +39,60 @@ ORDERS = TopicCreated("orders", "id-1", 2, 0)
 
 def test_broker_registered_again_has_its_newest_address() -> None:
     state = cluster(BrokerRegistered(0, "c", 3))
-    assert state.brokers == {0: BrokerEndpoint(0, "c", 3), 1: BrokerEndpoint(1, "b", 2)}
+    assert state.brokers == {0: Broker(BrokerEndpoint(0, "c", 3)), 1: Broker(BrokerEndpoint(1, "b", 2))}
 
 
 def test_broker_unregistered_is_gone() -> None:
-    assert cluster(BrokerUnregistered(1)).brokers == {0: BrokerEndpoint(0, "a", 1)}
+    assert cluster(BrokerUnregistered(1)).brokers == {0: Broker(BrokerEndpoint(0, "a", 1))}
+
+
+LEVEL = FeatureLevel("bus.version", 1)
+STARTED = BrokerStarted(1, "c", 3, "r", "life-1", 5, 0, 1)
+
+
+def test_broker_of_the_old_record_is_unfenced_and_one_that_started_is_fenced_until_it_is_unfenced() -> None:
+    state = cluster(LEVEL, STARTED)
+    started = Broker(BrokerEndpoint(1, "c", 3), "r", "life-1", 5, True, 0, 1)
+    assert state.brokers[1] == started
+    assert (state.unfenced_brokers, state.broker_epoch_max, state.level) == ([0], 5, 1)
+    state = apply(state, BrokerUnfenced(1, 5))
+    assert state.unfenced_brokers == [0, 1]
+    assert apply(state, BrokerFenced(1, 5)).brokers[1] == started
+    assert apply(state, BrokerFenced(0, 0)).unfenced_brokers == [1]
+
+
+def test_same_life_of_a_broker_that_registers_again_changes_its_address_only() -> None:
+    moved = BrokerStarted(1, "d", 4, None, "life-1", 5, 0, 1)
+    assert cluster(LEVEL, STARTED, moved).brokers[1].is_fenced
+    state = cluster(LEVEL, STARTED, BrokerUnfenced(1, 5), moved)
+    assert state.brokers[1] == Broker(BrokerEndpoint(1, "d", 4), None, "life-1", 5, False, 0, 1)
+    state = apply(state, BrokerStarted(1, "d", 4, None, "life-2", 6, 0, 1))
+    assert state.brokers[1].is_fenced
+
+
+def test_broker_epoch_of_a_broker_that_is_gone_stays_given() -> None:
+    state = cluster(LEVEL, STARTED, BrokerUnregistered(1))
+    with pytest.raises(AssertionError, match="expected a broker epoch above 5 for broker 2, found 5"):
+        apply(state, BrokerStarted(2, "c", 3, None, "life-2", 5, 0, 1))
+
+
+def test_controller_may_be_elected_before_its_broker_is_registered() -> None:
+    state = cluster(LEVEL, ControllerElected(7, "life-7"))
+    assert state.controller == ElectedController(7, "life-7")
+
+
+def test_replicas_are_the_assigned_ones_else_the_leader_alone() -> None:
+    state = cluster(LEVEL, ORDERS, ReplicasAssigned("orders", "id-1", 1, 1, "1,0"))
+    assert state.topics["orders"].assignments == ((), (1, 0))
+    assert [state.topics["orders"].replicas(number) for number in (0, 1)] == [(0,), (1, 0)]
+    state = apply(state, PartitionsAdded("orders", "id-1", 5, 1))
+    assert state.topics["orders"].assignments == ((), (1, 0), (), (), ())
+    state = apply(state, ReplicasAssigned("orders", "id-1", 2, 3, "0,1"))
+    state = apply(state, ReplicasAssigned("orders", "id-1", 0, 2, "0;1"))
+    assert state.topics["orders"].assignments == ((0,), (1,), (0, 1), (0, 1), (0, 1))
+    assert state.topics["orders"].partitions[3] == Leadership(1, 0)
+    assert cluster(ORDERS).topics["orders"].assignments == ()
+    assert cluster(ORDERS).topics["orders"].replicas(1) == (0,)
 
 
 def test_topic_created_is_found_by_name_id_and_partition() -> None:
@@ -116,6 +172,14 @@ def test_earlier_state_is_untouched_by_what_follows() -> None:
         (TopicConfigChanged("none", "id-1", "retention.ms", "1"), "expected a topic none, found none"),
         (TopicDeleted("orders", "id-0"), "expected topic id id-1 for orders, found id-0"),
         (TopicFilesDeleted("id-1"), "expected topic id id-1 among the deleted ones"),
+        (FeatureLevel("other", 1), "expected the feature bus.version, found 'other'"),
+        (FeatureLevel("bus.version", 0), "expected a level of bus.version from 1 to 1, found 0"),
+        (FeatureLevel("bus.version", 2), "from 1 to 1, found 2: written by a newer version"),
+        (STARTED, "expected bus.version 1 before a record BrokerStarted, found 0"),
+        (BrokerFenced(0, 0), "expected bus.version 1 before a record BrokerFenced"),
+        (BrokerUnfenced(0, 0), "expected bus.version 1 before a record BrokerUnfenced"),
+        (ControllerElected(0, "life"), "expected bus.version 1 before a record ControllerElected"),
+        (ReplicasAssigned("orders", "id-1", 0, 1, "0"), "expected bus.version 1 before a record ReplicasAssigned"),
     ],
 )
 def test_record_that_breaks_an_invariant_stops_the_machine(record: ClusterRecord, broken: str) -> None:
@@ -125,6 +189,34 @@ def test_record_that_breaks_an_invariant_stops_the_machine(record: ClusterRecord
         TopicCreated("old", "id-9", 1, 1),
         TopicDeleted("old", "id-9"),
     )
+    with pytest.raises(AssertionError, match=broken):
+        apply(state, record)
+
+
+@pytest.mark.parametrize(
+    ("record", "broken"),
+    [
+        (LEVEL, "expected a level of bus.version from 2 to 1, found 1"),
+        (BrokerStarted(0, "a", 1, None, "life", 5, 0, 1), "expected a broker epoch above 5 for broker 0, found 5"),
+        (BrokerStarted(1, "a", 1, None, "other", 5, 0, 1), "expected a broker epoch above 5 for broker 1, found 5"),
+        (BrokerFenced(7, 5), "expected broker 7 to be registered"),
+        (BrokerFenced(1, 4), "expected epoch 5 of broker 1, found 4"),
+        (BrokerUnfenced(1, 6), "expected epoch 5 of broker 1, found 6"),
+        (BrokerUnregistered(1), "expected broker 1 to be no replica, found that it is one of orders-1"),
+        (ReplicasAssigned("none", "id-1", 0, 1, "0"), "expected a topic none, found none"),
+        (ReplicasAssigned("orders", "id-0", 0, 1, "0"), "expected topic id id-1 for orders, found id-0"),
+        (ReplicasAssigned("orders", "id-1", 1, 2, "0"), "expected a partition of orders below 2, found 2"),
+        (ReplicasAssigned("orders", "id-1", 0, 0, "0"), "expected at least one partition of orders, found 0"),
+        (ReplicasAssigned("orders", "id-1", 0, 1, ""), "replicas of orders: expected broker ids with commas"),
+        (ReplicasAssigned("orders", "id-1", 0, 1, "0,7"), "expected registered replicas of orders, found broker 7"),
+        (ReplicasAssigned("orders", "id-1", 0, 1, "0,1,0"), "expected each replica of orders once"),
+        (ReplicasAssigned("orders", "id-1", 0, 1, "0;1"), "expected replicas of 1 partitions of orders, found 2"),
+    ],
+)
+def test_record_of_several_brokers_that_breaks_an_invariant_stops_the_machine(
+    record: ClusterRecord, broken: str
+) -> None:
+    state = cluster(LEVEL, STARTED, ORDERS, ReplicasAssigned("orders", "id-1", 1, 1, "0,1"))
     with pytest.raises(AssertionError, match=broken):
         apply(state, record)
 

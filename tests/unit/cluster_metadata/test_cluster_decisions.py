@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, apply
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply
 from bus.cluster_metadata.cluster_decisions import (
     AlterTopicConfigs,
-    BrokerStarted,
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
@@ -20,15 +19,11 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_create_partitions,
     decide_create_topic,
     decide_delete_topic,
-    decide_start_broker,
     decide_topic_files_deleted,
 )
 from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
-    BrokerUnregistered,
     ClusterRecord,
-    LeaderChanged,
-    LeaderEpochsRaised,
     PartitionsAdded,
     TopicConfigChanged,
     TopicCreated,
@@ -44,7 +39,6 @@ from bus.cluster_metadata.configs import (
 )
 from bus.config.broker import PARTITIONS_MAX
 from bus.errors import ErrorCode, Refused
-from bus.model import BrokerEndpoint
 
 
 def cluster(*records: ClusterRecord) -> ClusterState:
@@ -243,61 +237,6 @@ def test_internal_topic_cannot_be_changed_by_users() -> None:
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             "topics that begin with __ belong to the bus itself, found '__internal'",
         )
-
-
-def test_started_broker_leads_its_partitions_at_new_epochs() -> None:
-    state = cluster(
-        BrokerRegistered(0, "a", 1),
-        BrokerRegistered(1, "b", 2),
-        TopicCreated("orders", "id-1", 2, 0),
-        LeaderChanged("orders", "id-1", 1, 0, 4),
-        TopicCreated("others", "id-2", 1, 1),
-    )
-    step = decide_start_broker(state, BrokerEndpoint(0, "moved", 9))
-    assert step.records == (
-        BrokerRegistered(0, "moved", 9),
-        LeaderEpochsRaised(0),
-    )
-    assert step.response == BrokerStarted(0, 2)
-    after = cluster_after(state, step.records).topics
-    assert [led.leader_epoch for led in after["orders"].partitions] == [1, 5]
-    assert [led.leader_epoch for led in after["others"].partitions] == [0]
-
-
-def test_first_broker_of_a_cluster_is_registered() -> None:
-    step = decide_start_broker(EMPTY_CLUSTER, BrokerEndpoint(0, "a", 1))
-    assert step.records == (BrokerRegistered(0, "a", 1),)
-    assert step.response == BrokerStarted(0, 0)
-
-
-def test_started_broker_takes_over_from_those_that_are_gone() -> None:
-    state = cluster(
-        BrokerRegistered(0, "a", 1),
-        BrokerRegistered(1, "b", 2),
-        TopicCreated("orders", "id-1", 1, 0),
-        TopicCreated("others", "id-2", 1, 1),
-    )
-    step = decide_start_broker(state, BrokerEndpoint(2, "c", 3), gone_broker_ids=[0, 1, 2, 99])
-    assert step.records == (
-        BrokerRegistered(2, "c", 3),
-        LeaderChanged("orders", "id-1", 0, 2, 1),
-        LeaderChanged("others", "id-2", 0, 2, 1),
-        BrokerUnregistered(0),
-        BrokerUnregistered(1),
-    )
-    after = cluster_after(state, step.records)
-    assert after.brokers.keys() == {2}
-
-
-def test_started_broker_is_not_itself_among_the_gone() -> None:
-    step = decide_start_broker(STATE, BrokerEndpoint(0, "a", 1), gone_broker_ids=STATE.brokers)
-    assert BrokerUnregistered(0) not in step.records
-
-
-def test_restart_changes_partitions_of_internal_topics_too() -> None:
-    step = decide_start_broker(STATE, BrokerEndpoint(0, "a", 1))
-    (leadership,) = cluster_after(STATE, step.records).topics["__internal"].partitions
-    assert leadership == Leadership(0, 1)
 
 
 def create_offsets_topic(state: ClusterState = STATE) -> TopicStep:

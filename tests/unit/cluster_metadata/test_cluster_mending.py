@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, apply_all, replay_cluster
 from bus.cluster_metadata.cluster_mending import FoundTopic, Mended, mend_cluster
 from bus.cluster_metadata.cluster_records import (
+    BrokerFenced,
     BrokerRegistered,
+    BrokerStarted,
+    BrokerUnfenced,
     BrokerUnregistered,
     ClusterRecord,
+    ControllerElected,
+    FeatureLevel,
     LeaderChanged,
     LeaderEpochsRaised,
     PartitionsAdded,
@@ -21,6 +26,7 @@ from bus.cluster_metadata.cluster_records import (
     ProducerIdsAllocated,
     ProducerNamed,
     ProducerUsed,
+    ReplicasAssigned,
     SnapshotBegan,
     SnapshotEnded,
     TopicConfigChanged,
@@ -39,6 +45,7 @@ from bus.model import ProducerStamp
 BROKER = BrokerRegistered(0, "a", 1)
 IDS = ProducerIdsAllocated(0, 1000)
 T = TopicCreated("t", "id-1", 2, 0)
+LEVEL = FeatureLevel("bus.version", 1)
 
 
 def mend(*records: ClusterRecord | dict[str, Any], found: dict[str, FoundTopic] | None = None, ids: int = -1) -> Mended:
@@ -143,7 +150,7 @@ def test_partitions_that_have_records_are_there_though_their_record_is_lost() ->
 def test_leader_that_is_not_registered_is_taken_over_from_at_the_next_start() -> None:
     mended = mend(T, LeaderEpochsRaised(0))
     assert mended.state.topics["t"].partitions == (Leadership(0, 1),) * 2
-    assert mended.state.brokers[0].host == "unknown"
+    assert mended.state.brokers[0].endpoint.host == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -162,19 +169,38 @@ def test_leader_that_is_not_registered_is_taken_over_from_at_the_next_start() ->
         ProducerUsed("p", 1),
         ProducerExpired("p", 1),
         SnapshotEnded(3),
+        BrokerFenced(0, 1),
+        BrokerUnfenced(7, 0),
+        FeatureLevel("bus.version", 1),
+        FeatureLevel("bus.version", 9),
+        ReplicasAssigned("t", "id-1", 0, 1, "0,7"),
+        ReplicasAssigned("t", "id-1", 0, 1, "x"),
         {"type": "TopicMoved"},
         {"type": None},
     ],
 )
 def test_record_that_does_not_fit_costs_itself_alone(record: Any) -> None:
-    before = [BROKER, IDS, T, ViewCreated("w", "t", "a INT", "")]
+    before = [BROKER, IDS, T, ViewCreated("w", "t", "a INT", ""), LEVEL]
     mended = mend(*before, record, TopicCreated("u", "id-2", 1, 0))
     expected = apply_all(EMPTY_CLUSTER, [*before, TopicCreated("u", "id-2", 1, 0)])
     assert mended.state.topics == expected.topics
     assert mended.state.views == expected.views
     assert mended.state.brokers == expected.brokers
     if record != SnapshotEnded(3):  # without its beginning it says nothing
-        assert [one.offset for one in mended.contradictions] == [14]
+        assert [one.offset for one in mended.contradictions] == [15]
+
+
+def test_level_that_is_lost_is_that_of_the_records() -> None:
+    mended = mend(BROKER, BrokerStarted(1, "b", 2, None, "life", 3, 0, 1), BrokerUnfenced(1, 3))
+    assert (mended.state.level, mended.state.unfenced_brokers) == (1, [0, 1])
+    assert [one.remedy for one in mended.contradictions] == ["taken, and the level of bus.version is 1"]
+
+
+def test_broker_epoch_that_was_given_before_is_not_given_again() -> None:
+    started = BrokerStarted(1, "b", 2, None, "life", 3, 0, 1)
+    mended = mend(BROKER, LEVEL, started, BrokerStarted(0, "a", 1, None, "other", 3, 0, 1))
+    assert mended.state.brokers[0].life == ("other", 4)
+    assert [one.remedy for one in mended.contradictions] == ["broker 0 is registered, with broker epoch 4"]
 
 
 NAMES = st.sampled_from(["t", "u", "a.b", "a_b"])
@@ -183,6 +209,12 @@ SMALL = st.integers(0, 3)
 ANY_RECORD = st.one_of(
     st.builds(BrokerRegistered, SMALL, st.just("h"), SMALL),
     st.builds(BrokerUnregistered, SMALL),
+    st.just(LEVEL),
+    st.builds(BrokerStarted, SMALL, st.just("h"), SMALL, st.just("r"), st.sampled_from("ab"), SMALL, SMALL, SMALL),
+    st.builds(BrokerFenced, SMALL, SMALL),
+    st.builds(BrokerUnfenced, SMALL, SMALL),
+    st.builds(ControllerElected, SMALL, st.sampled_from("ab")),
+    st.builds(ReplicasAssigned, NAMES, TOPIC_IDS, SMALL, SMALL, st.sampled_from(["0", "1,0", "0;1", "x"])),
     st.builds(TopicCreated, NAMES, TOPIC_IDS, SMALL, SMALL),
     st.builds(PartitionsAdded, NAMES, TOPIC_IDS, SMALL, SMALL),
     st.builds(LeaderChanged, NAMES, TOPIC_IDS, SMALL, SMALL, SMALL),
@@ -206,7 +238,7 @@ FOUND = st.dictionaries(
 )
 
 
-@settings(max_examples=150, derandomize=True, deadline=None)
+@settings(max_examples=settings.default.max_examples * 5 // 2)
 @given(
     rows=st.lists(st.builds(encode_record, ANY_RECORD) | st.just({"type": "TopicMoved"}), max_size=25),
     found=FOUND,

@@ -9,9 +9,14 @@ import pyarrow as pa
 import pytest
 
 from bus.cluster_metadata.cluster_records import (
+    BrokerFenced,
     BrokerRegistered,
+    BrokerStarted,
+    BrokerUnfenced,
     BrokerUnregistered,
     ClusterRecord,
+    ControllerElected,
+    FeatureLevel,
     LeaderChanged,
     LeaderEpochsRaised,
     LeadersChanged,
@@ -21,6 +26,7 @@ from bus.cluster_metadata.cluster_records import (
     ProducerIdsRetired,
     ProducerNamed,
     ProducerUsed,
+    ReplicasAssigned,
     SnapshotBegan,
     SnapshotEnded,
     TopicConfigChanged,
@@ -29,8 +35,10 @@ from bus.cluster_metadata.cluster_records import (
     TopicFilesDeleted,
     ViewCreated,
     ViewDeleted,
+    assign_replicas,
     decode_record,
     encode_record,
+    parse_replicas,
 )
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
 
@@ -128,11 +136,69 @@ ROWS: list[tuple[ClusterRecord, dict[str, Any]]] = [
     (SnapshotBegan(2**33), {"type": "SnapshotBegan", "record_count": 2**33}),
     (SnapshotEnded(2**33), {"type": "SnapshotEnded", "record_count": 2**33}),
     (ViewDeleted("delays"), {"type": "ViewDeleted", "view_name": "delays"}),
+    (
+        BrokerStarted(3, "host", 9094, "rack-a", "c0ffee", 2**40, 1, 2),
+        {
+            "type": "BrokerStarted",
+            "broker_id": 3,
+            "host": "host",
+            "port": 9094,
+            "rack": "rack-a",
+            "incarnation": "c0ffee",
+            "broker_epoch": 2**40,
+            "level_min": 1,
+            "level_max": 2,
+        },
+    ),
+    (
+        BrokerStarted(3, "host", 9094, None, "c0ffee", 1, 1, 2),
+        {
+            "type": "BrokerStarted",
+            "broker_id": 3,
+            "host": "host",
+            "port": 9094,
+            "rack": None,
+            "incarnation": "c0ffee",
+            "broker_epoch": 1,
+            "level_min": 1,
+            "level_max": 2,
+        },
+    ),
+    (BrokerFenced(3, 7), {"type": "BrokerFenced", "broker_id": 3, "broker_epoch": 7}),
+    (BrokerUnfenced(3, 7), {"type": "BrokerUnfenced", "broker_id": 3, "broker_epoch": 7}),
+    (
+        ControllerElected(3, "c0ffee"),
+        {"type": "ControllerElected", "broker_id": 3, "incarnation": "c0ffee"},
+    ),
+    (
+        ReplicasAssigned("orders", "id", 1, 2, "3,1;1,3"),
+        {
+            "type": "ReplicasAssigned",
+            "topic": "orders",
+            "topic_id": "id",
+            "partition": 1,
+            "partitions": 2,
+            "replicas": "3,1;1,3",
+        },
+    ),
+    (FeatureLevel("bus.version", 1), {"type": "FeatureLevel", "feature": "bus.version", "level": 1}),
 ]
 
 
 def test_every_record_type_has_its_row_here() -> None:
     assert {type(record) for record, _ in ROWS} == set(typing.get_args(ClusterRecord))
+
+
+def test_replicas_are_one_list_for_all_partitions_or_one_for_each() -> None:
+    assert assign_replicas("t", "id", 2, [(3, 1), (3, 1)]) == ReplicasAssigned("t", "id", 2, 2, "3,1")
+    assert assign_replicas("t", "id", 0, [(3, 1), (1,)]) == ReplicasAssigned("t", "id", 0, 2, "3,1;1")
+    assert parse_replicas("3,1;1") == [(3, 1), (1,)]
+
+
+@pytest.mark.parametrize("text", ["", "1,", "1;", "1,-2", "1, 2", "\u0661", "a"])
+def test_replicas_that_are_no_lists_of_numbers_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected broker ids with commas between them"):
+        parse_replicas(text)
 
 
 @pytest.mark.parametrize(("record", "row"), ROWS)

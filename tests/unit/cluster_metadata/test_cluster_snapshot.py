@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from bus.cluster_metadata.broker_decisions import RegisterBroker, decide_elect_controller
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, apply, apply_all, replay_cluster
-from bus.cluster_metadata.cluster_decisions import decide_start_broker
 from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
+    BrokerStarted,
+    BrokerUnfenced,
+    BrokerUnregistered,
     ClusterRecord,
+    ControllerElected,
+    FeatureLevel,
     LeaderChanged,
     LeaderEpochsRaised,
     LeadersChanged,
     PartitionsAdded,
     ProducerIdsAllocated,
     ProducerNamed,
+    ReplicasAssigned,
     SnapshotBegan,
     SnapshotEnded,
     TopicCreated,
@@ -55,6 +61,45 @@ def test_neighbours_that_are_led_alike_are_one_record() -> None:
         SnapshotEnded(11),
     ]
     assert apply_all(EMPTY_CLUSTER, snapshot_of(state)) == state
+
+
+def test_snapshot_of_several_brokers_keeps_their_lives_the_controller_the_level_and_the_replicas() -> None:
+    state = cluster(
+        FeatureLevel("bus.version", 1),
+        ControllerElected(1, "life-1"),
+        BrokerStarted(1, "b", 2, "r", "life-1", 1, 0, 1),
+        BrokerUnfenced(1, 1),
+        BrokerStarted(0, "a", 1, None, "life-2", 2, 0, 1),
+        BrokerStarted(2, "c", 3, None, "life-3", 3, 0, 1),
+        BrokerUnregistered(2),
+        TopicCreated("t", "id-1", 4, 1),
+        ReplicasAssigned("t", "id-1", 1, 3, "1,0;0,1;1"),
+        TopicCreated("u", "id-2", 2, 1),
+        ReplicasAssigned("u", "id-2", 0, 2, "1"),
+    )
+    snapshot = snapshot_of(state)
+    assert snapshot[1:-1] == [
+        FeatureLevel("bus.version", 1),
+        ControllerElected(1, "life-1"),
+        BrokerStarted(1, "b", 2, "r", "life-1", 1, 0, 1),
+        BrokerUnfenced(1, 1),
+        BrokerStarted(0, "a", 1, None, "life-2", 2, 0, 1),
+        BrokerStarted(2, "", 0, None, "", 3, 0, 0),
+        BrokerUnregistered(2),
+        TopicCreated("t", "id-1", 4, 1),
+        ReplicasAssigned("t", "id-1", 1, 3, "1,0;0,1;1"),
+        TopicCreated("u", "id-2", 2, 1),
+        ReplicasAssigned("u", "id-2", 0, 2, "1"),
+    ]
+    assert apply_all(EMPTY_CLUSTER, snapshot) == state
+
+
+def test_snapshot_of_partitions_that_are_led_in_turn_is_not_due_again_at_once() -> None:
+    turns = [LeaderChanged("t", "id-1", number, 1, 1) for number in range(0, 1_000, 2)]
+    state = cluster(TopicCreated("t", "id-1", 1_000, 0), *turns)
+    assert not is_snapshot_due(len(snapshot_of(state)) + 1, state)
+    assert not is_snapshot_due(2 * len(snapshot_of(state)), state)
+    assert is_snapshot_due(4 * len(snapshot_of(state)), state)
 
 
 def test_epochs_are_raised_for_what_the_broker_leads_by_then_and_not_for_what_comes_later() -> None:
@@ -102,7 +147,7 @@ def test_thousand_restarts_of_ten_thousand_partitions_cost_no_record_for_each_pa
     records: list[ClusterRecord] = [BrokerRegistered(0, "a", 1)]
     records += [TopicCreated(f"t{number}", f"id-{number}", 1, 0) for number in range(10_000)]
     state = apply_all(EMPTY_CLUSTER, records)
-    start = decide_start_broker(state, BrokerEndpoint(0, "a", 1)).records
+    start = decide_elect_controller(state, RegisterBroker(BrokerEndpoint(0, "a", 1), "life")).records
     assert len(start) == 2
     state = apply_all(state, [record for _ in range(1_000) for record in start])
     assert {led for topic in state.topics.values() for led in topic.partitions} == {Leadership(0, 1_000)}

@@ -218,6 +218,13 @@ def test_shortest_session_above_the_longest_is_refused() -> None:
         load_broker_config(None, {"group.min.session.timeout.ms": "7000", "group.max.session.timeout.ms": "6999"})
 
 
+def test_heartbeats_that_are_not_sent_within_a_session_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=re.escape("broker.heartbeat.interval.ms below broker.session.timeout.ms, 500")
+    ):
+        load_broker_config(None, {"broker.session.timeout.ms": "500"})
+
+
 def test_clients_are_told_the_port_that_was_bound_if_none_was_chosen() -> None:
     assert BrokerConfig(listen="127.0.0.1:0").advertised_address(40001) == Address("127.0.0.1", 40001)
     assert BrokerConfig(listen="127.0.0.1:0", advertise="nat:80").advertised_address(40001) == Address("nat", 80)

@@ -239,6 +239,7 @@ def test_offset_with_a_time_of_its_own_expires_then() -> None:
     later = replace(stored, partition=AUDIT, expire_ms=bench.now_ms + 2 * WEEK_MS)
     bench.rows = [encode_record(stored), encode_record(later)]
     bench.records = [stored, later]
+    bench.logged = bench.loaded()
     bench.crash()
     bench.wait(499)
     bench.expire_offsets()

@@ -121,7 +121,7 @@ def test_allowance_is_one_for_all_partitions_of_a_request() -> None:
     cut=st.integers(0, 1500),
 )
 @example(payload=b"", place=0, noise=b"", cut=0)
-@settings(max_examples=400, derandomize=True, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples)
 def test_whatever_arrives_is_judged_and_nothing_else_is_raised(
     payload: bytes, place: int, noise: bytes, cut: int
 ) -> None:

@@ -6,8 +6,8 @@ from bus.broker_api.requests import Caller
 from bus.consumer_groups import requests as rq
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server import group_calls as calls
-from bus.grpc_api.server.callers import client_host
-from bus.grpc_api.server.consumer_protocol import decode_assignment, decode_protocol
+from bus.grpc_api.server.conversions import client_host
+from bus.grpc_api.server.group_calls import decode_assignment, decode_protocol
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
 

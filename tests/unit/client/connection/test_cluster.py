@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bus.client.config.parsing import ProducerConfig, parse_config
-from bus.client.connection.cluster import Cluster
+from bus.client.connection.cluster import Cluster, LeaderHint
 from bus.client.connection.retrying import monotonic_ms
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -46,3 +46,43 @@ def test_broker_that_does_not_know_the_partition_has_the_last_word() -> None:
     with pytest.raises(BusError, match="from 0 to 0, found 1"):
         cluster.with_partition(info, 1, deadline_ms=monotonic_ms() + 60_000)
     assert cluster.answers == []
+
+
+def led_by(leader_id: int, leader_epoch: int) -> pb.MetadataResponse:
+    partitions = [
+        pb.PartitionMetadata(partition=0, leader_id=leader_id, leader_epoch=leader_epoch, error_code=5),
+        pb.PartitionMetadata(partition=1, leader_id=1, leader_epoch=4),
+    ]
+    return pb.MetadataResponse(
+        topics=[pb.TopicMetadata(name="t", topic_id="id", partitions=partitions)],
+        brokers=[pb.Broker(broker_id=number, host="h", port=number) for number in (1, 2)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("hint", "address"),
+    [
+        (LeaderHint(3, 8, "new:3"), "new:3"),
+        (LeaderHint(2, 8, "moved:2"), "moved:2"),
+        (LeaderHint(3, 7, "new:3"), "h:1"),
+        (LeaderHint(3, 6, "new:3"), "h:1"),
+    ],
+)
+def test_hint_counts_if_its_leader_epoch_is_newer_than_what_is_known(hint: LeaderHint, address: str) -> None:
+    cluster = ScriptedCluster(led_by(1, 7))
+    cluster.refresh(["t"])
+    for topic, partition in (("t", 0), ("t", 2), ("unknown", 0)):
+        cluster.take_hint(topic, partition, hint)
+    info = cluster.cached_topic("t")
+    assert info is not None
+    assert [cluster.leader_address(info, partition) for partition in (0, 1)] == [address, "h:1"]
+    assert cluster.is_available(info, 0) == (address != "h:1")
+    assert cluster.cached_topic("unknown") is None
+
+
+def test_metadata_of_an_older_leader_epoch_does_not_undo_a_hint() -> None:
+    cluster = ScriptedCluster(led_by(1, 7), led_by(1, 7), led_by(1, 9))
+    cluster.refresh(["t"])
+    cluster.take_hint("t", 0, LeaderHint(2, 8, "h:2"))
+    assert cluster.leader_address(cluster.refresh(["t"])["t"], 0) == "h:2"
+    assert cluster.leader_address(cluster.refresh(["t"])["t"], 0) == "h:1"

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from bus.client.admin.group_calls import GROUPS_MAX, MEMBERS_MAX
+from bus.client.admin.groups import GROUPS_MAX, MEMBERS_MAX
 from bus.client.connection.portions import CHANGES_MAX, ITEMS_MAX, portions
 from bus.consumer_groups import request_bounds
 from bus.grpc_api.server import request_limits

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bus.client.config.parsing import ProducerConfig, parse_config
-from bus.client.connection.cluster import PartitionLeader, TopicInfo
+from bus.client.connection.cluster import LeaderHint, PartitionLeader, TopicInfo
 from bus.client.connection.produce_requests import Produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
 from bus.client.producer.engine import Engine
@@ -91,6 +91,9 @@ class Bench:
 
     def is_stale(self, info: TopicInfo) -> bool:
         return False
+
+    def take_hint(self, topic: str, partition: int, hint: LeaderHint) -> None:
+        self.leaders[partition] = hint.address
 
     # ------------------------------------------------------------ the user
 
@@ -948,3 +951,43 @@ def test_no_callback_runs_on_a_users_thread_that_sends() -> None:
     assert (seen, bench.wakes > wakes) == ([], True)
     bench.engine.tick()
     assert len(seen) == 1
+
+
+# ---------------------------------------------------------------- leaders that move
+
+
+def moved_to(address: str, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> Produced:
+    return Produced(BusError(code, "moved"), leader=LeaderHint(7, 3, address))
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH])
+def test_part_that_is_refused_with_the_new_leader_goes_there_at_once_and_in_order(code: ErrorCode) -> None:
+    bench = Bench("a")
+    futures = [bench.send_run(value) for value in (b"x", b"y", b"z")]
+    bench.errands.clear()
+    bench.answer(moved_to("b", code), stream=0)
+    bench.answer(moved_to("b", code), stream=0)
+    assert bench.sent("b") == [], "what is under way to the old leader is answered first"
+    bench.answer(moved_to("b", code), stream=0)
+    assert [part for request in bench.sent("b") for part in request] == [(0, 0, 0), (0, 0, 1), (0, 0, 2)]
+    assert bench.errands == [], "no metadata were asked for"
+    while bench.engine.sender.connections.by_address["b"].requests:
+        bench.answer(OK)
+    assert [code_of(future) for future in futures] == [None] * 3
+
+
+def test_broker_that_names_itself_as_the_leader_is_asked_again_after_a_pause() -> None:
+    bench = Bench("a")
+    bench.send_run(b"x")
+    bench.answer(moved_to("a"))
+    assert len(bench.sent()) == 1
+    bench.pass_time(1_000)
+    assert len(bench.sent()) == 2
+
+
+def test_part_that_is_refused_without_a_hint_waits_for_metadata() -> None:
+    bench = Bench("a")
+    bench.send_run(b"x")
+    bench.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert len(bench.sent()) == 1
+    assert bench.engine.sender._leaders.next_event() < 1e9

@@ -21,16 +21,23 @@ OPTIMIZE = Conflicted(8, None, "OPTIMIZE")
 
 
 class ScriptedLog:
-    """`found` is what a reload finds, or raises."""
+    """`found` is what a reload finds, or raises; `lead_outcome` what `lead` comes to, if not to lead."""
 
     def __init__(self) -> None:
         self.state = STATE
+        self.lead_outcome: CommitOutcome | None = None
         self.found: LogState | Exception = STATE
 
     def reload(self) -> LogState:
         if isinstance(self.found, Exception):
             raise self.found
         return self.found
+
+    follow = reload
+
+    def lead(self, leader_epoch: int, now_ms: int, *, fence: bool) -> CommitOutcome:
+        self.state = self.reload()
+        return self.lead_outcome or Committed(self.state.version, self.state.high_watermark)
 
 
 async def at_once(call: Callable[[], T]) -> T:
@@ -217,7 +224,8 @@ def test_log_that_could_not_be_read_again_is_read_before_the_first_commit_of_a_h
         await leader.commit(Unknown(8, "the sync failed"))
         leader.table.found = StorageFault("the disk does not answer")
         assert await leader.log.reload() is None
-        leader.log.lead(EPOCH + 1)
+        with pytest.raises(StorageFault, match="the disk does not answer"):
+            await leader.log.lead(EPOCH + 1, now_ms=0, fence=True)
         assert leader.log.refuse_until_reloaded() is not None
 
     run(scenario)
@@ -228,7 +236,30 @@ def test_leader_that_was_fenced_by_a_log_that_it_has_read_may_lead_again_at_a_hi
         leader.table.found = replace(STATE, version=9, leader_epoch=EPOCH + 1)
         await leader.commit(Unknown(8, "the sync failed"))
         assert await leader.log.reload() is None
-        leader.log.lead(EPOCH + 2)
+        assert await leader.log.lead(EPOCH + 2, now_ms=0, fence=True) is None
+        assert leader.log.refuse_until_reloaded() is None
+        assert leader.log.leader_epoch == EPOCH + 2
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (Conflicted(9, EPOCH + 2, "FENCE", is_rival=True), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (Conflicted(9, None, "OPTIMIZE"), ErrorCode.KAFKA_STORAGE_ERROR),
+        (Unknown(9, "the sync failed"), ErrorCode.KAFKA_STORAGE_ERROR),
+    ],
+)
+def test_a_log_whose_lead_was_not_taken_is_committed_to_no_more(outcome: CommitOutcome, code: ErrorCode) -> None:
+    async def scenario(leader: Leader) -> None:
+        leader.table.lead_outcome = outcome
+        refused = await leader.log.lead(EPOCH + 1, now_ms=0, fence=True)
+        assert refused is not None
+        assert refused.code is code
+        assert leader.log.refuse_until_reloaded() == refused == leader.stops[0]
+        leader.table.lead_outcome = None
+        assert await leader.log.lead(EPOCH + 3, now_ms=0, fence=True) is None
         assert leader.log.refuse_until_reloaded() is None
 
     run(scenario)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from bus.cluster_metadata.cluster_records import LeaderChanged, TopicConfigChanged, TopicCreated, TopicDeleted
+import pytest
+
+from bus.cluster_metadata.cluster_records import (
+    BrokerUnregistered,
+    LeaderChanged,
+    TopicConfigChanged,
+    TopicCreated,
+    TopicDeleted,
+)
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import TopicPartition
 from tests.support.fake_table import FakeTable, records
@@ -151,6 +159,27 @@ def test_log_with_a_higher_epoch_than_the_metadata_is_told_before_it_serves() ->
     run_host(scenario)
 
 
+def test_log_that_a_later_leader_has_fenced_is_refused_and_looked_at_again() -> None:
+    """The broker has not followed the metadata to where the partition has another leader."""
+
+    async def scenario(bench: HostBench) -> None:
+        table = bench.storage.tables["id-1", 0] = FakeTable()
+        table._state = replace(table.state, leader_epoch=7)
+        bench.is_controller = False
+        bench.follow(ORDERS)
+        await bench.settle()
+        await asyncio.sleep(10)
+        refused = bench.host.find_error(P0)
+        assert refused is not None
+        assert refused.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert len(bench.raised) > 1
+        bench.follow(LeaderChanged("orders", "id-1", 0, 1, 7), LeaderChanged("orders", "id-1", 0, 0, 8))
+        await bench.settle()
+        assert bench.serving(P0).stopped is None
+
+    run_host(scenario, run_virtually)
+
+
 def test_step_down_stops_what_is_open_and_what_is_being_opened() -> None:
     async def scenario(bench: HostBench) -> None:
         bench.follow(TopicCreated("first", "id-0", 1, 0))
@@ -176,5 +205,23 @@ def test_altered_config_reaches_partitions_that_are_open() -> None:
         bench.follow(TopicConfigChanged("orders", "id-1", "max.message.bytes", "777"))
         assert [bench.serving(name).record_bytes_max for name in (P0, P1)] == [777, 777]
         assert bench.storage.opened == [P0, P1]
+
+    run_host(scenario)
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_no_young_version_is_deleted_where_another_broker_may_have_led(is_alone: bool) -> None:
+    async def scenario(bench: HostBench) -> None:
+        if is_alone:
+            bench.follow(BrokerUnregistered(1))
+        bench.follow(ORDERS, TopicConfigChanged("orders", "id-1", "file.delete.delay.ms", "1"))
+        await bench.settle()
+        partition, table = bench.serving(P0), bench.storage.tables["id-1", 0]
+        await append(bench, P0)
+        partition.look_after()
+        while not table.dropping:  # noqa: ASYNC110  # what is to come runs in a thread
+            await asyncio.sleep(0)
+        _, _, removed_before_ms = table.dropping[0]
+        assert bench.clock.now_ms() - removed_before_ms == (1 if is_alone else 60_000)
 
     run_host(scenario)

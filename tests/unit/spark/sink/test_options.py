@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bus.spark.sink.identities import task_identity
 from bus.spark.sink.options import Application, RowOrder, SinkOptions, parse_sink_options
+from bus.spark.sink.stamps import task_identity
 from bus.spark.source.options import OptionError
 
 HERE = {"bus.bootstrap.servers": "localhost:9092"}

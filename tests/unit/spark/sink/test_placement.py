@@ -8,7 +8,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from bus.client.producer.murmur2 import partition_of_key
+from bus.client.producer.partitioning import partition_of_key
 from bus.errors import BusError, ErrorCode
 from bus.spark.sink.columns import RowRefused, Rows
 from bus.spark.sink.placement import Placement

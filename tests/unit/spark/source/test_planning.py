@@ -36,7 +36,7 @@ def test_where_nothing_waits_nothing_is_taken() -> None:
     assert limit_offsets({P0: 5, P1: 0}, {P0: 5, P1: 100}, 10) == {P0: 5, P1: 10}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(st.lists(st.integers(0, 1_000), min_size=1, max_size=6), st.integers(1, 500))
 def test_a_limit_is_kept_but_for_one_offset_a_partition_and_starves_none(sizes: list[int], limit: int) -> None:
     begin = {TopicPartition("orders", number): number for number in range(len(sizes))}
@@ -70,7 +70,7 @@ ranges = st.lists(st.tuples(st.integers(0, 10), st.integers(1, 300_000)), max_si
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(ranges, st.integers(1, 8), st.none() | st.integers(1, 40), st.none() | st.integers(10_000, 500_000))
 def test_inputs_are_the_ranges_cut_and_nothing_else(
     wanted: list[OffsetRange], cores: int, min_partitions: int | None, max_records: int | None
@@ -91,7 +91,7 @@ def test_inputs_are_the_ranges_cut_and_nothing_else(
         assert all(size <= max_records for size in sizes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(ranges, st.integers(1, 8), st.none() | st.integers(1, 40))
 def test_whole_partitions_have_one_task_each_and_tasks_as_little_difference_as_that_allows(
     wanted: list[OffsetRange], cores: int, min_partitions: int | None

@@ -8,7 +8,7 @@ from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.spark.source.options import parse_source_options
 from bus.spark.source.positions import QueryOffsets
-from bus.spark.source.progress import QueryProgress
+from bus.spark.source.stream import QueryProgress
 from tests.support.fake_log_access import FakeLogAccess
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -239,7 +239,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(steps)
 def test_whatever_comes_and_goes_each_record_that_stays_is_read_once_and_in_order(history: list[Any]) -> None:
     living = LivingTopics()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from bus.broker_api.requests import Caller
-from bus.grpc_api.server.callers import caller_of
+from bus.grpc_api.server.conversions import caller_of
 from bus.grpc_api.server.guards import guard
 from bus.runtime.logs import request_id
 

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bus.cli.perf import CONSUME_HEADER, consume_line
-from bus.cli.perf_latencies import Latencies, ProduceFigures
+from bus.cli.perf import CONSUME_HEADER, Latencies, ProduceFigures, consume_line
 from bus.errors import BusError, ErrorCode
 
 SUMMARY = re.compile(

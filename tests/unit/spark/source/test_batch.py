@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from bus.model import TopicPartition
-from bus.spark.source.filters import NO_LIMITS, limits_of
+from bus.spark.source.batch import NO_LIMITS, limits_of
 from bus.spark.source.planning import OffsetRange
 from tests.support.fake_log_access import FakeLogAccess
 
@@ -98,7 +98,7 @@ PASSES = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(some_filters, st.lists(st.integers(0, 10), min_size=20, max_size=20))
 def test_no_row_that_passes_is_left_out(filters: list[Any], times_ms: list[int]) -> None:
     log = FakeLogAccess()

@@ -3,9 +3,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from bus.cli.group_scopes import parse_scope
-from bus.cli.log_targets import Target
-from bus.cli.partition_names import parse_partitions, parse_topics
+from bus.cli.partition_arguments import Target, parse_partitions, parse_scope, parse_topics
 from bus.tables.point_in_time import parse_bound
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bus.client.consumer.one_thread import OneThread, exclusive
+from bus.client.consumer.misuse import OneThread, exclusive
 from bus.errors import BusError, ErrorCode
 
-MODULE = "/bus/client/consumer/one_thread.py"
+MODULE = "/bus/client/consumer/misuse.py"
 
 
 class Client(OneThread):

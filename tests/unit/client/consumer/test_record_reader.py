@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from bus.client.consumer.in_hand import InHand
+from bus.client.consumer.record_reader import InHand
 
 
 def held(*given: tuple[str, int, int]) -> InHand[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from bus.broker_api.request_memory import RequestMemory
-from bus.grpc_api.server.produce_window import STREAM_BYTES_MAX, STREAM_REQUESTS_MAX, Window
+from bus.grpc_api.server.produce import STREAM_BYTES_MAX, STREAM_REQUESTS_MAX, Window
 
 
 @dataclass(frozen=True)

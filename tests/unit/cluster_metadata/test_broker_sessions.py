@@ -1,0 +1,157 @@
+"""Which brokers a controller takes for alive: sessions that are extended, end, or survive the controller's stall."""
+
+from __future__ import annotations
+
+from bus.cluster_metadata.broker_sessions import BrokerSessions
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply, apply_all
+from bus.cluster_metadata.cluster_records import (
+    BrokerFenced,
+    BrokerStarted,
+    BrokerUnfenced,
+    BrokerUnregistered,
+    FeatureLevel,
+)
+from bus.config.broker import BrokerConfig
+from bus.errors import ErrorCode, Refused
+
+CONFIG = BrokerConfig(broker_heartbeat_interval_ms=500, broker_session_timeout_ms=2_000)
+STATE = apply_all(
+    EMPTY_CLUSTER,
+    [
+        FeatureLevel("bus.version", 1),
+        *(BrokerStarted(one, "h", 1, None, f"life-{one}", one + 1, 0, 1) for one in range(3)),
+        *(BrokerUnfenced(one, one + 1) for one in range(3)),
+    ],
+)
+
+
+def begun(state: ClusterState = STATE, *, gone: tuple[int, ...] = (), now_ms: float = 0) -> BrokerSessions:
+    return BrokerSessions(state, CONFIG, controller_id=0, end_offset=100, now_ms=now_ms, gone_broker_ids=gone)
+
+
+def beat(
+    sessions: BrokerSessions,
+    broker_id: int,
+    now_ms: float,
+    *,
+    state: ClusterState = STATE,
+    epoch: int | None = None,
+    life: str | None = None,
+    applied: int = 0,
+) -> Refused | None:
+    return sessions.heartbeat(
+        state,
+        broker_id,
+        broker_id + 1 if epoch is None else epoch,
+        life or f"life-{broker_id}",
+        applied_offset=applied,
+        end_offset=200,
+        now_ms=now_ms,
+    )
+
+
+def check_until(sessions: BrokerSessions, begin_ms: int, end_ms: int, state: ClusterState = STATE) -> dict[int, int]:
+    """As a controller does that is on time."""
+    found: dict[int, int] = {}
+    for now_ms in range(begin_ms, end_ms + 1, 500):
+        found = sessions.check(state, now_ms)
+    return found
+
+
+def test_new_controller_gives_all_others_a_fresh_session_and_needs_none_itself() -> None:
+    sessions = begun()
+    assert check_until(sessions, 500, 1_500) == {}
+    assert check_until(sessions, 2_000, 2_000) == {1: 2, 2: 3}
+    assert sessions.is_live(STATE, 0, 1e9)
+
+
+def test_brokers_that_are_known_to_be_gone_have_no_session() -> None:
+    sessions = begun(gone=(2,))
+    assert sessions.check(STATE, 1) == {2: 3}
+    assert not sessions.is_live(STATE, 2, 1)
+
+
+def test_heartbeat_extends_the_session_and_a_silent_broker_is_named_until_it_is_fenced() -> None:
+    sessions = begun()
+    assert check_until(sessions, 500, 1_000) == {}
+    assert beat(sessions, 1, 1_400) is None
+    assert check_until(sessions, 1_500, 2_500) == {2: 3}
+    assert check_until(sessions, 3_000, 3_000) == {2: 3}
+    fenced = apply(STATE, BrokerFenced(2, 3))
+    assert check_until(sessions, 3_500, 3_500, fenced) == {1: 2}
+
+
+def test_stall_of_the_controller_counts_against_no_broker() -> None:
+    sessions = begun()
+    assert beat(sessions, 1, 400) is None
+    assert sessions.check(STATE, 500) == {}
+    assert beat(sessions, 2, 60_400) is None  # the first thing that is seen after a minute
+    assert sessions.check(STATE, 60_500) == {}
+    assert check_until(sessions, 61_000, 62_000) == {1: 2}
+    assert check_until(sessions, 62_500, 62_500) == {1: 2, 2: 3}
+
+
+def test_heartbeat_of_an_earlier_life_extends_nothing() -> None:
+    sessions = begun()
+    state = apply(STATE, BrokerStarted(1, "h", 1, None, "next", 9, 0, 1))
+    for epoch, life in ((2, "life-1"), (9, "life-1"), (2, "next"), (10, "next")):
+        refused = beat(sessions, 1, 1_000, state=state, epoch=epoch, life=life)
+        assert isinstance(refused, Refused)
+        assert refused.code is ErrorCode.STALE_BROKER_EPOCH
+    assert refused.message == "broker 1: expected broker epoch 9 of next, found 10 of next"
+    assert not sessions.is_live(state, 1, 1_000)
+    assert beat(sessions, 1, 1_000, state=state, epoch=9, life="next") is None
+    assert sessions.is_live(state, 1, 2_999)
+    assert not sessions.is_live(state, 1, 3_000)
+
+
+def test_broker_that_is_not_registered_has_to_register() -> None:
+    sessions = begun()
+    state = apply(STATE, BrokerUnregistered(1))
+    refused = beat(sessions, 1, 0, state=state)
+    assert refused == Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, "expected a registered broker, found broker 1")
+    assert sessions.check(state, 1) == {}
+    assert not sessions.is_live(state, 1, 1)
+
+
+def test_broker_may_be_unfenced_once_it_has_applied_its_registration() -> None:
+    sessions = begun()
+    state = apply(STATE, BrokerStarted(3, "h", 1, None, "life-3", 4, 0, 1))
+    sessions.begin(3, 4, end_offset=120, now_ms=1_000)
+    beat(sessions, 3, 1_100, state=state, applied=119)
+    assert not sessions.may_unfence(state, 3, 1_100)
+    beat(sessions, 3, 1_200, state=state, applied=120)  # the log is at 200 by now
+    assert sessions.may_unfence(state, 3, 1_200)
+    beat(sessions, 3, 1_300, state=state, applied=0)  # an old message
+    assert sessions.may_unfence(state, 3, 1_300)
+    assert not sessions.may_unfence(state, 3, 3_300)
+    assert not sessions.may_unfence(apply(state, BrokerUnfenced(3, 4)), 3, 1_300)
+    assert not sessions.may_unfence(state, 9, 1_300)
+
+
+def test_fenced_broker_that_is_heard_again_under_a_new_controller_follows_to_where_that_began() -> None:
+    state = apply(STATE, BrokerFenced(2, 3))
+    sessions = begun(state, gone=(2,))
+    assert sessions.check(state, 500) == {}
+    beat(sessions, 2, 600, state=state, applied=199)
+    assert not sessions.may_unfence(state, 2, 600)
+    beat(sessions, 2, 700, state=state, applied=200)
+    assert sessions.may_unfence(state, 2, 700)
+
+
+def test_registration_again_keeps_what_the_life_has_applied() -> None:
+    sessions = begun()
+    beat(sessions, 1, 0, applied=150)
+    sessions.begin(1, 2, end_offset=300, now_ms=1_000)
+    assert sessions.is_live(STATE, 1, 2_500)
+    assert sessions.may_unfence(apply(STATE, BrokerFenced(1, 2)), 1, 2_500)
+
+
+def test_records_hold_everywhere_once_each_unfenced_broker_has_applied_them() -> None:
+    sessions = begun()
+    beat(sessions, 1, 0, applied=150)
+    assert not sessions.have_applied(STATE, 150)
+    assert sessions.have_applied(apply(STATE, BrokerFenced(2, 3)), 150)
+    beat(sessions, 2, 0, applied=150)
+    assert sessions.have_applied(STATE, 150)
+    assert not sessions.have_applied(STATE, 151)

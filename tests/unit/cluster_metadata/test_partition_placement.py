@@ -1,0 +1,247 @@
+"""Where new partitions are led and followed, and what an administrator may ask for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from bus.cluster_metadata.broker_decisions import decide_fence_brokers, decide_unfence_broker
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all
+from bus.cluster_metadata.cluster_decisions import (
+    CreatePartitions,
+    CreateTopic,
+    decide_create_internal_topic,
+    decide_create_partitions,
+    decide_create_topic,
+)
+from bus.cluster_metadata.cluster_records import (
+    BrokerFenced,
+    BrokerStarted,
+    BrokerUnfenced,
+    ClusterRecord,
+    FeatureLevel,
+    LeaderChanged,
+    LeadersChanged,
+    PartitionsAdded,
+    ReplicasAssigned,
+    TopicCreated,
+)
+from bus.cluster_metadata.partition_placement import decide_elect_leaders, decide_reassign_partitions, find_imbalance
+from bus.config.broker import BrokerConfig
+from bus.errors import ErrorCode, Refused
+from bus.model import Step, TopicPartition
+
+
+def brokers(racks: Sequence[str | None], *more: ClusterRecord) -> ClusterState:
+    records: list[ClusterRecord] = [FeatureLevel("bus.version", 1)]
+    for number, rack in enumerate(racks):
+        epoch = number + 1
+        records += [BrokerStarted(number, "h", 1, rack, "life", epoch, 0, 1), BrokerUnfenced(number, epoch)]
+    return apply_all(EMPTY_CLUSTER, [*records, *more])
+
+
+def create(state: ClusterState, name: str, partitions: int, replication_factor: int = 3) -> Step[ClusterRecord, object]:
+    return decide_create_topic(
+        state,
+        CreateTopic(name, partitions),
+        topic_id=f"id-{name}",
+        leader_id=0,
+        partitions_default=1,
+        broker=BrokerConfig(default_replication_factor=replication_factor),
+    )
+
+
+def with_topic(state: ClusterState, name: str, partitions: int, replication_factor: int = 3) -> ClusterState:
+    return apply_all(state, create(state, name, partitions, replication_factor).records)
+
+
+THREE = brokers([None] * 3)
+
+
+# ---------------------------------------------------------------------- new partitions
+
+
+def test_new_topic_is_created_led_and_followed_in_turn() -> None:
+    assert create(THREE, "t", 4).records == (
+        TopicCreated("t", "id-t", 4, 0),
+        LeaderChanged("t", "id-t", 1, 1, 1),
+        LeaderChanged("t", "id-t", 2, 2, 1),
+        ReplicasAssigned("t", "id-t", 0, 4, "0,1,2;1,2,0;2,0,1;0,2,1"),
+    )
+
+
+def test_topic_of_one_broker_costs_one_record_more_than_at_level_0() -> None:
+    assert create(brokers([None]), "t", 50).records == (
+        TopicCreated("t", "id-t", 50, 0),
+        ReplicasAssigned("t", "id-t", 0, 50, "0"),
+    )
+
+
+def test_topics_of_one_partition_are_spread_over_the_brokers() -> None:
+    state = THREE
+    for number in range(9):
+        state = with_topic(state, f"t{number}", 1)
+    assert state.leader_counts == {0: 3, 1: 3, 2: 3}
+
+
+def test_broker_that_leads_least_leads_next() -> None:
+    state = apply_all(THREE, [TopicCreated("old", "id-old", 5, 0), TopicCreated("older", "id-older", 2, 1)])
+    assert with_topic(state, "t", 8).leader_counts == {0: 5, 1: 5, 2: 5}
+
+
+@pytest.mark.parametrize(("factor", "count"), [(1, 1), (2, 2), (3, 3), (9, 3)])
+def test_partition_has_as_many_replicas_as_are_asked_for_or_as_there_are_unfenced_brokers(
+    factor: int, count: int
+) -> None:
+    state = apply_all(brokers([None] * 4), [BrokerFenced(3, 4)])
+    assignments = with_topic(state, "t", 6, factor).topics["t"].assignments
+    assert [len(set(replicas)) for replicas in assignments] == [count] * 6
+    assert not any(3 in replicas for replicas in assignments)
+
+
+def test_all_brokers_may_be_chosen_if_none_is_unfenced() -> None:
+    state = apply_all(THREE, [BrokerFenced(one, one + 1) for one in range(3)])
+    assert with_topic(state, "t", 3).leader_counts == {0: 1, 1: 1, 2: 1}
+
+
+def test_what_a_broker_leads_is_spread_over_all_others_when_it_fails() -> None:
+    state = with_topic(brokers([None] * 4), "t", 36)
+    for leader in range(4):
+        heirs = Counter(replicas[1] for replicas in state.topics["t"].assignments if replicas[0] == leader)
+        assert heirs == {other: 3 for other in range(4) if other != leader}
+
+
+def test_replicas_are_in_as_many_racks_as_there_are() -> None:
+    racks = ["a", "a", "a", "b", "c"]
+    state = with_topic(brokers(racks), "t", 40)
+    for replicas in state.topics["t"].assignments:
+        assert {racks[one] for one in replicas} == {"a", "b", "c"}
+    assert set(state.leader_counts.values()) == {8}
+    for replicas in with_topic(brokers(["a", "a", "b"]), "t", 9, 3).topics["t"].assignments:
+        assert len(set(replicas)) == 3
+        assert {"aab"[one] for one in replicas[:2]} == {"a", "b"}
+
+
+def test_added_partitions_go_on_in_turn_with_as_many_replicas_as_the_first_one() -> None:
+    state = with_topic(THREE, "t", 2, 2)
+    step = decide_create_partitions(state, CreatePartitions("t", 5), leader_id=0)
+    assert step.records == (
+        PartitionsAdded("t", "id-t", 5, 2),
+        LeaderChanged("t", "id-t", 3, 0, 1),
+        LeaderChanged("t", "id-t", 4, 1, 1),
+        ReplicasAssigned("t", "id-t", 2, 3, "2,0;0,2;1,0"),
+    )
+    assert decide_create_partitions(state, CreatePartitions("t", 5, validate_only=True), leader_id=0).records == ()
+
+
+def test_internal_topic_is_spread_as_any_other() -> None:
+    step = decide_create_internal_topic(
+        THREE,
+        "__consumer_offsets",
+        topic_id="id",
+        leader_id=0,
+        partitions=6,
+        configs={},
+        broker=BrokerConfig(default_replication_factor=2),
+    )
+    after = apply_all(THREE, step.records)
+    assert after.leader_counts == {0: 2, 1: 2, 2: 2}
+    assert {len(replicas) for replicas in after.topics["__consumer_offsets"].assignments} == {2}
+
+
+# ---------------------------------------------------------------------- elections
+
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
+NONE = TopicPartition("none", 0)
+MOVED = apply_all(
+    with_topic(THREE, "t", 3), [LeadersChanged("t", "id-t", 0, 3, 1, 5), BrokerFenced(2, 3)]
+)  # preferred: 0, 1, 2
+
+
+def test_preferred_leaders_lead_again_where_they_are_asked_for() -> None:
+    step = decide_elect_leaders(MOVED, [T2, T1, T0, NONE, TopicPartition("t", 3)])
+    assert step.records == (LeaderChanged("t", "id-t", 0, 0, 6),)
+    assert step.response[T0] == 0
+    for partition, code in (
+        (T1, ErrorCode.ELECTION_NOT_NEEDED),
+        (T2, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE),
+        (NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TopicPartition("t", 3), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ):
+        answer = step.response[partition]
+        assert isinstance(answer, Refused)
+        assert answer.code is code
+
+
+def test_preferred_leaders_of_all_partitions_answer_for_those_that_change() -> None:
+    assert decide_elect_leaders(MOVED).response == {T0: 0}
+    back = apply_all(MOVED, [BrokerUnfenced(2, 3)])
+    assert decide_elect_leaders(back).response == {T0: 0, T2: 2}
+    assert decide_elect_leaders(back, changes_max=1).response == {T0: 0}
+
+
+def test_imbalance_is_what_an_unfenced_broker_is_preferred_for_and_does_not_lead() -> None:
+    state = with_topic(brokers([None] * 3), "t", 12)
+    assert find_imbalance(state, 0) == []
+    preferred = [number for number in range(12) if state.topics["t"].replicas(number)[0] == 0]
+    epoch = state.brokers[0].broker_epoch
+    fenced = apply_all(state, decide_fence_brokers(state, {0: epoch}).records)
+    assert find_imbalance(fenced, 0) == []
+    back = apply_all(fenced, decide_unfence_broker(fenced, 0, epoch).records)
+    assert find_imbalance(back, 99) == [TopicPartition("t", number) for number in preferred]
+    assert find_imbalance(back, 100) == []
+    balanced = apply_all(back, decide_elect_leaders(back, find_imbalance(back, 10)).records)
+    assert find_imbalance(balanced, 0) == []
+
+
+def test_partition_without_an_assignment_needs_no_election() -> None:
+    state = apply_all(THREE, [TopicCreated("t", "id-t", 1, 0), LeaderChanged("t", "id-t", 0, 1, 1)])
+    assert decide_elect_leaders(state) == Step({})
+
+
+# ---------------------------------------------------------------------- reassignments
+
+
+def test_reassigned_partition_has_its_new_replicas_at_once_and_a_leader_among_them() -> None:
+    state = apply_all(THREE, [TopicCreated("t", "id-t", 3, 0), BrokerFenced(1, 2)])
+    step = decide_reassign_partitions(state, {T0: (1, 2), T1: (2, 0), T2: (1,)})
+    assert step.response == {T0: (1, 2), T1: (2, 0), T2: (1,)}
+    assert step.records == (
+        ReplicasAssigned("t", "id-t", 0, 1, "1,2"),
+        ReplicasAssigned("t", "id-t", 1, 1, "2,0"),
+        ReplicasAssigned("t", "id-t", 2, 1, "1"),
+        LeaderChanged("t", "id-t", 0, 2, 1),  # broker 1 is fenced; where no other is a replica the leader leads on
+    )
+    after = apply_all(state, step.records)
+    assert decide_reassign_partitions(after, {T1: [2, 0]}).records == ()
+
+
+@pytest.mark.parametrize(
+    ("partition", "replicas", "code"),
+    [
+        (NONE, (0,), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TopicPartition("t", 3), (0,), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (T0, (), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (T0, (0, 1, 0), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (T0, (0, 7), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (T0, None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
+    ],
+)
+def test_assignment_that_cannot_be_is_refused_and_costs_no_other(
+    partition: TopicPartition, replicas: tuple[int, ...] | None, code: ErrorCode
+) -> None:
+    state = apply_all(THREE, [TopicCreated("t", "id-t", 3, 0)])
+    step = decide_reassign_partitions(state, {partition: replicas, T2: (2,)})
+    refused = step.response[partition]
+    assert isinstance(refused, Refused)
+    assert refused.code is code
+    assert step.records == (ReplicasAssigned("t", "id-t", 2, 1, "2"), LeaderChanged("t", "id-t", 2, 2, 1))
+
+
+def test_replicas_are_refused_at_level_0() -> None:
+    step = decide_reassign_partitions(EMPTY_CLUSTER, {T0: (0,)})
+    refused = step.response[T0]
+    assert isinstance(refused, Refused)
+    assert refused.code is ErrorCode.UNSUPPORTED_VERSION
