@@ -206,6 +206,10 @@ class Broker:
             time.monotonic() - started,
         )
 
+    async def wait_until_unfenced(self) -> None:
+        """Between `start` and `stop`. Returns once the cluster counts on this broker."""
+        await self.cluster.wait_until_unfenced()
+
     async def wait_root_lost(self) -> RootLost:
         """Between `start` and `stop`. Returns once the root was removed or made again; nothing is written to it since
         then, so all that is left to do is to stop."""
@@ -229,7 +233,8 @@ class Broker:
 
 
 def run_broker(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. Raises what `Broker.start` raises, and `RootLost` once the root is lost."""
+    """Serve until SIGTERM or SIGINT. `on_ready` is called once clients are answered and the cluster counts on the
+    broker. Raises what `Broker.start` raises, and `RootLost` once the root is lost."""
     tune_process()
     asyncio.run(_serve(config, on_ready))
 
@@ -253,12 +258,14 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
     gc.collect()
     gc.freeze()
     try:
-        if on_ready is not None:
-            on_ready(broker)
+        unfenced = loop.create_task(broker.wait_until_unfenced())
         signalled, lost = loop.create_task(stopping.wait()), loop.create_task(broker.wait_root_lost())
+        await asyncio.wait([unfenced, signalled, lost], return_when=asyncio.FIRST_COMPLETED)
+        if unfenced.done() and on_ready is not None:
+            on_ready(broker)
         await asyncio.wait([signalled, lost], return_when=asyncio.FIRST_COMPLETED)
-        signalled.cancel()
-        lost.cancel()
+        for waiting in (unfenced, signalled, lost):
+            waiting.cancel()
         if lost.done():
             _log.critical("%s; the broker stops", lost.result())
             raise lost.result()

@@ -317,10 +317,7 @@ def _controller_last(cluster: LocalCluster, broker_ids: Iterable[int]) -> list[i
 
 
 def _wait_until_serving(cluster: LocalCluster, broker_id: int, timeout_s: float) -> None:
-    """Until clients can use it, and it leads again what it is to lead."""
-
-    def is_active() -> bool:
-        return any(one.broker_id == broker_id for one in admin.describe_cluster().brokers)
+    """Until a broker that is ready leads again what it is to lead."""
 
     def is_serving() -> bool:
         topics = its_own.describe_topics().values()
@@ -330,6 +327,5 @@ def _wait_until_serving(cluster: LocalCluster, broker_id: int, timeout_s: float)
         open_admin(",".join(cluster.addresses())) as admin,
         open_admin(cluster.find(broker_id).address) as its_own,
     ):
-        wait_until(is_active, timeout_s, f"broker {broker_id} is still fenced after {timeout_s:g} s")
         admin.elect_leaders()
         wait_until(is_serving, timeout_s, f"broker {broker_id} does not serve all that it leads after {timeout_s:g} s")

@@ -139,6 +139,9 @@ class Cluster:
         """Clients are answered from now on."""
         self._lifecycle.serve()
 
+    async def wait_until_unfenced(self) -> None:
+        await self._lifecycle.wait_until_unfenced()
+
     async def leave(self) -> None:
         """Before the broker stops: other brokers lead what this one leads, if there are any."""
         await self._lifecycle.leave()

@@ -262,10 +262,10 @@ def broken_opening(monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition that could not be opened never is, and every third opening fails."""
     take_over, counts = PartitionHost._take_over, itertools.count(1)
 
-    def fail_often(self: PartitionHost, *args: Any) -> Any:
+    def fail_often(self: PartitionHost, *args: Any, **options: Any) -> Any:
         if next(counts) % 3 == 0:
             raise StorageFault("the opening fails")
-        return take_over(self, *args)
+        return take_over(self, *args, **options)
 
     monkeypatch.setattr(PartitionHost, "_take_over", fail_often)
     monkeypatch.setattr(PartitionHost, "_open_again_later", lambda *args: None)

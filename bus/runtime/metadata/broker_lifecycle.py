@@ -197,6 +197,11 @@ class BrokerLifecycle:
         """Clients are answered from now on: partitions may be led here."""
         self._is_serving = True
 
+    async def wait_until_unfenced(self) -> None:
+        """Until the cluster counts on this broker: new partitions are placed on it, and it may lead."""
+        while self._id not in self._metadata.cluster.unfenced_brokers:
+            await self._metadata.wait_until_applied(self._metadata.applied_offset + 1)
+
     async def leave(self) -> None:
         """Have others lead what this broker leads, and wait until they know; not longer than
         controlled.shutdown.timeout.ms."""
