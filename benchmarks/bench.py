@@ -67,6 +67,10 @@ class Sizes:
     spark_latencies: int = 100
     spark_freshness: int = 40
     spark_triggers: int = 10
+    failover_partitions: int = 1_000
+    failover_repeats: int = 20
+    failover_rate: float = 200.0  # records a second, each a commit of its own: what two cores do besides
+    failover_rest_seconds: float = 3.0
 
 
 QUICK = Sizes(
@@ -103,6 +107,10 @@ QUICK = Sizes(
     spark_latencies=10,
     spark_freshness=5,
     spark_triggers=3,
+    failover_partitions=30,
+    failover_repeats=2,
+    failover_rate=100.0,
+    failover_rest_seconds=0.5,
     sweep_seconds=0.5,
     peer_sweep_seconds=1.0,
     batch_records=(100, 10_000),

@@ -23,6 +23,7 @@ from benchmarks.themes.batches import measure_batches
 from benchmarks.themes.commits import measure_many_commits
 from benchmarks.themes.consumption import measure_consumption
 from benchmarks.themes.days import measure_day
+from benchmarks.themes.failover import measure_failover
 from benchmarks.themes.fetches import measure_fetch
 from benchmarks.themes.groups import measure_groups, measure_offsets
 from benchmarks.themes.idempotence import measure_idempotence
@@ -59,6 +60,7 @@ _THEMES: dict[str, Theme] = {
     "maintenance": measure_maintenance,
     "day": measure_day,
     "restarts": measure_restarts,
+    "failover": measure_failover,
     "spark-batch": measure_spark_batch,
     "spark-stream": measure_spark_stream,
     "spark-latency": measure_spark_latency,
