@@ -162,6 +162,15 @@ class ClusterDraft:
     def leaders(self, name: str) -> list[Leadership]:
         return list(self._leaderships(name))
 
+    def assigned_replicas(self, name: str, partition: int) -> tuple[int, ...]:
+        """() for a partition that has no assignment."""
+        assigned = self._assigned.get(name, self._topics.now[name].assignments)
+        return assigned[partition] if partition < len(assigned) else ()
+
+    @property
+    def controller(self) -> ElectedController | None:
+        return self._controller
+
     @property
     def is_in_snapshot(self) -> bool:
         return self._snapshot_left is not None

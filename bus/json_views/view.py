@@ -40,6 +40,10 @@ SYSTEM_VIEW_NAMES = (
     "partitions",
     "versions",
     "log_maintenance",
+    "brokers",
+    "replicas",
+    "elections",
+    "reassignments",
 )
 NAME_LENGTH_MAX = 249
 SCHEMA_LENGTH_MAX = 100_000

@@ -3,7 +3,8 @@
 Everything is read from the tables under the root, so a broker need not be up; the life of a log is read from its
 versions, so a view tells as far back as `delta.log.retention.ms` and `delta.log.versions.max` keep them. Guards two
 promises: both engines show the same names and the same columns, since they are made here once; and a table or a version
-that cannot be read has a row that says so, and hides no other. The views of groups are in group_views.py.
+that cannot be read has a row that says so, and hides no other. The views of groups are in group_views.py, those of
+brokers and leaders in cluster_views.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bus.json_views.view import SYSTEM_VIEW_NAMES
 from bus.model import INTERNAL_TOPIC_PREFIX, TopicPartition
 from bus.records.log_schema import TIMESTAMP_TYPE
 from bus.storage_delta.log.history import FilesSummary, VersionSummary, read_history
-from bus.tables import group_views
+from bus.tables import cluster_views, group_views
 from bus.tables.topics import TopicTables
 
 VIEW_NAMES = SYSTEM_VIEW_NAMES
@@ -206,5 +207,9 @@ _VIEWS: Mapping[str, Callable[[TopicTables], pa.Table]] = {
     "partitions": partitions,
     "versions": versions,
     "log_maintenance": log_maintenance,
+    "brokers": cluster_views.brokers,
+    "replicas": cluster_views.replicas,
+    "elections": cluster_views.elections,
+    "reassignments": cluster_views.reassignments,
 }
 assert tuple(_VIEWS) == VIEW_NAMES, "a view of a topic's values may not have the name of any of these"

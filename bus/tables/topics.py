@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, replay_cluster
+from bus.cluster_metadata.cluster_history import ClusterHistory, LoggedRow, LogPlace, read_history
 from bus.errors import BusError, ErrorCode, RootNotUsable, StorageDamaged
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import LogState
@@ -68,6 +70,15 @@ class TopicTables:
     def cluster(self) -> ClusterState:
         """Topics with their ids and configs, leaders and brokers, as of now."""
         return self._replay()
+
+    def cluster_history(self) -> ClusterHistory:
+        """What the records of the metadata log tell of the past, as of now. Raises `StorageDamaged`."""
+        if not self._has_metadata():
+            return read_history(())
+        try:
+            return read_history(_logged_rows(check_plain(self._snapshot(_METADATA, None, None))))
+        except ValueError as error:
+            raise StorageDamaged(str(error)) from error
 
     def log_state(self, partition: TopicPartition) -> LogState:
         """Where the partition's log begins and ends, and how large it is, at its last committed version.
@@ -149,6 +160,21 @@ def _local_path(root: str) -> str:
 
 def _values(snapshot: TableSnapshot) -> Iterator[Mapping[str, Any]]:
     """The values of a typed log, in offset order."""
-    tables = list(TableFiles(snapshot.folder).read(snapshot.files, ["offset", "value"])) if snapshot.files else []
-    if tables:
-        yield from pa.concat_tables(tables).sort_by("offset").column("value").to_pylist()
+    yield from _read_log(snapshot, ["offset", "value"]).column("value").to_pylist()
+
+
+def _logged_rows(snapshot: TableSnapshot) -> Iterator[LoggedRow]:
+    """From the log start on, in offset order."""
+    rows = _read_log(snapshot, ["offset", "timestamp", "leader_epoch", "value"])
+    rows = rows.filter(pc.greater_equal(rows.column("offset"), snapshot.log_start))
+    times = pc.cast(rows.column("timestamp"), pa.timestamp("ms", tz="UTC"), safe=False)
+    columns = [rows.column("offset"), pc.cast(times, pa.int64()), rows.column("leader_epoch"), rows.column("value")]
+    for offset, timestamp_ms, epoch, value in zip(*(column.to_pylist() for column in columns), strict=True):
+        yield LoggedRow(LogPlace(offset, timestamp_ms), epoch, value)
+
+
+def _read_log(snapshot: TableSnapshot, columns: Sequence[str]) -> pa.Table:
+    tables = list(TableFiles(snapshot.folder).read(snapshot.files, columns)) if snapshot.files else []
+    if not tables:
+        return pa.schema([snapshot.schema.field(name) for name in columns]).empty_table()
+    return pa.concat_tables(tables).sort_by("offset")

@@ -6,6 +6,7 @@ another broker could lead, a leader that changes at the same epoch, a broker epo
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -35,6 +36,7 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_delete_topic,
     decide_topic_files_deleted,
 )
+from bus.cluster_metadata.cluster_history import LoggedRow, LogPlace, Term, read_history
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
     BrokerStarted,
@@ -276,6 +278,29 @@ class BrokersMachine(RuleBasedStateMachine):
         snapshot = [encode_record(record) for record in snapshot_of(self.state)]
         self.rows += snapshot
         self.since_snapshot = snapshot
+
+    def teardown(self) -> None:
+        """What the log tells of the past ends in what is, and goes back without a gap to what it still has."""
+        for rows in (self.rows, self.since_snapshot):
+            logged = [LoggedRow(LogPlace(offset, offset), 1, row) for offset, row in enumerate(rows)]
+            history = read_history(logged)
+            assert history.state == self.state
+            assert history.brokers.keys() == self.state.brokers.keys()
+            led: dict[tuple[str, int], list[Term]] = {}
+            for term in history.terms:
+                if term.topic_id is not None:
+                    led.setdefault((term.topic_id, term.partition), []).append(term)
+            for terms in led.values():
+                assert all(one.end == two.begin for one, two in itertools.pairwise(terms))
+                assert all(one.leader_epoch < two.leader_epoch for one, two in itertools.pairwise(terms))
+            now = {
+                key: (terms[-1].leader_id, terms[-1].leader_epoch) for key, terms in led.items() if not terms[-1].end
+            }
+            assert now == {
+                (topic.topic_id, number): (leadership.leader_id, leadership.leader_epoch)
+                for topic in self.state.topics.values()
+                for number, leadership in enumerate(topic.partitions)
+            }
 
     # ------------------------------------------------------------------ what holds always
 

@@ -1,4 +1,4 @@
-"""The views of groups and topics by Spark, beside what the embedded engine says of the same root."""
+"""The views of groups, topics and brokers by Spark, beside what the embedded engine says of the same root."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import bus.sql
+from bus.cluster_metadata.cluster_records import BrokerStarted, FeatureLevel, ReplicasAssigned
 from bus.model import TopicPartition
 from bus.spark import read_topic, register
 from bus.tables.system_views import VIEW_NAMES
@@ -20,6 +21,8 @@ def root(tmp_path: Path) -> HandWrittenRoot:
     root = HandWrittenRoot(tmp_path / "root")
     root.create_topic("orders", partitions=2)
     root.append("orders", 0, (b"k", b"v"), (b"k", b"v"))
+    root.record(FeatureLevel("bus.version", 1), BrokerStarted(1, "h", 1, "rack", "life", 1, 0, 1))
+    root.record(ReplicasAssigned("orders", root.topic_ids["orders"], 0, 2, "1,0"))
     root.tables["orders"][0].commit(
         {"commitInfo": {"operation": "DELETE", "timestamp": 1_700_000_000_000, "leaderEpoch": 0}},
         {"txn": {"appId": "bus/log_start", "version": 1}},

@@ -54,11 +54,18 @@ class HandWrittenTable:
             },
         )
 
-    def append(self, keys: Sequence[bytes | None], values: Sequence[Any], headers: Sequence[Any] | None = None) -> None:
+    def append(
+        self,
+        keys: Sequence[bytes | None],
+        values: Sequence[Any],
+        headers: Sequence[Any] | None = None,
+        *,
+        is_of_one_time: bool = False,
+    ) -> None:
         first, count = self.high_watermark, len(values)
         columns = {
             "offset": range(first, first + count),
-            "timestamp": [(FIRST_TIMESTAMP_MS + first + n) * 1000 for n in range(count)],
+            "timestamp": [(FIRST_TIMESTAMP_MS + first + n * (not is_of_one_time)) * 1000 for n in range(count)],
             "timestamp_type": [0] * count,
             "key": keys,
             "value": values,
@@ -114,13 +121,16 @@ class HandWrittenRoot:
             folder / "topics" / "__cluster_metadata" / "0", None, CLUSTER_METADATA_VALUE_TYPE
         )
         self.tables: dict[str, list[HandWrittenTable]] = {}
+        self.topic_ids: dict[str, str] = {}
         self.record(BrokerRegistered(broker_id=0, host="127.0.0.1", port=9094))
 
     def record(self, *records: ClusterRecord) -> None:
-        self.metadata.append([None] * len(records), [encode_record(record) for record in records])
+        """As one commit."""
+        values = [encode_record(record) for record in records]
+        self.metadata.append([None] * len(records), values, is_of_one_time=True)
 
     def create_topic(self, topic: str, partitions: int = 1, value_type: pa.DataType | None = None) -> None:
-        topic_id = str(uuid.uuid4())
+        topic_id = self.topic_ids[topic] = str(uuid.uuid4())
         folder = self.folder / "topics" / topic
         self.tables[topic] = [
             HandWrittenTable(folder / str(number), topic_id, value_type) for number in range(partitions)

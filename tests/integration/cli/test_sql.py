@@ -132,7 +132,8 @@ def test_a_name_that_is_not_there_is_answered_with_the_nearest_topics_and_views(
     assert "does not exist" in lines[0]
     assert lines[1:] == [
         said,
-        "views: groups, group_members, group_offsets, lag, topics, partitions, versions, log_maintenance, delays",
+        "views: groups, group_members, group_offsets, lag, topics, partitions, versions, log_maintenance, "
+        "brokers, replicas, elections, reassignments, delays",
         "topics: __cluster_metadata, flights, my-topic.v1",
     ]
 

@@ -1,0 +1,186 @@
+"""The brokers of a root as tables: who is registered, who leads and follows what, who led it before and why.
+
+Read from `__cluster_metadata`, so a broker need not be up. Guards one promise: what that log has forgotten is null. A
+snapshot in the log keeps what holds, and neither when it came to be nor what was before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+
+from bus.cluster_metadata.cluster_history import BrokerHistory, LogPlace, Term
+from bus.cluster_metadata.cluster_state import Broker, ClusterState
+from bus.cluster_metadata.replica_states import replica_state
+from bus.records.log_schema import TIMESTAMP_TYPE
+from bus.tables.topics import TopicTables
+
+BROKERS = pa.schema(
+    [
+        ("broker_id", pa.int32()),
+        ("host", pa.string()),
+        ("port", pa.int32()),
+        ("rack", pa.string()),
+        ("is_controller", pa.bool_()),
+        ("is_fenced", pa.bool_()),
+        ("state_time", TIMESTAMP_TYPE),  # since when it is fenced, or is not
+        ("leaders", pa.int32()),  # partitions that it leads
+        ("replicas", pa.int32()),  # partitions that it is a replica of
+        ("broker_epoch", pa.int64()),  # null for one that registered at feature level 0
+        ("incarnation", pa.string()),
+        ("registered_offset", pa.int64()),  # of this life's first record in __cluster_metadata
+        ("registered_time", TIMESTAMP_TYPE),
+        ("feature_level_min", pa.int32()),
+        ("feature_level_max", pa.int32()),
+    ]
+)
+REPLICAS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("position", pa.int32()),  # in the assignment, from 0 on
+        ("broker_id", pa.int32()),
+        ("is_preferred", pa.bool_()),
+        ("is_leader", pa.bool_()),
+        ("is_fenced", pa.bool_()),
+        ("is_in_sync", pa.bool_()),
+    ]
+)
+ELECTIONS = pa.schema(
+    [
+        ("topic", pa.string()),  # __cluster_metadata: of the controller
+        ("topic_id", pa.string()),
+        ("partition", pa.int32()),
+        ("leader_id", pa.int32()),
+        ("leader_epoch", pa.int32()),
+        ("reason", pa.string()),
+        ("since_offset", pa.int64()),  # of the record in __cluster_metadata
+        ("since_time", TIMESTAMP_TYPE),
+        ("until_offset", pa.int64()),  # null: it leads now
+        ("until_time", TIMESTAMP_TYPE),
+    ]
+)
+_BROKER_IDS = pa.list_(pa.int32())
+REASSIGNMENTS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("topic_id", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),  # of the record in __cluster_metadata
+        ("time", TIMESTAMP_TYPE),
+        ("replicas_before", _BROKER_IDS),
+        ("replicas", _BROKER_IDS),
+        ("adding_replicas", _BROKER_IDS),
+        ("removing_replicas", _BROKER_IDS),
+    ]
+)
+
+
+def brokers(tables: TopicTables) -> pa.Table:
+    history = tables.cluster_history()
+    state = history.state
+    counts = Counter(
+        broker_id
+        for topic in state.topics.values()
+        for number in range(len(topic.partitions))
+        for broker_id in topic.replicas(number)
+    )
+    rows = [
+        _broker_row(state, broker, history.brokers[broker_id], counts[broker_id])
+        for broker_id, broker in sorted(state.brokers.items())
+    ]
+    return pa.Table.from_pylist(rows, BROKERS)
+
+
+def _broker_row(state: ClusterState, broker: Broker, history: BrokerHistory, replica_count: int) -> dict[str, object]:
+    controller, broker_id = state.controller, broker.broker_id
+    return {
+        "broker_id": broker_id,
+        "host": broker.endpoint.host,
+        "port": broker.endpoint.port,
+        "rack": broker.rack,
+        # Without an election there is one broker.
+        "is_controller": controller is None or controller.broker_id == broker_id,
+        "is_fenced": broker.is_fenced,
+        "state_time": _time(history.is_fenced_since),
+        "leaders": state.leader_counts.get(broker_id, 0),
+        "replicas": replica_count,
+        "broker_epoch": broker.broker_epoch or None,
+        "incarnation": broker.incarnation or None,
+        "registered_offset": _offset(history.registered),
+        "registered_time": _time(history.registered),
+        "feature_level_min": broker.level_min,
+        "feature_level_max": broker.level_max,
+    }
+
+
+def replicas(tables: TopicTables) -> pa.Table:
+    state = tables.cluster()
+    in_sync = frozenset(state.unfenced_brokers)
+    rows = [
+        {
+            "topic": name,
+            "partition": number,
+            "position": position,
+            "broker_id": broker_id,
+            "is_preferred": position == 0,
+            "is_leader": topic.partitions[number].leader_id == broker_id,
+            "is_fenced": state.brokers[broker_id].is_fenced,
+            "is_in_sync": broker_id in found.in_sync,
+        }
+        for name, topic in sorted(state.topics.items())
+        for number in range(len(topic.partitions))
+        for found in [replica_state(topic, number, in_sync)]
+        for position, broker_id in enumerate(found.replicas)
+    ]
+    return pa.Table.from_pylist(rows, REPLICAS)
+
+
+def elections(tables: TopicTables) -> pa.Table:
+    """By topic and partition, each in the order of its terms."""
+    terms = sorted(tables.cluster_history().terms, key=lambda term: (term.topic, term.partition))
+    return pa.Table.from_pylist(list(map(_election_row, terms)), ELECTIONS)
+
+
+def _election_row(term: Term) -> dict[str, object]:
+    return {
+        "topic": term.topic,
+        "topic_id": term.topic_id,
+        "partition": term.partition,
+        "leader_id": term.leader_id,
+        "leader_epoch": term.leader_epoch,
+        "reason": None if term.reason is None else term.reason.value,
+        "since_offset": _offset(term.begin),
+        "since_time": _time(term.begin),
+        "until_offset": _offset(term.end),
+        "until_time": _time(term.end),
+    }
+
+
+def reassignments(tables: TopicTables) -> pa.Table:
+    """In the order in which they were made."""
+    rows = [
+        {
+            "topic": one.topic,
+            "topic_id": one.topic_id,
+            "partition": one.partition,
+            "offset": one.place.offset,
+            "time": _time(one.place),
+            "replicas_before": one.before,
+            "replicas": one.after,
+            "adding_replicas": one.adding,
+            "removing_replicas": one.removing,
+        }
+        for one in tables.cluster_history().reassignments
+    ]
+    return pa.Table.from_pylist(rows, REASSIGNMENTS)
+
+
+def _offset(place: LogPlace | None) -> int | None:
+    return None if place is None else place.offset
+
+
+def _time(place: LogPlace | None) -> int | None:
+    """In microseconds."""
+    return None if place is None else place.timestamp_ms * 1_000
