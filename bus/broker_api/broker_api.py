@@ -49,7 +49,7 @@ class BrokerApi:
         timeout_ms = config.request_timeout_ms
         answers = RequestMemory(config.queued_max_request_bytes)
         self.cluster_admin = ClusterAdminApi(cluster, shares)
-        self.cluster = ClusterApi(cluster)
+        self.cluster = ClusterApi(cluster, stopping)
         self.metadata = MetadataApi(cluster, shares)
         self.producers = ProducerApi(cluster, shares, request_timeout_ms=timeout_ms)
         self.produce = ProduceApi(cluster, clock, calls, shares, request_timeout_ms=timeout_ms)

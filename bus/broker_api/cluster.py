@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.errors import Refused
 from bus.model import BrokerEndpoint
 from bus.runtime.cluster import Cluster
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
+from bus.runtime.partitions.fetches import Stopping
+from bus.runtime.replicas.committed_versions import VersionsAnswer, VersionsRequest
 
 
 class ClusterApi:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, stopping: Stopping) -> None:
         self._cluster = cluster
+        self._stopping = stopping
         self.endpoint = cluster.endpoint
 
     @property
@@ -33,3 +38,11 @@ class ClusterApi:
 
     async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer | Refused:
         return await self._cluster.heartbeats.take(heartbeat)
+
+    async def committed_versions(self, request: VersionsRequest) -> VersionsAnswer:
+        """What this broker has committed as a leader, for a broker that follows."""
+        committed, wake = self._cluster.host.committed_versions, asyncio.Event()
+        with self._stopping.waking(wake):
+            if self._stopping.has_begun:
+                return committed.answer(request)
+            return await committed.wait(request, wake)

@@ -77,3 +77,48 @@ def _leads(topic: Topic, broker_id: int) -> dict[int, Lead]:
         for number, leadership in enumerate(topic.partitions)
         if leadership.leader_id == broker_id
     }
+
+
+class Followed(Protocol):
+    """A partition that is followed."""
+
+    @property
+    def topic_id(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FollowingPlan:
+    drops: Sequence[TopicPartition]
+    follows: Mapping[TopicPartition, str]  # topic ids; in the order of topic creation and partition number
+
+
+def plan_following(
+    old: ClusterState, new: ClusterState, followed: Mapping[str, Mapping[int, Followed]], *, broker_id: int
+) -> FollowingPlan:
+    """A broker follows the partitions of which it is a replica and not the leader. Parameters as of `plan_hosting`."""
+    drops: list[TopicPartition] = []
+    follows: dict[TopicPartition, str] = {}
+    if old.topics is new.topics:
+        return FollowingPlan((), {})
+    for name, partitions in followed.items():
+        topic = new.topics.get(name)
+        if topic is None or topic is not old.topics.get(name):
+            wanted = set() if topic is None else set(_follows(topic, broker_id))
+            for number, found in partitions.items():
+                if number not in wanted or topic is None or found.topic_id != topic.topic_id:
+                    drops.append(TopicPartition(name, number))
+    for name, topic in new.topics.items():
+        if topic is not old.topics.get(name):
+            there = followed.get(name, {})
+            for number in _follows(topic, broker_id):
+                if number not in there or there[number].topic_id != topic.topic_id:
+                    follows[TopicPartition(name, number)] = topic.topic_id
+    return FollowingPlan(drops, follows)
+
+
+def _follows(topic: Topic, broker_id: int) -> list[int]:
+    return [
+        number
+        for number, leadership in enumerate(topic.partitions)
+        if leadership.leader_id != broker_id and broker_id in topic.replicas(number)
+    ]

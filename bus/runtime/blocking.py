@@ -3,8 +3,8 @@
 Pools of their own, so that one kind of work never waits behind another: commits, which a producer waits for and which
 take turns; control, the cluster's metadata, which changes one at a time; reads of data files; computing, what would
 hold up the event loop; maintenance, which takes long and is in no hurry (rolling, compaction); housekeeping, which is
-short and must not wait behind it (checkpoints, deletion of files), one at a time. What a pool is made of can be
-replaced: a simulation has pools without threads.
+short and must not wait behind it (checkpoints, deletion of files), one at a time; following the tables that other
+brokers lead. What a pool is made of can be replaced: a simulation has pools without threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from bus.ports import Clock
 from bus.runtime.commit_turns import CommitTurns
@@ -51,6 +51,22 @@ class ThreadPool:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
 
+class _Measured(Generic[T]):
+    """A call, and the processor time that it took."""
+
+    def __init__(self, call: Callable[[], T], clock_s: Callable[[], float]) -> None:
+        self._call = call
+        self._clock_s = clock_s
+        self.processor_s = 0.0
+
+    def __call__(self) -> T:
+        started = self._clock_s()
+        try:
+            return self._call()
+        finally:
+            self.processor_s = self._clock_s() - started
+
+
 class BlockingCalls:
     """`processor_s` tells how much processor time its caller's thread has had."""
 
@@ -70,6 +86,7 @@ class BlockingCalls:
         self._computing = new_pool("compute", _COMPUTING_THREADS)
         self._maintenance = new_pool("maintenance", maintenance_threads)
         self._housekeeping = new_pool("housekeeping", 1)
+        self._following = new_pool("following", 1)
         self.commit_turns = CommitTurns(threads, clock)
         self._computing_turns = FairTurns(_COMPUTING_THREADS)
         self._opening_turns = CommitTurns(threads, clock, _OPENING_WAIT_MAX_S)
@@ -84,17 +101,8 @@ class BlockingCalls:
             return await self._measure(self._opening_turns, call)
 
     async def _measure(self, turns: CommitTurns, call: Callable[[], T]) -> T:
-        processor_s = 0.0
-
-        def measured() -> T:
-            nonlocal processor_s
-            started = self._processor_s()
-            try:
-                return call()
-            finally:
-                processor_s = self._processor_s() - started
-
-        return await turns.measure(lambda: self.commit(measured), lambda: processor_s)
+        measured = _Measured(call, self._processor_s)
+        return await turns.measure(lambda: self.commit(measured), lambda: measured.processor_s)
 
     def commit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         return self._commits.submit(call)
@@ -116,6 +124,11 @@ class BlockingCalls:
     def housekeep(self, call: Callable[[], T]) -> asyncio.Future[T]:
         return self._housekeeping.submit(call)
 
+    async def follow(self, call: Callable[[], T]) -> tuple[T, float]:
+        """With the processor time that it took, in seconds."""
+        measured = _Measured(call, self._processor_s)
+        return await self._following.submit(measured), measured.processor_s
+
     def close(self) -> None:
         """Wait for what runs; what has not begun is dropped."""
         for pool in (
@@ -125,5 +138,6 @@ class BlockingCalls:
             self._computing,
             self._maintenance,
             self._housekeeping,
+            self._following,
         ):
             pool.close()

@@ -22,6 +22,7 @@ from bus.runtime.metadata.producers import Producers
 from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock, MaintenanceTicker
 from bus.runtime.partitions.partition_host import PartitionHost
 from bus.runtime.partitions.partition_settings import metadata_maintenance
+from bus.runtime.replicas.leader_watch import LeaderWatch
 from bus.runtime.tasks import TaskScope
 
 # A stop waits so long for maintenance that is under way: else brokers that live for moments never finish any.
@@ -85,6 +86,7 @@ class Cluster:
             tasks=tasks,
             maintenance=maintenance,
         )
+        self._leader_watch = LeaderWatch(endpoint.broker_id, peers, self.host.followed, tasks)
         self.controller = Controller(
             self.metadata,
             self.host,
@@ -125,6 +127,7 @@ class Cluster:
         self._lifecycle.start()
         self.metadata.add_follower(self._lifecycle.follow)
         self.metadata.add_follower(self.host.follow)
+        self.metadata.add_follower(self._leader_watch.follow)
         self.metadata.add_follower(self.controller.follow)
         self.metadata.add_follower(self.heartbeats.follow)
         await self.host.wait_until_settled()
@@ -151,6 +154,7 @@ class Cluster:
         await self._lifecycle.stop()
         self.producers.stop()
         self.host.end_openings()
+        self._leader_watch.stop()
         await self.metadata.end()
 
     async def end_maintenance(self) -> None:

@@ -87,6 +87,7 @@ class FakeTable:
         self.ask_fault: Exception | None = None
         self.asked: list[str] = []
         self.leads: list[tuple[int, bool]] = []  # leader epoch, and whether with a fence
+        self.follows = 0
         self.is_checkpoint_due = False
         self._is_appending = False
         self.rows: list[ProducerRow] = []
@@ -218,6 +219,7 @@ class FakeTable:
         self._state = replace(self._state, version=self._state.version + 1, log_start=offset)
 
     def follow(self) -> LogState:
+        self.follows += 1
         return self._state
 
     def lead(self, leader_epoch: int, now_ms: int, *, fence: bool) -> CommitOutcome:

@@ -51,6 +51,8 @@ class GatedOpenings(BlockingCalls):
 class FakeTables:
     """A storage: each topic id has tables of its own."""
 
+    incarnation = "this-life"
+
     def __init__(self) -> None:
         self.tables: dict[tuple[str, int], FakeTable] = {}
         self.opened: list[TopicPartition] = []

@@ -23,9 +23,11 @@ from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest, co
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from bus.runtime.metadata.peers import BrokerHeartbeat
+from bus.runtime.replicas.committed_versions import VersionsRequest
 
 _BUS = pb.DESCRIPTOR.services_by_name["Bus"]
 _RETRY_S = 0.1
+_WAIT_MAX_MS = 60_000  # of a long poll
 
 Handle = Callable[[Any], Awaitable[Any]]
 
@@ -100,6 +102,18 @@ class ClusterHandler:
         return pb.BrokerHeartbeatResponse(
             metadata_offset=answer.metadata_offset, should_shut_down=answer.should_shut_down
         )
+
+    async def committed_versions(self, request: pb.CommittedVersionsRequest) -> pb.CommittedVersionsResponse:
+        max_wait_ms = min(max(0, request.max_wait_ms), _WAIT_MAX_MS)
+        answer = await self._api.committed_versions(VersionsRequest(request.incarnation_id, request.after, max_wait_ms))
+        topics: dict[str, pb.CommittedVersionsOfTopic] = {}
+        for found in answer.versions:
+            topic = topics.setdefault(
+                found.topic_id, pb.CommittedVersionsOfTopic(topic=found.name.topic, topic_id=found.topic_id)
+            )
+            topic.partitions.append(found.name.partition)
+            topic.versions.append(found.version)
+        return pb.CommittedVersionsResponse(incarnation_id=answer.incarnation, end=answer.end, topics=topics.values())
 
     async def envelope(self, request: pb.EnvelopeRequest) -> pb.EnvelopeResponse:
         handle = self._handlers.get(request.method)

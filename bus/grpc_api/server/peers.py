@@ -13,8 +13,9 @@ import grpc
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.model import BrokerEndpoint
+from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
+from bus.runtime.replicas.committed_versions import CommittedVersion, VersionsAnswer, VersionsRequest
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Cluster"]
 _REGISTER_TIMEOUT_S = 5.0
@@ -106,6 +107,22 @@ class GrpcPeers:
         if isinstance(answer, Refused):
             return answer
         return HeartbeatAnswer(answer.metadata_offset, answer.should_shut_down)
+
+    async def committed_versions(
+        self, leader: BrokerEndpoint, request: VersionsRequest, *, timeout_s: float
+    ) -> VersionsAnswer | Refused:
+        message = pb.CommittedVersionsRequest(
+            incarnation_id=request.incarnation, after=request.after, max_wait_ms=request.max_wait_ms
+        )
+        answer = await self._ask(leader, "CommittedVersions", message, timeout_s)
+        if isinstance(answer, Refused):
+            return answer
+        versions = [
+            CommittedVersion(TopicPartition(topic.topic, partition), topic.topic_id, version)
+            for topic in answer.topics
+            for partition, version in zip(topic.partitions, topic.versions, strict=True)
+        ]
+        return VersionsAnswer(answer.incarnation_id, answer.end, versions)
 
     async def forward(
         self, controller: BrokerEndpoint, envelope: pb.EnvelopeRequest, *, timeout_s: float

@@ -209,6 +209,9 @@ class ClusterServicer(bus_pb2_grpc.ClusterServicer):
     async def BrokerHeartbeat(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary(self._cluster.heartbeat, request, context)
 
+    async def CommittedVersions(self, request, context):  # type: ignore[no-untyped-def]
+        return await self._unary(self._cluster.committed_versions, request, context)
+
     async def Envelope(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary(self._cluster.envelope, request, context)
 

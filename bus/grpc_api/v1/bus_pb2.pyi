@@ -1587,6 +1587,42 @@ class BrokerHeartbeatResponse(_message.Message):
     should_shut_down: bool
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., metadata_offset: _Optional[int] = ..., should_shut_down: _Optional[bool] = ...) -> None: ...
 
+class CommittedVersionsRequest(_message.Message):
+    __slots__ = ("incarnation_id", "after", "max_wait_ms")
+    INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    incarnation_id: str
+    after: int
+    max_wait_ms: int
+    def __init__(self, incarnation_id: _Optional[str] = ..., after: _Optional[int] = ..., max_wait_ms: _Optional[int] = ...) -> None: ...
+
+class CommittedVersionsResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "incarnation_id", "end", "topics")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    incarnation_id: str
+    end: int
+    topics: _containers.RepeatedCompositeFieldContainer[CommittedVersionsOfTopic]
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., incarnation_id: _Optional[str] = ..., end: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[CommittedVersionsOfTopic, _Mapping]]] = ...) -> None: ...
+
+class CommittedVersionsOfTopic(_message.Message):
+    __slots__ = ("topic", "topic_id", "partitions", "versions")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., versions: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class EnvelopeRequest(_message.Message):
     __slots__ = ("method", "request", "client")
     METHOD_FIELD_NUMBER: _ClassVar[int]

@@ -1685,6 +1685,11 @@ class ClusterStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.BrokerHeartbeatRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.BrokerHeartbeatResponse.FromString,
                 _registered_method=True)
+        self.CommittedVersions = channel.unary_unary(
+                '/bus.v1.Cluster/CommittedVersions',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.CommittedVersionsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.CommittedVersionsResponse.FromString,
+                _registered_method=True)
         self.Envelope = channel.unary_unary(
                 '/bus.v1.Cluster/Envelope',
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.EnvelopeRequest.SerializeToString,
@@ -1711,6 +1716,14 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CommittedVersions(self, request, context):
+        """The last versions of the partitions that this broker leads, for brokers that follow them. A long poll: answered at
+        once if one was committed behind the place `after`, else as soon as one is, at the latest after `max_wait_ms`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Envelope(self, request, context):
         """A call of the service Bus that changes the cluster metadata, as a client sent it to another broker (KIP-590).
         """
@@ -1730,6 +1743,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.BrokerHeartbeat,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.BrokerHeartbeatRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.BrokerHeartbeatResponse.SerializeToString,
+            ),
+            'CommittedVersions': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommittedVersions,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.CommittedVersionsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.CommittedVersionsResponse.SerializeToString,
             ),
             'Envelope': grpc.unary_unary_rpc_method_handler(
                     servicer.Envelope,
@@ -1792,6 +1810,33 @@ class Cluster:
             '/bus.v1.Cluster/BrokerHeartbeat',
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.BrokerHeartbeatRequest.SerializeToString,
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.BrokerHeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommittedVersions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Cluster/CommittedVersions',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.CommittedVersionsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.CommittedVersionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

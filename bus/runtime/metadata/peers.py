@@ -8,6 +8,7 @@ from typing import Protocol
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.errors import Refused
 from bus.model import BrokerEndpoint
+from bus.runtime.replicas.committed_versions import Leaders
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class HeartbeatAnswer:
     should_shut_down: bool  # after `wants_shut_down`: the broker leads nothing, and every broker knows
 
 
-class Peers(Protocol):
+class Peers(Leaders, Protocol):
     """The other brokers of the cluster. NETWORK_EXCEPTION and REQUEST_TIMED_OUT are refusals as any other."""
 
     async def register(

@@ -67,8 +67,11 @@ class Partition:
         cache: TailCache,
         tasks: TaskScope,
         maintenance: Maintenance,
+        on_committed: Callable[[TopicPartition, int], None] = lambda name, version: None,
     ) -> None:
+        """`on_committed` is told each new version."""
         self.name = name
+        self._tell_committed = on_committed
         self._table = table
         self._calls = calls
         self.writer = PartitionWriter(
@@ -91,7 +94,11 @@ class Partition:
             maintenance=maintenance,
             writer=self.writer,
         )
-        self.writer.watch(committed=self.maintenance.look_after_commit, stopped=self.maintenance.stop)
+        self.writer.watch(committed=self._follow_commit, stopped=self.maintenance.stop)
+
+    def _follow_commit(self) -> None:
+        self._tell_committed(self.name, self.state.version)
+        self.maintenance.look_after_commit()
 
     def configure(self, settings: PartitionSettings) -> None:
         """Take new topic configs; they count from the next batch on."""

@@ -28,6 +28,8 @@ from bus.runtime.partitions.maintenance import Maintenance
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.partitions.partition_settings import PartitionSettings, settings_of
 from bus.runtime.partitions.tail_cache import TailCache
+from bus.runtime.replicas.committed_versions import CommittedVersions
+from bus.runtime.replicas.followed_tables import FollowedTable, FollowedTables
 from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
@@ -49,6 +51,8 @@ class _Hosted:
 
     lead: Lead
     serving: Partition | Refused
+    followed: FollowedTable | None = None  # until it is led
+    table: PartitionTable | None = None  # that is led
     failed_openings: int = 0
 
 
@@ -83,6 +87,10 @@ class PartitionHost:
         self._stepped_down: Refused | None = None
         self._reopening: dict[TopicPartition, asyncio.TimerHandle] = {}
         self._is_ended = False
+        self.committed_versions = CommittedVersions(storage.incarnation)
+        self.followed = FollowedTables(
+            broker_id, storage, calls=calls, tasks=tasks, wait_until_idle=self.wait_until_settled
+        )
 
     # ------------------------------------------------------------------ following the metadata
 
@@ -103,6 +111,7 @@ class PartitionHost:
             for hosted in self._hosted.get(topic.name, {}).values():
                 if isinstance(hosted.serving, Partition):
                     hosted.serving.configure(settings)
+        self.followed.follow(cluster)
         self._carried_out = cluster
 
     def _version_age_min_ms(self, cluster: ClusterState) -> int:
@@ -120,6 +129,7 @@ class PartitionHost:
     def end_openings(self) -> None:
         """Before the broker stops: what could not be opened is not tried again."""
         self._is_ended = True
+        self.followed.stop()
         for timer in self._reopening.values():
             timer.cancel()
         self._reopening.clear()
@@ -142,13 +152,17 @@ class PartitionHost:
     def _open(self, name: TopicPartition, lead: Lead) -> None:
         hosted = _Hosted(lead, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is being opened"))
         self._hosted.setdefault(name.topic, {})[name.partition] = hosted
+        hosted.followed = self.followed.take(name, lead.topic_id)
         table = self._new_tables.pop((lead.topic_id, name.partition), None)
         self._begin(name, functools.partial(self._open_table, hosted, table))
 
     async def _open_table(self, hosted: _Hosted, table: PartitionTable | None, name: TopicPartition) -> None:
+        followed, hosted.followed = hosted.followed, None
         if not self._is_wanted(name, hosted):
             return
         try:
+            if table is None and followed is not None:
+                table = await self.followed.table_of(followed)
             # No fence if this broker is the only one: then the leader before is an earlier life of it.
             fence = not self._cluster.is_alone(self._broker_id)
             take_over = functools.partial(self._take_over, name, hosted.lead, table, fence=fence)
@@ -197,6 +211,8 @@ class PartitionHost:
         return self._hosted.get(name.topic, {}).get(name.partition) is hosted
 
     def _serve(self, name: TopicPartition, hosted: _Hosted, table: PartitionTable) -> None:
+        topic_id = hosted.lead.topic_id
+        hosted.table = table
         hosted.serving = partition = Partition(
             name,
             table,
@@ -208,7 +224,9 @@ class PartitionHost:
             cache=self._cache,
             tasks=self._tasks,
             maintenance=self._maintenance,
+            on_committed=lambda name, version: self.committed_versions.note(name, topic_id, version),
         )
+        self.committed_versions.note(name, topic_id, partition.state.version)
         if self._stepped_down is not None:
             partition.stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, self._stepped_down.message)
 
@@ -221,7 +239,10 @@ class PartitionHost:
         async def close(_: TopicPartition) -> None:
             if isinstance(hosted.serving, Partition):
                 await hosted.serving.close(Refused(code, reason))
+            if hosted.table is not None:
+                self.followed.give(name, hosted.lead.topic_id, hosted.table)
 
+        self.committed_versions.forget(name)
         self._begin(name, close)
 
     def _begin(self, name: TopicPartition, step: Callable[[TopicPartition], Awaitable[None]]) -> None:

@@ -436,6 +436,7 @@ class PartitionWriter:
             return
         self._leader.is_reload_due = False
         self._wake_readers()
+        self._on_committed()
 
     def stop(self, code: ErrorCode, reason: str) -> None:
         """Stop serving from now on; every request gets `code` and the reason."""

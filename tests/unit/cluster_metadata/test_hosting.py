@@ -6,17 +6,21 @@ from dataclasses import dataclass
 
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply, apply_all
 from bus.cluster_metadata.cluster_records import (
+    BUS_VERSION,
     BrokerRegistered,
     ClusterRecord,
+    FeatureLevel,
     LeaderChanged,
     LeaderEpochsRaised,
+    LeadersChanged,
     PartitionsAdded,
     ProducerIdsAllocated,
+    ReplicasAssigned,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
 )
-from bus.cluster_metadata.hosting import HostingPlan, Lead, plan_hosting
+from bus.cluster_metadata.hosting import FollowingPlan, HostingPlan, Lead, plan_following, plan_hosting
 from bus.model import TopicPartition
 
 
@@ -28,6 +32,7 @@ class Open:
 BROKERS = apply_all(EMPTY_CLUSTER, [BrokerRegistered(0, "a", 1), BrokerRegistered(1, "b", 2)])
 ORDERS = TopicCreated("orders", "id-1", 2, 0)
 P0, P1, P2 = (TopicPartition("orders", number) for number in range(3))
+LEVEL_1 = FeatureLevel(BUS_VERSION, 1)
 NOTHING = HostingPlan([], [], {}, [])
 
 
@@ -100,3 +105,45 @@ def test_after_an_interruption_all_that_differs_is_put_right() -> None:
     found = plan(EMPTY_CLUSTER, state, {**hosted(p1=0), "gone": {0: Open(Lead("id-7", 3))}})
     assert (found.retires, found.closes) == ([TopicPartition("gone", 0)], [])
     assert found.opens == {P0: Lead("id-1", 0)}
+
+
+# ------------------------------------------------------------------ what is followed
+
+BOTH = ReplicasAssigned("orders", "id-1", 0, 2, "1,0;1")
+
+
+@dataclass(frozen=True)
+class Follow:
+    topic_id: str
+
+
+def following(old: ClusterState, new: ClusterState, *numbers: int) -> FollowingPlan:
+    return plan_following(old, new, {"orders": {number: Follow("id-1") for number in numbers}}, broker_id=0)
+
+
+LED_BY_1 = LeadersChanged("orders", "id-1", 0, 2, 1, 1)
+
+
+def test_replica_that_does_not_lead_follows_and_no_other_broker_does() -> None:
+    new = cluster(LEVEL_1, ORDERS, BOTH, LED_BY_1)
+    assert following(EMPTY_CLUSTER, new) == FollowingPlan([], {P0: "id-1"})
+    assert following(EMPTY_CLUSTER, new, 0) == FollowingPlan([], {})
+
+
+def test_partition_that_comes_here_or_is_deleted_or_loses_this_replica_is_not_followed_any_more() -> None:
+    old = cluster(LEVEL_1, ORDERS, BOTH, LED_BY_1)
+    comes = apply(old, LeaderChanged("orders", "id-1", 0, 0, 2))
+    assert following(old, comes, 0) == FollowingPlan([P0], {})
+    assert following(old, apply(old, ReplicasAssigned("orders", "id-1", 0, 1, "1")), 0) == FollowingPlan([P0], {})
+    again = apply_all(
+        apply(old, TopicDeleted("orders", "id-1")),
+        [TopicCreated("orders", "id-2", 1, 1), ReplicasAssigned("orders", "id-2", 0, 1, "1,0")],
+    )
+    assert following(old, again, 0) == FollowingPlan([P0], {P0: "id-2"})
+    assert following(old, apply(old, TopicDeleted("orders", "id-1")), 0) == FollowingPlan([P0], {})
+
+
+def test_what_has_not_changed_is_not_looked_at() -> None:
+    old = cluster(LEVEL_1, ORDERS, BOTH, LED_BY_1)
+    assert following(old, apply(old, ProducerIdsAllocated(0, 1000))) == FollowingPlan((), {})
+    assert following(old, apply(old, TopicCreated("a", "id-3", 1, 1))) == FollowingPlan([], {})

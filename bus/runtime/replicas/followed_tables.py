@@ -1,0 +1,176 @@
+"""The tables of the partitions that this broker follows: open, and read on as their leaders commit.
+
+So a partition that changes its leader is served a moment later: its new leader reads the few versions that it does not
+have, and commits its fence. Guards one promise: following never delays what this broker leads. One thread reads, a few
+tables at a time; it stands back while partitions are opened to be led, and rests for a multiple of the processor time
+that it has taken. A follower that falls behind is less warm, and that is all: correctness never depends on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState
+from bus.cluster_metadata.hosting import plan_following
+from bus.errors import StorageFault
+from bus.model import TopicPartition
+from bus.ports import PartitionTable, Storage
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.replicas.committed_versions import CommittedVersion
+from bus.runtime.tasks import TaskScope
+
+_log = logging.getLogger(__name__)
+
+# A leadership that moves waits for no more than these.
+_TABLES_AT_ONCE = 8
+# After some processor time: so following takes a fifth of one core at most.
+_REST_PER_PROCESSOR_TIME = 4
+
+
+@dataclass(slots=True, eq=False)
+class FollowedTable:
+    """`table` is None until it was opened, and after a fault."""
+
+    name: TopicPartition
+    topic_id: str
+    table: PartitionTable | None = None
+
+
+class FollowedTables:
+    """`wait_until_idle` returns when no partition is being opened to be led."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        storage: Storage,
+        *,
+        calls: BlockingCalls,
+        tasks: TaskScope,
+        wait_until_idle: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._broker_id = broker_id
+        self._storage = storage
+        self._calls = calls
+        self._tasks = tasks
+        self._wait_until_idle = wait_until_idle
+        self._cluster = EMPTY_CLUSTER
+        self._followed: dict[str, dict[int, FollowedTable]] = {}  # by topic and number
+        self._due: dict[FollowedTable, None] = {}  # to be opened or read on, in this order
+        self._in_thread: Sequence[FollowedTable] = ()
+        self._thread_ended = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_stopped = False
+
+    # ------------------------------------------------------------------ what is followed
+
+    @property
+    def count(self) -> int:
+        return sum(len(of_topic) for of_topic in self._followed.values())
+
+    @property
+    def is_reading(self) -> bool:
+        return self._task is not None
+
+    def follow(self, cluster: ClusterState) -> None:
+        """After the host has taken what this broker leads now."""
+        plan = plan_following(self._cluster, cluster, self._followed, broker_id=self._broker_id)
+        self._cluster = cluster
+        for name in plan.drops:
+            self._pop(name)
+        for name, topic_id in plan.follows.items():
+            followed = self._followed.setdefault(name.topic, {})[name.partition] = FollowedTable(name, topic_id)
+            self._due[followed] = None
+        self._wake()
+
+    def take(self, name: TopicPartition, topic_id: str) -> FollowedTable | None:
+        """This broker leads that partition from now on. None: it was not followed. See `table_of`."""
+        followed = self._find(name, topic_id)
+        return None if followed is None else self._pop(name)
+
+    async def table_of(self, taken: FollowedTable) -> PartitionTable | None:
+        """The table of what was taken, which nothing reads on any more; None if it is not open."""
+        while taken in self._in_thread:
+            await self._thread_ended.wait()
+        return taken.table
+
+    def give(self, name: TopicPartition, topic_id: str, table: PartitionTable) -> None:
+        """This broker has led that partition, and nothing is committed to `table` any more."""
+        followed = self._find(name, topic_id)
+        if followed is not None and followed.table is None and followed not in self._in_thread:
+            followed.table = table
+            self._due[followed] = None
+            self._wake()
+
+    def note(self, versions: Iterable[CommittedVersion]) -> None:
+        """Leaders have committed these."""
+        for told in versions:
+            followed = self._find(told.name, told.topic_id)
+            if followed is not None and (followed.table is None or followed.table.state.version < told.version):
+                self._due[followed] = None
+        self._wake()
+
+    def _find(self, name: TopicPartition, topic_id: str) -> FollowedTable | None:
+        followed = self._followed.get(name.topic, {}).get(name.partition)
+        return followed if followed is not None and followed.topic_id == topic_id else None
+
+    def _pop(self, name: TopicPartition) -> FollowedTable:
+        of_topic = self._followed[name.topic]
+        followed = of_topic.pop(name.partition)
+        if not of_topic:
+            del self._followed[name.topic]
+        self._due.pop(followed, None)
+        return followed
+
+    # ------------------------------------------------------------------ reading
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        self._due.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _wake(self) -> None:
+        if self._due and self._task is None and not self._is_stopped:
+            self._task = self._tasks.start(self._read_all(), "followed tables")
+
+    async def _read_all(self) -> None:
+        """Ends when nothing is due."""
+        try:
+            while self._due:
+                await self._wait_until_idle()
+                self._in_thread = list(self._due)[:_TABLES_AT_ONCE]
+                for followed in self._in_thread:
+                    del self._due[followed]
+                await self._read_some()
+        finally:
+            self._task = None
+
+    async def _read_some(self) -> None:
+        try:
+            found, processor_s = await self._calls.follow(functools.partial(self._read, self._in_thread))
+            for followed, table in zip(self._in_thread, found, strict=True):
+                followed.table = table
+        finally:
+            self._in_thread = ()
+            self._thread_ended.set()
+            self._thread_ended = asyncio.Event()
+        await asyncio.sleep(_REST_PER_PROCESSOR_TIME * processor_s)
+
+    def _read(self, some: Sequence[FollowedTable]) -> list[PartitionTable | None]:
+        """In a thread."""
+        return [self._read_one(followed) for followed in some]
+
+    def _read_one(self, followed: FollowedTable) -> PartitionTable | None:
+        try:
+            if followed.table is None:
+                return self._storage.open_partition(followed.name, topic_id=followed.topic_id)
+            followed.table.follow()
+            return followed.table
+        except StorageFault as fault:  # whoever leads the partition says what is wrong with it
+            where = {"topic": followed.name.topic, "partition": followed.name.partition}
+            _log.info("the table cannot be followed for now: %s", fault, extra=where)
+            return None

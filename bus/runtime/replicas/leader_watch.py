@@ -1,0 +1,67 @@
+"""What the leaders of followed partitions commit: this broker asks each other broker, and keeps its tables warm.
+
+One long poll at each broker that is not fenced, and that leads anything this broker follows. After an answer it rests
+a moment, in which more versions gather: so the cost of asking does not grow with the number of commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState
+from bus.errors import Refused
+from bus.model import BrokerEndpoint
+from bus.runtime.replicas.committed_versions import Leaders, VersionsRequest
+from bus.runtime.replicas.followed_tables import FollowedTables
+from bus.runtime.tasks import TaskScope
+
+_WAIT_MAX_MS = 10_000
+_ANSWER_S = 2.0  # beyond the wait
+_REST_S = 0.02
+_RETRY_S = 0.5
+
+
+class LeaderWatch:
+    def __init__(self, broker_id: int, leaders: Leaders, tables: FollowedTables, tasks: TaskScope) -> None:
+        self._broker_id = broker_id
+        self._leaders = leaders
+        self._tables = tables
+        self._tasks = tasks
+        self._cluster = EMPTY_CLUSTER
+        self._watching: dict[BrokerEndpoint, asyncio.Task[None]] = {}
+
+    def follow(self, cluster: ClusterState) -> None:
+        """After `FollowedTables.follow`."""
+        if cluster.topics is self._cluster.topics and cluster.brokers is self._cluster.brokers:
+            return
+        self._cluster = cluster
+        wanted = self._find_leaders(cluster)
+        for endpoint in self._watching.keys() - wanted:
+            self._watching.pop(endpoint).cancel()
+        for endpoint in wanted - self._watching.keys():
+            self._watching[endpoint] = self._tasks.start(self._watch(endpoint), f"watch/{endpoint.broker_id}")
+
+    def stop(self) -> None:
+        self._cluster = EMPTY_CLUSTER
+        for task in self._watching.values():
+            task.cancel()
+        self._watching.clear()
+
+    def _find_leaders(self, cluster: ClusterState) -> set[BrokerEndpoint]:
+        if not self._tables.count:
+            return set()
+        others = (broker for broker in cluster.brokers.values() if broker.broker_id != self._broker_id)
+        return {broker.endpoint for broker in others if not broker.is_fenced}
+
+    async def _watch(self, leader: BrokerEndpoint) -> None:
+        incarnation, after = "", 0
+        while True:
+            request = VersionsRequest(incarnation, after, _WAIT_MAX_MS)
+            timeout_s = _WAIT_MAX_MS / 1000 + _ANSWER_S
+            answer = await self._leaders.committed_versions(leader, request, timeout_s=timeout_s)
+            if isinstance(answer, Refused):
+                await asyncio.sleep(_RETRY_S)
+                continue
+            incarnation, after = answer.incarnation, answer.end
+            self._tables.note(answer.versions)
+            await asyncio.sleep(_REST_S)

@@ -1,0 +1,137 @@
+"""Tables that this broker keeps warm, beside those that it leads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from bus.cluster_metadata.cluster_records import (
+    BUS_VERSION,
+    FeatureLevel,
+    LeaderChanged,
+    LeadersChanged,
+    ReplicasAssigned,
+    TopicCreated,
+    TopicDeleted,
+)
+from bus.errors import StorageFault
+from bus.model import TopicPartition
+from bus.runtime.replicas.committed_versions import CommittedVersion
+from tests.support.host_bench import HostBench, run_host
+
+T = TypeVar("T")
+
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+LED_ELSEWHERE = (
+    FeatureLevel(BUS_VERSION, 1),
+    TopicCreated("orders", "id-1", 2, 1),
+    ReplicasAssigned("orders", "id-1", 0, 2, "1,0"),
+)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if is_so():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("expected it to become so")
+
+
+def test_tables_of_other_leaders_are_opened_and_read_on_when_they_say_so() -> None:
+    async def scenario(bench: HostBench) -> None:
+        bench.follow(*LED_ELSEWHERE)
+        await until(lambda: bench.storage.opened == [P0, P1])
+        await until(lambda: not bench.host.followed.is_reading)
+        table = bench.storage.tables["id-1", 0]
+        bench.host.followed.note([CommittedVersion(P0, "id-1", 5), CommittedVersion(P1, "another-id", 5)])
+        await until(lambda: table.follows > 0)
+        assert bench.storage.tables["id-1", 1].follows == 0
+
+    run_host(scenario)
+
+
+def test_leadership_that_comes_here_finds_its_table_open_and_one_that_goes_leaves_it_open() -> None:
+    async def scenario(bench: HostBench) -> None:
+        bench.follow(*LED_ELSEWHERE)
+        await until(lambda: bench.storage.opened == [P0, P1] and not bench.host.followed.is_reading)
+        bench.follow(LeaderChanged("orders", "id-1", 0, 0, 1))
+        await bench.settle()
+        table = bench.storage.tables["id-1", 0]
+        assert bench.serving(P0)._table is table
+        assert table.leads == [(1, True)]
+        bench.follow(LeaderChanged("orders", "id-1", 0, 1, 2))
+        await bench.settle()
+        await until(lambda: table.follows > 0)
+        bench.follow(LeaderChanged("orders", "id-1", 0, 0, 3))
+        await bench.settle()
+        assert table.leads == [(1, True), (3, True)]
+        assert bench.storage.opened == [P0, P1]
+
+    run_host(scenario)
+
+
+def test_table_that_is_being_read_is_led_only_after_that() -> None:
+    async def scenario(bench: HostBench) -> None:
+        events: list[str] = []
+        gate = asyncio.Event()
+
+        async def follow(call: Callable[[], T]) -> tuple[T, float]:
+            events.append("reads")
+            await gate.wait()
+            found = call()
+            events.append("has read")
+            return found, 0.0
+
+        bench.calls.follow = follow  # type: ignore[method-assign]
+        bench.follow(*LED_ELSEWHERE)
+        await until(lambda: events == ["reads"])
+        bench.follow(LeadersChanged("orders", "id-1", 0, 2, 0, 1))
+        bench.calls.let_all_go()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not bench.host.partitions
+        gate.set()
+        await bench.host.wait_until_settled()
+        assert events == ["reads", "has read"]
+        assert len(bench.host.partitions) == 2
+        assert bench.storage.opened == [P0, P1]
+
+    run_host(scenario)
+
+
+def test_following_stands_back_while_partitions_are_opened_to_be_led() -> None:
+    async def scenario(bench: HostBench) -> None:
+        bench.follow(TopicCreated("own", "id-2", 1, 0))
+        await asyncio.sleep(0)
+        bench.follow(*LED_ELSEWHERE)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert bench.storage.opened == []
+        await bench.settle()
+        await until(lambda: len(bench.storage.opened) == 3)
+        assert bench.storage.opened[0].topic == "own"
+
+    run_host(scenario)
+
+
+def test_table_that_cannot_be_followed_is_opened_again_when_its_leader_commits() -> None:
+    async def scenario(bench: HostBench) -> None:
+        bench.storage.faults[P0] = StorageFault("no disk")
+        bench.follow(*LED_ELSEWHERE)
+        await until(lambda: bench.storage.opened == [P1] and not bench.host.followed.is_reading)
+        del bench.storage.faults[P0]
+        bench.host.followed.note([CommittedVersion(P0, "id-1", 1)])
+        await until(lambda: bench.storage.opened == [P1, P0])
+
+    run_host(scenario)
+
+
+def test_deleted_topic_is_not_followed_any_more() -> None:
+    async def scenario(bench: HostBench) -> None:
+        bench.follow(*LED_ELSEWHERE)
+        await until(lambda: bench.storage.opened == [P0, P1])
+        bench.follow(TopicDeleted("orders", "id-1"))
+        assert bench.host.followed.count == 0
+
+    run_host(scenario)
