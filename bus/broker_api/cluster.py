@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from bus.cluster_metadata.broker_decisions import RegisterBroker
-from bus.errors import Refused
+from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
+from bus.errors import ErrorCode, NotController, Refused
 from bus.model import BrokerEndpoint
 from bus.runtime.cluster import Cluster
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
@@ -35,6 +36,13 @@ class ClusterApi:
     async def register(self, command: RegisterBroker, *, cluster_id: str) -> Registered | Refused:
         """An earlier life of the broker has ended: the lock of its id was free."""
         return await self._cluster.heartbeats.register(command, cluster_id=cluster_id, is_live=False)
+
+    async def raise_leader_epoch(self, command: RaiseLeaderEpoch) -> int | Refused:
+        """See `decide_raise_leader_epoch`; NOT_CONTROLLER from any other broker."""
+        try:
+            return await self._cluster.controller.raise_leader_epoch(command)
+        except NotController as error:
+            return Refused(ErrorCode.NOT_CONTROLLER, str(error))
 
     async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer | Refused:
         return await self._cluster.heartbeats.take(heartbeat)

@@ -30,6 +30,7 @@ from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, Step, Topi
 
 NOTHING_KEPT: Mapping[str, str] = MappingProxyType({})
 DEFAULT_PARTITIONS = (-1, 0)  # both mean: as many as num.partitions says
+LEADER_EPOCH_MAX = 2**31 - 1
 _KEPT_KEYS = frozenset(collision_key(name) for name in (CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC))
 
 
@@ -220,16 +221,37 @@ def decide_alter_topic_configs(
     return Step(result, () if command.validate_only else tuple(_config_changes(topic, configs)))
 
 
-def decide_raise_leader_epoch(
-    state: ClusterState, *, name: TopicPartition, leader_id: int, above: int
-) -> Step[ClusterRecord, int | Refused]:
-    """Lets the broker lead a partition at an epoch above `above`, which its log has: the metadata may be older than the
-    log, after a repair or out of a backup. The response is the epoch."""
+@dataclass(frozen=True, slots=True)
+class RaiseLeaderEpoch:
+    """The leader of a partition, in the life that has this broker epoch, has found leader epoch `above` in its log."""
+
+    partition: TopicPartition
+    leader_id: int
+    broker_epoch: int  # 0 at feature level 0
+    above: int
+
+
+def decide_raise_leader_epoch(state: ClusterState, command: RaiseLeaderEpoch) -> Step[ClusterRecord, int | Refused]:
+    """Lets the broker lead a partition at an epoch above the one that its log has: the metadata may be older than the
+    log, after a repair or out of a backup. The response is the epoch.
+
+    Refused: STALE_BROKER_EPOCH (another life of the broker is registered, or none), NOT_LEADER_OR_FOLLOWER,
+    INVALID_REQUEST (an epoch above which there is none).
+    """
+    name, leader_id, above = command.partition, command.leader_id, command.above
+    broker = state.brokers.get(leader_id)
+    if broker is None or broker.broker_epoch != command.broker_epoch:
+        expected = "a registered broker" if broker is None else f"epoch {broker.broker_epoch} of broker {leader_id}"
+        message = f"expected {expected}, found broker {leader_id} at epoch {command.broker_epoch}"
+        return Step(Refused(ErrorCode.STALE_BROKER_EPOCH, message))
     topic, leadership = state.topics.get(name.topic), state.leadership(name)
     if topic is None or leadership is None or leadership.leader_id != leader_id:
         return Step(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is not led by broker {leader_id}"))
     if leadership.leader_epoch > above:
         return Step(leadership.leader_epoch)
+    if above >= LEADER_EPOCH_MAX:
+        message = f"{name}: expected a leader epoch below {LEADER_EPOCH_MAX}, found {above}"
+        return Step(Refused(ErrorCode.INVALID_REQUEST, message))
     return Step(above + 1, (LeaderChanged(topic.name, topic.topic_id, name.partition, leader_id, above + 1),))
 
 

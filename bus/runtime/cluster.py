@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.config.broker import BrokerConfig
-from bus.errors import Refused
-from bus.model import BrokerEndpoint
+from bus.errors import NotController, Refused
+from bus.model import BrokerEndpoint, TopicPartition
 from bus.ports import Clock, Storage
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
@@ -45,6 +46,7 @@ class Cluster:
         tasks: TaskScope,
     ) -> None:
         self.config = config
+        self._peers = peers
         self.endpoint = endpoint
         self.storage = storage
         self.retention_clock = MaintenanceClock(clock)  # follows a wall clock that jumps ahead slowly
@@ -80,7 +82,7 @@ class Cluster:
             endpoint.broker_id,
             storage,
             config,
-            lambda name, above: self.controller.raise_leader_epoch(name, above),
+            self._raise_leader_epoch,
             clock=clock,
             calls=calls,
             tasks=tasks,
@@ -133,6 +135,21 @@ class Cluster:
         await self.host.wait_until_settled()
         self._ticker.start()
         self.producers.start()
+
+    async def _raise_leader_epoch(self, name: TopicPartition, above: int) -> None:
+        """By the controller, whichever broker that is. Raises `NotController` if it does not take the call, or refuses:
+        then the metadata have changed, or will."""
+        own = self.state.brokers.get(self.endpoint.broker_id)
+        command = RaiseLeaderEpoch(name, self.endpoint.broker_id, own.broker_epoch if own else 0, above)
+        try:
+            answer = await self.controller.raise_leader_epoch(command)
+        except NotController:
+            controller = self.metadata.controller
+            if controller is None or controller.broker_id == self.endpoint.broker_id:
+                raise
+            answer = await self._peers.raise_leader_epoch(controller, command)
+        if isinstance(answer, Refused):
+            raise NotController(f"the leader epoch of {name} was not raised above {above}: {answer.message}")
 
     def _step_down(self, reason: Refused) -> None:
         self.metadata.stop(reason)

@@ -16,12 +16,13 @@ from google.protobuf.message import Message
 from bus.broker_api.cluster import ClusterApi
 from bus.broker_api.requests import InvalidArgument, Unavailable
 from bus.cluster_metadata.broker_decisions import RegisterBroker
+from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, NotController, Refused
 from bus.grpc_api.server.conversions import with_error
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest, control_reader
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.model import BrokerEndpoint
+from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.metadata.peers import BrokerHeartbeat
 from bus.runtime.replicas.committed_versions import VersionsRequest
 
@@ -114,6 +115,15 @@ class ClusterHandler:
             topic.partitions.append(found.name.partition)
             topic.versions.append(found.version)
         return pb.CommittedVersionsResponse(incarnation_id=answer.incarnation, end=answer.end, topics=topics.values())
+
+    async def raise_leader_epoch(self, request: pb.RaiseLeaderEpochRequest) -> pb.RaiseLeaderEpochResponse:
+        command = RaiseLeaderEpoch(
+            TopicPartition(request.topic, request.partition), request.broker_id, request.broker_epoch, request.above
+        )
+        answer = await self._api.raise_leader_epoch(command)
+        if isinstance(answer, Refused):
+            return with_error(pb.RaiseLeaderEpochResponse(), answer)
+        return pb.RaiseLeaderEpochResponse(leader_epoch=answer)
 
     async def envelope(self, request: pb.EnvelopeRequest) -> pb.EnvelopeResponse:
         handle = self._handlers.get(request.method)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import grpc
 
 from bus.cluster_metadata.broker_decisions import RegisterBroker
+from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
@@ -18,7 +19,7 @@ from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registe
 from bus.runtime.replicas.committed_versions import CommittedVersion, VersionsAnswer, VersionsRequest
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Cluster"]
-_REGISTER_TIMEOUT_S = 5.0
+_CHANGE_TIMEOUT_S = 5.0
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -89,7 +90,7 @@ class GrpcPeers:
             min_feature_level=command.level_min,
             max_feature_level=command.level_max,
         )
-        answer = await self._ask(controller, "RegisterBroker", request, _REGISTER_TIMEOUT_S)
+        answer = await self._ask(controller, "RegisterBroker", request, _CHANGE_TIMEOUT_S)
         return answer if isinstance(answer, Refused) else Registered(answer.broker_epoch, answer.metadata_offset)
 
     async def heartbeat(
@@ -123,6 +124,17 @@ class GrpcPeers:
             for partition, version in zip(topic.partitions, topic.versions, strict=True)
         ]
         return VersionsAnswer(answer.incarnation_id, answer.end, versions)
+
+    async def raise_leader_epoch(self, controller: BrokerEndpoint, command: RaiseLeaderEpoch) -> int | Refused:
+        request = pb.RaiseLeaderEpochRequest(
+            broker_id=command.leader_id,
+            broker_epoch=command.broker_epoch,
+            topic=command.partition.topic,
+            partition=command.partition.partition,
+            above=command.above,
+        )
+        answer = await self._ask(controller, "RaiseLeaderEpoch", request, _CHANGE_TIMEOUT_S)
+        return answer if isinstance(answer, Refused) else int(answer.leader_epoch)
 
     async def forward(
         self, controller: BrokerEndpoint, envelope: pb.EnvelopeRequest, *, timeout_s: float

@@ -212,6 +212,9 @@ class ClusterServicer(bus_pb2_grpc.ClusterServicer):
     async def CommittedVersions(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary(self._cluster.committed_versions, request, context)
 
+    async def RaiseLeaderEpoch(self, request, context):  # type: ignore[no-untyped-def]
+        return await self._unary(self._cluster.raise_leader_epoch, request, context)
+
     async def Envelope(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary(self._cluster.envelope, request, context)
 

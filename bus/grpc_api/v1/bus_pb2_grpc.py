@@ -1690,6 +1690,11 @@ class ClusterStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.CommittedVersionsRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.CommittedVersionsResponse.FromString,
                 _registered_method=True)
+        self.RaiseLeaderEpoch = channel.unary_unary(
+                '/bus.v1.Cluster/RaiseLeaderEpoch',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.RaiseLeaderEpochRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.RaiseLeaderEpochResponse.FromString,
+                _registered_method=True)
         self.Envelope = channel.unary_unary(
                 '/bus.v1.Cluster/Envelope',
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.EnvelopeRequest.SerializeToString,
@@ -1724,6 +1729,14 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RaiseLeaderEpoch(self, request, context):
+        """The table of a partition has a higher leader epoch than the cluster metadata: its leader asks for one above that.
+        Only the controller answers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Envelope(self, request, context):
         """A call of the service Bus that changes the cluster metadata, as a client sent it to another broker (KIP-590).
         """
@@ -1748,6 +1761,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.CommittedVersions,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.CommittedVersionsRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.CommittedVersionsResponse.SerializeToString,
+            ),
+            'RaiseLeaderEpoch': grpc.unary_unary_rpc_method_handler(
+                    servicer.RaiseLeaderEpoch,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.RaiseLeaderEpochRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.RaiseLeaderEpochResponse.SerializeToString,
             ),
             'Envelope': grpc.unary_unary_rpc_method_handler(
                     servicer.Envelope,
@@ -1837,6 +1855,33 @@ class Cluster:
             '/bus.v1.Cluster/CommittedVersions',
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.CommittedVersionsRequest.SerializeToString,
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.CommittedVersionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RaiseLeaderEpoch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Cluster/RaiseLeaderEpoch',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.RaiseLeaderEpochRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.RaiseLeaderEpochResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -22,6 +22,7 @@ from bus.cluster_metadata.cluster_decisions import (
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
+    RaiseLeaderEpoch,
     TopicResult,
     decide_alter_topic_configs,
     decide_auto_create_topic,
@@ -84,14 +85,14 @@ class Controller:
 
     # ------------------------------------------------------------------ leaders
 
-    async def raise_leader_epoch(self, name: TopicPartition, above: int) -> None:
-        """A log that has a higher epoch than its leader would fence it. The broker that may change the metadata has
-        the right to lead, so where they are older than the log, they follow it."""
-        raised = await self._change(
-            decide_raise_leader_epoch, name=name, leader_id=self._endpoint.broker_id, above=above
-        )
+    async def raise_leader_epoch(self, command: RaiseLeaderEpoch) -> int | Refused:
+        """A log that has a higher epoch than its leader would fence it. The broker that leads by the metadata has the
+        right to lead, so where they are older than the log, they follow it."""
+        raised = await self._change(decide_raise_leader_epoch, command=command)
+        name = command.partition
         where = {"topic": name.topic, "partition": name.partition}
-        _log.warning("the log has leader epoch %d, above the metadata's; now: %s", above, raised, extra=where)
+        _log.warning("the log has leader epoch %d, above the metadata's; now: %s", command.above, raised, extra=where)
+        return raised
 
     async def elect_leaders(
         self, partitions: Sequence[TopicPartition] | None, *, changes_max: int | None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bus.cluster_metadata.broker_decisions import RegisterBroker
+from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import Refused
 from bus.model import BrokerEndpoint
 from bus.runtime.replicas.committed_versions import Leaders
@@ -48,3 +49,7 @@ class Peers(Leaders, Protocol):
     async def heartbeat(
         self, controller: BrokerEndpoint, heartbeat: BrokerHeartbeat, *, timeout_s: float
     ) -> HeartbeatAnswer | Refused: ...
+
+    async def raise_leader_epoch(self, controller: BrokerEndpoint, command: RaiseLeaderEpoch) -> int | Refused:
+        """See `decide_raise_leader_epoch`."""
+        ...

@@ -22,13 +22,17 @@ from bus.aio import Consumer as AsyncConsumer
 from bus.broker import Broker
 from bus.cli.main import cli
 from bus.client.connection.cluster import Cluster
+from bus.cluster_metadata.cluster import Leadership
 from bus.cluster_metadata.cluster_records import ClusterRecord, LeaderChanged
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1.bus_pb2_grpc import BusStub
 from bus.model import CONSUMER_OFFSETS_TOPIC, Step
+from bus.ports import Committed
+from bus.storage_delta.root import open_storage
 from tests.support.broker_thread import run_on, running_broker
+from tests.support.stores import NOW_MS
 
 NOWHERE = "127.0.0.1:1"
 PARTITIONS = (TopicPartition("t", 0), TopicPartition("t", 1))
@@ -215,3 +219,19 @@ def test_producer_consumer_and_group_carry_on_while_every_leader_moves(cluster: 
         committed = admin.list_group_offsets("g")
         assert {partition: found.offset for partition, found in committed.items()} == dict.fromkeys(PARTITIONS, count)
         assert [group.group_id for group in admin.list_groups()] == ["g"]
+
+
+@pytest.mark.parametrize("leader_id", [0, 1])
+def test_broker_that_finds_a_higher_epoch_in_its_table_has_the_controller_raise_its_own(
+    cluster: MovingCluster, tmp_path: Path, leader_id: int
+) -> None:
+    """As after a repair, or out of a backup: the metadata are older than the table."""
+    with Producer(cluster.bootstrap) as producer:
+        producer.send("t", b"before", partition=0).result(20)
+        topic_id = cluster.controller.cluster.topics["t"].topic_id
+        storage = open_storage(str(tmp_path / "root"), exclusive=False)
+        table = storage.open_partition(PARTITIONS[0], topic_id=topic_id)
+        assert isinstance(table.lead(50, NOW_MS, fence=True), Committed)
+        cluster.move("t", leader_id, 0)
+        assert producer.send("t", b"after", partition=0).result(20).offset == 1
+        assert cluster.controller.cluster.leadership(PARTITIONS[0]) == Leadership(leader_id, 51)

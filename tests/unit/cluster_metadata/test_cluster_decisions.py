@@ -12,6 +12,7 @@ from bus.cluster_metadata.cluster_decisions import (
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
+    RaiseLeaderEpoch,
     TopicResult,
     TopicStep,
     decide_alter_topic_configs,
@@ -19,11 +20,15 @@ from bus.cluster_metadata.cluster_decisions import (
     decide_create_partitions,
     decide_create_topic,
     decide_delete_topic,
+    decide_raise_leader_epoch,
     decide_topic_files_deleted,
 )
 from bus.cluster_metadata.cluster_records import (
     BrokerRegistered,
+    BrokerStarted,
     ClusterRecord,
+    FeatureLevel,
+    LeaderChanged,
     PartitionsAdded,
     TopicConfigChanged,
     TopicCreated,
@@ -39,6 +44,7 @@ from bus.cluster_metadata.configs import (
 )
 from bus.config.broker import PARTITIONS_MAX
 from bus.errors import ErrorCode, Refused
+from bus.model import TopicPartition
 
 
 def cluster(*records: ClusterRecord) -> ClusterState:
@@ -297,3 +303,38 @@ def test_user_topic_never_stands_in_the_way_of_an_internal_one(name: str) -> Non
     response = create(CreateTopic(name)).response
     assert isinstance(response, Refused)
     assert response.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def raising(partition: int = 0, *, leader_id: int = 0, broker_epoch: int = 3, above: int = 7) -> RaiseLeaderEpoch:
+    return RaiseLeaderEpoch(TopicPartition("t", partition), leader_id, broker_epoch, above)
+
+
+LED = cluster(
+    FeatureLevel("bus.version", 1),
+    BrokerStarted(0, "h", 1, None, "life", 3, 0, 1),
+    BrokerStarted(1, "h", 2, None, "life", 4, 0, 1),
+    TopicCreated("t", "id-1", 1, 0),
+)
+
+
+def test_leader_whose_table_has_a_higher_epoch_gets_one_above_it() -> None:
+    step = decide_raise_leader_epoch(LED, raising())
+    assert (step.response, step.records) == (8, (LeaderChanged("t", "id-1", 0, 0, 8),))
+    again = decide_raise_leader_epoch(cluster_after(LED, step.records), raising())
+    assert (again.response, again.records) == (8, ())
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (raising(leader_id=1, broker_epoch=4), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (raising(1), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (raising(broker_epoch=2), ErrorCode.STALE_BROKER_EPOCH),
+        (raising(leader_id=2), ErrorCode.STALE_BROKER_EPOCH),
+        (raising(above=2**31 - 1), ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_only_the_registered_life_of_the_leader_may_raise_the_epoch(command: RaiseLeaderEpoch, code: ErrorCode) -> None:
+    step = decide_raise_leader_epoch(LED, command)
+    assert isinstance(step.response, Refused)
+    assert (step.response.code, step.records) == (code, ())

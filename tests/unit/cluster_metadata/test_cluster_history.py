@@ -21,6 +21,7 @@ from bus.cluster_metadata.cluster_decisions import (
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
+    RaiseLeaderEpoch,
     decide_create_partitions,
     decide_create_topic,
     decide_delete_topic,
@@ -179,7 +180,8 @@ def test_leader_that_leads_again_after_all_replicas_failed_is_no_reassignment(lo
 def test_new_life_and_table_with_a_higher_epoch(log: Log) -> None:
     log.create()
     log.elect(0, "life-2")
-    raised = decide_raise_leader_epoch(log.state, name=PARTITION, leader_id=0, above=7)
+    broker_epoch = log.state.brokers[0].broker_epoch
+    raised = decide_raise_leader_epoch(log.state, RaiseLeaderEpoch(PARTITION, 0, broker_epoch, above=7))
     log.take(raised)
     assert log.told() == [(0, 0, 0, "created"), (0, 0, 1, "restarted"), (0, 0, 8, "epoch raised")]
 
