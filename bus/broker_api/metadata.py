@@ -61,6 +61,7 @@ class ClusterDescription:
     brokers: Sequence[BrokerEndpoint]
     root_url: str
     topics: Sequence[tuple[str, TopicDescription | Refused]]
+    metadata_offset: int  # one past the last record of the cluster metadata that this tells of, at least
 
 
 class ResourceKind(Enum):
@@ -115,7 +116,7 @@ class MetadataApi:
         if may_create:
             missing = [name for name in asked if name not in self._cluster.state.topics]
             refused = await self._cluster.controller.auto_create_topics(missing[:_AUTO_CREATED_MAX])
-        state = self._cluster.state
+        state, metadata_offset = self._cluster.state, self._cluster.metadata.applied_offset
         topics: list[tuple[str, TopicDescription | Refused]] = []
         share = self._shares.begin()
         for name in asked or sorted(state.topics):
@@ -133,6 +134,7 @@ class MetadataApi:
             [broker.endpoint for broker in state.brokers.values() if not broker.is_fenced],
             self._cluster.storage.root_url,
             topics,
+            metadata_offset,
         )
 
     async def _describe_topic(self, topic: Topic, share: LoopShare) -> TopicDescription:

@@ -105,6 +105,8 @@ class Cluster:
         self.changed = threading.Condition()
         self.topics: dict[str, FakeTopic] = {}
         self.addresses: dict[int, str] = {}
+        self.fenced: set[int] = set()
+        self.controller_id = 0
         self.producer_ids = itertools.count(1_000)
         self.names: dict[str, FakeIdentity] = {}
         self.coordinator = FakeCoordinator(self.changed)
@@ -470,10 +472,14 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
             names = list(request.topics) or sorted(self.cluster.topics)
             if request.allow_auto_topic_creation:
                 self.created += [name for name in names if name not in self.cluster.topics]
-            brokers = [(number, *address.rsplit(":", 1)) for number, address in self.cluster.addresses.items()]
+            brokers = [
+                (number, *address.rsplit(":", 1))
+                for number, address in self.cluster.addresses.items()
+                if number not in self.cluster.fenced
+            ]
             return pb.MetadataResponse(
                 cluster_id="fake",
-                controller_id=0,
+                controller_id=self.cluster.controller_id,
                 brokers=[pb.Broker(broker_id=number, host=host, port=int(port)) for number, host, port in brokers],
                 topics=[self._describe(name) for name in names],
                 root="memory:///fake",
@@ -483,7 +489,17 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
         self._note("DescribeCluster", context)
         if self.control_script and isinstance(self.control_script[0], BreakStream):
             context.abort(self.control_script.popleft().status, "as the test wants it")  # type: ignore[union-attr]
-        return pb.DescribeClusterResponse(cluster_id="fake", root="memory:///fake")
+        with self.cluster.changed:
+            brokers = [
+                pb.ClusterBroker(
+                    broker_id=number,
+                    host=address.rpartition(":")[0],
+                    port=int(address.rpartition(":")[2]),
+                    is_fenced=number in self.cluster.fenced,
+                )
+                for number, address in self.cluster.addresses.items()
+            ]
+        return pb.DescribeClusterResponse(cluster_id="fake", root="memory:///fake", brokers=brokers)
 
     def _describe(self, name: str) -> pb.TopicMetadata:
         topic = self.cluster.topics.get(name)

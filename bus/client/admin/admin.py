@@ -6,8 +6,9 @@ Guards one promise: a call that returns has done all that it was asked. Items ar
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
@@ -38,6 +39,7 @@ from bus.client.connection.connections import NotConnected
 from bus.client.connection.list_offsets import AtVersion, OffsetQuestion, list_offsets
 from bus.client.connection.portions import CHANGES_MAX, portions
 from bus.client.connection.retrying import monotonic_ms
+from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.client.values import (
     ClusterDescription,
     CommittedOffset,
@@ -320,12 +322,17 @@ class Admin:
     def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
         """All groups, or those in one of `states`, sorted by id."""
         wanted = check_texts("states", states)
-        found: dict[str, GroupListing] = {}
         deadline_ms = self._deadline_ms()
-        for broker in self._describe(deadline_ms=deadline_ms).brokers:
-            ask = partial(self._groups.list_on, f"{broker.host}:{broker.port}", wanted, deadline_ms)
-            found.update({group.group_id: group for group in self._retrying(ask, deadline_ms)})
-        return [found[group_id] for group_id in sorted(found)]
+
+        def ask() -> list[GroupListing]:
+            """Of the brokers that there are by then: groups of one that is gone are found at another one."""
+            found: dict[str, GroupListing] = {}
+            for broker in self._cluster.describe(deadline_ms=deadline_ms).brokers:
+                listed = self._groups.list_on(f"{broker.host}:{broker.port}", wanted, deadline_ms)
+                found.update({group.group_id: group for group in listed})
+            return [found[group_id] for group_id in sorted(found)]
+
+        return self._retrying(ask, deadline_ms)
 
     def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
         """By id, in the order of `group_ids`. Raises GROUP_ID_NOT_FOUND for an id that is no group's."""
@@ -478,16 +485,22 @@ class Admin:
     def _ask(self, method: str, request: Any) -> Any:
         """Any broker, as often as it takes: the question changes nothing."""
         deadline_ms = self._deadline_ms()
-        return self._retrying(lambda: self._cluster.call(method, request, deadline_ms=deadline_ms), deadline_ms)
+        return self._retrying(
+            lambda: self._cluster.call(method, request, deadline_ms=deadline_ms, is_reading=True), deadline_ms
+        )
 
     def _on_controller(self, method: str, request: Any) -> Any:
         """At the controller, and once: after an unknown outcome the second answer would not be the first one's. Only
-        what was never sent is sent again."""
+        what was never sent is sent again: so the controller has to answer a question first."""
         deadline_ms = self._deadline_ms()
+        patience_ms = itertools.accumulate(itertools.repeat(2), operator.mul, initial=SILENT_AFTER_MS)
 
         def ask() -> Any:
             self._describe(deadline_ms=deadline_ms)
             address = self._cluster.controller_address
+            if address is not None:
+                left_ms = max(0.0, deadline_ms - monotonic_ms())
+                self._cluster.knock(address, min(next(patience_ms), left_ms))
             return self._cluster.call(method, request, address=address, deadline_ms=deadline_ms, is_repeatable=False)
 
         return self._cluster.retry(

@@ -344,7 +344,7 @@ class GroupCalls:
         address = self._addresses.get(group_id)
         if address is None:
             request = pb.FindCoordinatorRequest(group_id=group_id)
-            response = self._cluster.call("FindCoordinator", request, deadline_ms=deadline_ms)
+            response = self._cluster.call("FindCoordinator", request, deadline_ms=deadline_ms, is_reading=True)
             if response.error_code:
                 raise error_of(response.error_code, response.error_message)
             address = f"{response.coordinator.host}:{response.coordinator.port}"

@@ -16,10 +16,13 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
+from bus.client.connection.broker_watch import BrokerWatch
 from bus.client.connection.connections import SERVICE, Connection, Connections, NotConnected, closed_client
+from bus.client.connection.first_answer import first_answer
 from bus.client.connection.first_contact import is_broker_needed
 from bus.client.connection.portions import portions
 from bus.client.connection.retrying import Backoff, monotonic_ms, retry
+from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
 
@@ -77,6 +80,10 @@ class TopicInfo:
     fetched_at_ms: float  # monotonic_ms()
 
 
+class OldMetadata(BusError):
+    """A broker knows less of the cluster than another one has told before."""
+
+
 def error_of(code: int, message: str) -> BusError:
     """The error of one item of a response. A code that this client does not know is UNKNOWN_SERVER_ERROR."""
     try:
@@ -101,10 +108,13 @@ class Cluster:
         self._config = config
         self._lock = threading.Lock()
         self._connections = Connections(config)
+        self.watch = BrokerWatch(ask=self._who_is_fenced, give_up=self._give_up_fenced)
+        self._turn = 0  # of the broker that is asked about others
         self._brokers: dict[int, str] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._last_good: str | None = None
         self._controller_id = -1
+        self._metadata_end = ("", 0)  # cluster id and metadata offset of the newest answer
         self._closed = threading.Event()
         self.is_patient = not is_broker_needed()  # waits for what was never there
         self.was_reached = False  # True after the first answer of any broker
@@ -265,14 +275,30 @@ class Cluster:
         topics: list[Any] = []
         for portion in portions(names):
             request = pb.MetadataRequest(topics=portion, allow_auto_topic_creation=may_create)
-            response = self.call("Metadata", request, deadline_ms=deadline_ms)
+            response = self.call(
+                "Metadata", request, deadline_ms=deadline_ms, is_reading=True, check=self._check_not_older
+            )
             response.topics.MergeFrom(topics)
             topics = response.topics
         return response
 
+    def _check_not_older(self, response: Any) -> None:
+        """Raises `OldMetadata`. So no client outlives that a root is put back to an earlier state."""
+        cluster_id, offset = self._metadata_end
+        if response.cluster_id == cluster_id and 0 < response.metadata_offset < offset:
+            raise OldMetadata(
+                ErrorCode.LEADER_NOT_AVAILABLE,
+                f"expected the cluster metadata up to offset {offset}, found a broker that has followed them up to "
+                f"{response.metadata_offset}",
+            )
+
     def _take_brokers(self, response: Any) -> None:
-        self._brokers = {broker.broker_id: f"{broker.host}:{broker.port}" for broker in response.brokers}
+        self._check_not_older(response)  # another thread may have had a newer one meanwhile
+        if response.metadata_offset:
+            self._metadata_end = response.cluster_id, response.metadata_offset
+        self._brokers = {broker.broker_id: _address_of(broker) for broker in response.brokers}
         self._controller_id = response.controller_id
+        self.watch.note_live(self._brokers.values())
 
     def _newest(self, info: TopicInfo) -> TopicInfo:
         known = self._topics.get(info.name)
@@ -295,33 +321,62 @@ class Cluster:
         timeout_ms: float | None = None,
         deadline_ms: float | None = None,
         is_repeatable: bool = True,
+        is_reading: bool = False,
+        check: Callable[[Any], None] = lambda response: None,
     ) -> Any:
         """One unary call to `address`, or to whichever broker can be reached. Raises `BusError`.
 
         It has `timeout_ms`, or request.timeout.ms, and ends by `deadline_ms`, if that leaves it half a second. What is
-        not `is_repeatable` goes to the next address only if it was not sent to this one.
+        not `is_repeatable` goes to the next address only if it was not sent to this one. What `is_reading` may be asked
+        twice at a time: of the next one too when this one has not answered for a second. An answer for which `check`
+        raises `BusError` is none.
         """
-        error: BusError | None = None
-        for candidate in [address] if address is not None else self.candidates():
-            limit_ms: float = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
-            if deadline_ms is not None:
-                left_ms = deadline_ms - monotonic_ms()
-                if error is not None and left_ms <= 0:
-                    break
-                limit_ms = min(limit_ms, max(left_ms, _ATTEMPT_MS_MIN))
+        addresses = [address] if address is not None else self.candidates()
+
+        def limit_ms() -> float:
+            own_ms: float = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
+            return own_ms if deadline_ms is None else min(own_ms, max(deadline_ms - monotonic_ms(), _ATTEMPT_MS_MIN))
+
+        def may_ask_next(failure: BusError) -> bool:
+            has_time = deadline_ms is None or monotonic_ms() < deadline_ms
+            return has_time and self._may_ask_next(failure, is_repeatable=is_repeatable)
+
+        if is_reading and len(addresses) > 1:
+            return first_answer(
+                addresses,
+                lambda candidate, on_done: self.start_call(
+                    method,
+                    request,
+                    address=candidate,
+                    timeout_ms=limit_ms(),
+                    on_done=lambda answer: on_done(_checked(answer, check)),
+                ),
+                may_ask_next=may_ask_next,
+            )
+        for candidate in addresses[:-1]:
             try:
-                return self._call_one(candidate, method, request, limit_ms)
+                return self._call_one(candidate, method, request, limit_ms())
             except BusError as failure:
-                error = failure
-                if not self._may_ask_next(failure, is_repeatable=is_repeatable):
-                    break
-                if self._last_good == candidate:
-                    self._last_good = None
-        assert error is not None, "a cluster has at least one address"
-        raise error
+                if not may_ask_next(failure):
+                    raise
+        response = self._call_one(addresses[-1], method, request, limit_ms())
+        check(response)
+        return response
+
+    def knock(self, address: str, patience_ms: float) -> None:
+        """Raises `NotConnected` if the broker does not answer now: what must not be sent twice is better not sent to
+        one that hangs. Asks nothing if it was that broker which answered last."""
+        if self._last_good == address:
+            return
+        try:
+            self._call_one(address, "DescribeCluster", pb.DescribeClusterRequest(), patience_ms)
+        except BusError as failure:
+            if not self._may_ask_next(failure, is_repeatable=True):
+                raise
+            raise NotConnected(failure.code, failure.message) from None
 
     def _may_ask_next(self, failure: BusError, *, is_repeatable: bool) -> bool:
-        if isinstance(failure, NotConnected):
+        if isinstance(failure, (NotConnected, OldMetadata)):
             return True
         return is_repeatable and failure.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
 
@@ -332,7 +387,12 @@ class Cluster:
             except grpc.RpcError as failure:
                 raise self.failure(connection, failure, method) from None
 
-        _, response = self._connections.start(address, ask)
+        self.watch.note_sent(address)
+        try:
+            _, response = self._connections.start(address, ask)
+        except BaseException:
+            self._note_failure(address)
+            raise
         self._note_answer(address)
         return response
 
@@ -341,16 +401,24 @@ class Cluster:
     ) -> Callable[[], object]:
         """As `call`, without waiting: `on_done` gets the response or a `BusError`, on a thread of gRPC's. Returns what
         cancels the call. Raises `BusError` if this client is closed."""
-        connection, future = self._connections.start(
-            address, lambda found: found.call(method).future(request, timeout=timeout_ms / 1000, metadata=self.headers)
-        )
+        self.watch.note_sent(address)
+        try:
+            connection, future = self._connections.start(
+                address,
+                lambda found: found.call(method).future(request, timeout=timeout_ms / 1000, metadata=self.headers),
+            )
+        except BaseException:
+            self._note_failure(address)
+            raise
 
         def settle(done: Any) -> None:
             try:
                 answer = done.result()
             except grpc.RpcError as failure:
+                self._note_failure(address)
                 answer = self.failure(connection, failure, method)
             except grpc.FutureCancelledError:
+                self._note_failure(address)
                 answer = BusError(ErrorCode.NETWORK_EXCEPTION, f"{method} at {address} was cancelled")
             else:
                 self._note_answer(address)
@@ -359,14 +427,26 @@ class Cluster:
         future.add_done_callback(settle)
         return future.cancel  # type: ignore[no-any-return]
 
+    def _note_failure(self, address: str) -> None:
+        self.watch.note_settled(address)
+        if self._last_good == address:
+            self._last_good = None
+
     def _note_answer(self, address: str) -> None:
+        self.watch.note_answer(address)
         self._last_good = address
         self.was_reached = True
 
     def candidates(self) -> list[str]:
         """Every address that may be a broker's, the likeliest first."""
         preferred = [self._last_good] if self._last_good is not None else []
-        return list(dict.fromkeys([*preferred, *self._brokers.values(), *self._bootstrap]))
+        return self.watch.likeliest_first(dict.fromkeys([*preferred, *self._brokers.values(), *self._bootstrap]))
+
+    def candidate_in_turn(self, number: int) -> str:
+        """Of those from which an answer is to be expected, if there are any."""
+        candidates = self.candidates()
+        likely = [address for address in candidates if not self.watch.is_avoided(address)] or candidates
+        return likely[number % len(likely)]
 
     def open_stream(self, address: str, method: str, requests: Iterable[bytes]) -> tuple[Connection, Any]:
         """A bidirectional call, and the connection that it is on. The requests are serialized already."""
@@ -401,17 +481,57 @@ class Cluster:
         return self._answers(connection, stream, method)
 
     def _answers(self, connection: Connection, stream: Any, method: str) -> Generator[Any, None, None]:
+        self.watch.note_sent(connection.address)
         try:
-            yield from stream
+            for answer in stream:
+                self.watch.note_heard(connection.address)
+                yield answer
         except grpc.RpcError as failure:
             raise self.failure(connection, failure, method) from None
         finally:
+            self.watch.note_settled(connection.address)
             stream.cancel()
+
+    # ------------------------------------------------------------ silent brokers
+
+    def _who_is_fenced(self) -> dict[str, bool] | None:
+        """As one broker says, another one each time; None if none answers."""
+        candidates = [address for address in self.candidates() if not self.watch.is_avoided(address)]
+        self._turn += 1
+        first = self._turn % len(candidates) if candidates else 0
+        request = pb.DescribeClusterRequest(include_fenced_brokers=True)
+        for candidate in candidates[first:] + candidates[:first]:
+            try:
+                response = self._call_one(candidate, "DescribeCluster", request, SILENT_AFTER_MS)
+            except BusError:
+                continue
+            live = {_address_of(broker) for broker in response.brokers if not broker.is_fenced}
+            return {address: address not in live for address in map(_address_of, response.brokers)}
+        return None
+
+    def _give_up_fenced(self, address: str) -> None:
+        self._connections.give_up(address, f"the broker at {address} does not answer, and the cluster has fenced it")
 
     def close(self) -> None:
         """Ends every call that is under way or waits to be repeated. Safe to repeat."""
         self._closed.set()
+        self.watch.close()
         self._connections.close()
+
+
+def _checked(answer: Any, check: Callable[[Any], None]) -> Any:
+    """The answer of a call, or the `BusError` that it ended with."""
+    if isinstance(answer, BusError):
+        return answer
+    try:
+        check(answer)
+    except BusError as error:
+        return error
+    return answer
+
+
+def _address_of(broker: Any) -> str:
+    return f"{broker.host}:{broker.port}"
 
 
 def _topic_info(topic: Any) -> TopicInfo:

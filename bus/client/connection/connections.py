@@ -40,11 +40,12 @@ class ReconnectTimes(Protocol):
 class Connection:
     """To one address. `call(method)` is a unary call of the service."""
 
-    __slots__ = ("_calls", "address", "channel")
+    __slots__ = ("_calls", "address", "channel", "given_up")
 
     def __init__(self, address: str, channel: grpc.Channel) -> None:
         self.address = address
         self.channel = channel
+        self.given_up: str | None = None  # why all that was under way on it has failed
         self._calls: dict[str, Any] = {}
 
     def call(self, method: str) -> Any:
@@ -92,10 +93,19 @@ class Connections:
 
     def failure(self, connection: Connection, failure: grpc.RpcError, what: str) -> BusError:
         """What a failed call means for a user. A connection that never came about is given up."""
+        if connection.given_up is not None:
+            return BusError(ErrorCode.NETWORK_EXCEPTION, f"{what}: {connection.given_up}")
         error = translate_rpc_error(failure, address=connection.address, what=what)
         if isinstance(error, NotConnected):
             self._give_up(connection)
         return error
+
+    def give_up(self, address: str, reason: str) -> None:
+        """All that is under way there fails with NETWORK_EXCEPTION; what comes later has another connection."""
+        connection = self._connections.get(address)
+        if connection is not None:
+            connection.given_up = reason
+            self._give_up(connection)
 
     def _give_up(self, connection: Connection) -> None:
         with self._lock:

@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 class RequestStream:
     """`on_answer(stream, response)` for each response, `on_end(stream, error)` once, after the last of them.
 
-    Requests are bytes, as they go out. An exception of `on_answer` ends the stream.
+    Requests are bytes, as they go out. An exception of `on_answer` ends the stream. A response with correlation id 0
+    is a notice: it answers no request.
     """
 
     def __init__(
@@ -42,6 +43,8 @@ class RequestStream:
         self._method = method
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._cluster = cluster
+        self._unanswered_lock = threading.Lock()
+        self._unanswered: int | None = 0  # None: the stream has ended
         requests = iter(self._requests.get, None)
         self._connection, self._call = cluster.open_stream(address, method, requests)
         self._reader = threading.Thread(target=self._read, name=f"bus-{method.lower()}-{address}", daemon=True)
@@ -52,6 +55,10 @@ class RequestStream:
             raise
 
     def send(self, request: bytes) -> None:
+        with self._unanswered_lock:
+            if self._unanswered is not None:
+                self._unanswered += 1
+                self._cluster.watch.note_sent(self.address)
         self._requests.put(request)
 
     def cut(self, reason: str) -> None:
@@ -72,6 +79,7 @@ class RequestStream:
         error = BusError(ErrorCode.NETWORK_EXCEPTION, f"the broker at {self.address} ended the stream")
         try:
             for response in self._call:
+                self._note_response(response)
                 self._on_answer(self, response)
         except grpc.RpcError as failure:
             if self._cut_reason is not None:
@@ -82,5 +90,22 @@ class RequestStream:
             logger.exception("reading the answers of %s failed", self.address)
             self._call.cancel()
             error = BusError(ErrorCode.UNKNOWN_SERVER_ERROR, f"an answer of {self.address} made no sense: {failure!r}")
+        self._note_end()
         self._requests.put(None)  # lets gRPC's sending thread end as well
         self._on_end(self, error)
+
+    def _note_response(self, response: Any) -> None:
+        watch = self._cluster.watch
+        if not response.correlation_id:
+            watch.note_heard(self.address)
+            return
+        with self._unanswered_lock:
+            if self._unanswered:
+                self._unanswered -= 1
+                watch.note_answer(self.address)
+
+    def _note_end(self) -> None:
+        with self._unanswered_lock:
+            left, self._unanswered = self._unanswered, None
+        if left:
+            self._cluster.watch.note_settled(self.address, left)

@@ -1,7 +1,8 @@
 """Where the group's coordinator is, and what is asked of it: a machine without threads, clock or I/O.
 
-Guards one promise: at most one search is under way, and a failed one is repeated with growing pauses. It is told what
-was answered and that time has passed, and says what to send.
+Guards one promise: one broker is asked at a time, or two while the first one has not answered for a second, and a
+failed search is repeated with growing pauses. It is told what was answered and that time has passed, and says what to
+send.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bus.client.connection.group_requests import FindCoordinator, GroupCall
+from bus.client.connection.silent_brokers import SILENT_AFTER_MS
 from bus.client.values import BrokerInfo
 from bus.errors import BusError, ErrorCode
 
@@ -63,19 +65,25 @@ class CoordinatorFinder:
         self._backoff_ms = backoff_ms
         self._may_retry = may_retry
         self._on_lost = on_lost
-        self._under_way: GroupRequest | None = None
+        self._under_way: list[GroupRequest] = []
+        self._begun_at_ms = -math.inf  # the search
         self._retry_at_ms = -math.inf
         self._failures = 0
 
     def find(self, now_ms: float) -> None:
         """Have a search under way unless the coordinator is known, or it is too early to search again."""
-        if self.address is None and self._under_way is None and now_ms >= self._retry_at_ms and self.error is None:
-            self._under_way = GroupRequest(FindCoordinator(self.group_id), None, self._request_timeout_ms)
-            self._send(self._under_way)
+        if self.address is None and self.error is None and now_ms >= self.next_event():
+            if not self._under_way:
+                self._begun_at_ms = now_ms
+            request = GroupRequest(FindCoordinator(self.group_id), None, self._request_timeout_ms)
+            self._under_way.append(request)
+            self._send(request)
 
     def next_event(self) -> float:
         """When `find` may have something to do without any answer."""
-        return math.inf if self.address is not None or self._under_way is not None else self._retry_at_ms
+        if self.address is not None or len(self._under_way) > 1:
+            return math.inf
+        return self._begun_at_ms + SILENT_AFTER_MS if self._under_way else self._retry_at_ms
 
     def next_event_after(self, now_ms: float) -> float:
         """The same for who waits, but a search that is due by now is nothing to wake up for: who wants it begins it."""
@@ -89,14 +97,17 @@ class CoordinatorFinder:
             raise error
 
     def on_answer(self, request: GroupRequest, answer: BrokerInfo | BusError, now_ms: float) -> None:
-        if request is not self._under_way:
+        if request not in self._under_way:
             return
-        self._under_way = None
+        self._under_way.remove(request)
         if isinstance(answer, BrokerInfo):
+            self._under_way.clear()
             self.address = f"{answer.host}:{answer.port}"
             self._failures = 0
             logger.info("the coordinator of group %r is broker %d", self.group_id, answer.broker_id)
             return
+        if self._under_way:
+            return  # another broker is asked, too
         self._retry_at_ms = now_ms + self._backoff_ms(self._failures)
         self._failures += 1
         if self._may_retry(answer):

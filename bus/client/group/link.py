@@ -124,9 +124,8 @@ class GroupLink:
                 self._on_answer(request, _not_begun(request, failure))
 
     def _next_candidate(self) -> str:
-        candidates = self._cluster.candidates()
         self._candidate += 1
-        return candidates[(self._candidate - 1) % len(candidates)]
+        return self._cluster.candidate_in_turn(self._candidate - 1)
 
     # ------------------------------------------------------------ answers, on gRPC's threads
 

@@ -52,6 +52,7 @@ class MetadataHandler:
                 pb.Broker(broker_id=broker.broker_id, host=broker.host, port=broker.port) for broker in found.brokers
             ],
             root=found.root_url,
+            metadata_offset=found.metadata_offset,
         )
         share = self._shares.begin()
         for name, topic in found.topics:

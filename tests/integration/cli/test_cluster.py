@@ -19,6 +19,7 @@ import grpc
 import pytest
 from click.testing import CliRunner, Result
 
+from bus import Admin, Consumer, NewTopic, Producer
 from bus.cli.failures import Failure
 from bus.cli.local_cluster import LocalCluster
 from bus.cli.main import cli
@@ -179,6 +180,46 @@ def test_cluster_survives_its_brokers_one_after_another(three_brokers: Cluster) 
     assert sorted(cluster.done("consume", "t", "--exit", "--from", "beginning").stdout.split()) == ["0", "1", "2", "3"]
     stopped = cluster.done("cluster", "down").stderr
     assert stopped.count("stopped") == 3
+
+
+@pytest.mark.timeout(240)
+def test_clients_go_on_at_other_brokers_while_one_hangs(three_brokers: Cluster) -> None:
+    """The time-outs of the clients are longer than the test: what goes on does so because they ask another broker."""
+    cluster = three_brokers
+    addresses, times = cluster.environment["BUS_ADDRESS"], {"request_timeout_ms": 600_000}
+    admin, producer = Admin(addresses, **times), Producer(addresses, delivery_timeout_ms=900_000, **times)
+    consumer = Consumer(addresses, group_id="g", auto_offset_reset="earliest", enable_auto_commit=False, **times)
+    with admin, producer, consumer:
+        admin.create_topics([NewTopic("t", 6)])
+        consumer.subscribe(["t"])
+        sent: list[Any] = []
+        read: list[Any] = []
+
+        def send_and_read() -> None:
+            futures = [producer.send("t", b"%d" % (len(sent) + number), partition=number) for number in range(6)]
+            sent.extend((number, future.result(120)) for number, future in enumerate(futures))
+            cluster.wait_until(lambda: read.extend(consumer.poll(100)) or len(read) >= len(sent))
+
+        send_and_read()
+        for turn in range(2):
+            hanging = admin.describe_groups(["g"])["g"].coordinator.broker_id
+            cluster.done("cluster", "pause", str(hanging))
+            send_and_read()
+            consumer.commit()
+            admin.create_topics([NewTopic(f"u{turn}", 1)])
+            assert hanging in {one["broker_id"] for one in cluster.brokers() if one["is_fenced"]}
+            cluster.done("cluster", "resume", str(hanging))
+            cluster.wait_until(lambda: not any(one["is_fenced"] for one in cluster.brokers()))
+            send_and_read()
+        assert [(record.partition, record.offset) for record in sorted(read)] == sorted(
+            (number, metadata.offset) for number, metadata in sent
+        )
+        assert sorted(int(record.value) for record in read) == list(range(len(sent)))
+        consumer.commit()
+        committed = admin.list_group_offsets("g")
+    assert [(one.partition, offset.offset) for one, offset in sorted(committed.items())] == [
+        (number, len(sent) // 6) for number in range(6)
+    ]
 
 
 @pytest.mark.timeout(240)

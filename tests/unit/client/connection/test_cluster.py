@@ -86,3 +86,49 @@ def test_metadata_of_an_older_leader_epoch_does_not_undo_a_hint() -> None:
     cluster.take_hint("t", 0, LeaderHint(2, 8, "h:2"))
     assert cluster.leader_address(cluster.refresh(["t"])["t"], 0) == "h:2"
     assert cluster.leader_address(cluster.refresh(["t"])["t"], 0) == "h:1"
+
+
+def as_of(offset: int, leader_id: int = 1, *, cluster_id: str = "c") -> pb.MetadataResponse:
+    response = led_by(leader_id, 7)
+    response.cluster_id, response.metadata_offset, response.controller_id = cluster_id, offset, leader_id
+    return response
+
+
+def test_metadata_of_a_broker_that_is_behind_are_not_taken() -> None:
+    cluster = ScriptedCluster(as_of(9, 2), as_of(8, 1), as_of(9, 2))
+    cluster.refresh(["t"])
+    with pytest.raises(BusError, match="up to offset 9, found a broker that has followed them up to 8") as raised:
+        cluster.refresh(["t"])
+    assert raised.value.code is ErrorCode.LEADER_NOT_AVAILABLE
+    assert cluster.controller_address == "h:2"
+    cluster.refresh(["t"])
+    assert cluster.answers == []
+
+
+def test_topic_is_not_forgotten_because_a_broker_that_is_behind_does_not_know_it() -> None:
+    unknown = pb.MetadataResponse(
+        cluster_id="c",
+        metadata_offset=8,
+        topics=[pb.TopicMetadata(name="t", error_code=pb.ERROR_CODE_UNKNOWN_TOPIC_ID)],
+    )
+    cluster = ScriptedCluster(as_of(9), unknown)
+    cluster.refresh(["t"])
+    with pytest.raises(BusError) as raised:
+        cluster.refresh(["t"])
+    assert raised.value.retriable
+    assert cluster.cached_topic("t") is not None
+
+
+def test_metadata_of_another_cluster_or_of_an_older_program_are_taken() -> None:
+    cluster = ScriptedCluster(as_of(9, 1), as_of(2, 2, cluster_id="other"), as_of(0, 1, cluster_id="other"))
+    for address in ("h:1", "h:2", "h:1"):
+        cluster.refresh(["t"])
+        assert cluster.controller_address == address
+
+
+def test_metadata_offset_of_an_older_program_does_not_hide_what_came_before() -> None:
+    cluster = ScriptedCluster(as_of(9), as_of(0), as_of(8))
+    cluster.refresh(["t"])
+    cluster.refresh(["t"])
+    with pytest.raises(BusError, match="up to offset 9"):
+        cluster.refresh(["t"])

@@ -191,8 +191,12 @@ def test_commit_waits_for_a_coordinator_and_no_longer_than_its_time() -> None:
     world.finder.address = None
     commit = world.ask({P0: 1}, is_repeated=True, within_ms=2_000)
     assert [request.method for request in world.sent] == ["FindCoordinator"]
-    assert world.commits.next_event(world.now_ms) == world.now_ms + 2_000
-    world.now_ms += 2_000
+    assert world.commits.next_event(world.now_ms) == world.now_ms + 1_000
+    world.now_ms += 1_000
+    world.commits.advance(world.now_ms)
+    assert [request.method for request in world.sent] == ["FindCoordinator"] * 2, "another broker is asked, too"
+    assert world.commits.next_event(world.now_ms) == world.now_ms + 1_000
+    world.now_ms += 1_000
     world.commits.advance(world.now_ms)
     assert commit.error is not None
     assert commit.error.code is ErrorCode.REQUEST_TIMED_OUT
