@@ -57,7 +57,8 @@ class Snapshot:
     high_watermark: int
     files: Sequence[LiveFile]
     metadata: TableMetadata
-    checkpoint: CheckpointContent | None  # the newest valid one
+    checkpoint_version: int  # of the newest valid checkpoint; -1 if there is none
+    checkpoint: CheckpointContent | None  # that checkpoint, where it was decoded
     findings: Findings
     # Of other engines, in versions after the checkpoint. They need not have synced what they wrote.
     foreign_paths: Sequence[str] = ()
@@ -78,11 +79,6 @@ class Snapshot:
     @property
     def txns(self) -> Mapping[str, Txn]:
         return self.state.txns
-
-    @property
-    def checkpoint_version(self) -> int:
-        """-1 if there is none."""
-        return -1 if self.checkpoint is None else self.checkpoint.version
 
     @property
     def foreign_versions(self) -> Sequence[str]:
@@ -124,14 +120,17 @@ def load_snapshot(store: ObjectStore, folder: str, reader: DataReader) -> Snapsh
         high_watermark=state.high_watermark,
         files=files,
         metadata=state.metadata,
+        checkpoint_version=-1 if checkpoint is None else checkpoint.version,
         checkpoint=checkpoint,
-        findings=_findings(reading),
+        findings=_findings(reading, -1 if checkpoint is None else checkpoint.version),
         foreign_paths=_paths_of_others(files, checkpoint),
     )
 
 
 def take_stock(store: ObjectStore, folder: str, state: TableState, files: Sequence[LiveFile]) -> Snapshot | None:
-    """A table that was followed to `state`, with what lies around it now; None if it has to be read afresh."""
+    """A table that was followed to `state`, with what lies around it now; None if it has to be read afresh. Its
+    checkpoint is proved by the sums that the hint has of it; it is decoded only if there are none, or for the files of
+    other engines that it names."""
     log_folder = f"{folder}/{LOG_FOLDER}"
     hint = read_hint(store, log_folder)
     listing = list_log(store, folder, from_checkpoint=None if hint is None else hint.version)
@@ -140,7 +139,9 @@ def take_stock(store: ObjectStore, folder: str, state: TableState, files: Sequen
         return None
     if hint is not None:
         try:
-            checkpoint = decode_checkpoint(newest, load_proved(store, log_folder, newest, hint))
+            data = load_proved(store, log_folder, newest, hint)
+            if hint.sums is None or not all(file.is_ours for file in files):
+                checkpoint = decode_checkpoint(newest, data)
         except MalformedCheckpoint:
             return None
     removed = {path: removal for path, removal in state.removed.items() if removal.version > newest}
@@ -150,17 +151,18 @@ def take_stock(store: ObjectStore, folder: str, state: TableState, files: Sequen
         high_watermark=state.high_watermark,
         files=files,
         metadata=state.metadata,
+        checkpoint_version=newest,
         checkpoint=checkpoint,
-        findings=_findings(LogReading(state, listing, hint, checkpoint, truncated=[])),
+        findings=_findings(LogReading(state, listing, hint, checkpoint, truncated=[]), newest),
         foreign_paths=_paths_of_others(files, checkpoint),
     )
 
 
-def _findings(reading: LogReading) -> Findings:
-    checkpoint, hint, others = reading.checkpoint, reading.hint, reading.listing.others
+def _findings(reading: LogReading, checkpoint_version: int) -> Findings:
+    hint, others = reading.hint, reading.listing.others
     is_hint_wrong = LAST_CHECKPOINT in others
-    if checkpoint is not None:
-        is_hint_wrong = hint is None or hint.version != checkpoint.version
+    if checkpoint_version >= 0:
+        is_hint_wrong = hint is None or hint.version != checkpoint_version
     return Findings(
         truncated_checkpoints=reading.truncated,
         torn_version=None if reading.torn is None else version_name(reading.state.version + 1),

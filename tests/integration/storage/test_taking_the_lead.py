@@ -151,6 +151,7 @@ def test_a_followed_table_is_led_without_reading_its_versions_again(brokers: Bro
     # Who led last, what the fence is to follow, the fence, who leads now, the hint, the checkpoint, the last version.
     assert store.calls[calls:].count("get") <= 8
     assert store.calls[calls:].count("sizes") == 0
+    assert not {"put", "delete"} & {*store.calls[calls:]}
     assert brokers.append(table, b"g", epoch=2) == Committed(8, 7)
 
 
