@@ -137,7 +137,7 @@ class Bench:
             self.report("starting Kafka")
             self.kafka = Kafka(Path(tempfile.mkdtemp(prefix="kafka-", dir=self.folder)))
             self.kafka.create_topic("warm-up", 4)
-            self.kafka.produce("warm-up", records=self.sizes.peer_warm_up_records, value_bytes=100)
+            self.kafka.tools.produce("warm-up", records=self.sizes.peer_warm_up_records, value_bytes=100)
         return self.kafka
 
     def end_theme(self) -> None:

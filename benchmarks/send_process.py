@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kafka import LoadLatency
+from benchmarks.kafka_tools import LoadLatency
 
 _ROOT = Path(__file__).parent.parent
 _TIMEOUT_S = 600.0

@@ -49,7 +49,7 @@ class SparkBench:
     def fill(self, topic: str, *, records: int, value_bytes: int) -> None:
         produce_random(self.broker.address, topic, records=records, value_bytes=value_bytes)
         if self.kafka is not None:
-            self.kafka.produce(topic, records=records, value_bytes=value_bytes)
+            self.kafka.tools.produce(topic, records=records, value_bytes=value_bytes)
 
     def roll(self, topic: str) -> None:
         """Few large files of many small ones, as time would."""

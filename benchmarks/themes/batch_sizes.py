@@ -87,7 +87,7 @@ class _PerfTest:
         while True:
             topic = self._bench.new_topic()
             self._kafka.create_topic(topic, 4, *configs)
-            rate = self._kafka.produce(topic, records=records, value_bytes=_VALUE_BYTES, batch_size=batch_size)
+            rate = self._kafka.tools.produce(topic, records=records, value_bytes=_VALUE_BYTES, batch_size=batch_size)
             if records / rate >= wanted_s * _ENOUGH:
                 self._records[batch_size, configs] = records
                 return rate

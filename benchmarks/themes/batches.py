@@ -63,14 +63,14 @@ def _produce_peer(bench: Bench, topic: str, runs: _Runs) -> None:
     if kafka is None:
         return
     kafka.create_topic(topic, 4)
-    runs.peers.append(kafka.produce(topic, records=runs.peer_records, value_bytes=runs.value_bytes))
+    runs.peers.append(kafka.tools.produce(topic, records=runs.peer_records, value_bytes=runs.value_bytes))
     seconds = bench.sizes.produce_seconds
-    warm = kafka.load(topic, rate=0, seconds=seconds, warm_up_seconds=seconds / 2, value_bytes=runs.value_bytes)
+    warm = kafka.tools.load(topic, rate=0, seconds=seconds, warm_up_seconds=seconds / 2, value_bytes=runs.value_bytes)
     runs.warm.append(warm.records_per_second)
     synced = f"{topic}-synced"
     kafka.create_topic(synced, 4, FLUSH_EACH)
     records = runs.peer_records // _SYNCED_PART
-    runs.synced.append(kafka.produce(synced, records=records, value_bytes=runs.value_bytes))
+    runs.synced.append(kafka.tools.produce(synced, records=records, value_bytes=runs.value_bytes))
     bench.report(
         f"  Kafka: {runs.peers[-1]:,.0f} records/s, warmed up {runs.warm[-1]:,.0f}; syncing: {runs.synced[-1]:,.0f}"
     )

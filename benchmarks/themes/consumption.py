@@ -20,7 +20,7 @@ def measure_consumption(bench: Bench) -> list[Figure]:
     kafka = bench.peer()
     if kafka is not None:
         kafka.create_topic(topic, _PARTITIONS)
-        kafka.produce(topic, records=records, value_bytes=100)
+        kafka.tools.produce(topic, records=records, value_bytes=100)
     with bench.broker() as broker:
         loads.create_topic(broker.address, topic, _PARTITIONS)
         loads.produce_records(broker.address, topic, records=records)
@@ -29,7 +29,7 @@ def measure_consumption(bench: Bench) -> list[Figure]:
             arrow.append(loads.fetch_arrow(broker.address, topic, partitions=_PARTITIONS, records=records))
             bench.report(f"round {number + 1}: poll {objects[-1]:,.0f} records/s, poll_arrow {arrow[-1]:,.0f}")
             if kafka is not None:
-                perf.append(kafka.consume(topic, records=records))
+                perf.append(kafka.tools.consume(topic, records=records))
                 if has_confluent():
                     confluent.append(
                         run_consumption("confluent", kafka.address, topic, partitions=_PARTITIONS, records=records)

@@ -20,7 +20,7 @@ def measure_fetch(bench: Bench) -> list[Figure]:
     kafka = bench.peer()
     if kafka is not None:
         kafka.create_topic(topic, partitions)
-        kafka.produce(topic, records=records, value_bytes=100)
+        kafka.tools.produce(topic, records=records, value_bytes=100)
     with bench.broker() as broker:
         loads.create_topic(broker.address, topic, partitions)
         loads.produce_records(broker.address, topic, records=records)
@@ -44,7 +44,7 @@ def measure_fetch(bench: Bench) -> list[Figure]:
             files.append(loads.fetch_arrow(broker.address, topic, partitions=partitions, records=records))
             bench.report(f"fetch from files, round {number + 1}: {files[-1]:,.0f} records/s")
             if kafka is not None:
-                peers.append(kafka.consume(topic, records=records))
+                peers.append(kafka.tools.consume(topic, records=records))
                 bench.report(f"  Kafka: {peers[-1]:,.0f} records/s")
     return [
         Figure(

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks import loads
 from benchmarks.bench import FLUSH_EACH, SYNCED, Bench
 from benchmarks.figure import Figure
-from benchmarks.kafka import Latency
+from benchmarks.kafka_tools import Latency
 
 _WARM_UP_RECORDS = 300
 _UNSYNCED = "Kafka with its defaults: not on disk when it answers"
@@ -35,7 +35,7 @@ def measure_produce_latency(bench: Bench) -> list[Figure]:
                 kafka = bench.peer()
                 if kafka is not None:
                     kafka.create_topic(topic + suffix, 1, *configs)
-                    peers.append(kafka.produce_latency(topic + suffix, records=count, value_bytes=100))
+                    peers.append(kafka.tools.produce_latency(topic + suffix, records=count, value_bytes=100))
                     bench.report(f"  Kafka{suffix}: {_text(peers[-1])}")
     title = "one produce in flight"
     return [
@@ -62,7 +62,7 @@ def measure_delivery(bench: Bench) -> list[Figure]:
             kafka = bench.peer()
             if kafka is not None:
                 kafka.create_topic(topic, 1)
-                peers.append(kafka.delivery_latency(topic, records=count, value_bytes=100))
+                peers.append(kafka.tools.delivery_latency(topic, records=count, value_bytes=100))
                 bench.report(f"  Kafka: {_text(peers[-1])}")
     title = "produce to a waiting consumer"
     return [

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from benchmarks import loads
 from benchmarks.bench import FLUSH_EACH, Bench
 from benchmarks.figure import Curve, Point
-from benchmarks.kafka import Kafka, LoadLatency
+from benchmarks.kafka import Kafka
+from benchmarks.kafka_tools import LoadLatency
 from benchmarks.send_process import run_paced, run_sends
 
 PICTURE = "load"
@@ -67,7 +68,7 @@ def _measure_kafka(bench: Bench, kafka: Kafka, configs: list[str], taken: _Loads
         kafka.create_topic(topic, _PARTITIONS, *configs)
         # Java's compiler wants some seconds of the same load, however short the run is.
         warm_up = max(2.0, sizes.load_seconds / 2)
-        return kafka.load(
+        return kafka.tools.load(
             topic, rate=rate, seconds=sizes.load_seconds, warm_up_seconds=warm_up, value_bytes=_VALUE_BYTES
         )
 
