@@ -67,8 +67,10 @@ class Sizes:
     spark_latencies: int = 100
     spark_freshness: int = 40
     spark_triggers: int = 10
+    cluster_partitions: int = 10_000
     failover_partitions: int = 1_000
     failover_repeats: int = 20
+    failover_peer_repeats: int = 5  # each takes Kafka half a minute
     failover_rate: float = 200.0  # records a second, each a commit of its own: what two cores do besides
     failover_rest_seconds: float = 3.0
 
@@ -107,8 +109,10 @@ QUICK = Sizes(
     spark_latencies=10,
     spark_freshness=5,
     spark_triggers=3,
+    cluster_partitions=300,
     failover_partitions=30,
     failover_repeats=2,
+    failover_peer_repeats=1,
     failover_rate=100.0,
     failover_rest_seconds=0.5,
     sweep_seconds=0.5,

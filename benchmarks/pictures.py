@@ -152,6 +152,23 @@ def draw_load_latencies(lines: Sequence[dict[str, Any]], path: Path) -> Path | N
     return path
 
 
+def draw_failover(lines: Sequence[dict[str, Any]], path: Path) -> Path | None:
+    curves = [line for line in lines if line["picture"] == "failover"]
+    if not curves:
+        return None
+    pyplot = _pyplot()
+    picture, axes = pyplot.subplots(figsize=(9, 4.6))
+    for line, colour in _coloured(curves):
+        _draw_curve(axes, line, "max", colour)
+    axes.axvline(0.0, color=_TARGET, linewidth=1, linestyle="--")
+    _title(axes, "", "ms that the slowest produce took of those sent in each tenth of a second; less is better")
+    axes.set_yscale("log")
+    axes.set_xlabel("seconds from the kill -9 of one of three brokers", fontsize=8.5)
+    axes.legend(fontsize=8, frameon=False)
+    _finish(pyplot, picture, "Latency over time across a failover", curves[0], path)
+    return path
+
+
 def _coloured(curves: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
     ours, peers = iter(_OUR_COLOURS), iter(_PEER_COLOURS)
     return [(line, next(ours if line["label"].startswith("the bus") else peers, "#000000")) for line in curves]

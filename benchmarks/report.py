@@ -19,6 +19,7 @@ from benchmarks.figure import Curve, Figure
 from benchmarks.pictures import (
     draw_bars,
     draw_batch_sizes,
+    draw_failover,
     draw_load_latencies,
     draw_spark_freshness,
     draw_spark_throughput,
@@ -29,12 +30,14 @@ _HERE = Path(__file__).parent
 RESULTS = _HERE / "results" / "latest.jsonl"
 PICTURES = _HERE / "results"
 README = _HERE / "README.md"
+_POINTS_TOLD = 20
 _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
 
 _PICTURE_TITLES = {
     "latest.png": "the figures",
     "batch-size.png": "throughput against batch size",
     "load.png": "latency against load",
+    "failover.png": "latency over time across a failover",
     "spark-throughput.png": "throughput of Spark",
     "spark-freshness.png": "how fresh what Spark sees is",
 }
@@ -60,8 +63,10 @@ def line_of(result: Figure | Curve) -> str:
     if isinstance(result, Curve):
         points = "; ".join(
             f"{short_number(point.x)}: " + ", ".join(f"{y} {short_number(value)}" for y, value in point.values.items())
-            for point in result.points
+            for point in result.points[:_POINTS_TOLD]
         )
+        if (more := len(result.points) - _POINTS_TOLD) > 0:
+            points += f"; and {more} more"
         return f"{result.label}: {points}"
     return _line(_values(result))
 
@@ -75,6 +80,7 @@ def publish() -> None:
         draw_bars(figures, PICTURES / "latest.png"),
         draw_batch_sizes(curves, PICTURES / "batch-size.png"),
         draw_load_latencies(curves, PICTURES / "load.png"),
+        draw_failover(curves, PICTURES / "failover.png"),
         draw_spark_throughput(figures, PICTURES / "spark-throughput.png"),
         draw_spark_freshness(figures, PICTURES / "spark-freshness.png"),
     ]

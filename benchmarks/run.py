@@ -20,6 +20,7 @@ from benchmarks.figure import Curve, Figure
 from benchmarks.kafka_jars import PeerMissing, resolve_jars
 from benchmarks.themes.batch_sizes import measure_batch_sizes
 from benchmarks.themes.batches import measure_batches
+from benchmarks.themes.cluster import measure_cluster
 from benchmarks.themes.commits import measure_many_commits
 from benchmarks.themes.consumption import measure_consumption
 from benchmarks.themes.days import measure_day
@@ -60,6 +61,7 @@ _THEMES: dict[str, Theme] = {
     "maintenance": measure_maintenance,
     "day": measure_day,
     "restarts": measure_restarts,
+    "cluster": measure_cluster,
     "failover": measure_failover,
     "spark-batch": measure_spark_batch,
     "spark-stream": measure_spark_stream,
