@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Callable
 
 from bus.broker_api.broker_api import BrokerApi
+from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.config.broker import Address, BrokerConfig
 from bus.errors import RootLost, StorageFault, count_of
 from bus.grpc_api.server.peers import GrpcPeers, GrpcTransport
@@ -191,12 +192,14 @@ class Broker:
         except BaseException:
             self._core.close()
             raise
-        api = await self._core.start(storage, address)
         try:
-            await self._server.start(api, self._peers)
+            await self._server.listen(BrokerIdentity(storage.cluster_id, self._config.broker_id, storage.incarnation))
+            api = await self._core.start(storage, address)
         except BaseException:
-            await self._core.abandon()
+            await self._server.abandon()
+            await self._transport.close()
             raise
+        await self._server.serve(api, self._peers)
         self._core.serve()
         _log.info(
             "serving %s on %s: %s, ready in %.2f s",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bus.cluster_metadata.broker_decisions import RegisterBroker
+from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, NotController, Refused
 from bus.model import BrokerEndpoint
@@ -19,6 +19,11 @@ class ClusterApi:
         self._cluster = cluster
         self._stopping = stopping
         self.endpoint = cluster.endpoint
+
+    @property
+    def identity(self) -> BrokerIdentity:
+        storage = self._cluster.storage
+        return BrokerIdentity(storage.cluster_id, self.endpoint.broker_id, storage.incarnation)
 
     @property
     def controller(self) -> BrokerEndpoint | None:

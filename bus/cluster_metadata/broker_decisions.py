@@ -47,6 +47,15 @@ class RegisterBroker:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerIdentity:
+    """Which life of which broker answers at an address, and of which root."""
+
+    cluster_id: str
+    broker_id: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
 class Elected:
     broker_id: int
     broker_epoch: int  # 0 at level 0
@@ -144,6 +153,30 @@ def decide_register_broker(
     if not others and state.leader_counts.get(broker_id):
         moves = [LeaderEpochsRaised(broker_id)]
     return Step(epoch, (_started(command, epoch), *moves))
+
+
+def check_advertised_address(
+    command: RegisterBroker, found: BrokerIdentity | Refused, *, cluster_id: str
+) -> Refused | None:
+    """A broker that the controller does not reach at its address would be no use as a leader, and as the controller it
+    would fence all others. `found`: who answered there, or why there was no answer.
+
+    Refused: BROKER_NOT_AVAILABLE (no answer), INVALID_REGISTRATION (another broker, another life, another root).
+    """
+    endpoint = command.endpoint
+    where = f"broker {endpoint.broker_id} advertises {endpoint.host}:{endpoint.port}"
+    if isinstance(found, Refused):
+        message = f"{where}, where the controller does not reach it: {found.message}"
+        return Refused(ErrorCode.BROKER_NOT_AVAILABLE, message)
+    if found.cluster_id != cluster_id:
+        who = f"a broker of another root, with cluster id {found.cluster_id[:_TEXT_LENGTH_MAX]!r}"
+    elif found.broker_id != endpoint.broker_id:
+        who = f"broker {found.broker_id}"
+    elif found.incarnation != command.incarnation:
+        who = "another process that is this broker"
+    else:
+        return None
+    return Refused(ErrorCode.INVALID_REGISTRATION, f"{where}, where the controller reaches {who}")
 
 
 def decide_unfence_broker(

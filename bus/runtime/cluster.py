@@ -64,7 +64,7 @@ class Cluster:
             maintenance=maintenance,
         )
         self.heartbeats = BrokerHeartbeats(
-            self.metadata, config, broker_id=endpoint.broker_id, cluster_id=storage.cluster_id, clock=clock
+            self.metadata, peers, config, broker_id=endpoint.broker_id, cluster_id=storage.cluster_id, clock=clock
         )
         self._lifecycle = BrokerLifecycle(
             RegisterBroker(endpoint, storage.incarnation, config.broker_rack or None),

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from bus.broker_api.broker_api import BrokerApi
+from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.errors import BusError, ErrorCode, Refused
 from bus.grpc_api.server.guards import StreamRegistry
 from bus.grpc_api.server.peers import GrpcPeers
-from bus.grpc_api.server.server import BusServicer, ClusterServicer, method_handlers
+from bus.grpc_api.server.server import BusServicer, ClusterServicer
+from bus.grpc_api.server.service_door import ServiceDoor
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.partitions.fetches import Stopping
 from tests.simulation.network import SimulatedCall, broken
@@ -46,19 +48,26 @@ class Server:
         self._world = world
         self._life = life
         self.streams = StreamRegistry(stopping)
-        self._handlers: dict[str, grpc.RpcMethodHandler] = {}
+        self._door: ServiceDoor | None = None  # None: nothing listens
         self._under_way: dict[asyncio.Task[None], tuple[float, str]] = {}  # since when, and what
         self._clients: dict[Callable[[], None], None] = {}  # what breaks off each connection
 
-    def start(self, api: BrokerApi, peers: GrpcPeers) -> None:
-        config = self._life.config
-        bus = BusServicer(api, self.streams, config, peers)
-        for servicer in (bus, ClusterServicer(api, bus)):
-            self._handlers.update(method_handlers(servicer, config.socket_request_max_bytes))
+    def listen(self, identity: BrokerIdentity) -> None:
+        self._door = ServiceDoor(self._life.config.socket_request_max_bytes)
+        self._door.identify_as(identity)
+
+    def serve(self, api: BrokerApi, peers: GrpcPeers) -> None:
+        assert self._door is not None
+        bus = BusServicer(api, self.streams, self._life.config, peers)
+        self._door.open(bus, ClusterServicer(api, bus))
+
+    def _find(self, method: str) -> grpc.RpcMethodHandler | None:
+        service = _METHODS[method].containing_service.full_name
+        return None if self._door is None else self._door.find(f"/{service}/{method}")
 
     async def stop(self) -> None:
         """As gRPC's: nothing new is taken, what was read is answered."""
-        self._handlers = {}
+        self._door = None
         await self.streams.drain()
         while self._under_way:
             await asyncio.wait(list(self._under_way), timeout=5.0)
@@ -80,7 +89,7 @@ class Server:
 
     def connect(self, on_end: Callable[[], None]) -> bool:
         """False: nothing listens there."""
-        if not self._handlers or self._life.is_over:
+        if self._door is None or self._life.is_over:
             return False
         self._clients[on_end] = None
         return True
@@ -90,7 +99,7 @@ class Server:
 
     def take_call(self, method: str, raw: bytes, reply: Callable[[Answer], None]) -> asyncio.Task[None] | None:
         """The task that answers; cancelling it is the client's going away."""
-        handler = self._handlers.get(method)
+        handler = self._find(method)
         return None if handler is None else self._begin(self._serve(method, handler, raw, reply), method)
 
     async def _serve(self, method: str, handler: Any, raw: bytes, reply: Callable[[Answer], None]) -> None:
@@ -112,7 +121,7 @@ class Server:
             context.end()
 
     def take_stream(self, method: str, stream: Stream) -> asyncio.Task[None] | None:
-        handler = self._handlers.get(method)
+        handler = self._find(method)
         return None if handler is None else self._begin(self._serve_stream(method, handler, stream), method)
 
     async def _serve_stream(self, method: str, handler: Any, stream: Stream) -> None:

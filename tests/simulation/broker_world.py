@@ -29,6 +29,7 @@ from unittest import mock
 
 from bus.broker import BrokerCore
 from bus.cluster_metadata import cluster_snapshot
+from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.cluster_metadata.partition_placement import find_imbalance
 from bus.config.broker import BrokerConfig
 from bus.errors import BusError, StorageFault
@@ -136,6 +137,7 @@ class BrokerLife:
         try:
             store, broker_id = FaultyStore(self._world, self), self.config.broker_id
             storage = open_storage_on(store, holder=self.name, broker_id=broker_id, clock=self._world)
+            self.server.listen(BrokerIdentity(storage.cluster_id, broker_id, storage.incarnation))
             api = await self.core.start(storage, self.config.listen_address)
         except Crashed:
             return
@@ -146,7 +148,7 @@ class BrokerLife:
         except Exception as error:
             self._world.fail(AssertionError(f"NoUnforeseenError: {self.name} cannot start: {error!r}"))
             raise
-        self.server.start(api, self._peers)
+        self.server.serve(api, self._peers)
         self.is_serving = True
         self.core.serve()
         self._world.note(self.name, "serves")

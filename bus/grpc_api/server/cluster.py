@@ -21,6 +21,7 @@ from bus.errors import ErrorCode, NotController, Refused
 from bus.grpc_api.server.conversions import with_error
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest, control_reader
+from bus.grpc_api.server.service_door import encode_identity
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.metadata.peers import BrokerHeartbeat
@@ -74,6 +75,9 @@ class ClusterHandler:
     def __init__(self, api: ClusterApi, handlers: Mapping[str, Handle]) -> None:
         self._api = api
         self._handlers = handlers
+
+    async def identify(self, _: pb.IdentifyBrokerRequest) -> pb.IdentifyBrokerResponse:
+        return encode_identity(self._api.identity)
 
     async def register(self, request: pb.RegisterBrokerRequest) -> pb.RegisterBrokerResponse:
         command = RegisterBroker(

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from bus.cluster_metadata.broker_decisions import RegisterBroker
+from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -76,6 +76,12 @@ class GrpcPeers:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+
+    async def identify(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> BrokerIdentity | Refused:
+        answer = await self._ask(endpoint, "IdentifyBroker", pb.IdentifyBrokerRequest(), timeout_s)
+        if isinstance(answer, Refused):
+            return answer
+        return BrokerIdentity(answer.cluster_id, answer.broker_id, answer.incarnation_id)
 
     async def register(
         self, controller: BrokerEndpoint, command: RegisterBroker, *, cluster_id: str

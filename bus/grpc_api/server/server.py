@@ -12,6 +12,7 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from bus.broker_api.broker_api import BrokerApi
+from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.config.broker import BrokerConfig
 from bus.grpc_api.server.cluster import ClusterHandler, Forwarding, Handle
 from bus.grpc_api.server.cluster_admin import ClusterAdminHandler
@@ -24,15 +25,14 @@ from bus.grpc_api.server.maintenance import MaintenanceHandler
 from bus.grpc_api.server.metadata import MetadataHandler
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.produce import ProduceHandler, ProducerHandler
-from bus.grpc_api.server.request_limits import control_reader, produce_reader
-from bus.grpc_api.v1 import bus_pb2, bus_pb2_grpc
+from bus.grpc_api.server.service_door import BUS, CLUSTER, ServiceDoor
+from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.runtime.partitions.fetches import Stopping
 
 _PENDING_CALLS_MAX = 20_000
 _CONCURRENT_CALLS_MAX = 4_096
 _UNPACKED_BYTES_MAX = 100 * 1024 * 1024
-_BUS, _CLUSTER = (bus_pb2.DESCRIPTOR.services_by_name[name] for name in ("Bus", "Cluster"))
-SERVICE_NAME: str = _BUS.full_name
+SERVICE_NAME: str = BUS.full_name
 
 
 class AddressInUse(OSError):
@@ -203,6 +203,9 @@ class ClusterServicer(bus_pb2_grpc.ClusterServicer):
         self._cluster = ClusterHandler(api.cluster, bus.forwardable)
         self._unary = bus.unary
 
+    async def IdentifyBroker(self, request, context):  # type: ignore[no-untyped-def]
+        return await self._unary(self._cluster.identify, request, context)
+
     async def RegisterBroker(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary(self._cluster.register, request, context)
 
@@ -219,43 +222,16 @@ class ClusterServicer(bus_pb2_grpc.ClusterServicer):
         return await self._unary(self._cluster.envelope, request, context)
 
 
-# Their answers are large, and made as bytes at once: the generated code would copy them half a dozen times.
-_SERIALIZED = ("Fetch", "FetchOnce")
-
-
-def method_handlers(
-    servicer: BusServicer | ClusterServicer, request_bytes_max: int
-) -> dict[str, grpc.RpcMethodHandler]:
-    """A handler for each call of the servicer's part of the contract. Its requests are read here and not by the
-    generated code, which has no limits, and whose errors gRPC answers with UNKNOWN."""
-    handlers = {}
-    service = _BUS if isinstance(servicer, BusServicer) else _CLUSTER
-    for method in service.methods:
-        request_class, response_class = method.input_type._concrete_class, method.output_type._concrete_class
-        is_produce = request_class is bus_pb2.ProduceRequest
-        reader = produce_reader(request_bytes_max) if is_produce else control_reader(request_class)
-        serialize = None if method.name in _SERIALIZED else response_class.SerializeToString
-        new_handler = _NEW_HANDLER[method.client_streaming, method.server_streaming]
-        handlers[method.name] = new_handler(getattr(servicer, method.name), reader, serialize)
-    return handlers
-
-
-_NEW_HANDLER = {
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (False, True): grpc.unary_stream_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
-}
-
-
 class BusServer:
-    """Bound with `start`; `stop` ends it in order: `stopping` begins, nothing new is read, what was read is answered,
-    then it closes."""
+    """`bind`, `listen`, then `serve`. `stop` ends it in order: `stopping` begins, nothing new is read, what was read is
+    answered, then it closes."""
 
     def __init__(self, config: BrokerConfig, stopping: Stopping) -> None:
         self._config = config
         self._streams = StreamRegistry(stopping)
         self._health = HealthServicer()
         limit = config.socket_request_max_bytes
+        self._door = ServiceDoor(limit)
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", limit),
@@ -284,23 +260,33 @@ class BusServer:
             raise AddressInUse(f"cannot listen on {address}: is another program using it, or is it not this machine's?")
         return port
 
-    async def start(self, api: BrokerApi, peers: GrpcPeers) -> None:
-        bus = BusServicer(api, self._streams, self._config, peers)
-        for service, servicer in ((_BUS, bus), (_CLUSTER, ClusterServicer(api, bus))):
-            handlers = method_handlers(servicer, self._config.socket_request_max_bytes)
-            self._server.add_registered_method_handlers(service.full_name, handlers)
-            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
+    async def listen(self, identity: BrokerIdentity) -> None:
+        """Say who this broker is, and nothing else yet."""
+        self._door.identify_as(identity)
+        self._server.add_generic_rpc_handlers((self._door,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (
             SERVICE_NAME,
-            _CLUSTER.full_name,
+            CLUSTER.full_name,
             health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
             reflection.SERVICE_NAME,
         )
         reflection.enable_server_reflection(names, self._server)
+        await self._tell_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._server.start()
+
+    async def serve(self, api: BrokerApi, peers: GrpcPeers) -> None:
+        bus = BusServicer(api, self._streams, self._config, peers)
+        self._door.open(bus, ClusterServicer(api, bus))
+        await self._tell_health(health_pb2.HealthCheckResponse.SERVING)
+
+    async def _tell_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for name in ("", SERVICE_NAME):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+            await self._health.set(name, status)
+
+    async def abandon(self) -> None:
+        """In place of `stop`, where it does not come to serve."""
+        await self._server.stop(None)
 
     async def stop(self) -> None:
         await self._health.enter_graceful_shutdown()

@@ -18,6 +18,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_LEADER_NOT_AVAILABLE: _ClassVar[ErrorCode]
     ERROR_CODE_NOT_LEADER_OR_FOLLOWER: _ClassVar[ErrorCode]
     ERROR_CODE_REQUEST_TIMED_OUT: _ClassVar[ErrorCode]
+    ERROR_CODE_BROKER_NOT_AVAILABLE: _ClassVar[ErrorCode]
     ERROR_CODE_MESSAGE_TOO_LARGE: _ClassVar[ErrorCode]
     ERROR_CODE_OFFSET_METADATA_TOO_LARGE: _ClassVar[ErrorCode]
     ERROR_CODE_NETWORK_EXCEPTION: _ClassVar[ErrorCode]
@@ -116,6 +117,7 @@ ERROR_CODE_INVALID_FETCH_SIZE: ErrorCode
 ERROR_CODE_LEADER_NOT_AVAILABLE: ErrorCode
 ERROR_CODE_NOT_LEADER_OR_FOLLOWER: ErrorCode
 ERROR_CODE_REQUEST_TIMED_OUT: ErrorCode
+ERROR_CODE_BROKER_NOT_AVAILABLE: ErrorCode
 ERROR_CODE_MESSAGE_TOO_LARGE: ErrorCode
 ERROR_CODE_OFFSET_METADATA_TOO_LARGE: ErrorCode
 ERROR_CODE_NETWORK_EXCEPTION: ErrorCode
@@ -1528,6 +1530,24 @@ class AlterConfigsResponse(_message.Message):
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
     resources: _containers.RepeatedCompositeFieldContainer[ConfigsResult]
     def __init__(self, resources: _Optional[_Iterable[_Union[ConfigsResult, _Mapping]]] = ...) -> None: ...
+
+class IdentifyBrokerRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class IdentifyBrokerResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "cluster_id", "broker_id", "incarnation_id")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    cluster_id: str
+    broker_id: int
+    incarnation_id: str
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., cluster_id: _Optional[str] = ..., broker_id: _Optional[int] = ..., incarnation_id: _Optional[str] = ...) -> None: ...
 
 class RegisterBrokerRequest(_message.Message):
     __slots__ = ("cluster_id", "broker_id", "host", "port", "rack", "incarnation_id", "min_feature_level", "max_feature_level")

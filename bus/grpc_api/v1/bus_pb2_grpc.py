@@ -1675,6 +1675,11 @@ class ClusterStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.IdentifyBroker = channel.unary_unary(
+                '/bus.v1.Cluster/IdentifyBroker',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.IdentifyBrokerRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.IdentifyBrokerResponse.FromString,
+                _registered_method=True)
         self.RegisterBroker = channel.unary_unary(
                 '/bus.v1.Cluster/RegisterBroker',
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.RegisterBrokerRequest.SerializeToString,
@@ -1705,6 +1710,14 @@ class ClusterStub:
 class ClusterServicer:
     """What the brokers of a cluster ask each other. Clients have no use for it.
     """
+
+    def IdentifyBroker(self, request, context):
+        """Who answers at this address. The controller asks it of a broker that registers; a broker answers before it serves
+        any other call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def RegisterBroker(self, request, context):
         """A broker that has started joins the cluster. Only the controller answers; every other broker: NOT_CONTROLLER.
@@ -1747,6 +1760,11 @@ class ClusterServicer:
 
 def add_ClusterServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'IdentifyBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.IdentifyBroker,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.IdentifyBrokerRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.IdentifyBrokerResponse.SerializeToString,
+            ),
             'RegisterBroker': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterBroker,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.RegisterBrokerRequest.FromString,
@@ -1783,6 +1801,33 @@ def add_ClusterServicer_to_server(servicer, server):
 class Cluster:
     """What the brokers of a cluster ask each other. Clients have no use for it.
     """
+
+    @staticmethod
+    def IdentifyBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Cluster/IdentifyBroker',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.IdentifyBrokerRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.IdentifyBrokerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def RegisterBroker(request,

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from bus.cluster_metadata.broker_decisions import (
     RegisterBroker,
+    check_advertised_address,
     decide_controlled_shutdown,
     decide_fence_brokers,
     decide_register_broker,
@@ -31,21 +32,32 @@ from bus.errors import ErrorCode, NotController, Refused, count_of
 from bus.model import Step
 from bus.ports import Clock
 from bus.runtime.metadata.metadata_log import MetadataLog
-from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
+from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers, Registered
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 # Of leaders in one commit; the others move with the next look.
 _MOVES_MAX = 1_000
+# A broker listens before it registers; it has to wait for less than its own call may take.
+_IDENTIFY_MS_MAX = 2_000
+_IDENTIFY_RETRY_MS = 100
 _NOT_CONTROLLER = Refused(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
 
 
 class BrokerHeartbeats:
     def __init__(
-        self, metadata: MetadataLog, config: BrokerConfig, *, broker_id: int, cluster_id: str, clock: Clock
+        self,
+        metadata: MetadataLog,
+        peers: Peers,
+        config: BrokerConfig,
+        *,
+        broker_id: int,
+        cluster_id: str,
+        clock: Clock,
     ) -> None:
         self._metadata = metadata
+        self._peers = peers
         self._config = config
         self._broker_id = broker_id
         self._cluster_id = cluster_id
@@ -81,23 +93,41 @@ class BrokerHeartbeats:
         )
 
     async def register(self, command: RegisterBroker, *, cluster_id: str, is_live: bool) -> Registered | Refused:
-        """See `decide_register_broker`. INVALID_REGISTRATION also for a broker of another root."""
+        """See `decide_register_broker` and `check_advertised_address`: the controller asks for the broker where it says
+        that it is, for two seconds at most. INVALID_REGISTRATION also for a broker of another root."""
         if cluster_id != self._cluster_id:
             return Refused(
                 ErrorCode.INVALID_REGISTRATION,
                 f"expected a broker of the root with cluster id {self._cluster_id}, found one of {cluster_id[:100]!r}",
             )
-        sessions = self._sessions
-        if sessions is None:
+        if self._sessions is None:
             return _NOT_CONTROLLER
-        epoch = await self._change(functools.partial(decide_register_broker, command=command, is_live=is_live))
-        if isinstance(epoch, Refused):
+        decide = functools.partial(decide_register_broker, command=command, is_live=is_live)
+        foreseen = decide(self._metadata.cluster).response
+        refused = foreseen if isinstance(foreseen, Refused) else await self._check_address(command)
+        if refused is not None:
+            _log.warning("%s: %s", refused.code.name, refused.message)
+            return refused
+        sessions = self._sessions
+        epoch = _NOT_CONTROLLER if sessions is None else await self._change(decide)
+        if isinstance(epoch, Refused) or sessions is None:
             return epoch
         end_offset = self._metadata.applied_offset
         broker_id = command.endpoint.broker_id
         self._leaving.pop(broker_id, None)
         sessions.begin(broker_id, epoch, end_offset=end_offset, now_ms=self._clock.monotonic_ms())
         return Registered(epoch, end_offset)
+
+    async def _check_address(self, command: RegisterBroker) -> Refused | None:
+        """Asks again for a moment, as the way to a broker that was there before is tried again with delays."""
+        deadline_ms = self._clock.monotonic_ms() + _IDENTIFY_MS_MAX
+        while True:
+            timeout_s = (deadline_ms - self._clock.monotonic_ms()) / 1000
+            found = await self._peers.identify(command.endpoint, timeout_s=timeout_s)
+            is_over = self._clock.monotonic_ms() + 2 * _IDENTIFY_RETRY_MS > deadline_ms
+            if not isinstance(found, Refused) or is_over:
+                return check_advertised_address(command, found, cluster_id=self._cluster_id)
+            await asyncio.sleep(_IDENTIFY_RETRY_MS / 1000)
 
     async def take(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer | Refused:
         """Answered at once if there are newer metadata than the broker has, else as soon as there are, and after

@@ -39,6 +39,8 @@ _log = logging.getLogger(__name__)
 _ELECTION_DELAY_S = 0.2
 _RETRY_S = 0.1
 _LEAVE_POLL_S = 0.02
+# So often the controller may fail to reach a broker before the broker gives up: a network may be slow for a moment.
+_UNREACHED_MAX = 3
 # What a broker that asks for the wrong thing is told; asking again helps none of them.
 _FINAL = frozenset({ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSION})
 
@@ -90,6 +92,7 @@ class BrokerLifecycle:
         self._wants_shut_down = False
         self._may_shut_down = False
         self._running: asyncio.Task[None] | None = None
+        self._unreached_count = 0  # times in a row
         self._told: str = ""  # the last reason why it could not join
 
     # ------------------------------------------------------------------ joining
@@ -114,10 +117,12 @@ class BrokerLifecycle:
     async def _register(self, controller: BrokerEndpoint) -> bool:
         answer = await self._peers.register(controller, self._broker, cluster_id=self._storage.cluster_id)
         if isinstance(answer, Refused):
-            if answer.code in _FINAL:
+            self._unreached_count += answer.code is ErrorCode.BROKER_NOT_AVAILABLE
+            if answer.code in _FINAL or self._unreached_count >= _UNREACHED_MAX:
                 raise JoinRefused(f"broker {self._id} cannot join the cluster: {answer.message}")
             self._tell(f"broker {self._id} cannot join the cluster yet: {answer.code.name}: {answer.message}")
             return False
+        self._unreached_count = 0
         self._broker_epoch = answer.broker_epoch
         await self._metadata.follow()
         _log.info("broker %d has joined the cluster of controller %d", self._id, controller.broker_id)

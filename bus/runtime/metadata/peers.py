@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from bus.cluster_metadata.broker_decisions import RegisterBroker
+from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import Refused
 from bus.model import BrokerEndpoint
@@ -41,6 +41,10 @@ class HeartbeatAnswer:
 
 class Peers(Leaders, Protocol):
     """The other brokers of the cluster. NETWORK_EXCEPTION and REQUEST_TIMED_OUT are refusals as any other."""
+
+    async def identify(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> BrokerIdentity | Refused:
+        """Who answers at that address."""
+        ...
 
     async def register(
         self, controller: BrokerEndpoint, command: RegisterBroker, *, cluster_id: str

@@ -7,9 +7,11 @@ import dataclasses
 import pytest
 
 from bus.cluster_metadata.broker_decisions import (
+    BrokerIdentity,
     Elected,
     RegisterBroker,
     ShutdownGranted,
+    check_advertised_address,
     decide_controlled_shutdown,
     decide_elect_controller,
     decide_fence_brokers,
@@ -396,3 +398,25 @@ def test_broker_that_is_needed_is_not_unregistered(state: ClusterState, broker_i
 
 def test_broker_that_is_not_registered_cannot_be_unregistered() -> None:
     assert refusal(decide_unregister_broker(THREE, 9).response)[0] is ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "said"),
+    [
+        (Refused(ErrorCode.NETWORK_EXCEPTION, "refused"), ErrorCode.BROKER_NOT_AVAILABLE, "does not reach it: refused"),
+        (BrokerIdentity("root", 4, "life"), ErrorCode.INVALID_REGISTRATION, "reaches broker 4"),
+        (BrokerIdentity("root", 3, "other"), ErrorCode.INVALID_REGISTRATION, "another process that is this broker"),
+        (BrokerIdentity("elsewhere", 3, "life"), ErrorCode.INVALID_REGISTRATION, "with cluster id 'elsewhere'"),
+    ],
+)
+def test_broker_is_refused_unless_it_answers_itself_where_it_says_that_it_is(
+    found: BrokerIdentity | Refused, code: ErrorCode, said: str
+) -> None:
+    refused = check_advertised_address(starting(3, "far", 9094), found, cluster_id="root")
+    assert refused is not None
+    assert refused.code is code
+    assert "broker 3 advertises far:9094, where the controller " in refused.message
+    assert said in refused.message
+    assert (
+        check_advertised_address(starting(3, "far", 9094), BrokerIdentity("root", 3, "life"), cluster_id="root") is None
+    )

@@ -1,0 +1,98 @@
+"""What a broker answers at its address: who it is from the start, and every call once it serves.
+
+The controller that a broker registers with asks for it at the address that the broker advertises, so the broker has to
+answer before it has joined. Guards one promise: until the door is open no other call reaches the broker; each is
+refused with UNAVAILABLE, which clients take for a broker that is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, NoReturn
+
+import grpc
+
+from bus.cluster_metadata.broker_decisions import BrokerIdentity
+from bus.grpc_api.server.request_limits import control_reader, produce_reader
+from bus.grpc_api.v1 import bus_pb2 as pb
+
+BUS, CLUSTER = (pb.DESCRIPTOR.services_by_name[name] for name in ("Bus", "Cluster"))
+# Their answers are large, and made as bytes at once: the generated code would copy them half a dozen times.
+_SERIALIZED = ("Fetch", "FetchOnce")
+_NEW_HANDLER = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+
+Handlers = Mapping[str, grpc.RpcMethodHandler]  # by the path of a call, "/<service>/<method>"
+
+
+class ServiceDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """`identify_as` once the broker's root is open, `open` once it serves."""
+
+    def __init__(self, request_bytes_max: int) -> None:
+        self._request_bytes_max = request_bytes_max
+        self._handlers: Handlers = {}
+
+    def identify_as(self, identity: BrokerIdentity) -> None:
+        starting = _StartingServicer(identity)
+        self._handlers = _handlers(starting, starting, self._request_bytes_max)
+
+    def open(self, bus: object, cluster: object) -> None:
+        """The servicers have a method for each call of the service."""
+        self._handlers = _handlers(bus, cluster, self._request_bytes_max)
+
+    def find(self, path: str) -> grpc.RpcMethodHandler | None:
+        return self._handlers.get(path)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        return self.find(handler_call_details.method)
+
+
+def encode_identity(identity: BrokerIdentity) -> pb.IdentifyBrokerResponse:
+    return pb.IdentifyBrokerResponse(
+        cluster_id=identity.cluster_id, broker_id=identity.broker_id, incarnation_id=identity.incarnation
+    )
+
+
+class _StartingServicer:
+    """Of both services. A method that is not here is a call that has to wait."""
+
+    def __init__(self, identity: BrokerIdentity) -> None:
+        self._identity = identity
+
+    async def IdentifyBroker(
+        self, request: pb.IdentifyBrokerRequest, context: grpc.aio.ServicerContext
+    ) -> pb.IdentifyBrokerResponse:
+        return encode_identity(self._identity)
+
+    async def refuse(self, request: object, context: grpc.aio.ServicerContext) -> NoReturn:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, f"broker {self._identity.broker_id} is starting; retry later")
+        raise AssertionError("abort raises")
+
+    async def refuse_answers(self, request: object, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        await self.refuse(request, context)
+        yield
+
+
+def _handlers(bus: object, cluster: object, request_bytes_max: int) -> Handlers:
+    """Requests are read here and not by the generated code, which has no limits, and whose errors gRPC answers with
+    UNKNOWN."""
+    handlers = {}
+    for service, servicer in ((BUS, bus), (CLUSTER, cluster)):
+        for method in service.methods:
+            request_class, response_class = method.input_type._concrete_class, method.output_type._concrete_class
+            is_produce = request_class is pb.ProduceRequest
+            reader = produce_reader(request_bytes_max) if is_produce else control_reader(request_class)
+            serialize = None if method.name in _SERIALIZED else response_class.SerializeToString
+            new_handler = _NEW_HANDLER[method.client_streaming, method.server_streaming]
+            handlers[f"/{service.full_name}/{method.name}"] = new_handler(_find(servicer, method), reader, serialize)
+    return handlers
+
+
+def _find(servicer: object, method: Any) -> Callable[..., Any]:
+    if not isinstance(servicer, _StartingServicer):
+        return getattr(servicer, method.name)  # type: ignore[no-any-return]
+    is_answers_only = method.server_streaming and not method.client_streaming
+    return getattr(servicer, method.name, servicer.refuse_answers if is_answers_only else servicer.refuse)
