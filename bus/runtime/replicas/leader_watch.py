@@ -29,29 +29,32 @@ class LeaderWatch:
         self._tasks = tasks
         self._cluster = EMPTY_CLUSTER
         self._watching: dict[BrokerEndpoint, asyncio.Task[None]] = {}
+        self._is_stopped = False
 
     def follow(self, cluster: ClusterState) -> None:
         """After `FollowedTables.follow`."""
-        if cluster.topics is self._cluster.topics and cluster.brokers is self._cluster.brokers:
+        is_known = cluster.topics is self._cluster.topics and cluster.brokers is self._cluster.brokers
+        if self._is_stopped or is_known:
             return
         self._cluster = cluster
         wanted = self._find_leaders(cluster)
-        for endpoint in self._watching.keys() - wanted:
+        for endpoint in [endpoint for endpoint in self._watching if endpoint not in wanted]:
             self._watching.pop(endpoint).cancel()
-        for endpoint in wanted - self._watching.keys():
+        for endpoint in [endpoint for endpoint in wanted if endpoint not in self._watching]:
             self._watching[endpoint] = self._tasks.start(self._watch(endpoint), f"watch/{endpoint.broker_id}")
 
     def stop(self) -> None:
-        self._cluster = EMPTY_CLUSTER
+        """For good: states that come from now on are not followed."""
+        self._is_stopped = True
         for task in self._watching.values():
             task.cancel()
         self._watching.clear()
 
-    def _find_leaders(self, cluster: ClusterState) -> set[BrokerEndpoint]:
+    def _find_leaders(self, cluster: ClusterState) -> list[BrokerEndpoint]:
         if not self._tables.count:
-            return set()
+            return []
         others = (broker for broker in cluster.brokers.values() if broker.broker_id != self._broker_id)
-        return {broker.endpoint for broker in others if not broker.is_fenced}
+        return [broker.endpoint for broker in others if not broker.is_fenced]
 
     async def _watch(self, leader: BrokerEndpoint) -> None:
         incarnation, after = "", 0
