@@ -1,9 +1,11 @@
 """Which names of producers have not been used for so long that they are forgotten (transactional.id.expiration.ms).
 
-What is known of a name's use is what this life of the broker has seen, and what the log says of earlier ones: a name
-that is in use is said to be so once in a while, so what the log says is too old by `told_every_ms` at most. Guards two
-promises: a name goes only when it was not used for the whole time, and its id never writes again once it went. A name
-of which nothing was ever said counts as used when it is first looked at.
+What is known of a name's use is what this controller has seen and was told by the other brokers, and what the log says
+of the time before it was elected: a name that is in use is said to be so once in a while. What the log says is too old
+by a sixteenth of the time, and by the two intervals in which brokers tell of uses and the controller looks through them
+(`look_interval_ms`); so a name goes only an eighth later. Guards two promises: a name goes only when it was not used
+for the whole time at any broker, and its id never writes again once it went. A name of which nothing was ever said
+counts as used when it is first looked at.
 """
 
 from __future__ import annotations
@@ -15,10 +17,19 @@ from bus.cluster_metadata.cluster_records import ClusterRecord, ProducerExpired,
 from bus.cluster_metadata.producer_ids import NamedProducer
 from bus.model import Step
 
-# What is in use is said this often within the time after which it would expire.
-_TOLD_SHARE = 8
+# Shares of the time after which a name expires.
+_TOLD_SHARE = 16  # what is in use is said so often
+_LOOK_SHARE = 64
+_GRACE_SHARE = 8  # > the sum of what makes a use known too late
+# As Kafka's transaction.remove.expired.transaction.cleanup.interval.ms.
+_LOOK_INTERVAL_MS_MAX = 3_600_000
 # One decision gives so many records, and leaves the rest to the next.
 RECORDS_MAX = 10_000
+
+
+def look_interval_ms(expiration_ms: int) -> int:
+    """How often the controller looks for names that have expired, and brokers tell it of uses."""
+    return min(_LOOK_INTERVAL_MS_MAX, expiration_ms // _LOOK_SHARE)
 
 
 def decide_expire_producers(
@@ -29,8 +40,8 @@ def decide_expire_producers(
     expiration_ms: int,
     names: Iterable[str] | None = None,
 ) -> Step[ClusterRecord, int]:
-    """The number of names that expire. `seen_ms`: producer id -> when this broker last saw the producer. `names`: those
-    to look at, None: all."""
+    """The number of names that expire. `seen_ms`: producer id -> when the producer was last known to be in use.
+    `names`: those to look at, None: all."""
     told_every_ms = expiration_ms // _TOLD_SHARE
     expired: list[ClusterRecord] = []
     used: list[ClusterRecord] = []
@@ -39,7 +50,7 @@ def decide_expire_producers(
         if len(expired) + len(used) >= RECORDS_MAX:
             break
         used_ms = _last_used_ms(named, seen_ms, now_ms)
-        if used_ms + expiration_ms + told_every_ms <= now_ms:
+        if used_ms + expiration_ms + expiration_ms // _GRACE_SHARE <= now_ms:
             expired.append(ProducerExpired(named.name, named.producer_id))
         elif named.used_ms is None or used_ms - named.used_ms > told_every_ms:
             used.append(ProducerUsed(named.name, max(0, used_ms)))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
+from bus.cluster_metadata.producer_expiry import look_interval_ms
 from bus.config.broker import BrokerConfig
 from bus.errors import NotController, Refused
 from bus.model import BrokerEndpoint, TopicPartition
@@ -19,6 +20,7 @@ from bus.runtime.metadata.broker_lifecycle import BrokerLifecycle
 from bus.runtime.metadata.controller import Controller
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.peers import Peers
+from bus.runtime.metadata.producer_uses import ProducerUses
 from bus.runtime.metadata.producers import Producers
 from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock, MaintenanceTicker
 from bus.runtime.partitions.partition_host import PartitionHost
@@ -63,8 +65,9 @@ class Cluster:
             calls=calls,
             maintenance=maintenance,
         )
+        uses = ProducerUses(look_interval_ms(config.transactional_id_expiration_ms))
         self.heartbeats = BrokerHeartbeats(
-            self.metadata, peers, config, broker_id=endpoint.broker_id, cluster_id=storage.cluster_id, clock=clock
+            self.metadata, peers, uses, config, broker_id=endpoint.broker_id, cluster_id=storage.cluster_id, clock=clock
         )
         self._lifecycle = BrokerLifecycle(
             RegisterBroker(endpoint, storage.incarnation, config.broker_rack or None),
@@ -72,6 +75,7 @@ class Cluster:
             self.heartbeats,
             storage,
             peers,
+            uses,
             config,
             clock=clock,
             calls=calls,
@@ -101,6 +105,7 @@ class Cluster:
         )
         self.producers = Producers(
             self.metadata,
+            uses,
             broker_id=endpoint.broker_id,
             expiration_ms=config.transactional_id_expiration_ms,
             now_ms=self.retention_clock.now_ms,

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.producer_ids import ProducerIdentity
 from bus.errors import Refused, StorageFault
-from bus.model import CLUSTER_METADATA_TOPIC
+from bus.model import CLUSTER_METADATA_TOPIC, ProducerStamp
 from bus.partition_log import appends
 from bus.partition_log.producers import InOrder
 from bus.partition_log.reads import Readable
@@ -32,7 +33,7 @@ from bus.storage_delta.log.actions import Signature
 from bus.storage_delta.verify.metadata_verification import load_cluster
 from tests.simulation.broker_faults import NO_FAULTS, Faults, some_faults
 from tests.simulation.broker_programs import Admin, Committer, Consumer, Maintainer, Producer, create_topic
-from tests.simulation.broker_world import BrokerWorld, simulate
+from tests.simulation.broker_world import BrokerWorld, SimulatedBroker, simulate
 
 pytestmark = pytest.mark.timeout(300)  # many seeds, on a machine that may be busy
 SEEDS = int(os.environ.get("BUS_BROKER_SEEDS", "6"))
@@ -171,6 +172,49 @@ def metadata_of(world: BrokerWorld) -> ClusterState:
 def test_broker_is_elected_only_if_the_controller_is_silent() -> None:
     for seed in seeds():
         simulate(seed, lambda seed: BrokerWorld(seed, NO_FAULTS, broker_count=3), cut_off)
+
+
+async def use_names(world: BrokerWorld) -> None:
+    """One name is used at a broker that is not the controller, another one nowhere. The controller dies; in the end no
+    name is used."""
+    world.start()
+    await create_topic(world, "t", 3, {})
+    await world.settle()
+    elected = metadata_of(world).controller
+    assert elected is not None
+    other = world.brokers[(elected.broker_id + 1) % 3]
+    used, idle = [await name_producer(world.brokers[elected.broker_id], name) for name in ("used", "idle")]
+
+    async def go_on(seconds: int) -> set[str]:
+        for _ in range(2 * seconds):
+            assert other.life is not None
+            other.life.core.cluster.producers.check(ProducerStamp(used, 0, 0))
+            await asyncio.sleep(0.5)
+        by_id = metadata_of(world).producers.by_id
+        return {named.name for producer_id in (used, idle) if (named := by_id.get(producer_id)) is not None}
+
+    assert await go_on(4) == {"used", "idle"}
+    assert await go_on(16) == {"used"}, "a name expires when it is not used, and no other does"
+    world.brokers[elected.broker_id].crash()
+    assert await go_on(20) == {"used"}, "a name that is in use expired after an election"
+    await asyncio.sleep(20.0)
+    assert await go_on(0) == set()
+
+
+async def name_producer(broker: SimulatedBroker, name: str) -> int:
+    assert broker.life is not None
+    identity = await broker.life.run(broker.life.core.cluster.producers.init(name), "init")
+    assert isinstance(identity, ProducerIdentity)
+    return identity.producer_id
+
+
+def test_names_expire_by_their_last_use_at_any_broker() -> None:
+    for seed in seeds():
+        simulate(
+            seed,
+            lambda seed: BrokerWorld(seed, NO_FAULTS, broker_count=3, transactional_id_expiration_ms=8_000),
+            use_names,
+        )
 
 
 def test_seed_decides_everything() -> None:

@@ -100,6 +100,7 @@ class ClusterHandler:
             metadata_offset=request.metadata_offset,
             wants_shut_down=request.want_shut_down,
             max_wait_ms=request.max_wait_ms,
+            used_producer_ids=request.used_producer_ids,
         )
         answer = await self._api.heartbeat(heartbeat)
         if isinstance(answer, Refused):

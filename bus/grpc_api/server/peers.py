@@ -109,6 +109,7 @@ class GrpcPeers:
             metadata_offset=heartbeat.metadata_offset,
             want_shut_down=heartbeat.wants_shut_down,
             max_wait_ms=heartbeat.max_wait_ms,
+            used_producer_ids=heartbeat.used_producer_ids,
         )
         answer = await self._ask(controller, "BrokerHeartbeat", request, timeout_s)
         if isinstance(answer, Refused):

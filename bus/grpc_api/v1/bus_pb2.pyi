@@ -1582,20 +1582,22 @@ class RegisterBrokerResponse(_message.Message):
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ...) -> None: ...
 
 class BrokerHeartbeatRequest(_message.Message):
-    __slots__ = ("broker_id", "broker_epoch", "incarnation_id", "metadata_offset", "want_shut_down", "max_wait_ms")
+    __slots__ = ("broker_id", "broker_epoch", "incarnation_id", "metadata_offset", "want_shut_down", "max_wait_ms", "used_producer_ids")
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
     WANT_SHUT_DOWN_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    USED_PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
     broker_id: int
     broker_epoch: int
     incarnation_id: str
     metadata_offset: int
     want_shut_down: bool
     max_wait_ms: int
-    def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., incarnation_id: _Optional[str] = ..., metadata_offset: _Optional[int] = ..., want_shut_down: _Optional[bool] = ..., max_wait_ms: _Optional[int] = ...) -> None: ...
+    used_producer_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., incarnation_id: _Optional[str] = ..., metadata_offset: _Optional[int] = ..., want_shut_down: _Optional[bool] = ..., max_wait_ms: _Optional[int] = ..., used_producer_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class BrokerHeartbeatResponse(_message.Message):
     __slots__ = ("error_code", "error_message", "metadata_offset", "should_shut_down")

@@ -33,6 +33,7 @@ from bus.model import Step
 from bus.ports import Clock
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers, Registered
+from bus.runtime.metadata.producer_uses import ProducerUses
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class BrokerHeartbeats:
         self,
         metadata: MetadataLog,
         peers: Peers,
+        uses: ProducerUses,
         config: BrokerConfig,
         *,
         broker_id: int,
@@ -58,6 +60,7 @@ class BrokerHeartbeats:
     ) -> None:
         self._metadata = metadata
         self._peers = peers
+        self._uses = uses
         self._config = config
         self._broker_id = broker_id
         self._cluster_id = cluster_id
@@ -146,6 +149,10 @@ class BrokerHeartbeats:
         )
         if refused is not None:
             return refused
+        named = self._metadata.cluster.producers.by_id
+        for producer_id in heartbeat.used_producer_ids:
+            if named.get(producer_id) is not None:
+                self._uses.note(producer_id)
         if heartbeat.wants_shut_down:
             self._leaving[broker_id] = heartbeat.broker_epoch
         self._note_heard()

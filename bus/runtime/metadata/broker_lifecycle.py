@@ -31,6 +31,7 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers
+from bus.runtime.metadata.producer_uses import ProducerUses
 from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class BrokerLifecycle:
         heartbeats: BrokerHeartbeats,
         storage: Storage,
         peers: Peers,
+        uses: ProducerUses,
         config: BrokerConfig,
         *,
         clock: Clock,
@@ -79,6 +81,7 @@ class BrokerLifecycle:
         self._heartbeats = heartbeats
         self._storage = storage
         self._peers = peers
+        self._uses = uses
         self._session_ms = config.broker_session_timeout_ms
         self._interval_ms = config.broker_heartbeat_interval_ms
         self._shutdown_ms = config.controlled_shutdown_timeout_ms
@@ -269,9 +272,11 @@ class BrokerLifecycle:
             metadata_offset=self._metadata.applied_offset,
             wants_shut_down=self._wants_shut_down,
             max_wait_ms=self._interval_ms,
+            used_producer_ids=self._uses.find_due(self._metadata.cluster.controller, self._clock.monotonic_ms()),
         )
         answer = await self._beat(controller, heartbeat)
         if not isinstance(answer, Refused):
+            self._uses.was_told(heartbeat.used_producer_ids)
             self._may_shut_down = answer.should_shut_down
             return
         if answer.code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,6 +32,7 @@ class BrokerHeartbeat:
     metadata_offset: int
     wants_shut_down: bool
     max_wait_ms: int
+    used_producer_ids: Sequence[int] = ()  # of names that were used at the broker, see producer_uses.py
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """Who producers are: the ids and names that they get, which of them are fenced, and when a name is forgotten.
 
 Guards two promises. An identity is given once, and only when the metadata log says so. And a name that is in use is
-known to be before the sweep decides which ones are forgotten (transactional.id.expiration.ms), however long ago it was
-given its identity: uses are gathered, not timed, so one counts as of the next sweep, which is later than it was. Time
-is that of retention: a wall clock that jumps ahead forgets no name at once.
+known to be before the controller's sweep decides which ones are forgotten (transactional.id.expiration.ms), however
+long ago it was given its identity: uses are gathered, here and from the heartbeats of other brokers, and not timed, so
+one counts as of the next sweep, which is later than it was. Time is that of retention: a wall clock that jumps ahead
+forgets no name at once.
 """
 
 from __future__ import annotations
@@ -22,29 +23,29 @@ from bus.cluster_metadata.producer_decisions import (
     decide_init_producer,
     needs_new_id,
 )
-from bus.cluster_metadata.producer_expiry import RECORDS_MAX, decide_expire_producers, names_of
+from bus.cluster_metadata.producer_expiry import RECORDS_MAX, decide_expire_producers, look_interval_ms, names_of
 from bus.cluster_metadata.producer_ids import ProducerIdentity, check_producer
 from bus.errors import ErrorCode, NotController, Refused
 from bus.model import ProducerStamp, Step
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.producer_id_pool import ProducerIdPool
+from bus.runtime.metadata.producer_uses import ProducerUses
 from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
 
-# As Kafka's transaction.remove.expired.transaction.cleanup.interval.ms; more often where names expire soon.
-_INTERVAL_MS_MAX = 3_600_000
-_INTERVAL_SHARE = 8
+_LOOK_INTERVAL_S_MIN = 1.0
 
 
 class Producers:
     """`start`, then `stop`. `now_ms` is the time of retention; `wait_until_followed` waits until all brokers know the
-    metadata up to an offset."""
+    metadata up to an offset. `uses` has those of this broker and, on the controller, those that it was told of."""
 
     def __init__(
         self,
         metadata: MetadataLog,
+        uses: ProducerUses,
         *,
         broker_id: int,
         expiration_ms: int,
@@ -61,8 +62,9 @@ class Producers:
         self._calls = calls
         self._tasks = tasks
         self._ids = ProducerIdPool(self._allocate, tasks)
-        self._seen: set[int] = set()  # ids of names that were used since the last sweep
+        self._uses = uses
         self._seen_ms: dict[int, int] = {}
+        self._swept_epoch = -1  # the controller epoch at the last look
         self._sweeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -114,7 +116,7 @@ class Producers:
                 new_id = taken
             (answer,) = await self._metadata.change([functools.partial(_decide_init, command=command, new_id=new_id)])
             if isinstance(answer, ProducerIdentity):
-                self._seen.add(answer.producer_id)
+                self._uses.note(answer.producer_id)
                 await self._wait_until_followed(self._metadata.applied_offset)  # every broker fences lower epochs
             if answer is not None:  # else the name has come to need a new id meanwhile
                 return answer
@@ -124,7 +126,7 @@ class Producers:
         another broker may have given the id, one that this broker does not know of may be known soon."""
         producers = self._metadata.cluster.producers
         if producers.by_id.get(stamp.producer_id) is not None:
-            self._seen.add(stamp.producer_id)
+            self._uses.note(stamp.producer_id)
         refused = check_producer(producers, stamp)
         is_alone = self._metadata.is_leading and self._metadata.cluster.is_alone(self._broker_id)
         if refused is None or refused.code is not ErrorCode.INVALID_PRODUCER_ID_MAPPING or is_alone:
@@ -146,22 +148,27 @@ class Producers:
     # ------------------------------------------------------------------ names that are no longer used
 
     async def _sweep_now_and_then(self) -> None:
-        interval_s = min(_INTERVAL_MS_MAX, self._expiration_ms // _INTERVAL_SHARE) / 1000
+        interval_s = max(_LOOK_INTERVAL_S_MIN, look_interval_ms(self._expiration_ms) / 1000)
         while True:
-            await asyncio.sleep(max(1.0, interval_s))
+            await asyncio.sleep(interval_s)
             try:
-                await self.sweep()
+                if self._is_informed():
+                    await self.sweep()
             except NotController:
                 continue  # the next one sweeps
             except Exception:
                 _log.exception("names of producers could not be looked through; the next time will do it")
 
+    def _is_informed(self) -> bool:
+        """Once in each interval. In the first one under a controller epoch other brokers tell what they told the
+        controller before."""
+        epoch, before = self._metadata.leader_epoch, self._swept_epoch
+        self._swept_epoch = epoch if self._metadata.is_leading else -1
+        return self._swept_epoch == before or self._metadata.cluster.is_alone(self._broker_id)
+
     async def sweep(self) -> int:
-        """How many names were forgotten. None while there are several brokers: what is used at another one is not known
-        here."""
+        """How many names were forgotten. None, unless this broker is the controller."""
         expired_count = 0
-        if not self._metadata.cluster.is_alone(self._broker_id):
-            return 0
         while self._metadata.is_leading:
             self._note_seen()
             look = functools.partial(self._decide_expiry, self._metadata.cluster, seen_ms=dict(self._seen_ms))
@@ -193,8 +200,7 @@ class Producers:
 
     def _note_seen(self) -> None:
         now_ms = self._now_ms()
-        self._seen_ms.update(dict.fromkeys(self._seen, now_ms))
-        self._seen.clear()
+        self._seen_ms.update(dict.fromkeys(self._uses.take_all(), now_ms))
         known = self._metadata.cluster.producers.by_id
         if len(self._seen_ms) > 2 * len(known) + RECORDS_MAX:
             self._seen_ms = {key: ms for key, ms in self._seen_ms.items() if known.get(key) is not None}

@@ -13,7 +13,7 @@ from bus.cluster_metadata.cluster_records import (
 from bus.cluster_metadata.producer_expiry import RECORDS_MAX, decide_expire_producers
 from bus.cluster_metadata.producer_ids import RetiredIds
 
-EXPIRATION_MS = 8_000  # so that use is told every 1,000
+EXPIRATION_MS = 8_000  # so that use is told every 500
 
 
 def cluster(*records: ClusterRecord) -> ClusterState:
@@ -43,8 +43,8 @@ def test_name_goes_when_it_was_neither_seen_nor_said_to_be_used_for_the_whole_ti
 
 def test_use_is_said_again_once_in_a_while() -> None:
     state = cluster(P, ProducerUsed("p", 10_000))
-    assert decide(state, 11_000, {3: 11_000}) == ()
-    assert decide(state, 11_001, {3: 11_001}) == (ProducerUsed("p", 11_001),)
+    assert decide(state, 10_500, {3: 10_500}) == ()
+    assert decide(state, 10_501, {3: 10_501}) == (ProducerUsed("p", 10_501),)
 
 
 def test_use_of_a_name_is_kept_when_its_next_instance_comes() -> None:

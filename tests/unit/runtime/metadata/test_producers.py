@@ -11,6 +11,7 @@ from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply_all
 from bus.cluster_metadata.cluster_records import BrokerRegistered
 from bus.errors import ErrorCode
 from bus.model import ProducerStamp
+from bus.runtime.metadata.producer_uses import ProducerUses
 from bus.runtime.metadata.producers import Producers
 
 
@@ -30,6 +31,7 @@ def test_an_id_that_another_broker_may_have_given_is_not_refused_for_good(
     unused = cast(Any, None)
     producers = Producers(
         cast(Any, SimpleNamespace(cluster=cluster, is_leading=is_leading)),
+        ProducerUses(0),
         broker_id=0,
         expiration_ms=1,
         now_ms=unused,
