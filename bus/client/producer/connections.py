@@ -53,6 +53,10 @@ class Leaders:
     def has_moved(self, queue: PartitionQueue, hint: LeaderHint) -> bool:
         """Whether another broker than the one that refused leads the partition, as far as is known with `hint`."""
         self._metadata.take_hint(queue.topic, queue.partition, hint)
+        return self.is_elsewhere(queue)
+
+    def is_elsewhere(self, queue: PartitionQueue) -> bool:
+        """Whether another broker leads the partition than the one that its parts went to last."""
         info = self._metadata.cached_topic(queue.topic)
         if info is None or queue.partition >= len(info.partitions):
             return False

@@ -52,7 +52,9 @@ class Part:
     """One partition's share of one request. `payload` and `timestamp_ms` are its records as they were encoded."""
 
     __slots__ = (
+        "address",
         "attempts",
+        "attempts_there",
         "chunks",
         "order",
         "payload",
@@ -71,6 +73,8 @@ class Part:
         self.timestamp_ms: int | None = None
         self.stamp: ProducerStamp | None = None
         self.attempts = 0
+        self.address: str | None = None  # where the last attempt went
+        self.attempts_there = 0  # since then, one after another
         self.count()
 
     def count(self) -> None:
@@ -161,6 +165,8 @@ class PartitionQueue:
                 part.stamp = self.stamp_next
                 self.stamp_next = _advance(part.stamp, part.record_count)
         part.attempts += 1
+        part.attempts_there = part.attempts_there + 1 if part.address == self.address else 1
+        part.address = self.address
         self.in_flight.append(part)
         return part
 

@@ -151,6 +151,8 @@ class Queues:
             return error
         elif answer.leader is not None and self._leaders.has_moved(queue, answer.leader):
             self._send_again(part, error, now_ms)
+        elif answer.leader is not None and answer.leader.address == queue.address:
+            self._repeat(part, error, now_ms, failures=0)  # it is to lead the partition, and opens it
         elif error.retriable:
             self._repeat(part, error, now_ms)
         else:
@@ -195,12 +197,19 @@ class Queues:
 
     # ------------------------------------------------------------ going again
 
-    def _repeat(self, part: Part, error: BusError, now_ms: float) -> None:
+    def hurry_moved(self, now_ms: float) -> None:
+        """A pause is for the leader that failed: another one is asked at once (KIP-951)."""
+        for queue in self.active:
+            if queue.retry_at_ms > now_ms and self._leaders.is_elsewhere(queue):
+                queue.retry_at_ms = now_ms
+
+    def _repeat(self, part: Part, error: BusError, now_ms: float, *, failures: int | None = None) -> None:
+        """`failures`: before this one, if not those of this leader alone."""
         queue = part.queue
         logger.debug("producing to %s is tried again: %s", queue, error)
         if error.code in _STALE_METADATA:
             self._leaders.ask_for(queue.topic)
-        self._back_off(queue, now_ms, part.attempts - 1)
+        self._back_off(queue, now_ms, part.attempts_there - 1 if failures is None else failures)
         self._send_again(part, error, now_ms)
 
     def _send_again(self, part: Part, error: BusError, now_ms: float) -> None:

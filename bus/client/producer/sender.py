@@ -287,6 +287,7 @@ class Sender:
         """Each topic that was asked for: None, or why nothing is known of it."""
         for topic, first_partition, error in self._leaders.on_refreshed(results, now_ms):
             self.queues.give_up(topic, first_partition, error, now_ms)
+        self.queues.hurry_moved(now_ms)
         self._drain(now_ms)
 
     def on_no_answer(self, errand: Errand, error: BusError, now_ms: float) -> None:

@@ -985,6 +985,63 @@ def test_broker_that_names_itself_as_the_leader_is_asked_again_after_a_pause() -
     assert len(bench.sent()) == 2
 
 
+def test_broker_that_opens_the_partition_is_asked_again_with_pauses_that_do_not_grow() -> None:
+    bench = Bench("a")
+    bench.send_run(b"x")
+    for attempts in (2, 3, 4, 5):
+        bench.answer(moved_to("a"))
+        bench.pass_time(101)
+        assert len(bench.sent()) == attempts
+
+
+def test_part_whose_leader_is_gone_goes_to_the_new_one_as_soon_as_metadata_name_it() -> None:
+    bench = Bench("a")
+    future = bench.send_run(b"x")
+    for pause_ms in (100, 200):
+        bench.end()
+        bench.pass_time(0)
+        assert isinstance(bench.take_errand(), RefreshTopics)
+        bench.engine.on_refreshed({"t": None})
+        assert bench.sent("b") == []
+        bench.pass_time(pause_ms)
+    bench.end()
+    bench.pass_time(0)
+    bench.take_errand()
+    bench.leaders[0] = "b"
+    bench.engine.on_refreshed({"t": None})
+    assert bench.sent("b") == [[(0, 0, 0)]]
+    bench.answer(OK)
+    assert code_of(future) is None
+
+
+def test_metadata_that_name_the_same_leader_shorten_no_pause() -> None:
+    bench = Bench("a")
+    bench.send_run(b"x")
+    bench.end()
+    bench.pass_time(0)
+    bench.take_errand()
+    bench.engine.on_refreshed({"t": None})
+    bench.pass_time(99)
+    assert len(bench.sent()) == 1
+    bench.pass_time(1)
+    assert len(bench.sent()) == 2
+
+
+def test_pauses_begin_anew_at_another_leader() -> None:
+    bench = Bench("a")
+    bench.send_run(b"x")
+    for pause_ms in (100, 200, 400):
+        bench.answer(ErrorCode.KAFKA_STORAGE_ERROR)
+        bench.pass_time(pause_ms)
+    bench.leaders[0] = "b"
+    bench.answer(ErrorCode.KAFKA_STORAGE_ERROR)
+    bench.pass_time(800)
+    assert len(bench.sent("b")) == 1
+    bench.answer(ErrorCode.KAFKA_STORAGE_ERROR)
+    bench.pass_time(100)
+    assert len(bench.sent("b")) == 2
+
+
 def test_part_that_is_refused_without_a_hint_waits_for_metadata() -> None:
     bench = Bench("a")
     bench.send_run(b"x")
