@@ -45,11 +45,11 @@ def habit_of(world: World, strategy: str, instance_id: str | None = None) -> Hab
 
 def die_and_come_back(world: World, process: Process) -> None:
     process.die()
-    world.at(world.random.choice((0.0, world.random.uniform(0, 12.0))), lambda: come_back(world, process.habit))
+    world.at(world.random.choice((0.0, world.random.uniform(0, 12.0))), lambda: come_back(world, process))
 
 
-def come_back(world: World, habit: Habit) -> None:
-    world.begin(habit)
+def come_back(world: World, process: Process) -> None:
+    world.begin(process.habit)
 
 
 def freeze(world: World, process: Process) -> None:
@@ -62,13 +62,18 @@ def hang(world: World, process: Process) -> None:
 
 def close_and_come_back(world: World, process: Process) -> None:
     world.close(process)
-    world.at(world.random.uniform(0, 6.0), lambda: come_back(world, process.habit))
+    world.at(world.random.uniform(0, 6.0), lambda: come_back(world, process))
 
 
 def subscribe_to_others(world: World, process: Process) -> None:
+    """So does what comes back under the same instance id: with other topics it would have to wait for the next
+    rebalance (KIP-345)."""
     topics = world.random.choice((frozenset({"t"}), frozenset({"u"}), frozenset({"t", "u"})))
     world.note(process.name, f"subscribes to {sorted(topics)}")
     process.membership.subscribe(topics)
+    for twin in world.processes:
+        if twin.habit.instance_id is not None and twin.habit.instance_id == process.habit.instance_id:
+            twin.habit = replace(twin.habit, topics=topics)
 
 
 def take_its_place(world: World, process: Process) -> None:
