@@ -217,6 +217,26 @@ def test_names_expire_by_their_last_use_at_any_broker() -> None:
         )
 
 
+async def hang_controller(world: BrokerWorld) -> None:
+    world.start()
+    await create_topic(world, "t", 3, {})
+    await world.settle()
+    await asyncio.sleep(world.random.uniform(0, 1))
+    elected = metadata_of(world).controller
+    assert elected is not None
+    broker = world.brokers[elected.broker_id]
+    broker.pause(20.0)
+    await asyncio.sleep(broker.config.broker_session_timeout_ms / 1000 + 1.5)
+    assert metadata_of(world).controller != elected
+    await world.settle()
+
+
+def test_controller_that_hangs_is_replaced_a_session_after_its_last_sign_of_life() -> None:
+    """Not a session after its heartbeats have timed out, which is twice as long."""
+    for seed in seeds():
+        simulate(seed, lambda seed: BrokerWorld(seed, NO_FAULTS, broker_count=3), hang_controller)
+
+
 def test_seed_decides_everything() -> None:
     first, again = (simulate(3, new_world, maintain) for _ in range(2))
     assert first.trace() == again.trace()

@@ -29,6 +29,8 @@ from bus.runtime.replicas.committed_versions import VersionsRequest
 
 _BUS = pb.DESCRIPTOR.services_by_name["Bus"]
 _RETRY_S = 0.1
+# For the answer of a controller that hands over, which may be on its way.
+_LAST_ANSWER_S = 1.0
 _WAIT_MAX_MS = 60_000  # of a long poll
 
 Handle = Callable[[Any], Awaitable[Any]]
@@ -62,13 +64,27 @@ class Forwarding:
                 controller = self._api.controller
             if controller is not None and controller != self._api.endpoint:
                 envelope = pb.EnvelopeRequest(method=method, request=request.SerializeToString(), client=client)
-                answer = await self._peers.forward(controller, envelope, timeout_s=self._timeout_s)
+                answer = await self._forward(controller, envelope)
                 if not isinstance(answer, Refused):
                     await self._api.wait_until_applied(answer.metadata_offset)
                     return _BUS.methods_by_name[method].output_type._concrete_class.FromString(answer.response)
                 if answer.code is not ErrorCode.NOT_CONTROLLER:
                     raise Unavailable(f"{method}: the controller did not answer: {answer.message}")
             await asyncio.sleep(_RETRY_S)
+
+    async def _forward(self, controller: BrokerEndpoint, envelope: pb.EnvelopeRequest) -> pb.EnvelopeResponse | Refused:
+        """One that hangs is not waited for any longer than until there is another controller."""
+        asked = asyncio.ensure_future(self._peers.forward(controller, envelope, timeout_s=self._timeout_s))
+        try:
+            while self._api.controller == controller and not asked.done():
+                await asyncio.wait([asked], timeout=_RETRY_S)
+            await asyncio.wait([asked], timeout=_LAST_ANSWER_S)
+            if asked.done():
+                return asked.result()
+            reason = f"broker {controller.broker_id}, the controller until now, has not answered"
+            return Refused(ErrorCode.REQUEST_TIMED_OUT, reason)
+        finally:
+            asked.cancel()
 
 
 class ClusterHandler:

@@ -40,6 +40,7 @@ _log = logging.getLogger(__name__)
 _ELECTION_DELAY_S = 0.2
 _RETRY_S = 0.1
 _LEAVE_POLL_S = 0.02
+_LEASE_PAUSE_MS = 90  # a little less than _RETRY_S
 # So often the controller may fail to reach a broker before the broker gives up: a network may be slow for a moment.
 _UNREACHED_MAX = 3
 # What a broker that asks for the wrong thing is told; asking again helps none of them.
@@ -48,11 +49,12 @@ _FINAL = frozenset({ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSIO
 
 @dataclass(slots=True)
 class _Lease:
-    """What the controller's lease said, and since when by this broker's own clock."""
+    """What the controller's lease said, and since when by this broker's own clock. `read_ms`: the last time."""
 
     broker_id: int
     content: bytes
     since_ms: float
+    read_ms: float
 
 
 class BrokerLifecycle:
@@ -146,8 +148,16 @@ class BrokerLifecycle:
         content = await self._calls.control(functools.partial(self._storage.read_lease, broker_id))
         now_ms = self._clock.monotonic_ms()
         if self._lease is None or (self._lease.broker_id, self._lease.content) != (broker_id, content):
-            self._lease = _Lease(broker_id, content, now_ms)
+            self._lease = _Lease(broker_id, content, now_ms, now_ms)
+        self._lease.read_ms = now_ms
         return now_ms - self._lease.since_ms > self._session_ms
+
+    async def _is_silent_by_now(self, broker_id: int) -> bool:
+        """As `_is_silent`, but read ten times a second at most, however fast heartbeats are answered; else False."""
+        lease, now_ms = self._lease, self._clock.monotonic_ms()
+        if lease is not None and lease.broker_id == broker_id and now_ms - lease.read_ms < _LEASE_PAUSE_MS:
+            return False
+        return await self._is_silent(broker_id)
 
     async def _elect(self) -> bool:
         """Become the controller, unless another one is faster."""
@@ -289,13 +299,20 @@ class BrokerLifecycle:
         await asyncio.sleep(_RETRY_S)
 
     async def _beat(self, controller: BrokerEndpoint, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer | Refused:
-        """The log is read on meanwhile: a broker whose heartbeat is lost may have been fenced."""
+        """The log is read on meanwhile: a broker whose heartbeat is lost may have been fenced, and another one elected.
+        So is the lease: what it said when the controller fell silent tells, a session later, that it did."""
         timeout_s = (self._interval_ms + self._session_ms) / 1000
+        began_ms = self._clock.monotonic_ms()
         beat = asyncio.ensure_future(self._peers.heartbeat(controller, heartbeat, timeout_s=timeout_s))
         try:
             while not beat.done():
-                await asyncio.wait([beat], timeout=self._interval_ms / 1000)
+                is_late = self._clock.monotonic_ms() - began_ms > self._session_ms
+                if await self._is_silent_by_now(controller.broker_id) and is_late:
+                    return Refused(ErrorCode.REQUEST_TIMED_OUT, f"broker {controller.broker_id} is silent")
+                await asyncio.wait([beat], timeout=_RETRY_S if is_late else self._interval_ms / 1000)
                 await self._metadata.follow()
+                if not beat.done() and self._metadata.controller != controller:
+                    return Refused(ErrorCode.NOT_CONTROLLER, f"broker {controller.broker_id} was the controller")
             return beat.result()
         finally:
             beat.cancel()
