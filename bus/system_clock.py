@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 
+# Where there is one, a clock that counts on while the machine is suspended: sessions end meanwhile.
+_MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> float:
-        return time.monotonic_ns() / 1_000_000
+        return time.clock_gettime_ns(_MONOTONIC) / 1_000_000

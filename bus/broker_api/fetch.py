@@ -104,7 +104,8 @@ class FetchApi:
             message = f"expected max_bytes from 0 on, found {request.bytes_max}"
             return await self.refuse(request, Refused(ErrorCode.INVALID_FETCH_SIZE, message))
         wish, refused = await self._wish(request, room, fit)
-        results = await fetch(wish, self._cluster.host.find, self._stopping, self._shares, times)
+        host = self._cluster.host
+        results = await fetch(wish, host.find, self._cluster.prove_leadership, self._stopping, self._shares, times)
         state = self._cluster.state
         return refused + [
             FetchedPartition(

@@ -150,6 +150,9 @@ class GroupApi:
         if too_many is not None:
             return [], too_many
         wanted = {state.lower() for state in states}
+        unproved = await self._prove()
+        if unproved is not None:
+            return [], unproved
         there, refused = self._coordinator.list_groups()
         listed, share = [], self._shares.begin()
         for group in there:
@@ -175,8 +178,13 @@ class GroupApi:
         answers = await self._ask([rq.DeleteGroup(group_id) for group_id in group_ids])
         return [answer if isinstance(answer, Refused) else None for answer in answers]
 
+    async def _prove(self) -> Refused | None:
+        refused = await self._cluster.prove_leadership()
+        return None if refused is None else Refused(ErrorCode.NOT_COORDINATOR, refused.message)
+
     async def _ask(self, commands: Iterable[GroupCommand]) -> list[GroupAnswer]:
         """Each group is asked once: what names it again is refused."""
+        unproved = await self._prove()
         asked: set[str] = set()
         answers: list[asyncio.Future[GroupAnswer] | Refused] = []
         share = self._shares.begin()
@@ -184,7 +192,8 @@ class GroupApi:
             if share.is_used_up:
                 await share.wait()
             is_again = command.group_id in asked
-            answers.append(_named_twice(command.group_id) if is_again else self._coordinator.submit(command))
+            refused = _named_twice(command.group_id) if is_again else unproved
+            answers.append(refused or self._coordinator.submit(command))
             asked.add(command.group_id)
         return [answer if isinstance(answer, Refused) else await answer for answer in answers]
 

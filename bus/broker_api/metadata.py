@@ -85,11 +85,13 @@ class MetadataApi:
     # ------------------------------------------------------------------ offsets
 
     async def list_offsets(self, questions: Iterable[OffsetQuestion]) -> list[OffsetAnswer | Refused]:
-        answers, share = [], self._shares.begin()
+        refused = await self._cluster.prove_leadership()
+        answers: list[OffsetAnswer | Refused] = []
+        share = self._shares.begin()
         for question in questions:
             if share.is_used_up:
                 await share.wait()
-            answers.append(await self._list_offset(question))
+            answers.append(refused or await self._list_offset(question))
         return answers
 
     async def _list_offset(self, question: OffsetQuestion) -> OffsetAnswer | Refused:

@@ -140,7 +140,7 @@ class ProduceApi:
 
         A partition is looked for before its records are decoded, and again when they are: that may have taken a while.
         """
-        refusal = check_acks(request.acks)
+        refusal = check_acks(request.acks) or await self._cluster.prove_leadership()
         if refusal is not None:
             return await self._refuse(request, refusal)
         now_ms = self._clock.now_ms()

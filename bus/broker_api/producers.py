@@ -60,6 +60,7 @@ class ProducerApi:
         refused = check_identity(producer_id, producer_epoch) or self._cluster.producers.check(
             ProducerStamp(producer_id, producer_epoch, 0)
         )
+        refused = refused or await self._cluster.prove_leadership()
         answers: list[asyncio.Future[ResumeResult]] = []
         share = self._shares.begin()
 

@@ -18,6 +18,7 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
 from bus.runtime.metadata.broker_lifecycle import BrokerLifecycle
 from bus.runtime.metadata.controller import Controller
+from bus.runtime.metadata.leadership_proof import LeadershipProof
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.metadata.producer_uses import ProducerUses
@@ -66,6 +67,7 @@ class Cluster:
             maintenance=maintenance,
         )
         uses = ProducerUses(look_interval_ms(config.transactional_id_expiration_ms))
+        self._proof = LeadershipProof(self.metadata, broker_id=endpoint.broker_id, clock=clock, tasks=tasks)
         self.heartbeats = BrokerHeartbeats(
             self.metadata, peers, uses, config, broker_id=endpoint.broker_id, cluster_id=storage.cluster_id, clock=clock
         )
@@ -122,6 +124,10 @@ class Cluster:
     @property
     def state(self) -> ClusterState:
         return self.metadata.cluster
+
+    async def prove_leadership(self) -> Refused | None:
+        """To be awaited before anything is answered as a leader: see `LeadershipProof.wait`."""
+        return None if self._proof.is_fresh else await self._proof.wait()
 
     async def start(self) -> None:
         """Join the cluster, as its controller if there is none, and open all partitions that this broker leads.

@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from bus.cluster_metadata.change_descriptions import describe_change
@@ -39,6 +41,12 @@ Decide = Callable[[ClusterState], Step[ClusterRecord, T | Refused]]
 _FOLLOWING = Refused(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
 _OTHER_ELECTED = Refused(ErrorCode.NOT_CONTROLLER, "another broker was elected meanwhile")
 _HOW_TO_MEND = "with the broker down, `bus log repair __cluster_metadata` says what can be mended"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    monotonic_ms: float
+    wall_ms: int
 
 
 class MetadataLog:
@@ -67,6 +75,7 @@ class MetadataLog:
         self._cluster: ClusterState = EMPTY_CLUSTER
         self._applied = 0
         self._waiting: dict[asyncio.Event, int] = {}  # for what offset
+        self._confirmed = Moment(-math.inf, 0)
         self.tasks = TaskScope("metadata")
         self._ended: Refused | None = None
         self._is_controller = False
@@ -124,9 +133,32 @@ class MetadataLog:
             is_known = catch_up().high_watermark == self._applied
             return None if is_known else self._replay(self._cluster, self._applied)
 
+        began = self._now()
         found = await self._calls.control(read)
         if found is not None:
             self._take(*found)
+        self._confirmed = began
+
+    @property
+    def confirmed(self) -> Moment:
+        """When the last look at the log began behind which `cluster` was what the log said."""
+        return self._confirmed
+
+    async def confirm(self) -> None:
+        """Look at the log; what is new there is applied. Raises `StorageFault`. Waits for a change under way only if
+        another broker has come behind what is known."""
+        began = self._now()
+        if await self._calls.read(self._log.is_last):
+            self._confirmed = began
+        elif not self.is_leading:
+            await self.follow()
+        else:
+            await self.check_leading()
+            if self._leader.is_reload_due:
+                raise StorageFault("the cluster metadata could not be read again after a fault")
+
+    def _now(self) -> Moment:
+        return Moment(self._clock.monotonic_ms(), self._clock.now_ms())
 
     async def wait_until_applied(self, offset: int) -> None:
         """Until all records below `offset` are in `cluster`."""
@@ -184,7 +216,12 @@ class MetadataLog:
 
     async def _check_leading(self) -> None:
         async with self._leader.slot:
-            if self.is_leading and not self._leader.is_reload_due and not await self._calls.control(self._log.is_last):
+            if not self.is_leading or self._leader.is_reload_due:
+                return
+            began = self._now()
+            if await self._calls.control(self._log.is_last):
+                self._confirmed = began
+            else:
                 await self._reload()
 
     def check_is_last(self) -> None:

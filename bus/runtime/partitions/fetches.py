@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -108,26 +108,30 @@ class Stopping:
 
 FetchResult = ReadResult | Refused
 FindPartition = Callable[[TopicPartition, str], "Partition | Refused"]
+Prove = Callable[[], Awaitable[Refused | None]]
 
 
 async def fetch(
     wish: FetchWish,
     find_partition: FindPartition,
+    prove: Prove,
     stopping: Stopping,
     shares: LoopShares | None = None,
     times: FetchTimes | None = None,
 ) -> list[tuple[TopicPartition, FetchResult]]:
-    """One result per position, in the order of `wish`. Answers early after a refusal or when `stopping` begins."""
+    """One result per position, in the order of `wish`. Answers early after a refusal or when `stopping` begins. `prove`
+    is awaited before it is decided what may be read, and says why nothing may be."""
     wake = asyncio.Event()
     with stopping.waking(wake):
         return await _fetch(
-            wish, find_partition, stopping, shares or LoopShares(), times or FetchTimes(lambda: 0.0), wake
+            wish, find_partition, prove, stopping, shares or LoopShares(), times or FetchTimes(lambda: 0.0), wake
         )
 
 
 async def _fetch(
     wish: FetchWish,
     find_partition: FindPartition,
+    prove: Prove,
     stopping: Stopping,
     shares: LoopShares,
     times: FetchTimes,
@@ -145,8 +149,9 @@ async def _fetch(
     try:
         while True:
             wake.clear()
+            unproved = await prove()
             share = shares.begin()
-            decisions, has_enough = await _decide_all(wish, find_partition, share)
+            decisions, has_enough = await _decide_all(wish, unproved, find_partition, share)
             is_refused = any(isinstance(decision, Refused) for decision in decisions)
             end = _find_end(wish, is_refused=is_refused, is_stopping=stopping.has_begun, is_late=is_late)
             if end is not None or has_enough:
@@ -197,7 +202,7 @@ def _decide(position: FetchPosition, find_partition: FindPartition) -> Decision 
 
 
 async def _decide_all(
-    wish: FetchWish, find_partition: FindPartition, share: LoopShare
+    wish: FetchWish, unproved: Refused | None, find_partition: FindPartition, share: LoopShare
 ) -> tuple[Sequence[Decision | Refused], bool]:
     """What may be read of each partition, and whether that is as much as was asked for."""
     decisions: list[Decision | Refused] = []
@@ -205,7 +210,7 @@ async def _decide_all(
     for position in wish.positions:
         if share.is_used_up:
             await share.wait()
-        decision = _decide(position, find_partition)
+        decision = unproved or _decide(position, find_partition)
         decisions.append(decision)
         if not isinstance(decision, Refused) and found < wish.bytes_min:
             partition, readable = decision

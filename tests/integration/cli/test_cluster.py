@@ -222,6 +222,33 @@ def test_clients_go_on_at_other_brokers_while_one_hangs(three_brokers: Cluster) 
     ]
 
 
+@pytest.mark.timeout(120)
+def test_leader_that_stood_still_answers_nothing_of_before(three_brokers: Cluster) -> None:
+    cluster = three_brokers
+    cluster.done("topics", "create", "t", "--partitions", "6")
+    cluster.produce("0")
+    (described,) = json.loads(cluster.done("topics", "describe", "t").stdout)
+    controller = cluster.controller()
+    partition, leader = next(
+        (one["partition"], one["leader"]) for one in described["partitions"] if one["leader"] != controller
+    )
+    address = next(f"{one['host']}:{one['port']}" for one in cluster.brokers() if one["broker_id"] == leader)
+    latest = pb.ListOffsetsPartition(topic="t", partition=partition, timestamp_ms=-1)
+    request = pb.ListOffsetsRequest(partitions=[latest])
+    with grpc.insecure_channel(address) as channel:
+        stub = bus_pb2_grpc.BusStub(channel)
+        (before,) = stub.ListOffsets(request, timeout=30).partitions
+        assert before.error_code == pb.ERROR_CODE_NONE
+        cluster.done("cluster", "pause", str(leader))
+        cluster.wait_until(lambda: leader in [one["broker_id"] for one in cluster.brokers() if one["is_fenced"]])
+        cluster.done("produce", "t", "--partition", str(partition), text="later\n")
+        asked = [stub.ListOffsets.future(request, timeout=30) for _ in range(20)]
+        cluster.done("cluster", "resume", str(leader))
+        for answer in asked:
+            (found,) = answer.result().partitions
+            assert found.error_code == pb.ERROR_CODE_NOT_LEADER_OR_FOLLOWER or found.offset > before.offset
+
+
 @pytest.mark.timeout(240)
 def test_partitions_are_moved_and_a_broker_leaves(three_brokers: Cluster, tmp_path: Path) -> None:
     cluster, plan = three_brokers, tmp_path / "plan.json"

@@ -15,6 +15,7 @@ from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import FetchPosition, FetchWish, Stopping, fit_by_size
+from tests.support.proofs import proved
 
 LIMIT = 1_000
 FOUND = Refused(ErrorCode.OFFSET_OUT_OF_RANGE, "as good as records here")
@@ -28,7 +29,7 @@ class Bench:
         monkeypatch.setattr(fetching, "fetch", self._fetch)
         self.memory = RequestMemory(1 << 20)
         host = SimpleNamespace(find=None)
-        cluster: Any = SimpleNamespace(host=host, state=EMPTY_CLUSTER)
+        cluster: Any = SimpleNamespace(host=host, state=EMPTY_CLUSTER, prove_leadership=proved)
         self.api = FetchApi(cluster, Stopping(), self.memory, LoopShares(), bytes_max=LIMIT)
 
     async def _fetch(self, wish: FetchWish, *_: object) -> list[tuple[TopicPartition, Refused]]:

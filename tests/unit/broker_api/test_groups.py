@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from bus.model import TopicPartition
 from bus.runtime import loop_shares
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.tasks import answered
+from tests.support.proofs import proved, unproved
 
 MEMBER = GroupMember("g", 1, "m", None)
 
@@ -39,10 +40,11 @@ class FakeCoordinator:
         return self.submit(command)
 
 
-def api_on(coordinator: FakeCoordinator) -> GroupApi:
+def api_on(coordinator: FakeCoordinator, prove: Callable[[], Awaitable[Refused | None]] = proved) -> GroupApi:
     """With topic t of two partitions, whose id is "id"."""
     state = apply(apply(EMPTY_CLUSTER, BrokerRegistered(0, "h", 1)), TopicCreated("t", "id", 2, 0))
-    return GroupApi(SimpleNamespace(state=state), coordinator, LoopShares())  # type: ignore[arg-type]
+    cluster: Any = SimpleNamespace(state=state, prove_leadership=prove)
+    return GroupApi(cluster, coordinator, LoopShares())  # type: ignore[arg-type]
 
 
 def offset_of(topic: str, partition: int, offset: int) -> PartitionOffset:
@@ -160,3 +162,14 @@ def test_questions_about_offsets_are_converted_in_slices(monkeypatch: pytest.Mon
 def test_group_that_is_described_by_no_description_is_a_broken_invariant() -> None:
     with pytest.raises(AssertionError, match="DescribeGroup"):
         asyncio.run(api_on(FakeCoordinator(rq.OffsetsCommitted(()))).describe_groups(["g"]))
+
+
+def test_coordinator_that_may_have_been_replaced_shows_no_offsets_and_no_groups() -> None:
+    coordinator = FakeCoordinator(rq.OffsetsFetched(()))
+    api = api_on(coordinator, unproved)
+    (answer,) = asyncio.run(api.fetch_offsets([rq.OffsetFetch("g", None)]))
+    assert isinstance(answer, Refused)
+    assert answer.code is ErrorCode.NOT_COORDINATOR
+    listed, refused = asyncio.run(api.list_groups([]))
+    assert (listed, refused and refused.code) == ([], ErrorCode.NOT_COORDINATOR)
+    assert coordinator.asked == []

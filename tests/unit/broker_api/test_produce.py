@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +19,7 @@ from bus.partition_log.appends import ACKS_ALL
 from bus.records.arrow_batches import check_records
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.partition_queue import Appended
+from tests.support.proofs import UNPROVED, proved, unproved
 
 CALLER = Caller("connection", "/127.0.0.1", "ab12")
 UNKNOWN = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "gone")
@@ -63,11 +64,11 @@ class Records:
 
 
 class Bench:
-    def __init__(self, *topics: str) -> None:
+    def __init__(self, *topics: str, prove: Callable[[], Awaitable[Refused | None]] = proved) -> None:
         self.partitions: dict[TopicPartition, Any] = {TopicPartition(topic, 0): FakePartition() for topic in topics}
         host = SimpleNamespace(find=self._find)
         cluster: Any = SimpleNamespace(
-            host=host, state=EMPTY_CLUSTER, producers=SimpleNamespace(check=lambda stamp: None)
+            host=host, state=EMPTY_CLUSTER, prove_leadership=prove, producers=SimpleNamespace(check=lambda stamp: None)
         )
         clock: Any = SimpleNamespace(now_ms=lambda: 1)
         calls: Any = SimpleNamespace(compute=self._compute)
@@ -136,6 +137,16 @@ def test_what_no_request_may_say_is_refused_before_anything_is_queued(changes: d
         assert codes_of(produced) == [code, code]
         assert bench.of("t").appended == []
         assert bench.held_bytes == 0
+
+    run(test)
+
+
+def test_nothing_is_queued_where_leadership_cannot_be_proved() -> None:
+    async def test() -> None:
+        bench = Bench("t", prove=unproved)
+        produced, _ = await bench.api.answer(await bench.submit("t"))
+        assert codes_of(produced) == [UNPROVED.code]
+        assert bench.of("t").appended == []
 
     run(test)
 

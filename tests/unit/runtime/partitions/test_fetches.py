@@ -22,6 +22,7 @@ from bus.runtime.partitions.fetches import (
 )
 from bus.runtime.partitions.partition import Partition, ReadResult
 from tests.support.fake_table import wait_until
+from tests.support.proofs import UNPROVED, proved, unproved
 from tests.support.stores import log_batch
 from tests.support.virtual_time import run_virtually
 
@@ -72,7 +73,7 @@ def answer_of(log: LogWithHoles, *, wait_ms: int = 60_000, bytes_min: int = 1) -
     wish = FetchWish([FetchPosition(PLACE, "", 3, 1_000, None)], wait_ms, bytes_min, lambda: 1_000)
 
     async def run() -> FetchResult:
-        ((_, result),) = await fetch(wish, lambda place, topic_id: cast("Partition", log), Stopping())
+        ((_, result),) = await fetch(wish, lambda place, topic_id: cast("Partition", log), proved, Stopping())
         return result
 
     return asyncio.run(asyncio.wait_for(run(), 10))
@@ -122,13 +123,24 @@ def test_a_fetch_that_waits_answers_when_the_broker_begins_to_stop() -> None:
     async def scenario() -> None:
         log, stopping = LogWithHoles(EMPTY), Stopping()
         wish = FetchWish([FetchPosition(PLACE, "", 3, 1_000, None)], 600_000, 1, lambda: 1_000)
-        fetching = asyncio.ensure_future(fetch(wish, lambda place, topic_id: cast("Partition", log), stopping))
+        fetching = asyncio.ensure_future(fetch(wish, lambda place, topic_id: cast("Partition", log), proved, stopping))
         await wait_until(lambda: bool(log._readers) and log.read_count == 2)
         assert not fetching.done()
         stopping.begin()
         ((_, result),) = await asyncio.wait_for(fetching, 10)
         assert result is EMPTY
         assert not stopping._waiting
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_read_where_leadership_cannot_be_proved() -> None:
+    async def scenario() -> None:
+        log = LogWithHoles(FULL)
+        wish = FetchWish([FetchPosition(PLACE, "", 3, 1_000, None)], 600_000, 1, lambda: 1_000)
+        found = await fetch(wish, lambda place, topic_id: cast("Partition", log), unproved, Stopping())
+        assert found == [(PLACE, UNPROVED)]
+        assert log.read_count == 0
 
     asyncio.run(scenario())
 
@@ -155,7 +167,7 @@ def test_a_fetch_tells_why_it_ended_and_how_long_it_waited(
 
     async def run() -> None:
         log = cast("Partition", LogWithHoles(found))
-        await fetch(wish, lambda place, topic_id: log, Stopping(), times=times)
+        await fetch(wish, lambda place, topic_id: log, proved, Stopping(), times=times)
 
     run_virtually(run())
     assert times.end is end
@@ -170,7 +182,7 @@ def test_a_fetch_that_waits_tells_that_the_broker_stopped() -> None:
         stopping = Stopping()
         asyncio.get_running_loop().call_later(0.2, stopping.begin)
         log = cast("Partition", LogWithHoles(EMPTY))
-        await fetch(wish, lambda place, topic_id: log, stopping, times=times)
+        await fetch(wish, lambda place, topic_id: log, proved, stopping, times=times)
 
     run_virtually(run())
     assert times.end is FetchEnd.STOPPING

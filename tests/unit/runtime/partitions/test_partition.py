@@ -12,6 +12,7 @@ from bus.runtime.partitions.fetches import FetchPosition, FetchWish, Stopping, f
 from bus.runtime.partitions.partition_queue import Appended
 from tests.support.fake_table import wait_until
 from tests.support.partition_bench import DELETED, NAME, Bench, base_offset, code, run
+from tests.support.proofs import proved
 
 
 def test_batches_that_wait_for_a_commit_share_the_next_one() -> None:
@@ -214,7 +215,7 @@ def wish(offset: int, *, bytes_min: int = 1, wait_ms: int = 60_000) -> FetchWish
 
 def test_waiting_fetch_is_woken_by_the_commit() -> None:
     async def scenario(bench: Bench) -> None:
-        waiting = asyncio.ensure_future(fetch(wish(0), lambda name, topic_id: bench.partition, Stopping()))
+        waiting = asyncio.ensure_future(fetch(wish(0), lambda name, topic_id: bench.partition, proved, Stopping()))
         await asyncio.sleep(0)
         await bench.append(3)
         ((name, result),) = await waiting
@@ -229,9 +230,9 @@ def test_waiting_fetch_is_woken_by_the_commit() -> None:
 def test_fetch_waits_for_min_bytes_and_answers_what_there_is_when_time_is_up() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.append(3, size_bytes=50)
-        await fetch(wish(0, bytes_min=1000, wait_ms=1), lambda name, topic_id: bench.partition, Stopping())
+        await fetch(wish(0, bytes_min=1000, wait_ms=1), lambda name, topic_id: bench.partition, proved, Stopping())
         waiting = asyncio.ensure_future(
-            fetch(wish(0, bytes_min=100), lambda name, topic_id: bench.partition, Stopping())
+            fetch(wish(0, bytes_min=100), lambda name, topic_id: bench.partition, proved, Stopping())
         )
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -247,7 +248,7 @@ def test_fetch_waits_for_min_bytes_and_answers_what_there_is_when_time_is_up() -
 def test_fetch_outside_the_log_is_answered_at_once(offset: int) -> None:
     async def scenario(bench: Bench) -> None:
         await bench.append(3)
-        ((_, result),) = await fetch(wish(offset), lambda name, topic_id: bench.partition, Stopping())
+        ((_, result),) = await fetch(wish(offset), lambda name, topic_id: bench.partition, proved, Stopping())
         assert isinstance(result, Refused)
         assert result.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -263,7 +264,7 @@ def test_file_that_cannot_be_read_refuses_this_fetch_only() -> None:
             raise StorageFault("the disk does not answer")
 
         bench.table.read = fail  # type: ignore[assignment]
-        ((_, result),) = await fetch(wish(0), lambda name, topic_id: bench.partition, Stopping())
+        ((_, result),) = await fetch(wish(0), lambda name, topic_id: bench.partition, proved, Stopping())
         assert isinstance(result, Refused)
         assert result.code is ErrorCode.KAFKA_STORAGE_ERROR
         assert base_offset(await bench.append()) == 3

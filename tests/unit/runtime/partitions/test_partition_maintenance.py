@@ -29,6 +29,7 @@ from bus.runtime.partitions.maintenance import (
 from bus.runtime.partitions.partition_writer import CHANGES_MAX
 from tests.support.fake_table import FakeTable, Scripted, log_batch, records, wait_until
 from tests.support.partition_bench import DELETED, NAME, SETTINGS, Bench, InlineCalls, base_offset, code
+from tests.support.proofs import proved
 from tests.support.virtual_time import run_virtually
 
 BACKOFF_S = 15.0
@@ -422,7 +423,7 @@ def test_a_fetch_that_waits_is_told_that_its_offset_was_deleted() -> None:
         await bench.append(3)
         position = FetchPosition(NAME, "", 2, 1_000_000, None)
         wish = FetchWish([position], wait_ms_max=60_000, bytes_min=1_000, reserve=lambda: 1_000_000)
-        waiting = asyncio.ensure_future(fetch(wish, lambda name, topic_id: bench.partition, Stopping()))
+        waiting = asyncio.ensure_future(fetch(wish, lambda name, topic_id: bench.partition, proved, Stopping()))
         await settle()
         assert not waiting.done()
         await bench.partition.delete_records(3)

@@ -1,0 +1,62 @@
+"""Proof that this broker still leads what it answers for.
+
+A broker that stood still may have been fenced meanwhile, and others lead its partitions. It cannot commit, since their
+fences are in the logs; but it could answer from memory, with an end of the log or a committed offset of yesterday.
+Guards one promise: what a broker answers as a leader was decided on cluster metadata that it knew to be the last ones
+not longer than `PROOF_MS` before. The broker's life in the cluster looks at the log more often than that, so a request
+waits for a look of its own only behind a stall.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from bus.errors import ErrorCode, Refused, StorageFault
+from bus.ports import Clock
+from bus.runtime.metadata.metadata_log import MetadataLog
+from bus.runtime.tasks import TaskScope
+
+PROOF_MS = 1_000
+
+
+class LeadershipProof:
+    def __init__(self, metadata: MetadataLog, *, broker_id: int, clock: Clock, tasks: TaskScope) -> None:
+        self._metadata = metadata
+        self._broker_id = broker_id
+        self._clock = clock
+        self._tasks = tasks
+        self._looking: asyncio.Task[None] | None = None
+        self._fault: StorageFault | None = None  # of the last look
+
+    @property
+    def is_fresh(self) -> bool:
+        """By both clocks: a virtual machine that is moved may stop the one that only goes forward."""
+        confirmed = self._metadata.confirmed
+        return (
+            self._clock.monotonic_ms() - confirmed.monotonic_ms < PROOF_MS
+            and self._clock.now_ms() - confirmed.wall_ms < PROOF_MS
+        )
+
+    async def wait(self) -> Refused | None:
+        """Until there is a proof; what this broker does not lead any more is closed by then. NOT_LEADER_OR_FOLLOWER if
+        the cluster metadata cannot be read."""
+        for _ in range(2):  # the first look may have begun long before this call
+            if self.is_fresh:
+                return None
+            looking = self._looking
+            if looking is None:
+                looking = self._looking = self._tasks.start(self._look(), "leadership proof")
+            await asyncio.wait([looking])
+        if self._fault is None or self._metadata.cluster.is_alone(self._broker_id):
+            return None
+        reason = f"this broker cannot tell whether it still leads its partitions: {self._fault}"
+        return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
+
+    async def _look(self) -> None:
+        try:
+            await self._metadata.confirm()
+            self._fault = None
+        except StorageFault as fault:
+            self._fault = fault
+        finally:
+            self._looking = None
