@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from bus.cluster_metadata.cluster_records import BUS_VERSION
 from bus.cluster_metadata.cluster_state import Broker
+from bus.cluster_metadata.replica_states import replica_state
 from bus.errors import ErrorCode, Refused, show_names
 from bus.model import TopicPartition
 from bus.runtime.cluster import Cluster
@@ -35,6 +36,8 @@ class ClusterOverview:
     controller_epoch: int
     feature_level: int
     brokers: Sequence[DescribedBroker]
+    under_replicated_count: int  # of partitions
+    offline_count: int
 
 
 Reassignments = Sequence[tuple[TopicPartition, Sequence[int] | None]]  # None: cancel
@@ -48,12 +51,17 @@ class ClusterAdminApi:
     async def describe(self, *, is_fenced_included: bool) -> ClusterOverview:
         state = self._cluster.state
         replica_counts: Counter[int] = Counter()
+        under_replicated_count = offline_count = 0
+        in_sync = frozenset(state.unfenced_brokers)
         share = self._shares.begin()
         for topic in state.topics.values():
             for number in range(len(topic.partitions)):
                 if share.is_used_up:
                     await share.wait()
-                replica_counts.update(topic.replicas(number))
+                found = replica_state(topic, number, in_sync)
+                replica_counts.update(found.replicas)
+                under_replicated_count += found.is_under_replicated
+                offline_count += found.is_offline
         shown = (one for one in state.brokers.values() if is_fenced_included or not one.is_fenced)
         controller = state.controller
         return ClusterOverview(
@@ -67,6 +75,8 @@ class ClusterAdminApi:
                 DescribedBroker(one, state.leader_counts.get(one.broker_id, 0), replica_counts[one.broker_id])
                 for one in sorted(shown, key=lambda one: one.broker_id)
             ],
+            under_replicated_count,
+            offline_count,
         )
 
     async def elect_leaders(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int | Refused]:

@@ -11,6 +11,7 @@ from bus.cluster_metadata.cluster import Topic
 from bus.cluster_metadata.cluster_decisions import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
 from bus.cluster_metadata.configs import ConfigOperation, describe_topic_configs
 from bus.cluster_metadata.names import is_internal_topic
+from bus.cluster_metadata.replica_states import ReplicaState, replica_state
 from bus.cluster_metadata.view_decisions import CreateView
 from bus.config.broker import describe_broker_config
 from bus.config.keys import ConfigEntry
@@ -51,6 +52,7 @@ class TopicDescription:
 
     topic: Topic
     is_internal: bool
+    replicas: Sequence[ReplicaState]  # by partition number
     errors: Mapping[int, Refused]
 
 
@@ -141,13 +143,16 @@ class MetadataApi:
 
     async def _describe_topic(self, topic: Topic, share: LoopShare) -> TopicDescription:
         errors: dict[int, Refused] = {}
+        replicas = []
+        in_sync = frozenset(self._cluster.state.unfenced_brokers)
         for number, leadership in enumerate(topic.partitions):
             if share.is_used_up:
                 await share.wait()
+            replicas.append(replica_state(topic, number, in_sync))
             error = self._find_error(TopicPartition(topic.name, number), leadership.leader_id)
             if error is not None:
                 errors[number] = error
-        return TopicDescription(topic, is_internal_topic(topic.name), errors)
+        return TopicDescription(topic, is_internal_topic(topic.name), replicas, errors)
 
     def _find_error(self, name: TopicPartition, leader_id: int) -> Refused | None:
         """Of a partition that another broker leads this one knows only whether that broker is there."""

@@ -78,7 +78,8 @@ for _command in (up, down, restart, kill, pause, resume, reassign):
 @listing_format_option()
 @address_option()
 def describe(form: str | None, address: str) -> None:
-    """Describe the cluster: its controller, the level of its features, its brokers and what they lead."""
+    """Describe the cluster: its controller, the level of its features, its brokers and what they lead, and how many
+    partitions lack a replica or a leader."""
     with open_admin(address) as admin:
         found = admin.describe_cluster(include_fenced_brokers=True)
     match resolve_form(form):
@@ -94,6 +95,8 @@ def describe(form: str | None, address: str) -> None:
                     f"Controller: {found.controller_id}",
                     f"ControllerEpoch: {found.controller_epoch}",
                     f"FeatureLevel: {found.feature_level}",
+                    f"UnderReplicatedPartitions: {found.under_replicated_partitions}",
+                    f"OfflinePartitions: {found.offline_partitions}",
                 ]
             )
             write_listing(_BROKER_COLUMNS, _rows(found), form)

@@ -6,7 +6,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -31,6 +31,7 @@ _PARTITION_COLUMNS = (
     Column("leader", "Leader", is_number=True),
     Column("leader_epoch", "LeaderEpoch", is_number=True),
     Column("replicas", "Replicas"),
+    Column("isr", "Isr"),
     Column("earliest_offset", "EarliestOffset", is_number=True),
     Column("latest_offset", "LatestOffset", is_number=True),
     Column("error", "Error"),
@@ -119,19 +120,41 @@ def list_topics(internal: bool, form: str | None, address: str) -> None:
     bus topics describe
     bus topics describe orders
     bus topics describe orders --configs
+    bus topics describe --under-replicated --unavailable
     """
 )
 @topic_argument(is_repeatable=True, is_required=False)
 @click.option("--configs", is_flag=True, help="Every config: value, default, type, valid values, meaning.")
+@click.option(
+    *("--under-replicated", "--under-replicated-partitions"),
+    is_flag=True,
+    help="Only partitions with a replica that is not in sync.",
+)
+@click.option("--unavailable", "--unavailable-partitions", is_flag=True, help="Only partitions whose leader is gone.")
 @listing_format_option()
 @address_option()
-def describe(topics: tuple[str, ...], configs: bool, form: str | None, address: str) -> None:
-    """Describe topics, or all of them: id, configs, leaders, replicas, offsets."""
+def describe(
+    topics: tuple[str, ...],
+    configs: bool,
+    under_replicated: bool,
+    unavailable: bool,
+    form: str | None,
+    address: str,
+) -> None:
+    """Describe topics, or all of them: id, configs, leaders, replicas, offsets.
+
+    With both --under-replicated and --unavailable: partitions of which either is true. Without a topic they are about
+    the bus's own topics, too.
+    """
+    if configs and (under_replicated or unavailable):
+        raise click.UsageError("expected --configs without --under-replicated and --unavailable, found both")
     with open_admin(address) as admin:
         found = admin.describe_topics(topics or None)
-        chosen = [
-            found[name] for name in dict.fromkeys(topics or sorted(found)) if topics or not found[name].is_internal
-        ]
+        chosen = [found[name] for name in dict.fromkeys(topics or sorted(found))]
+        if under_replicated or unavailable:
+            chosen = with_partitions_in_trouble(chosen, under_replicated=under_replicated, unavailable=unavailable)
+        elif not topics:
+            chosen = [topic for topic in chosen if not topic.is_internal]
         if configs:
             _write_configs({topic.name: admin.describe_configs(topic.name) for topic in chosen}, form)
             return
@@ -147,12 +170,31 @@ def describe(topics: tuple[str, ...], configs: bool, form: str | None, address: 
                 _write_description(topic)
 
 
+def with_partitions_in_trouble(
+    topics: Sequence[TopicDescription], *, under_replicated: bool, unavailable: bool
+) -> list[TopicDescription]:
+    """Those of their partitions, and the topics that have such."""
+    some = [
+        replace(
+            topic,
+            partitions=tuple(
+                one
+                for one in topic.partitions
+                if (under_replicated and one.is_under_replicated) or (unavailable and one.is_offline)
+            ),
+        )
+        for topic in topics
+    ]
+    return [topic for topic in some if topic.partitions]
+
+
 @dataclass(frozen=True, slots=True)
 class _Partition:
     partition: int
     leader: int
     leader_epoch: int
     replicas: Sequence[int]
+    isr: Sequence[int]
     earliest_offset: int | None  # None of a partition that does not serve
     latest_offset: int | None
     error: str | None
@@ -176,6 +218,7 @@ class _Topic:
                 one.leader,
                 one.leader_epoch,
                 ",".join(map(str, one.replicas)),
+                ",".join(map(str, one.isr)),
                 one.earliest_offset,
                 one.latest_offset,
                 one.error,
@@ -194,6 +237,7 @@ def _describe(admin: Admin, topic: TopicDescription) -> _Topic:
             one.leader_id,
             one.leader_epoch,
             one.replicas,
+            one.isr,
             earliest.get(one.partition),
             latest.get(one.partition),
             one.error,

@@ -163,7 +163,8 @@ class BrokerDescription:
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
     """`root_url`: where the tables are, for readers that open them without a broker. `controller_id` is -1 while there
-    is none. `feature_level`: of `bus.version`; 0: a root of one broker."""
+    is none. `feature_level`: of `bus.version`; 0: a root of one broker. The last two are numbers of partitions, see
+    `PartitionDescription`."""
 
     cluster_id: str
     controller_id: int
@@ -171,6 +172,8 @@ class ClusterDescription:
     root_url: str
     controller_epoch: int
     feature_level: int
+    under_replicated_partitions: int
+    offline_partitions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +188,20 @@ class PartitionReassignment:
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
     """`error` is None unless the partition cannot be served; then it says why. `replicas`: the brokers that are to
-    lead it, the preferred one first."""
+    lead it, the preferred one first. `isr`: those of them that are in sync, which is to say that they are not fenced.
+    `is_offline`: the broker that leads it is fenced."""
 
     partition: int
     leader_id: int
     leader_epoch: int
     error: str | None = None
     replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    is_offline: bool = False
+
+    @property
+    def is_under_replicated(self) -> bool:
+        return len(self.isr) < len(self.replicas)
 
 
 @dataclass(frozen=True, slots=True)

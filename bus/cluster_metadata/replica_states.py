@@ -1,4 +1,4 @@
-"""Which replicas of a partition are in sync, and what follows: under-replicated, unavailable.
+"""Which replicas of a partition are in sync, and what follows: under-replicated, offline.
 
 Pure, and a function of the metadata and of the brokers that count as in sync. As long as no follower keeps up with its
 leader's log, these are the unfenced ones. Guards one promise: everything that shows such a state asks here.
@@ -18,11 +18,7 @@ class ReplicaState:
 
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
-    is_unavailable: bool  # no broker that is in sync leads the partition
-
-    @property
-    def offline(self) -> tuple[int, ...]:
-        return tuple(broker_id for broker_id in self.replicas if broker_id not in self.in_sync)
+    is_offline: bool  # its leader is not in sync
 
     @property
     def is_under_replicated(self) -> bool:
@@ -35,5 +31,5 @@ def replica_state(topic: Topic, partition: int, in_sync_brokers: Collection[int]
     return ReplicaState(
         replicas,
         tuple(broker_id for broker_id in replicas if broker_id in in_sync_brokers),
-        is_unavailable=topic.partitions[partition].leader_id not in in_sync_brokers,
+        is_offline=topic.partitions[partition].leader_id not in in_sync_brokers,
     )

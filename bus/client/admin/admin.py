@@ -582,6 +582,8 @@ def _topic_description(topic: pb.TopicMetadata) -> TopicDescription:
             leader_epoch=partition.leader_epoch,
             error=str(error_of(partition.error_code, partition.error_message)) if partition.error_code else None,
             replicas=tuple(partition.replica_ids),
+            isr=tuple(partition.isr_ids),
+            is_offline=partition.is_offline,
         )
         for partition in topic.partitions
     ]

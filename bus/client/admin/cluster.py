@@ -31,6 +31,8 @@ class ClusterAdmin:
             root_url=response.root,
             controller_epoch=response.controller_epoch,
             feature_level=response.feature_level,
+            under_replicated_partitions=response.under_replicated_partitions,
+            offline_partitions=response.offline_partitions,
         )
 
     def elect_leaders(self, partitions: Sequence[TopicPartition] | None) -> dict[TopicPartition, int]:

@@ -24,6 +24,8 @@ class ClusterAdminHandler:
             controller_epoch=found.controller_epoch,
             feature_level=found.feature_level,
             brokers=map(_broker, found.brokers),
+            under_replicated_partitions=found.under_replicated_count,
+            offline_partitions=found.offline_count,
         )
 
     async def elect_leaders(self, request: pb.ElectLeadersRequest) -> pb.ElectLeadersResponse:

@@ -164,7 +164,9 @@ async def _encode_topic(answer: pb.TopicMetadata, described: TopicDescription, s
             partition=number,
             leader_id=leadership.leader_id,
             leader_epoch=leadership.leader_epoch,
-            replica_ids=described.topic.replicas(number),
+            replica_ids=described.replicas[number].replicas,
+            isr_ids=described.replicas[number].in_sync,
+            is_offline=described.replicas[number].is_offline,
         )
         error = described.errors.get(number)
         if error is not None:

@@ -1023,20 +1023,24 @@ class TopicMetadata(_message.Message):
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., name: _Optional[str] = ..., topic_id: _Optional[str] = ..., is_internal: _Optional[bool] = ..., partitions: _Optional[_Iterable[_Union[PartitionMetadata, _Mapping]]] = ...) -> None: ...
 
 class PartitionMetadata(_message.Message):
-    __slots__ = ("error_code", "error_message", "partition", "leader_id", "leader_epoch", "replica_ids")
+    __slots__ = ("error_code", "error_message", "partition", "leader_id", "leader_epoch", "replica_ids", "isr_ids", "is_offline")
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     REPLICA_IDS_FIELD_NUMBER: _ClassVar[int]
+    ISR_IDS_FIELD_NUMBER: _ClassVar[int]
+    IS_OFFLINE_FIELD_NUMBER: _ClassVar[int]
     error_code: ErrorCode
     error_message: str
     partition: int
     leader_id: int
     leader_epoch: int
     replica_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., partition: _Optional[int] = ..., leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., replica_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    isr_ids: _containers.RepeatedScalarFieldContainer[int]
+    is_offline: bool
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., partition: _Optional[int] = ..., leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., replica_ids: _Optional[_Iterable[int]] = ..., isr_ids: _Optional[_Iterable[int]] = ..., is_offline: _Optional[bool] = ...) -> None: ...
 
 class DescribeClusterRequest(_message.Message):
     __slots__ = ("include_fenced_brokers",)
@@ -1045,20 +1049,24 @@ class DescribeClusterRequest(_message.Message):
     def __init__(self, include_fenced_brokers: _Optional[bool] = ...) -> None: ...
 
 class DescribeClusterResponse(_message.Message):
-    __slots__ = ("cluster_id", "root", "controller_id", "controller_epoch", "feature_level", "brokers")
+    __slots__ = ("cluster_id", "root", "controller_id", "controller_epoch", "feature_level", "brokers", "under_replicated_partitions", "offline_partitions")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_ID_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
     BROKERS_FIELD_NUMBER: _ClassVar[int]
+    UNDER_REPLICATED_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    OFFLINE_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     root: str
     controller_id: int
     controller_epoch: int
     feature_level: int
     brokers: _containers.RepeatedCompositeFieldContainer[ClusterBroker]
-    def __init__(self, cluster_id: _Optional[str] = ..., root: _Optional[str] = ..., controller_id: _Optional[int] = ..., controller_epoch: _Optional[int] = ..., feature_level: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[ClusterBroker, _Mapping]]] = ...) -> None: ...
+    under_replicated_partitions: int
+    offline_partitions: int
+    def __init__(self, cluster_id: _Optional[str] = ..., root: _Optional[str] = ..., controller_id: _Optional[int] = ..., controller_epoch: _Optional[int] = ..., feature_level: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[ClusterBroker, _Mapping]]] = ..., under_replicated_partitions: _Optional[int] = ..., offline_partitions: _Optional[int] = ...) -> None: ...
 
 class ClusterBroker(_message.Message):
     __slots__ = ("broker_id", "host", "port", "rack", "is_fenced", "broker_epoch", "incarnation_id", "leader_count", "replica_count", "min_feature_level", "max_feature_level")

@@ -76,6 +76,16 @@ class Cluster:
         (described,) = json.loads(self.done("cluster", "describe").stdout)
         return list(described["brokers"])
 
+    def troubles(self) -> tuple[bool, set[tuple[str, int]]]:
+        """Whether `cluster describe` counts any, and the partitions of topics of users."""
+        (described,) = json.loads(self.done("cluster", "describe").stdout)
+        assert described["offline_partitions"] == 0
+        assert json.loads(self.done("topics", "describe", "--unavailable").stdout) == []
+        topics = json.loads(self.done("topics", "describe", "--under-replicated").stdout)
+        found = {(topic["topic"], one["partition"]) for topic in topics for one in topic["partitions"]}
+        assert described["under_replicated_partitions"] == len(found)
+        return bool(found), {(topic, number) for topic, number in found if not topic.startswith("__")}
+
     def controller(self) -> int:
         (described,) = json.loads(self.done("cluster", "describe").stdout)
         return int(described["controller_id"])
@@ -158,6 +168,7 @@ def test_cluster_survives_its_brokers_one_after_another(three_brokers: Cluster) 
     cluster.produce("1")
     cluster.wait_until(lambda: [one["is_fenced"] for one in cluster.brokers()].count(True) == 1)
     assert cluster.controller() != controller
+    assert cluster.troubles() == (True, {("t", number) for number in range(6)})
     assert sum(one["leader_count"] for one in cluster.brokers() if not one["is_fenced"]) == 6
     assert f"broker {controller}: ready" in cluster.up()
 
@@ -167,6 +178,7 @@ def test_cluster_survives_its_brokers_one_after_another(three_brokers: Cluster) 
     cluster.wait_until(lambda: other in [one["broker_id"] for one in cluster.brokers() if one["is_fenced"]])
     cluster.done("cluster", "resume", str(other))
     cluster.wait_until(lambda: not any(one["is_fenced"] for one in cluster.brokers()))
+    assert cluster.troubles() == (False, set())
     cluster.done("cluster", "elect-leaders")
     assert [one["leader_count"] for one in cluster.brokers()] == [2] * 3
 

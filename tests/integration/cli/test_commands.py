@@ -98,9 +98,12 @@ def test_describe_prints_kafkas_fields(broker: BrokerProcess, topic: str) -> Non
     assert head["Topic"] == topic
     assert head["PartitionCount"] == "2"
     assert printed[1].split() == [
-        *("Partition", "Leader", "LeaderEpoch", "Replicas", "EarliestOffset", "LatestOffset"),
+        *("Partition", "Leader", "LeaderEpoch", "Replicas", "Isr", "EarliestOffset", "LatestOffset"),
     ]
-    assert [line.split() for line in printed[2:]] == [["0", "0", "0", "0", "0", "0"], ["1", "0", "0", "0", "0", "2"]]
+    assert [line.split() for line in printed[2:]] == [
+        ["0", "0", "0", "0", "0", "0", "0"],
+        ["1", "0", "0", "0", "0", "0", "2"],
+    ]
     rows = list(csv.DictReader(done(broker, "topics", "describe", topic, "--format", "csv").stdout.splitlines()))
     assert [row["latest_offset"] for row in rows] == ["0", "2"]
 

@@ -1,0 +1,27 @@
+"""Which partitions `bus topics describe` shows when it is asked for those in trouble."""
+
+from __future__ import annotations
+
+import pytest
+
+from bus.cli.topics import with_partitions_in_trouble
+from bus.client.values import PartitionDescription, TopicDescription
+
+WHOLE = PartitionDescription(0, 1, 0, None, (1, 2), (1, 2))
+LACKING = PartitionDescription(1, 1, 0, None, (1, 2), (1,))
+OFFLINE = PartitionDescription(2, 3, 0, "LEADER_NOT_AVAILABLE: gone", (1, 2), (1, 2), is_offline=True)
+TOPICS = [
+    TopicDescription("t", "id-1", False, (WHOLE, LACKING, OFFLINE)),
+    TopicDescription("u", "id-2", False, (WHOLE,)),
+]
+
+
+@pytest.mark.parametrize(
+    ("under_replicated", "unavailable", "expected"),
+    [(True, False, (LACKING,)), (False, True, (OFFLINE,)), (True, True, (LACKING, OFFLINE))],
+)
+def test_topics_keep_the_partitions_in_trouble_and_those_without_any_go(
+    under_replicated: bool, unavailable: bool, expected: tuple[PartitionDescription, ...]
+) -> None:
+    found = with_partitions_in_trouble(TOPICS, under_replicated=under_replicated, unavailable=unavailable)
+    assert [(topic.name, topic.partitions) for topic in found] == [("t", expected)]
