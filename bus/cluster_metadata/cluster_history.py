@@ -68,6 +68,25 @@ class Term:
     reason: ElectionReason | None
     end: LogPlace | None = None  # of the next term, or of the topic's deletion; None: it leads now
 
+    # There may be many: dataclasses.replace would take several times as long.
+    def ended(self, place: LogPlace) -> Term:
+        return Term(
+            self.topic,
+            self.topic_id,
+            self.partition,
+            self.leader_id,
+            self.leader_epoch,
+            self.begin,
+            self.reason,
+            place,
+        )
+
+    def followed_by(
+        self, leader_id: int, leader_epoch: int, begin: LogPlace | None, reason: ElectionReason | None
+    ) -> Term:
+        """The next term of the partition."""
+        return Term(self.topic, self.topic_id, self.partition, leader_id, leader_epoch, begin, reason)
+
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
@@ -185,7 +204,7 @@ class _Reading:
             case LeaderEpochsRaised(broker_id):
                 self._raise_epochs(broker_id, place)
             case TopicDeleted(topic):
-                self._ended += [replace(term, end=place) for term in self._leading.pop(topic, ())]
+                self._ended += [term.ended(place) for term in self._leading.pop(topic, ())]
                 self._placing.discard(topic)
             case ReplicasAssigned():
                 self._assign(record, place)
@@ -208,12 +227,12 @@ class _Reading:
         terms = self._leading[topic]
         for number in numbers:
             before = terms[number]
-            now = replace(before, leader_id=led.leader_id, leader_epoch=led.leader_epoch)
             if topic in self._placing:  # nothing led it before: this is the leader that it was created with
-                terms[number] = now
+                begin, reason = before.begin, before.reason
             else:
-                self._ended.append(replace(before, end=place))
-                terms[number] = replace(now, begin=place, reason=self._find_reason(before, led.leader_id, place))
+                self._ended.append(before.ended(place))
+                begin, reason = place, self._find_reason(before, led.leader_id, place)
+            terms[number] = before.followed_by(led.leader_id, led.leader_epoch, begin, reason)
 
     def _find_reason(self, before: Term, leader_id: int, place: LogPlace) -> ElectionReason | None:
         former = self._draft.brokers.get(before.leader_id)
@@ -237,10 +256,8 @@ class _Reading:
         for terms in self._leading.values():
             for number, term in enumerate(terms):
                 if term.leader_id == broker_id:
-                    self._ended.append(replace(term, end=place))
-                    terms[number] = replace(
-                        term, leader_epoch=term.leader_epoch + 1, begin=place, reason=ElectionReason.RESTARTED
-                    )
+                    self._ended.append(term.ended(place))
+                    terms[number] = term.followed_by(broker_id, term.leader_epoch + 1, place, ElectionReason.RESTARTED)
 
     def _assign(self, record: ReplicasAssigned, place: LogPlace) -> None:
         topic, first = record.topic, record.partition
@@ -276,7 +293,7 @@ class _Reading:
     def _elect(self, broker_id: int, incarnation: str, epoch: int, place: LogPlace) -> None:
         before, reason, former_id = self._controller, None, None
         if before is not None:
-            self._ended.append(replace(before.term, end=place))
+            self._ended.append(before.term.ended(place))
             former_id = before.term.leader_id
             former = self._draft.brokers.get(former_id)
             if former_id == broker_id:
@@ -300,7 +317,7 @@ class _Reading:
             ]
         kept = {id(term) for terms in leading.values() for term in terms}
         gone = [term for terms in self._leading.values() for term in terms if id(term) not in kept]
-        self._ended += [replace(term, end=place) for term in gone]
+        self._ended += [term.ended(place) for term in gone]
         self._leading = leading
         self._placing.clear()
         self._compare_controller(place, controller_epoch)
@@ -311,7 +328,7 @@ class _Reading:
         if before is not None and elected == ElectedController(before.term.leader_id, before.incarnation):
             return
         if before is not None:
-            self._ended.append(replace(before.term, end=place))
+            self._ended.append(before.term.ended(place))
         self._controller = None
         if elected is not None:
             term = _controller_term(elected.broker_id, controller_epoch, None, None)
@@ -344,7 +361,7 @@ def _is_same_commit(one: LogPlace | None, other: LogPlace) -> bool:
 
 
 def _is_same(before: Term, now: Term) -> bool:
-    return replace(before, begin=None, reason=None) == now
+    return before.followed_by(before.leader_id, before.leader_epoch, None, None) == now
 
 
 def _begin_of(term: Term) -> int:
