@@ -19,6 +19,7 @@ from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registe
 from bus.runtime.replicas.committed_versions import CommittedVersion, VersionsAnswer, VersionsRequest
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Cluster"]
+CHANNELS_MAX = 1_000
 _CHANGE_TIMEOUT_S = 5.0
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -39,14 +40,15 @@ class Transport(Protocol):
 
 
 class GrpcTransport:
-    """A connection to each address that was ever asked."""
+    """A connection to each address that was asked of late. Any caller of RegisterBroker names an address, so they are
+    bounded: the one that was not asked for longest is closed."""
 
     def __init__(self) -> None:
         self._channels: dict[tuple[str, int], grpc.aio.Channel] = {}
 
     async def call(self, to: BrokerEndpoint, method: str, message: Any, *, timeout_s: float) -> Any:
         descriptor = SERVICE.methods_by_name[method]
-        call = self._channel(to).unary_unary(
+        call = (await self._channel(to)).unary_unary(
             f"/{SERVICE.full_name}/{method}",
             request_serializer=descriptor.input_type._concrete_class.SerializeToString,
             response_deserializer=descriptor.output_type._concrete_class.FromString,
@@ -58,12 +60,16 @@ class GrpcTransport:
             code = ErrorCode.REQUEST_TIMED_OUT if is_late else ErrorCode.NETWORK_EXCEPTION
             return Refused(code, f"{method} at broker {to.broker_id}, {to.host}:{to.port}: {error.details()}")
 
-    def _channel(self, to: BrokerEndpoint) -> grpc.aio.Channel:
+    async def _channel(self, to: BrokerEndpoint) -> grpc.aio.Channel:
         key = to.host, to.port
-        if key not in self._channels:
+        channel = self._channels.pop(key, None)
+        if channel is None:
             host = f"[{to.host}]" if ":" in to.host else to.host
-            self._channels[key] = grpc.aio.insecure_channel(f"{host}:{to.port}", options=_OPTIONS)
-        return self._channels[key]
+            channel = grpc.aio.insecure_channel(f"{host}:{to.port}", options=_OPTIONS)
+        self._channels[key] = channel  # the last one
+        if len(self._channels) > CHANNELS_MAX:
+            await self._channels.pop(next(iter(self._channels))).close()
+        return channel
 
     async def close(self) -> None:
         channels, self._channels = list(self._channels.values()), {}
