@@ -1,0 +1,154 @@
+"""The controller registers a broker if that answers where it says that it is, and does not wait for long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply_all
+from bus.cluster_metadata.cluster_records import (
+    BrokerStarted,
+    BrokerUnfenced,
+    FeatureLevel,
+    ProducerIdsAllocated,
+    ProducerNamed,
+)
+from bus.config.broker import BrokerConfig
+from bus.errors import ErrorCode, Refused
+from bus.model import BrokerEndpoint
+from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
+from bus.runtime.metadata.metadata_log import Decide
+from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
+from bus.runtime.metadata.producer_uses import ProducerUses
+from tests.support.virtual_time import run_virtually
+
+NOT_THERE = Refused(ErrorCode.NETWORK_EXCEPTION, "connection refused")
+NEW = RegisterBroker(BrokerEndpoint(1, "far", 9094), "life-1")
+
+
+class LoopClock:
+    def now_ms(self) -> int:
+        return int(self.monotonic_ms())
+
+    def monotonic_ms(self) -> float:
+        return asyncio.get_running_loop().time() * 1000
+
+
+class Metadata:
+    """Of the controller, broker 0."""
+
+    is_leading = True
+
+    def __init__(self) -> None:
+        self.cluster = apply_all(
+            EMPTY_CLUSTER,
+            [
+                FeatureLevel("bus.version", 1),
+                BrokerStarted(0, "near", 9094, None, "life-0", 1, 0, 1),
+                BrokerUnfenced(0, 1),
+                ProducerIdsAllocated(0, 1_000),
+                ProducerNamed("p", 7, 0, -1),
+            ],
+        )
+        self.applied_offset = 5
+
+    async def change(self, decisions: Sequence[Decide[Any]]) -> list[Any]:
+        (decide,) = decisions
+        step = decide(self.cluster)
+        self.cluster = apply_all(self.cluster, step.records)
+        self.applied_offset += len(step.records)
+        return [step.response]
+
+
+class Peers:
+    def __init__(self, answers: list[BrokerIdentity | Refused]) -> None:
+        self.answers = answers  # the last one again and again
+        self.asked: list[BrokerEndpoint] = []
+
+    async def identify(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> BrokerIdentity | Refused:
+        assert 0 < timeout_s <= 2.0
+        self.asked.append(endpoint)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+class Bench:
+    def __init__(self, *answers: BrokerIdentity | Refused) -> None:
+        self.metadata, self.peers, self.uses = Metadata(), Peers(list(answers)), ProducerUses(0)
+        self.heartbeats = BrokerHeartbeats(
+            cast(Any, self.metadata),
+            cast(Any, self.peers),
+            self.uses,
+            BrokerConfig(),
+            broker_id=0,
+            cluster_id="root",
+            clock=LoopClock(),
+        )
+        self.heartbeats.begin([])
+
+    async def register(self, command: RegisterBroker = NEW) -> Registered | Refused:
+        return await self.heartbeats.register(command, cluster_id="root", is_live=False)
+
+
+def test_broker_whose_address_is_reached_a_moment_later_is_taken_in() -> None:
+    async def run() -> None:
+        bench = Bench(NOT_THERE, NOT_THERE, NOT_THERE, BrokerIdentity("root", 1, "life-1"))
+        assert await bench.register() == Registered(broker_epoch=2, metadata_offset=6)
+        assert bench.peers.asked == [NEW.endpoint] * 4
+        assert bench.metadata.cluster.brokers.keys() == {0, 1}
+
+    run_virtually(run())
+
+
+def test_broker_that_is_not_reached_is_refused_within_two_seconds_and_nothing_is_committed() -> None:
+    async def run() -> None:
+        bench = Bench(NOT_THERE)
+        answer = await bench.register()
+        assert isinstance(answer, Refused)
+        assert answer.code is ErrorCode.BROKER_NOT_AVAILABLE
+        assert "far:9094" in answer.message
+        assert asyncio.get_running_loop().time() <= 2.0
+        assert bench.metadata.cluster.brokers.keys() == {0}
+
+    run_virtually(run())
+
+
+def test_broker_that_is_refused_anyway_is_not_asked_for() -> None:
+    async def run() -> None:
+        bench = Bench(NOT_THERE)
+        answer = await bench.register(RegisterBroker(BrokerEndpoint(1, "far away", 9094), "life-1"))
+        assert isinstance(answer, Refused)
+        assert answer.code is ErrorCode.INVALID_REGISTRATION
+        assert bench.peers.asked == []
+
+    run_virtually(run())
+
+
+def test_controller_that_is_deposed_while_it_asks_commits_nothing() -> None:
+    async def run() -> None:
+        bench = Bench(NOT_THERE, BrokerIdentity("root", 1, "life-1"))
+        registering = asyncio.ensure_future(bench.register())
+        await asyncio.sleep(0.05)
+        bench.metadata.is_leading = False
+        bench.heartbeats.follow(bench.metadata.cluster)
+        answer = await registering
+        assert isinstance(answer, Refused)
+        assert answer.code is ErrorCode.NOT_CONTROLLER
+        assert bench.metadata.cluster.brokers.keys() == {0}
+
+    run_virtually(run())
+
+
+def test_heartbeat_tells_of_names_in_use_unless_it_is_refused() -> None:
+    async def run() -> None:
+        bench = Bench(BrokerIdentity("root", 1, "life-1"))
+        await bench.register()
+        heartbeat = BrokerHeartbeat(1, 2, "life-1", 0, False, 0, used_producer_ids=[7, 8])
+        assert isinstance(await bench.heartbeats.take(heartbeat), HeartbeatAnswer)
+        assert bench.uses.take_all() == {7}, "no name has the id 8"
+        stale = BrokerHeartbeat(1, 1, "life-1", 0, False, 0, used_producer_ids=[7])
+        assert isinstance(await bench.heartbeats.take(stale), Refused)
+        assert bench.uses.take_all() == set()
+
+    run_virtually(run())
