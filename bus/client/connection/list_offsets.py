@@ -50,12 +50,15 @@ def list_offsets(
 def list_offsets_once(
     cluster: Cluster, wanted: Mapping[TopicPartition, OffsetQuestion], *, deadline_ms: float
 ) -> tuple[dict[TopicPartition, ListedOffset], BusError | None]:
-    """What was found by asking each leader once, and why the others were not."""
+    """What was found by asking each leader once, and why the others were not: of those the next call asks for the
+    leader again."""
     found: dict[TopicPartition, ListedOffset] = {}
     try:
         error = _ask_leaders(cluster, wanted, found, deadline_ms)
     except BusError as failure:
         error = failure
+    if error is not None:
+        cluster.forget({partition.topic for partition in wanted if partition not in found})
     return found, error
 
 

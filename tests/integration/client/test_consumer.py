@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bus import BusError, Consumer, ConsumerRecord, ErrorCode, TopicPartition
+from bus import BusError, Consumer, ConsumerRecord, ErrorCode, Producer, TopicPartition
 from bus.client.connection.fetch_requests import FetchedPartition, FetchPosition
 from bus.client.consumer.records import RecordDeserializationError
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -527,3 +527,19 @@ def test_offsets_are_answered_for_beginning_end_and_times(broker: FakeBroker) ->
         assert consumer.topics() == {"t"}
         with pytest.raises(BusError, match="found -7"):
             consumer.offsets_for_times({T0: -7})
+
+
+def test_position_is_looked_up_at_the_next_leader_when_the_one_that_was_known_refuses() -> None:
+    cluster = Cluster()
+    with FakeBroker(cluster, 0) as first, FakeBroker(cluster, 1) as second:
+        cluster.create("t", 2)
+        with Consumer(first.address, auto_offset_reset="earliest") as consumer, Producer(second.address) as producer:
+            consumer.assign([TopicPartition("t", 0)])
+            assert consumer.position(TopicPartition("t", 0)) == 0
+            cluster.move("t", 1, 1)
+            producer.send("t", b"x", partition=1).result(30)
+            consumer.assign([TopicPartition("t", 1)])
+            deadline_s = time.monotonic() + 30
+            while not (records := consumer.poll(100)):
+                assert time.monotonic() < deadline_s
+            assert [record.value for record in records] == [b"x"]
