@@ -195,7 +195,7 @@ class JoinRefused(StorageFault):
 
 
 class NotController(Exception):
-    """Only the controller can do what was asked, and this broker is not the controller. Nothing was changed."""
+    """Only the controller can do what was asked, and this broker is not the controller. The call may be made again."""
 
 
 class RootNotUsable(StorageFault):

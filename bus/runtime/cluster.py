@@ -180,6 +180,7 @@ class Cluster:
     async def end_changes(self) -> None:
         """Before the broker stops: what calls have begun ends, what comes from now on is refused."""
         await self._lifecycle.stop()
+        self.heartbeats.stop()
         self.producers.stop()
         self.host.end_openings()
         self._leader_watch.stop()

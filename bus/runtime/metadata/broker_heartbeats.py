@@ -69,6 +69,7 @@ class BrokerHeartbeats:
         self._leaving: dict[int, int] = {}  # broker epochs, by id, of those that want to shut down
         self._balanced_ms = 0.0  # when leaders were looked through last
         self._heard = asyncio.Event()  # set, and replaced, at newer metadata and at each heartbeat
+        self._is_stopped = False
 
     def follow(self, cluster: ClusterState) -> None:
         """Behind those who act on the metadata."""
@@ -94,6 +95,12 @@ class BrokerHeartbeats:
             now_ms=self._clock.monotonic_ms(),
             gone_broker_ids=gone,
         )
+        self._note_heard()
+
+    def stop(self) -> None:
+        """No heartbeat comes any more, so nothing waits for one."""
+        self._is_stopped = True
+        self._note_heard()
 
     async def register(self, command: RegisterBroker, *, cluster_id: str, is_live: bool) -> Registered | Refused:
         """See `decide_register_broker` and `check_advertised_address`: the controller asks for the broker where it says
@@ -198,7 +205,8 @@ class BrokerHeartbeats:
             _log.info("%s went to their preferred leaders, of %d", count_of(len(moves), "partition"), len(partitions))
 
     async def hand_over(self) -> None:
-        """The controller itself is about to stop: others lead what it leads, and all of them know."""
+        """The controller itself is about to stop: others lead what it leads, and all of them know. Raises
+        `NotController`."""
         own = self._metadata.cluster.brokers[self._broker_id]
         await self._move_leaders(self._broker_id, own.broker_epoch)
         await self.wait_until_followed(self._metadata.applied_offset)
@@ -211,14 +219,19 @@ class BrokerHeartbeats:
             )
 
     async def wait_until_followed(self, metadata_offset: int) -> None:
-        """By every broker that is not fenced. Returns early if this broker is not the controller any more."""
-        while (sessions := self._sessions) is not None and not sessions.have_applied(
-            self._metadata.cluster, metadata_offset
-        ):
+        """By every broker that is not fenced. Raises `NotController` if it cannot be told any more: another broker is
+        the controller, or this one stops."""
+        while not self._have_followed(metadata_offset):
             await self._heard.wait()
 
+    def _have_followed(self, metadata_offset: int) -> bool:
+        if self._is_stopped or not self._metadata.is_leading:
+            raise NotController("this broker does not hear any more how far the others have followed the metadata")
+        # None: it was elected a moment ago.
+        return self._sessions is not None and self._sessions.have_applied(self._metadata.cluster, metadata_offset)
+
     def _may_leave(self, broker_id: int) -> bool:
-        """Every other broker knows that it leads nothing, or no other one can lead what it does."""
+        """Every broker that is not fenced knows that this one leads nothing; or it is not registered any more."""
         if broker_id not in self._leaving or self._sessions is None:
             return False
         cluster = self._metadata.cluster

@@ -10,6 +10,7 @@ election; a broker that loses it follows the winner. Clocks and leases say when 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from bus.cluster_metadata.broker_decisions import (
 from bus.cluster_metadata.cluster import ClusterState, apply_all
 from bus.cluster_metadata.cluster_records import LEVEL_MAX, LEVEL_OF_CLUSTERS, ClusterRecord
 from bus.config.broker import BrokerConfig
-from bus.errors import ErrorCode, JoinRefused, Refused, StorageFault
+from bus.errors import ErrorCode, JoinRefused, NotController, Refused, StorageFault
 from bus.model import BrokerEndpoint, Step
 from bus.ports import Clock, Storage
 from bus.runtime.blocking import BlockingCalls
@@ -235,8 +236,9 @@ class BrokerLifecycle:
         """This broker may become the controller meanwhile, or another one."""
         while not self._may_shut_down:
             if self._metadata.is_leading:
-                await self._heartbeats.hand_over()
-                return
+                with contextlib.suppress(NotController):
+                    await self._heartbeats.hand_over()
+                    return
             await asyncio.sleep(_LEAVE_POLL_S)
 
     async def stop(self) -> None:

@@ -56,7 +56,7 @@ OnTopicDeleted = Callable[[str, str], None]
 
 class Controller:
     """Every call but `follow` raises `NotController` while another broker is. `host` has the partitions of this broker;
-    `wait_until_followed` waits until all brokers know the metadata up to an offset."""
+    `wait_until_followed` waits until all brokers know the metadata up to an offset, or raises `NotController`."""
 
     def __init__(
         self,
@@ -308,12 +308,13 @@ class Controller:
 
     async def _remove_files(self, name: str, topic_id: str) -> None:
         """Once no broker leads a partition of it any more."""
-        await self._wait_until_followed(self._metadata.applied_offset)
-        await self._host.wait_until_settled(name)
         try:
+            await self._wait_until_followed(self._metadata.applied_offset)
+            await self._host.wait_until_settled(name)
             await self._calls.housekeep(functools.partial(self._storage.delete_topic, name, topic_id=topic_id))
             await self._change(decide_topic_files_deleted, topic_id=topic_id)
         except StorageFault as fault:
             _log.warning("files of the deleted topic %s stay until the next start: %s", name, fault)
         except NotController:
+            self._removals.pop(topic_id, None)  # this broker may be the next controller
             _log.info("files of the deleted topic %s are the next controller's to remove", name)

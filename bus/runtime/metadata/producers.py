@@ -40,7 +40,8 @@ _LOOK_INTERVAL_S_MIN = 1.0
 
 class Producers:
     """`start`, then `stop`. `now_ms` is the time of retention; `wait_until_followed` waits until all brokers know the
-    metadata up to an offset. `uses` has those of this broker and, on the controller, those that it was told of."""
+    metadata up to an offset, or raises `NotController`. `uses` has those of this broker and, on the controller, those
+    that it was told of."""
 
     def __init__(
         self,
@@ -137,12 +138,10 @@ class Producers:
         decide = functools.partial(decide_allocate_producer_ids, broker_id=self._broker_id)
         try:
             (block,) = await self._metadata.change([decide])
+            if not isinstance(block, Refused):  # a broker that does not know of the block refuses its ids
+                await self._wait_until_followed(self._metadata.applied_offset)
         except NotController as error:
             return Refused(ErrorCode.NOT_CONTROLLER, str(error))
-        # A broker that does not know of the block refuses its ids.
-        await self._wait_until_followed(self._metadata.applied_offset)
-        if not self._metadata.is_leading:
-            return Refused(ErrorCode.NOT_CONTROLLER, "another controller was elected")
         return block
 
     # ------------------------------------------------------------------ names that are no longer used
