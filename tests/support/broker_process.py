@@ -43,14 +43,19 @@ def free_port() -> int:
 class BrokerProcess:
     """`bus serve` on a free loopback port. Restarted on the same port, as a broker in production would be."""
 
-    def __init__(self, root: Path, *options: str) -> None:
+    def __init__(self, root: Path, *options: str, name: str = "") -> None:
+        """`name`: of its log file, where several serve one root."""
         self.root = root
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
-        self.log_path = root.with_name(f"{root.name}.log")
-        self._options = options
+        self.log_path = root.with_name(f"{name or root.name}.log")
+        self._options = list(options)
         self._process: subprocess.Popen[bytes] | None = None
         self.ready_after_s = 0.0
+
+    def advertise(self, address: str) -> None:
+        """Clients and other brokers come by this address."""
+        self._options += ["--advertise", address]
 
     @property
     def pid(self) -> int:
@@ -81,7 +86,7 @@ class BrokerProcess:
         try:
             ready, _, _ = select.select([self._process.stdout], [], [], READY_TIMEOUT_S)
             line = self._process.stdout.readline() if ready else b""
-            assert self.address.encode() in line, f"the broker is not ready: {line!r}\n{self.log_path.read_text()}"
+            assert line.startswith(b"ready: "), f"the broker is not ready: {line!r}\n{self.log_path.read_text()}"
         except BaseException:
             self.kill()
             raise
