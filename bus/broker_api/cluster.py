@@ -52,8 +52,11 @@ class ClusterApi:
     async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer | Refused:
         return await self._cluster.heartbeats.take(heartbeat)
 
-    async def committed_versions(self, request: VersionsRequest) -> VersionsAnswer:
-        """What this broker has committed as a leader, for a broker that follows."""
+    async def committed_versions(self, request: VersionsRequest) -> VersionsAnswer | Refused:
+        """What this broker has committed as a leader, for a broker that follows, and says how far."""
+        refused = self._cluster.host.in_sync.take(request.report)
+        if refused is not None:
+            return refused
         committed, wake = self._cluster.host.committed_versions, asyncio.Event()
         with self._stopping.waking(wake):
             if self._stopping.has_begun:

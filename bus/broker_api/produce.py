@@ -22,13 +22,14 @@ from bus.broker_api.throttling import DrainRates
 from bus.cluster_metadata.names import is_internal_topic
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp, RecordBatch, TopicPartition
-from bus.partition_log.appends import check_acks
+from bus.partition_log.appends import ACKS_ALL, check_acks
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.partitions.partition_queue import Appended, AppendResult
+from bus.runtime.replicas.in_sync_replicas import find_unreplicated
 from bus.runtime.tasks import TaskScope
 
 # Of a refused batch of more, the records at fault are looked for in a thread.
@@ -84,6 +85,7 @@ class _Submitted:
     answer: asyncio.Future[AppendResult] | None = None
     batch: RecordBatch | None = None
     size_bytes: int = 0
+    replicas_min: int = 1  # that have to have the commit before the answer
     faults: Sequence[RecordFault] = ()
     search: asyncio.Task[None] | None = None  # for `faults`, in a thread
 
@@ -94,6 +96,7 @@ class _Target:
 
     partition: Partition
     stamp: ProducerStamp | None
+    replicas_min: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +207,19 @@ class ProduceApi:
         if is_internal_topic(name.topic):
             message = f"{name.topic} is internal, only the bus writes to it"
             return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+        replicas_min = partition.min_insync_replicas if acks == ACKS_ALL else 1
+        if replicas_min > 1:
+            reason = find_unreplicated(self._cluster.host.in_sync.find(name), replicas_min)
+            if reason is not None:
+                return Refused(ErrorCode.NOT_ENOUGH_REPLICAS, f"{name}: {reason}")
         stamp = check_stamp(destination.stamp, acks)
         if stamp is None:
-            return _Target(partition, None)
+            return _Target(partition, None, replicas_min)
         refusal = stamp if isinstance(stamp, Refused) else self._cluster.producers.check(stamp)
         if refusal is not None:
             return Refused(refusal.code, f"{name}: {refusal.message}")
         assert not isinstance(stamp, Refused)
-        return _Target(partition, stamp)
+        return _Target(partition, stamp, replicas_min)
 
     def _append(
         self,
@@ -229,7 +237,7 @@ class ProduceApi:
         if isinstance(decoded, Refused):
             return _Submitted(name, Refused(decoded.code, f"{name}: {decoded.message}"))
         batch = decoded if target.stamp is None else replace(decoded, producer=target.stamp)
-        submitted = _Submitted(name, None, None, batch, batch.size_bytes)
+        submitted = _Submitted(name, None, None, batch, batch.size_bytes, target.replicas_min)
         held.use()
         submitted.answer = target.partition.append(
             batch,
@@ -286,6 +294,9 @@ class ProduceApi:
                     await asyncio.wait([item.answer], timeout=timeout_s)
                     share.renew()
                 result = item.answer.result() if item.answer.done() else late
+                if item.replicas_min > 1 and isinstance(result, Appended):
+                    result = await self._wait_for_replicas(item, result, in_flight.deadline_s - loop.time())
+                    share.renew()
             if item.search is not None:
                 await asyncio.wait([item.search])
                 share.renew()
@@ -295,6 +306,17 @@ class ProduceApi:
             leader = find_current_leader(self._cluster.state, item.partition, result)
             produced.append(PartitionProduced(item.partition, result, faults, leader))
         return produced, throttle_ms
+
+    async def _wait_for_replicas(self, item: _Submitted, appended: Appended, timeout_s: float) -> AppendResult:
+        in_sync, name, count = self._cluster.host.in_sync, item.partition, item.replicas_min
+        if await in_sync.wait(name, appended.version, count=count, timeout_s=max(0.0, timeout_s)):
+            return appended
+        found = in_sync.has_applied(name, appended.version)
+        return Refused(
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            f"{name}: the records are committed at offset {appended.base_offset}, but expected {count} replicas to "
+            f"read them in time (min.insync.replicas), found {found}",
+        )
 
     def _note(self, item: _Submitted, result: AppendResult, now_s: float) -> int:
         """For the rates; the milliseconds to wait for."""

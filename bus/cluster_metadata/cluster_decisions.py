@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from bus.cluster_metadata.cluster import ClusterState, Topic
+from bus.cluster_metadata.cluster import ClusterState, Topic, apply_all
 from bus.cluster_metadata.cluster_records import (
     ClusterRecord,
     LeaderChanged,
@@ -31,6 +31,7 @@ from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, Step, Topi
 NOTHING_KEPT: Mapping[str, str] = MappingProxyType({})
 DEFAULT_PARTITIONS = (-1, 0)  # both mean: as many as num.partitions says
 LEADER_EPOCH_MAX = 2**31 - 1
+_MIN_INSYNC = "min.insync.replicas"
 _KEPT_KEYS = frozenset(collision_key(name) for name in (CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC))
 
 
@@ -99,12 +100,15 @@ def decide_create_topic(
     configs = normalize_topic_configs(command.configs, broker)
     if isinstance(configs, Refused):
         return Step(configs)
-    if command.validate_only:
-        return Step(TopicResult(name, "", partitions, configs))
-    settings = (TopicConfigChanged(name, topic_id, key, value) for key, value in configs.items())
     placed = place_topic(
         state, name, topic_id, partitions, leader_id=leader_id, replication_factor=_replication_factor(broker)
     )
+    refused = _check_replicas(apply_all(state, placed).topics[name], configs)
+    if refused is not None:
+        return Step(refused)
+    if command.validate_only:
+        return Step(TopicResult(name, "", partitions, configs))
+    settings = (TopicConfigChanged(name, topic_id, key, value) for key, value in configs.items())
     return Step(TopicResult(name, topic_id, partitions, configs), (*placed, *settings))
 
 
@@ -217,6 +221,10 @@ def decide_alter_topic_configs(
     configs = alter_topic_configs(topic.configs, command.operations, broker)
     if isinstance(configs, Refused):
         return Step(configs)
+    if configs.get(_MIN_INSYNC) != topic.configs.get(_MIN_INSYNC):
+        refused = _check_replicas(topic, configs)
+        if refused is not None:
+            return Step(refused)
     result = TopicResult(topic.name, topic.topic_id, len(topic.partitions), configs)
     return Step(result, () if command.validate_only else tuple(_config_changes(topic, configs)))
 
@@ -289,6 +297,18 @@ def _changeable_topic(state: ClusterState, name: str) -> Topic | Refused:
     if topic is None:
         return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found none named {name!r}")
     return topic
+
+
+def _check_replicas(topic: Topic, configs: Mapping[str, str]) -> Refused | None:
+    """With more replicas to wait for than there are, nothing could be written with acks=all."""
+    count = min(len(topic.replicas(number)) for number in range(len(topic.partitions)))
+    wanted = int(configs.get(_MIN_INSYNC, 1))
+    if wanted <= count:
+        return None
+    message = (
+        f"topic {topic.name}: expected {_MIN_INSYNC} from 1 to {count}, the replicas of a partition, found {wanted}"
+    )
+    return Refused(ErrorCode.INVALID_CONFIG, message)
 
 
 def _config_changes(topic: Topic, configs: Mapping[str, str]) -> Iterator[TopicConfigChanged]:

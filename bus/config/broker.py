@@ -114,6 +114,7 @@ class BrokerConfig:
     auto_create_topics_enable: bool = boolean(
         True, "Whether a topic is created when a producer or a consumer that may create it asks for it by name."
     )
+    min_insync_replicas: int = _topic_default("min.insync.replicas")
     message_max_bytes: int = _topic_default("max.message.bytes")
     compression_type: str = _topic_default("compression.type")
     log_message_timestamp_type: str = _topic_default("message.timestamp.type")
@@ -233,6 +234,9 @@ class BrokerConfig:
     )
     broker_session_timeout_ms: int = integer(
         2_000, "How long a broker may be silent before the controller gives what it leads to others.", Between(1)
+    )
+    replica_lag_time_max_ms: int = long(
+        30_000, "A replica that has not caught up with its leader for so long is not in sync.", Between(1)
     )
     auto_leader_rebalance_enable: bool = boolean(
         True, "Whether the controller lets preferred leaders lead again that were away."

@@ -26,7 +26,6 @@ _REASONS = {
     "log.retention.minutes": "set log.retention.ms",
     "log.roll.hours": "set log.roll.ms",
     "max.connections": "connections are gRPC's, and have no bound of their own",
-    "min.insync.replicas": _NO_REPLICAS,
     "node.id": "set broker.id",
     "num.network.threads": "one event loop serves the network; what runs beside it has num.io.threads",
     "num.recovery.threads.per.data.dir": "partitions are opened in parallel by themselves",

@@ -52,7 +52,10 @@ class TopicConfig:
         Between(0),
     )
     min_insync_replicas: int = integer(
-        1, "Brokers that must have followed a commit before acks=all is answered.", Between(1), is_in_effect=False
+        1,
+        "Brokers, the leader among them, that must have read a commit before acks=all is answered. It buys a successor "
+        "that is warm, not durability.",
+        Between(1),
     )
     compression_type: str = string(
         "producer",

@@ -109,6 +109,7 @@ class PartitionQueue:
         self.address: str | None = None  # where the parts in flight went
         self.answered_at_ms = 0.0  # the last time, or since when an answer is awaited
         self.failures = 0  # one after another
+        self.last_failure: BusError | None = None  # of these
         self.retry_at_ms = 0.0
         self.is_draining = False  # after a failure, until nothing is under way
         self._part_count = 0
@@ -188,7 +189,7 @@ class PartitionQueue:
     ) -> Settled:
         """The part is in the log."""
         self._leave(part)
-        self.failures = 0
+        self.failures, self.last_failure = 0, None
         return self._place(part, base_offset, log_append_time_ms, version, offsets)
 
     def _place(
@@ -217,6 +218,7 @@ class PartitionQueue:
         """The part failed in a way that may be repeated. Returns what has no attempt left."""
         self._leave(part)
         self.failures += 1
+        self.last_failure = error
         if part.attempts <= retries and not part.is_settled and self.broken is None:
             self._back(part)
             return []
@@ -325,7 +327,9 @@ class PartitionQueue:
     def expire(self, now_ms: float) -> Settled:
         """What was not acknowledged within delivery.timeout.ms, on its way or not."""
         settled: Settled = []
-        error = BusError(ErrorCode.REQUEST_TIMED_OUT, f"{self}: not acknowledged within delivery.timeout.ms")
+        failure = "" if self.last_failure is None else f"; the last attempt failed with {self.last_failure}"
+        message = f"{self}: not acknowledged within delivery.timeout.ms{failure}"
+        error = BusError(ErrorCode.REQUEST_TIMED_OUT, message)
         # What was sent stays: its answer comes and has its place in the order; it may be in the log.
         for part in (*self.in_flight, *self.retries):
             settled += _settle((chunk for chunk in part.chunks if now_ms >= chunk.deadline_ms), error)

@@ -18,14 +18,14 @@ from bus.broker_api.requests import InvalidArgument, Unavailable
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, NotController, Refused
-from bus.grpc_api.server.conversions import with_error
+from bus.grpc_api.server.conversions import topics_of, versions_of, with_error
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest, control_reader
 from bus.grpc_api.server.service_door import encode_identity
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.metadata.peers import BrokerHeartbeat
-from bus.runtime.replicas.committed_versions import VersionsRequest
+from bus.runtime.replicas.committed_versions import FollowerReport, VersionsRequest
 
 _BUS = pb.DESCRIPTOR.services_by_name["Bus"]
 _RETRY_S = 0.1
@@ -126,16 +126,22 @@ class ClusterHandler:
         )
 
     async def committed_versions(self, request: pb.CommittedVersionsRequest) -> pb.CommittedVersionsResponse:
-        max_wait_ms = min(max(0, request.max_wait_ms), _WAIT_MAX_MS)
-        answer = await self._api.committed_versions(VersionsRequest(request.incarnation_id, request.after, max_wait_ms))
-        topics: dict[str, pb.CommittedVersionsOfTopic] = {}
-        for found in answer.versions:
-            topic = topics.setdefault(
-                found.topic_id, pb.CommittedVersionsOfTopic(topic=found.name.topic, topic_id=found.topic_id)
+        answer = await self._api.committed_versions(
+            VersionsRequest(
+                request.incarnation_id,
+                request.after,
+                min(max(0, request.max_wait_ms), _WAIT_MAX_MS),
+                FollowerReport(request.broker_id, request.broker_epoch, versions_of(request.applied)),
             )
-            topic.partitions.append(found.name.partition)
-            topic.versions.append(found.version)
-        return pb.CommittedVersionsResponse(incarnation_id=answer.incarnation, end=answer.end, topics=topics.values())
+        )
+        if isinstance(answer, Refused):
+            return with_error(pb.CommittedVersionsResponse(), answer)
+        return pb.CommittedVersionsResponse(
+            incarnation_id=answer.incarnation,
+            end=answer.end,
+            topics=topics_of(answer.versions),
+            is_awaited=answer.is_awaited,
+        )
 
     async def raise_leader_epoch(self, request: pb.RaiseLeaderEpochRequest) -> pb.RaiseLeaderEpochResponse:
         command = RaiseLeaderEpoch(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import unquote
@@ -13,7 +13,9 @@ from bus.broker_api.partition_answers import CurrentLeader
 from bus.broker_api.requests import Caller
 from bus.errors import Refused
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TopicPartition
 from bus.runtime.logs import request_id
+from bus.runtime.replicas.committed_versions import CommittedVersion
 
 MessageT = TypeVar("MessageT")
 ValueT = TypeVar("ValueT")
@@ -60,3 +62,24 @@ def encode_leader(leader: CurrentLeader | None) -> pb.CurrentLeader | None:
     found = leader.endpoint
     broker = pb.Broker(broker_id=found.broker_id, host=found.host, port=found.port)
     return pb.CurrentLeader(broker=broker, leader_epoch=leader.leader_epoch)
+
+
+def versions_of(topics: Iterable[pb.CommittedVersionsOfTopic]) -> list[CommittedVersion]:
+    """A partition without a version, or a version without a partition, is nothing."""
+    return [
+        CommittedVersion(TopicPartition(topic.topic, partition), topic.topic_id, version)
+        for topic in topics
+        for partition, version in zip(topic.partitions, topic.versions, strict=False)
+    ]
+
+
+def topics_of(versions: Iterable[CommittedVersion]) -> list[pb.CommittedVersionsOfTopic]:
+    topics: dict[str, pb.CommittedVersionsOfTopic] = {}
+    for found in versions:
+        topic = topics.get(found.topic_id)
+        if topic is None:
+            topic = pb.CommittedVersionsOfTopic(topic=found.name.topic, topic_id=found.topic_id)
+            topics[found.topic_id] = topic
+        topic.partitions.append(found.name.partition)
+        topic.versions.append(found.version)
+    return list(topics.values())

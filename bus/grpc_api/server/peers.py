@@ -13,10 +13,11 @@ import grpc
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, Refused
+from bus.grpc_api.server.conversions import topics_of, versions_of
 from bus.grpc_api.v1 import bus_pb2 as pb
-from bus.model import BrokerEndpoint, TopicPartition
+from bus.model import BrokerEndpoint
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
-from bus.runtime.replicas.committed_versions import CommittedVersion, VersionsAnswer, VersionsRequest
+from bus.runtime.replicas.committed_versions import VersionsAnswer, VersionsRequest
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Cluster"]
 CHANNELS_MAX = 1_000
@@ -126,17 +127,17 @@ class GrpcPeers:
         self, leader: BrokerEndpoint, request: VersionsRequest, *, timeout_s: float
     ) -> VersionsAnswer | Refused:
         message = pb.CommittedVersionsRequest(
-            incarnation_id=request.incarnation, after=request.after, max_wait_ms=request.max_wait_ms
+            incarnation_id=request.incarnation,
+            after=request.after,
+            max_wait_ms=request.max_wait_ms,
+            broker_id=request.report.broker_id,
+            broker_epoch=request.report.broker_epoch,
+            applied=topics_of(request.report.applied),
         )
         answer = await self._ask(leader, "CommittedVersions", message, timeout_s)
         if isinstance(answer, Refused):
             return answer
-        versions = [
-            CommittedVersion(TopicPartition(topic.topic, partition), topic.topic_id, version)
-            for topic in answer.topics
-            for partition, version in zip(topic.partitions, topic.versions, strict=True)
-        ]
-        return VersionsAnswer(answer.incarnation_id, answer.end, versions)
+        return VersionsAnswer(answer.incarnation_id, answer.end, versions_of(answer.topics), answer.is_awaited)
 
     async def raise_leader_epoch(self, controller: BrokerEndpoint, command: RaiseLeaderEpoch) -> int | Refused:
         request = pb.RaiseLeaderEpochRequest(

@@ -27,6 +27,8 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_NOT_COORDINATOR: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_TOPIC_EXCEPTION: _ClassVar[ErrorCode]
     ERROR_CODE_RECORD_LIST_TOO_LARGE: _ClassVar[ErrorCode]
+    ERROR_CODE_NOT_ENOUGH_REPLICAS: _ClassVar[ErrorCode]
+    ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND: _ClassVar[ErrorCode]
     ERROR_CODE_INVALID_REQUIRED_ACKS: _ClassVar[ErrorCode]
     ERROR_CODE_ILLEGAL_GENERATION: _ClassVar[ErrorCode]
     ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL: _ClassVar[ErrorCode]
@@ -126,6 +128,8 @@ ERROR_CODE_COORDINATOR_NOT_AVAILABLE: ErrorCode
 ERROR_CODE_NOT_COORDINATOR: ErrorCode
 ERROR_CODE_INVALID_TOPIC_EXCEPTION: ErrorCode
 ERROR_CODE_RECORD_LIST_TOO_LARGE: ErrorCode
+ERROR_CODE_NOT_ENOUGH_REPLICAS: ErrorCode
+ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode
 ERROR_CODE_INVALID_REQUIRED_ACKS: ErrorCode
 ERROR_CODE_ILLEGAL_GENERATION: ErrorCode
 ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL: ErrorCode
@@ -1620,28 +1624,36 @@ class BrokerHeartbeatResponse(_message.Message):
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., metadata_offset: _Optional[int] = ..., should_shut_down: _Optional[bool] = ...) -> None: ...
 
 class CommittedVersionsRequest(_message.Message):
-    __slots__ = ("incarnation_id", "after", "max_wait_ms")
+    __slots__ = ("incarnation_id", "after", "max_wait_ms", "broker_id", "broker_epoch", "applied")
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
     incarnation_id: str
     after: int
     max_wait_ms: int
-    def __init__(self, incarnation_id: _Optional[str] = ..., after: _Optional[int] = ..., max_wait_ms: _Optional[int] = ...) -> None: ...
+    broker_id: int
+    broker_epoch: int
+    applied: _containers.RepeatedCompositeFieldContainer[CommittedVersionsOfTopic]
+    def __init__(self, incarnation_id: _Optional[str] = ..., after: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[CommittedVersionsOfTopic, _Mapping]]] = ...) -> None: ...
 
 class CommittedVersionsResponse(_message.Message):
-    __slots__ = ("error_code", "error_message", "incarnation_id", "end", "topics")
+    __slots__ = ("error_code", "error_message", "incarnation_id", "end", "topics", "is_awaited")
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    IS_AWAITED_FIELD_NUMBER: _ClassVar[int]
     error_code: ErrorCode
     error_message: str
     incarnation_id: str
     end: int
     topics: _containers.RepeatedCompositeFieldContainer[CommittedVersionsOfTopic]
-    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., incarnation_id: _Optional[str] = ..., end: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[CommittedVersionsOfTopic, _Mapping]]] = ...) -> None: ...
+    is_awaited: bool
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., incarnation_id: _Optional[str] = ..., end: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[CommittedVersionsOfTopic, _Mapping]]] = ..., is_awaited: _Optional[bool] = ...) -> None: ...
 
 class CommittedVersionsOfTopic(_message.Message):
     __slots__ = ("topic", "topic_id", "partitions", "versions")

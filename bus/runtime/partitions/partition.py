@@ -120,6 +120,11 @@ class Partition:
         return self.writer.settings.append_rules
 
     @property
+    def min_insync_replicas(self) -> int:
+        """How many have to have a commit before `append` with acks=all is answered: this broker, and followers."""
+        return self.writer.settings.min_insync_replicas
+
+    @property
     def record_bytes_max(self) -> int:
         """Of a single record that `append` takes: max.message.bytes."""
         return self.append_rules.record_bytes_max

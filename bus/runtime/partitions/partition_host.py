@@ -30,6 +30,7 @@ from bus.runtime.partitions.partition_settings import PartitionSettings, setting
 from bus.runtime.partitions.tail_cache import TailCache
 from bus.runtime.replicas.committed_versions import CommittedVersions
 from bus.runtime.replicas.followed_tables import FollowedTable, FollowedTables
+from bus.runtime.replicas.in_sync_replicas import InSyncReplicas
 from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
@@ -88,6 +89,9 @@ class PartitionHost:
         self._reopening: dict[TopicPartition, asyncio.TimerHandle] = {}
         self._is_ended = False
         self.committed_versions = CommittedVersions(storage.incarnation)
+        self.in_sync = InSyncReplicas(
+            broker_id, self.committed_versions, lag_ms_max=config.replica_lag_time_max_ms, clock=clock
+        )
         self.followed = FollowedTables(
             broker_id, storage, calls=calls, tasks=tasks, wait_until_idle=self.wait_until_settled
         )
@@ -112,6 +116,7 @@ class PartitionHost:
                 if isinstance(hosted.serving, Partition):
                     hosted.serving.configure(settings)
         self.followed.follow(cluster)
+        self.in_sync.follow(cluster)
         self._carried_out = cluster
 
     def _version_age_min_ms(self, cluster: ClusterState) -> int:
@@ -224,9 +229,12 @@ class PartitionHost:
             cache=self._cache,
             tasks=self._tasks,
             maintenance=self._maintenance,
-            on_committed=lambda name, version: self.committed_versions.note(name, topic_id, version),
+            on_committed=lambda name, version: self.committed_versions.note(
+                name, topic_id, version, is_awaited=partition.min_insync_replicas > 1
+            ),
         )
         self.committed_versions.note(name, topic_id, partition.state.version)
+        self.in_sync.begin(name)
         if self._stepped_down is not None:
             partition.stop(ErrorCode.NOT_LEADER_OR_FOLLOWER, self._stepped_down.message)
 
@@ -243,6 +251,7 @@ class PartitionHost:
                 self.followed.give(name, hosted.lead.topic_id, hosted.table)
 
         self.committed_versions.forget(name)
+        self.in_sync.forget(name)
         self._begin(name, close)
 
     def _begin(self, name: TopicPartition, step: Callable[[TopicPartition], Awaitable[None]]) -> None:

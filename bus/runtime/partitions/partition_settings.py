@@ -27,6 +27,7 @@ class PartitionSettings:
     commit_burst: int
     maintenance: MaintenanceRules
     producer_expiration_ms: int  # producer.id.expiration.ms of the broker
+    min_insync_replicas: int = 1
 
 
 def settings_of(topic: str, config: TopicConfig, broker: BrokerConfig) -> PartitionSettings:
@@ -42,6 +43,7 @@ def settings_of(topic: str, config: TopicConfig, broker: BrokerConfig) -> Partit
         commit_interval_ms=config.commit_interval_ms,
         commit_burst=config.commit_burst,
         maintenance=_internal_maintenance(config) if is_internal_topic(topic) else _maintenance(config),
+        min_insync_replicas=config.min_insync_replicas,
         producer_expiration_ms=broker.producer_id_expiration_ms,
     )
 

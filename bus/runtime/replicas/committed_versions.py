@@ -26,6 +26,15 @@ class CommittedVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowerReport:
+    """What a follower has applied of the partitions that the leader leads, since its last report or at all."""
+
+    broker_id: int
+    broker_epoch: int
+    applied: Sequence[CommittedVersion]
+
+
+@dataclass(frozen=True, slots=True)
 class VersionsRequest:
     """`after` is the `end` of the last answer, which came from the leader's life `incarnation`; 0 and "" if there was
     none. The answer waits so long, at most, for a version to tell of."""
@@ -33,13 +42,17 @@ class VersionsRequest:
     incarnation: str
     after: int
     max_wait_ms: int
+    report: FollowerReport
 
 
 @dataclass(frozen=True, slots=True)
 class VersionsAnswer:
+    """`is_awaited`: somebody waits until followers have one of the versions, so they are to report at once."""
+
     incarnation: str
     end: int
     versions: Sequence[CommittedVersion]
+    is_awaited: bool = False
 
 
 class Leaders(Protocol):
@@ -53,17 +66,24 @@ class Leaders(Protocol):
 class CommittedVersions:
     def __init__(self, incarnation: str) -> None:
         self._incarnation = incarnation
-        self._last: dict[TopicPartition, tuple[int, CommittedVersion]] = {}  # with its place; in the order of places
+        # With its place, and whether it is awaited; in the order of places.
+        self._last: dict[TopicPartition, tuple[int, CommittedVersion, bool]] = {}
         self._end = 0
         self._waiting: dict[asyncio.Event, None] = {}
 
-    def note(self, name: TopicPartition, topic_id: str, version: int) -> None:
-        """To be called when this broker begins to lead a partition, and after each commit."""
+    def note(self, name: TopicPartition, topic_id: str, version: int, *, is_awaited: bool = False) -> None:
+        """To be called when this broker begins to lead a partition, and after each commit. `is_awaited`: somebody waits
+        until followers have that version."""
         self._end += 1
         self._last.pop(name, None)
-        self._last[name] = self._end, CommittedVersion(name, topic_id, version)
+        self._last[name] = self._end, CommittedVersion(name, topic_id, version), is_awaited
         for wake in self._waiting:
             wake.set()
+
+    def last(self, name: TopicPartition) -> CommittedVersion | None:
+        """None: this broker does not lead that partition."""
+        found = self._last.get(name)
+        return None if found is None else found[1]
 
     def forget(self, name: TopicPartition) -> None:
         """Another broker leads it."""
@@ -73,11 +93,13 @@ class CommittedVersions:
         """Without waiting."""
         after = request.after if request.incarnation == self._incarnation else 0
         found: list[CommittedVersion] = []
-        for place, version in reversed(self._last.values()):
+        is_any_awaited = False
+        for place, version, is_awaited in reversed(self._last.values()):
             if place <= after:
                 break
             found.append(version)
-        return VersionsAnswer(self._incarnation, self._end, found[::-1])
+            is_any_awaited |= is_awaited
+        return VersionsAnswer(self._incarnation, self._end, found[::-1], is_any_awaited)
 
     async def wait(self, request: VersionsRequest, wake: asyncio.Event) -> VersionsAnswer:
         """As soon as there is a version to tell of; without any once `wake` is set, or the time is over."""

@@ -9,6 +9,7 @@ that it has taken. A follower that falls behind is less warm, and that is all: c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -60,6 +61,9 @@ class FollowedTables:
         self._cluster = EMPTY_CLUSTER
         self._followed: dict[str, dict[int, FollowedTable]] = {}  # by topic and number
         self._due: dict[FollowedTable, None] = {}  # to be opened or read on, in this order
+        self._unreported: dict[FollowedTable, None] = {}  # read since the last report to its leader
+        self._hurry = asyncio.Event()
+        self._all_read = asyncio.Event()
         self._in_thread: Sequence[FollowedTable] = ()
         self._thread_ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -105,13 +109,37 @@ class FollowedTables:
             self._due[followed] = None
             self._wake()
 
-    def note(self, versions: Iterable[CommittedVersion]) -> None:
-        """Leaders have committed these."""
+    def note(self, versions: Iterable[CommittedVersion], *, is_awaited: bool = False) -> None:
+        """Leaders have committed these. `is_awaited`: they are read on without a rest."""
         for told in versions:
             followed = self._find(told.name, told.topic_id)
             if followed is not None and (followed.table is None or followed.table.state.version < told.version):
                 self._due[followed] = None
+        if is_awaited:
+            self._hurry.set()
         self._wake()
+
+    def take_report(self, leader_id: int, *, is_whole: bool) -> list[CommittedVersion]:
+        """The versions that were applied of the partitions of that leader, since the last report or at all."""
+        if is_whole:
+            candidates = [followed for of_topic in self._followed.values() for followed in of_topic.values()]
+        else:
+            candidates = list(self._unreported)
+        report = []
+        for followed in candidates:
+            leadership = self._cluster.leadership(followed.name)
+            if leadership is not None and leadership.leader_id == leader_id:
+                self._unreported.pop(followed, None)
+                if followed.table is not None:
+                    version = followed.table.state.version
+                    report.append(CommittedVersion(followed.name, followed.topic_id, version))
+        return report
+
+    async def wait_until_read(self, timeout_s: float) -> None:
+        """Until nothing is due, but not longer."""
+        if self.is_reading and (self._due or self._in_thread):
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._all_read.wait(), timeout_s)
 
     def _find(self, name: TopicPartition, topic_id: str) -> FollowedTable | None:
         followed = self._followed.get(name.topic, {}).get(name.partition)
@@ -123,6 +151,7 @@ class FollowedTables:
         if not of_topic:
             del self._followed[name.topic]
         self._due.pop(followed, None)
+        self._unreported.pop(followed, None)
         return followed
 
     # ------------------------------------------------------------------ reading
@@ -154,11 +183,22 @@ class FollowedTables:
             found, processor_s = await self._calls.follow(functools.partial(self._read, self._in_thread))
             for followed, table in zip(self._in_thread, found, strict=True):
                 followed.table = table
+                if self._find(followed.name, followed.topic_id) is followed:
+                    self._unreported[followed] = None
         finally:
             self._in_thread = ()
             self._thread_ended.set()
             self._thread_ended = asyncio.Event()
-        await asyncio.sleep(_REST_PER_PROCESSOR_TIME * processor_s)
+        if not self._due:
+            self._all_read.set()
+            self._all_read = asyncio.Event()
+        await self._rest(_REST_PER_PROCESSOR_TIME * processor_s)
+
+    async def _rest(self, seconds: float) -> None:
+        """Unless somebody waits for what is due."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), seconds)
+        self._hurry.clear()
 
     def _read(self, some: Sequence[FollowedTable]) -> list[PartitionTable | None]:
         """In a thread."""

@@ -1,4 +1,5 @@
-"""What the leaders of followed partitions commit: this broker asks each other broker, and keeps its tables warm.
+"""What the leaders of followed partitions commit: this broker asks each other broker, keeps its tables warm, and says
+how far it has read them.
 
 One long poll at each broker that is not fenced, and that leads anything this broker follows. After an answer it rests
 a moment, in which more versions gather: so the cost of asking does not grow with the number of commits.
@@ -11,11 +12,13 @@ import asyncio
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState
 from bus.errors import Refused
 from bus.model import BrokerEndpoint
-from bus.runtime.replicas.committed_versions import Leaders, VersionsRequest
+from bus.runtime.replicas.committed_versions import FollowerReport, Leaders, VersionsRequest
 from bus.runtime.replicas.followed_tables import FollowedTables
 from bus.runtime.tasks import TaskScope
 
 _WAIT_MAX_MS = 10_000
+_WAIT_WHILE_READING_MS = 500  # more may have been applied by then, to be reported
+_READING_S = 1.0
 _ANSWER_S = 2.0  # beyond the wait
 _REST_S = 0.02
 _RETRY_S = 0.5
@@ -58,13 +61,26 @@ class LeaderWatch:
 
     async def _watch(self, leader: BrokerEndpoint) -> None:
         incarnation, after = "", 0
+        is_known = False  # what this broker has applied, to the leader
         while True:
-            request = VersionsRequest(incarnation, after, _WAIT_MAX_MS)
-            timeout_s = _WAIT_MAX_MS / 1000 + _ANSWER_S
-            answer = await self._leaders.committed_versions(leader, request, timeout_s=timeout_s)
+            wait_ms = _WAIT_WHILE_READING_MS if self._tables.is_reading else _WAIT_MAX_MS
+            report = self._tables.take_report(leader.broker_id, is_whole=not is_known)
+            answer = await self._leaders.committed_versions(
+                leader,
+                VersionsRequest(incarnation, after, wait_ms, FollowerReport(self._broker_id, self._epoch(), report)),
+                timeout_s=wait_ms / 1000 + _ANSWER_S,
+            )
             if isinstance(answer, Refused):
+                is_known = False
                 await asyncio.sleep(_RETRY_S)
                 continue
+            is_known = not is_known or answer.incarnation == incarnation
             incarnation, after = answer.incarnation, answer.end
-            self._tables.note(answer.versions)
-            await asyncio.sleep(_REST_S)
+            self._tables.note(answer.versions, is_awaited=answer.is_awaited)
+            await self._tables.wait_until_read(_READING_S)
+            if not answer.is_awaited:
+                await asyncio.sleep(_REST_S)
+
+    def _epoch(self) -> int:
+        broker = self._cluster.brokers.get(self._broker_id)
+        return -1 if broker is None else broker.broker_epoch

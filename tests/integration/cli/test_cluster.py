@@ -261,6 +261,30 @@ def test_leader_that_stood_still_answers_nothing_of_before(three_brokers: Cluste
             assert found.error_code == pb.ERROR_CODE_NOT_LEADER_OR_FOLLOWER or found.offset > before.offset
 
 
+@pytest.mark.timeout(180)
+def test_topic_with_min_insync_replicas_waits_for_followers_and_refuses_without_them(three_brokers: Cluster) -> None:
+    cluster = three_brokers
+    config = ("--config", "min.insync.replicas=2")
+    assert "from 1 to 3" in cluster.refused("topics", "create", "u", "--config", "min.insync.replicas=4")
+    cluster.done("topics", "create", "t", *config)
+    for value in ("0", "1", "2"):
+        cluster.produce(value)
+    (described,) = json.loads(cluster.done("topics", "describe", "t").stdout)
+    leader = described["partitions"][0]["leader"]
+    followers = [one for one in range(3) if one != leader]
+    cluster.done("cluster", "kill", *map(str, followers))
+    cluster.wait_until(lambda: [one["is_fenced"] for one in cluster.brokers()].count(True) == 2)
+    late = cluster.run(
+        *("produce", "t", "-X", "delivery.timeout.ms=2000", "-X", "request.timeout.ms=1000", "-X", "linger.ms=0"),
+        text="3\n",
+    )
+    assert late.exit_code == 1
+    assert "NOT_ENOUGH_REPLICAS" in late.stderr
+    cluster.up()
+    cluster.produce("4")
+    assert cluster.done("consume", "t", "--exit", "--from", "beginning").stdout.split() == ["0", "1", "2", "4"]
+
+
 @pytest.mark.timeout(240)
 def test_partitions_are_moved_and_a_broker_leaves(three_brokers: Cluster, tmp_path: Path) -> None:
     cluster, plan = three_brokers, tmp_path / "plan.json"

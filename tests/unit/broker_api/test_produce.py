@@ -32,6 +32,7 @@ class FakePartition:
 
     def __init__(self) -> None:
         self.appended: list[dict[str, Any]] = []
+        self.min_insync_replicas = 1
 
     def append(self, batch: RecordBatch, **what: Any) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -63,10 +64,28 @@ class Records:
         return [one or BATCH for one in refused]
 
 
+class FakeReplicas:
+    """`found`: those in sync; `applied`: how many have each version."""
+
+    def __init__(self) -> None:
+        self.found: tuple[int, ...] = (0,)
+        self.applied = 1
+
+    def find(self, name: TopicPartition) -> tuple[int, ...]:
+        return self.found
+
+    def has_applied(self, name: TopicPartition, version: int) -> int:
+        return self.applied
+
+    async def wait(self, name: TopicPartition, version: int, *, count: int, timeout_s: float) -> bool:
+        return self.applied >= count
+
+
 class Bench:
     def __init__(self, *topics: str, prove: Callable[[], Awaitable[Refused | None]] = proved) -> None:
         self.partitions: dict[TopicPartition, Any] = {TopicPartition(topic, 0): FakePartition() for topic in topics}
-        host = SimpleNamespace(find=self._find)
+        self.in_sync = FakeReplicas()
+        host = SimpleNamespace(find=self._find, in_sync=self.in_sync)
         cluster: Any = SimpleNamespace(
             host=host, state=EMPTY_CLUSTER, prove_leadership=prove, producers=SimpleNamespace(check=lambda stamp: None)
         )
@@ -147,6 +166,34 @@ def test_nothing_is_queued_where_leadership_cannot_be_proved() -> None:
         produced, _ = await bench.api.answer(await bench.submit("t"))
         assert codes_of(produced) == [UNPROVED.code]
         assert bench.of("t").appended == []
+
+    run(test)
+
+
+def test_too_few_replicas_in_sync_refuse_a_batch_before_it_is_written_and_only_with_acks_all() -> None:
+    async def test() -> None:
+        bench = Bench("t")
+        bench.of("t").min_insync_replicas = 2
+        produced, _ = await bench.api.answer(await bench.submit("t"))
+        assert codes_of(produced) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+        assert bench.of("t").appended == []
+        in_flight = await bench.submit("t", acks=1)
+        bench.of("t").settle(ALL_RIGHT)
+        assert codes_of((await bench.api.answer(in_flight))[0]) == [None]
+
+    run(test)
+
+
+@pytest.mark.parametrize(("applied", "code"), [(1, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND), (2, None)])
+def test_commit_that_too_few_replicas_have_read_is_said_to_be_one(applied: int, code: ErrorCode | None) -> None:
+    async def test() -> None:
+        bench = Bench("t")
+        bench.of("t").min_insync_replicas = 2
+        bench.in_sync.found, bench.in_sync.applied = (0, 1), applied
+        in_flight = await bench.submit("t")
+        bench.of("t").settle(ALL_RIGHT)
+        produced, _ = await bench.api.answer(in_flight)
+        assert codes_of(produced) == [code]
 
     run(test)
 

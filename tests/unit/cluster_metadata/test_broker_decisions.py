@@ -21,6 +21,13 @@ from bus.cluster_metadata.broker_decisions import (
     decide_upgrade_features,
 )
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, Leadership, apply_all
+from bus.cluster_metadata.cluster_decisions import (
+    AlterTopicConfigs,
+    CreateTopic,
+    TopicStep,
+    decide_alter_topic_configs,
+    decide_create_topic,
+)
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
     BrokerRegistered,
@@ -34,8 +41,11 @@ from bus.cluster_metadata.cluster_records import (
     LeaderEpochsRaised,
     LeadersChanged,
     ReplicasAssigned,
+    TopicConfigChanged,
     TopicCreated,
 )
+from bus.cluster_metadata.configs import AlterOperation, ConfigOperation
+from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint
 
@@ -333,6 +343,24 @@ def test_brokers_that_fall_silent_together_do_not_give_to_each_other() -> None:
     assert leaders(all_fenced, "t") == [(2, 1), (2, 1)]
     back = decide_unfence_broker(all_fenced, 0, 1)
     assert back.records == (BrokerUnfenced(0, 1), LeadersChanged("t", "id-1", 0, 2, 0, 2))
+
+
+def test_topic_waits_for_no_more_replicas_than_it_has() -> None:
+    def create(replicas_min: str) -> TopicStep:
+        command = CreateTopic("t", 2, {"min.insync.replicas": replicas_min})
+        return decide_create_topic(
+            THREE, command, topic_id="id-1", leader_id=0, partitions_default=1, broker=BrokerConfig()
+        )
+
+    assert refusal(create("4").response) == (
+        ErrorCode.INVALID_CONFIG,
+        "topic t: expected min.insync.replicas from 1 to 3, the replicas of a partition, found 4",
+    )
+    state = apply_all(apply_all(THREE, create("3").records), [ReplicasAssigned("t", "id-1", 1, 1, "0,1")])
+    altered = AlterTopicConfigs("t", [ConfigOperation("min.insync.replicas", AlterOperation.SET, "3")])
+    assert decide_alter_topic_configs(state, altered).records == ()  # as it was
+    state = apply_all(state, [TopicConfigChanged("t", "id-1", "min.insync.replicas", "1")])
+    assert "from 1 to 2" in refusal(decide_alter_topic_configs(state, altered).response)[1]
 
 
 def test_broker_is_unfenced_once_and_only_in_its_present_life() -> None:

@@ -65,7 +65,7 @@ def test_described_defaults_types_and_ranges(name: str, default: str, config_typ
 def test_description_is_one_line_and_says_what_has_no_effect_yet() -> None:
     entries = describe_topic_configs({})
     assert all("\n" not in entry.documentation and entry.documentation.endswith(".") for entry in entries)
-    assert [entry.name for entry in entries if entry.documentation.endswith(NO_EFFECT_YET)] == ["min.insync.replicas"]
+    assert [entry.name for entry in entries if entry.documentation.endswith(NO_EFFECT_YET)] == []
 
 
 def test_override_wins_over_the_broker_and_the_broker_over_the_default() -> None:

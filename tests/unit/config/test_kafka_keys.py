@@ -14,7 +14,7 @@ from bus.config.keys import ConfigError
         ("zookeeper.connect", "no key of the bus: there is no ZooKeeper"),
         ("log.dirs", "no key of the bus: the folder of the topics is root"),
         ("listeners", "set listen, and advertise"),
-        ("min.insync.replicas", "each record is kept once"),
+        ("unclean.leader.election.enable", "each record is kept once"),
         ("ssl.keystore.location", "there is no TLS, no login"),
         ("transaction.state.log.num.partitions", "no transactions yet"),
         ("num.partitons", "did you mean num.partitions?"),

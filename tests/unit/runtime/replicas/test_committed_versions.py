@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bus.model import TopicPartition
-from bus.runtime.replicas.committed_versions import CommittedVersion, CommittedVersions, VersionsRequest
+from bus.runtime.replicas.committed_versions import CommittedVersion, CommittedVersions, FollowerReport, VersionsRequest
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -21,7 +21,7 @@ def committed() -> CommittedVersions:
 
 
 def request(after: int, incarnation: str = "this-life", max_wait_ms: int = 0) -> VersionsRequest:
-    return VersionsRequest(incarnation, after, max_wait_ms)
+    return VersionsRequest(incarnation, after, max_wait_ms, FollowerReport(1, 2, []))
 
 
 def test_follower_is_told_the_last_version_of_each_partition_and_then_what_came_since(
@@ -62,3 +62,11 @@ def test_follower_waits_for_the_next_version_or_until_it_is_woken(committed: Com
         assert not (await committed.wait(request(end + 1, max_wait_ms=1), asyncio.Event())).versions
 
     asyncio.run(scenario())
+
+
+def test_answer_says_whether_any_of_its_versions_is_awaited(committed: CommittedVersions) -> None:
+    end = committed.answer(request(0)).end
+    committed.note(P0, "id", 4, is_awaited=True)
+    committed.note(P1, "id", 8)
+    assert committed.answer(request(end)).is_awaited
+    assert not committed.answer(request(end + 1)).is_awaited

@@ -135,3 +135,18 @@ def test_deleted_topic_is_not_followed_any_more() -> None:
         assert bench.host.followed.count == 0
 
     run_host(scenario)
+
+
+def test_what_was_read_is_reported_to_its_leader_once_or_as_a_whole() -> None:
+    async def scenario(bench: HostBench) -> None:
+        bench.follow(*LED_ELSEWHERE)
+        followed = bench.host.followed
+        await until(lambda: bench.storage.opened == [P0, P1])
+        await followed.wait_until_read(10)
+        assert followed.take_report(7, is_whole=False) == []
+        both = [CommittedVersion(P0, "id-1", 0), CommittedVersion(P1, "id-1", 0)]
+        assert followed.take_report(1, is_whole=False) == both
+        assert followed.take_report(1, is_whole=False) == []
+        assert followed.take_report(1, is_whole=True) == both
+
+    run_host(scenario)

@@ -13,6 +13,8 @@ from bus.runtime.replicas.committed_versions import VersionsRequest
 from bus.runtime.replicas.leader_watch import LeaderWatch
 from bus.runtime.tasks import TaskScope
 
+_NOTHING_TO_REPORT = SimpleNamespace(count=1, is_reading=False, take_report=lambda leader_id, is_whole: [])
+
 
 class _Leaders:
     def __init__(self) -> None:
@@ -32,7 +34,7 @@ def test_a_broker_that_stops_watches_no_leader_of_a_state_that_comes_late() -> N
 
     async def scenario() -> None:
         leaders, tasks = _Leaders(), TaskScope("test")
-        watch = LeaderWatch(0, leaders, cast(Any, SimpleNamespace(count=1)), tasks)
+        watch = LeaderWatch(0, leaders, cast(Any, _NOTHING_TO_REPORT), tasks)
         watch.follow(cluster_of(0, 1))
         await asyncio.sleep(0)
         assert leaders.asked == [1]

@@ -1,0 +1,176 @@
+"""The in-sync replicas of the partitions that this broker leads.
+
+Soft state, from what followers report: a new leader begins with all its replicas in sync, and those that do not keep up
+fall out of it within replica.lag.time.max.ms, by Kafka's rule (`lastCaughtUpTimeMs`). No record is lost or found by it,
+and no election depends on it, since the store has every version; a replica in sync is one that would serve a moment
+after it is elected. Guards one promise: no fenced broker, and no earlier life of a broker, counts as in sync (KIP-841,
+KIP-903).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState
+from bus.errors import ErrorCode, Refused
+from bus.model import TopicPartition
+from bus.ports import Clock
+from bus.runtime.replicas.committed_versions import CommittedVersion, CommittedVersions, FollowerReport
+
+
+@dataclass(slots=True)
+class _Follower:
+    """`told_version`: the leader's last version when the follower reported, which was at `told_ms`."""
+
+    broker_epoch: int
+    version: int
+    caught_up_ms: float
+    told_version: int
+    told_ms: float
+
+
+@dataclass(slots=True)
+class _Led:
+    began_ms: float
+    followers: dict[int, _Follower] = field(default_factory=dict)  # by broker id
+    waiting: dict[asyncio.Event, None] = field(default_factory=dict)
+
+
+class InSyncReplicas:
+    def __init__(self, broker_id: int, committed: CommittedVersions, *, lag_ms_max: int, clock: Clock) -> None:
+        """`lag_ms_max`: replica.lag.time.max.ms."""
+        self._broker_id = broker_id
+        self._committed = committed
+        self._lag_ms_max = lag_ms_max
+        self._clock = clock
+        self._cluster = EMPTY_CLUSTER
+        self._led: dict[TopicPartition, _Led] = {}
+
+    def follow(self, cluster: ClusterState) -> None:
+        if cluster.brokers is not self._cluster.brokers:
+            for led in self._led.values():
+                _wake(led)
+        self._cluster = cluster
+
+    def begin(self, name: TopicPartition) -> None:
+        """This broker leads the partition from now on."""
+        self._led[name] = _Led(self._clock.monotonic_ms())
+
+    def forget(self, name: TopicPartition) -> None:
+        led = self._led.pop(name, None)
+        if led is not None:
+            _wake(led)
+
+    def take(self, report: FollowerReport) -> Refused | None:
+        """STALE_BROKER_EPOCH: another life of the broker is registered, as far as this one knows. What is said of a
+        partition that this broker does not lead, or of another topic id, is nothing."""
+        broker = self._cluster.brokers.get(report.broker_id)
+        if broker is None or broker.broker_epoch != report.broker_epoch:
+            found = "no such broker" if broker is None else f"broker epoch {broker.broker_epoch}"
+            return Refused(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"expected broker {report.broker_id} to be registered at broker epoch {report.broker_epoch}, "
+                f"found {found}",
+            )
+        now_ms = self._clock.monotonic_ms()
+        for applied in report.applied:
+            led, last = self._led.get(applied.name), self._committed.last(applied.name)
+            if led is not None and last is not None and last.topic_id == applied.topic_id:
+                before = led.followers.get(report.broker_id)
+                led.followers[report.broker_id] = _next_follower(led, before, report, applied.version, last, now_ms)
+                _wake(led)
+        return None
+
+    def find(self, name: TopicPartition) -> tuple[int, ...]:
+        """In the order of the assignment; the leader is always one of them. Empty: this broker does not lead it."""
+        led, topic = self._led.get(name), self._cluster.topics.get(name.topic)
+        if led is None or topic is None or name.partition >= len(topic.partitions):
+            return ()
+        replicas = topic.replicas(name.partition)
+        in_sync = tuple(one for one in replicas if one == self._broker_id or self._is_in_sync(led, name, one))
+        return in_sync if self._broker_id in in_sync else (self._broker_id, *in_sync)
+
+    def _is_in_sync(self, led: _Led, name: TopicPartition, broker_id: int) -> bool:
+        broker = self._cluster.brokers.get(broker_id)
+        if broker is None or broker.is_fenced:
+            return False
+        follower = led.followers.get(broker_id)
+        if follower is not None and follower.broker_epoch == broker.broker_epoch:
+            last = self._committed.last(name)
+            if last is not None and follower.version >= last.version:
+                return True
+            caught_up_ms = follower.caught_up_ms
+        else:
+            caught_up_ms = led.began_ms
+        return self._clock.monotonic_ms() - caught_up_ms <= self._lag_ms_max
+
+    def lagging(self) -> dict[TopicPartition, tuple[int, ...]]:
+        """The replicas that are not fenced and yet not in sync."""
+        found: dict[TopicPartition, tuple[int, ...]] = {}
+        for name in self._led:
+            in_sync = self.find(name)
+            replicas = self._cluster.topics[name.topic].replicas(name.partition) if in_sync else ()
+            behind = tuple(one for one in replicas if one not in in_sync and not self._cluster.brokers[one].is_fenced)
+            if behind:
+                found[name] = behind
+        return found
+
+    def has_applied(self, name: TopicPartition, version: int) -> int:
+        """How many replicas have that version: this broker, and the followers that have reported it."""
+        led = self._led.get(name)
+        if led is None:
+            return 0
+        return 1 + sum(
+            follower.version >= version
+            for broker_id, follower in led.followers.items()
+            if (broker := self._cluster.brokers.get(broker_id)) is not None
+            and not broker.is_fenced
+            and broker.broker_epoch == follower.broker_epoch
+        )
+
+    async def wait(self, name: TopicPartition, version: int, *, count: int, timeout_s: float) -> bool:
+        """Until so many replicas have that version; False if they do not in time, or another broker leads."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wait(name, version, count), timeout_s)
+        return self.has_applied(name, version) >= count
+
+    async def _wait(self, name: TopicPartition, version: int, count: int) -> None:
+        wake = asyncio.Event()
+        while (led := self._led.get(name)) is not None and self.has_applied(name, version) < count:
+            led.waiting[wake] = None
+            try:
+                await wake.wait()
+                wake.clear()
+            finally:
+                del led.waiting[wake]
+
+
+def _next_follower(
+    led: _Led, before: _Follower | None, report: FollowerReport, version: int, last: CommittedVersion, now_ms: float
+) -> _Follower:
+    """It has caught up if it has the leader's last version, or had the one that was the last at its report before."""
+    if before is not None and before.broker_epoch != report.broker_epoch:
+        before = None
+    caught_up_ms = led.began_ms if before is None else before.caught_up_ms
+    if version >= last.version:
+        caught_up_ms = now_ms
+    elif before is not None and version >= before.told_version:
+        caught_up_ms = max(caught_up_ms, before.told_ms)
+    return _Follower(report.broker_epoch, version, caught_up_ms, last.version, now_ms)
+
+
+def _wake(led: _Led) -> None:
+    for event in led.waiting:
+        event.set()
+
+
+def find_unreplicated(in_sync: Sequence[int], count: int) -> str | None:
+    """Why a batch with acks=all may not be written; None if it may."""
+    if len(in_sync) >= count:
+        return None
+    return (
+        f"expected {count} replicas in sync (min.insync.replicas), found {len(in_sync)}: {', '.join(map(str, in_sync))}"
+    )
