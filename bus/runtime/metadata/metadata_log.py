@@ -146,9 +146,11 @@ class MetadataLog:
 
     async def confirm(self) -> None:
         """Look at the log; what is new there is applied. Raises `StorageFault`. Waits for a change under way only if
-        another broker has come behind what is known."""
+        the log has more than `cluster`."""
         began = self._now()
-        if await self._calls.read(self._log.is_last):
+        is_last = await self._calls.read(self._log.is_last)
+        # Else the log was read on meanwhile, or is: what it says is not in `cluster` yet.
+        if is_last and self._log.state.high_watermark == self._applied:
             self._confirmed = began
         elif not self.is_leading:
             await self.follow()

@@ -1,0 +1,128 @@
+"""The metadata log on one broker: what it says while it is read on, and when an election fails half-way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+from bus.cluster_metadata.cluster_records import BrokerRegistered, ClusterRecord, encode_record
+from bus.config.broker import BrokerConfig
+from bus.errors import StorageFault
+from bus.ports import CommitOutcome, Committed, LogState, PartitionTable, Storage
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.metadata.metadata_log import MetadataLog
+from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock
+from bus.runtime.partitions.partition_settings import metadata_maintenance
+from tests.support.fake_table import FakeTable, ManualClock, wait_until
+
+T = TypeVar("T")
+FIRST, SECOND = BrokerRegistered(0, "h", 1), BrokerRegistered(1, "h", 2)
+
+
+class Log:
+    """Implements `TypedLog`. `disk` is what all brokers have written; memory knows it up to `state.high_watermark`."""
+
+    def __init__(self) -> None:
+        self.disk: list[Mapping[str, Any]] = [encode_record(FIRST)]
+        self.state = LogState(0, 0, 0, 0, 0, 0)
+        self.table = cast(PartitionTable, FakeTable())
+        self.is_checkpoint_due = False
+        self.replay_fault: StorageFault | None = None
+
+    def write(self, record: ClusterRecord) -> None:
+        self.disk.append(encode_record(record))
+
+    def is_last(self) -> bool:
+        return self.state.high_watermark == len(self.disk)
+
+    def follow(self) -> LogState:
+        self.state = replace(self.state, version=len(self.disk), high_watermark=len(self.disk))
+        return self.state
+
+    def reload(self) -> LogState:
+        return self.follow()
+
+    def lead(self, leader_epoch: int, now_ms: int, *, fence: bool) -> CommitOutcome:
+        self.follow()
+        self.state = replace(self.state, leader_epoch=leader_epoch)
+        return self._committed()
+
+    def append(self, rows: Sequence[Mapping[str, Any]], *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        self.disk.extend(rows)
+        self.follow()
+        return self._committed()
+
+    def replay(self, offset: int = 0) -> Iterator[Any]:
+        if self.replay_fault is not None:
+            raise self.replay_fault
+        return iter(self.disk[offset : self.state.high_watermark])
+
+    def _committed(self) -> Committed:
+        return Committed(self.state.version, self.state.high_watermark)
+
+
+class Calls:
+    """Made at once; what is called in the pool `control` comes back when `gate` is set."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def control(self, call: Callable[[], T]) -> T:
+        result = call()
+        await self.gate.wait()
+        return result
+
+    async def read(self, call: Callable[[], T]) -> T:
+        return call()
+
+    housekeep = read
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.log, self.calls, self.clock = Log(), Calls(), ManualClock()
+        self.metadata = MetadataLog(
+            cast(Storage, self),
+            broker_id=0,
+            rules=metadata_maintenance(BrokerConfig()),
+            clock=self.clock,
+            calls=cast(BlockingCalls, self.calls),
+            maintenance=Maintenance(MaintenanceClock(self.clock), IoThrottle(1 << 30, self.clock), backoff_s=1.0),
+        )
+
+    def open_metadata(self) -> Log:
+        self.log.follow()
+        return self.log
+
+
+def run(scenario: Callable[[Bench], Awaitable[None]]) -> None:
+    async def main() -> None:
+        bench = Bench()
+        await bench.metadata.open()
+        await asyncio.wait_for(scenario(bench), 10)
+        await bench.metadata.end()
+
+    asyncio.run(main())
+
+
+def test_look_at_a_log_that_is_being_read_on_confirms_nothing_that_memory_does_not_have() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.log.write(SECOND)
+        bench.clock.advance(10_000)
+        bench.calls.gate.clear()
+        following = asyncio.ensure_future(bench.metadata.follow())
+        await wait_until(bench.log.is_last)
+        assert bench.metadata.applied_offset == 1, "read, and not in memory yet"
+        confirming = asyncio.ensure_future(bench.metadata.confirm())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert bench.metadata.confirmed.monotonic_ms < 10_000
+        bench.calls.gate.set()
+        await asyncio.gather(following, confirming)
+        assert bench.metadata.confirmed.monotonic_ms == 10_000
+        assert bench.metadata.cluster.brokers.keys() == {0, 1}
+
+    run(scenario)
