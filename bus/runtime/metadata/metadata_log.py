@@ -192,25 +192,31 @@ class MetadataLog:
             refused = await self._leader.lead(epoch, now_ms=self._clock.now_ms(), fence=fence)
             if refused is not None:
                 return refused
-            await self._read_on(lambda: self._log.state)
-            if self._cluster.controller != instead_of:
-                self._leader.end(_FOLLOWING)
-                return _OTHER_ELECTED
-            (step,), after = await self._decide([decide])
-            self._is_controller = True
-            self.maintenance = MetadataMaintenance(
-                self._log,
-                self,
-                rules=self._rules,
-                calls=self._calls,
-                tasks=self.tasks,
-                maintenance=self._shared_maintenance,
-            )
-            failure = await self._append(step.records, after) if step.records else None
-            if failure is not None or isinstance(step.response, Refused):
-                self._leader.end(_FOLLOWING)
-                return failure or step.response
-            return step.response
+            answer: T | Refused = _FOLLOWING
+            try:
+                answer = await self._begin_to_lead(decide, instead_of)
+            finally:
+                if isinstance(answer, Refused):  # or it failed: what is decided needs an election
+                    self._leader.end(_FOLLOWING)
+            return answer
+
+    async def _begin_to_lead(self, decide: Decide[T], instead_of: ElectedController | None) -> T | Refused:
+        """Behind the fence."""
+        await self._read_on(lambda: self._log.state)
+        if self._cluster.controller != instead_of:
+            return _OTHER_ELECTED
+        (step,), after = await self._decide([decide])
+        self._is_controller = True
+        self.maintenance = MetadataMaintenance(
+            self._log,
+            self,
+            rules=self._rules,
+            calls=self._calls,
+            tasks=self.tasks,
+            maintenance=self._shared_maintenance,
+        )
+        failure = await self._append(step.records, after) if step.records else None
+        return failure or step.response
 
     async def check_leading(self) -> None:
         """Step down if another broker was elected meanwhile. Raises `StorageFault` if that cannot be told."""

@@ -7,9 +7,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
+import pytest
+
+from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_records import BrokerRegistered, ClusterRecord, encode_record
 from bus.config.broker import BrokerConfig
-from bus.errors import StorageFault
+from bus.errors import NotController, StorageFault
+from bus.model import Step
 from bus.ports import CommitOutcome, Committed, LogState, PartitionTable, Storage
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata.metadata_log import MetadataLog
@@ -108,6 +112,10 @@ def run(scenario: Callable[[Bench], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
+def add_second(state: ClusterState) -> Step[ClusterRecord, str]:
+    return Step("added", (SECOND,))
+
+
 def test_look_at_a_log_that_is_being_read_on_confirms_nothing_that_memory_does_not_have() -> None:
     async def scenario(bench: Bench) -> None:
         bench.log.write(SECOND)
@@ -126,3 +134,26 @@ def test_look_at_a_log_that_is_being_read_on_confirms_nothing_that_memory_does_n
         assert bench.metadata.cluster.brokers.keys() == {0, 1}
 
     run(scenario)
+
+
+def test_broker_whose_election_fails_behind_the_fence_decides_nothing() -> None:
+    async def scenario(bench: Bench) -> None:
+        before = bench.metadata.cluster.controller
+        bench.log.write(SECOND)
+        await bench.metadata.follow()
+        bench.log.lead = lambda *_, **__: _fail_next_replay(bench.log)  # type: ignore[method-assign]
+        with pytest.raises(StorageFault, match="no disk"):
+            await bench.metadata.elect(add_second, instead_of=before)
+        assert not bench.metadata.is_leading
+        with pytest.raises(NotController):
+            await bench.metadata.change([add_second])
+        assert len(bench.log.disk) == 3
+
+    run(scenario)
+
+
+def _fail_next_replay(log: Log) -> CommitOutcome:
+    """Another broker has written meanwhile."""
+    log.write(BrokerRegistered(2, "h", 3))
+    log.replay_fault = StorageFault("no disk")
+    return Log.lead(log, 1, 0, fence=True)
