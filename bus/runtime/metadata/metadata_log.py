@@ -302,7 +302,7 @@ class MetadataLog:
             decided = change(leader_epoch=self.leader_epoch, now_ms=self._clock.now_ms())
             outcome = await self._commit(decided) if callable(decided) else decided
             if isinstance(outcome, Committed):
-                self._applied = outcome.high_watermark  # a snapshot says what memory has
+                self._note_applied(outcome.high_watermark)  # a snapshot says what memory has
         self._look_after_commit()
         return outcome
 
@@ -376,6 +376,10 @@ class MetadataLog:
         self._cluster, self._applied = state, applied
         for follow in self._followers:
             follow(state)
+        self._note_applied(applied)
+
+    def _note_applied(self, applied: int) -> None:
+        self._applied = applied
         for event, offset in self._waiting.items():
             if offset <= applied:
                 event.set()
