@@ -2,9 +2,9 @@
 
 A broker that stood still may have been fenced meanwhile, and others lead its partitions. It cannot commit, since their
 fences are in the logs; but it could answer from memory, with an end of the log or a committed offset of yesterday.
-Guards one promise: what a broker answers as a leader was decided on cluster metadata that it knew to be the last ones
-not longer than `PROOF_MS` before. The broker's life in the cluster looks at the log more often than that, so a request
-waits for a look of its own only behind a stall.
+Guards one promise: what a broker answers as a leader was decided on cluster metadata that were the last ones after it
+was asked, or not longer than `PROOF_MS` before. The broker's life in the cluster looks at the log more often than that,
+so a request waits for a look of its own only behind a stall.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class LeadershipProof:
     async def wait(self) -> Refused | None:
         """Until there is a proof; what this broker does not lead any more is closed by then. NOT_LEADER_OR_FOLLOWER if
         the cluster metadata cannot be read."""
+        asked_ms = self._clock.monotonic_ms()
         for _ in range(2):  # the first look may have begun long before this call
             if self.is_fresh:
                 return None
@@ -47,15 +48,17 @@ class LeadershipProof:
             if looking is None:
                 looking = self._looking = self._tasks.start(self._look(), "leadership proof")
             await asyncio.wait([looking])
-        if self._fault is None or self._metadata.cluster.is_alone(self._broker_id):
+        has_looked = self._metadata.confirmed.monotonic_ms >= asked_ms  # however long the look took
+        if has_looked or self._metadata.cluster.is_alone(self._broker_id):
             return None
-        reason = f"this broker cannot tell whether it still leads its partitions: {self._fault}"
+        why = self._fault or "its metadata could not be compared with the log"
+        reason = f"this broker cannot tell whether it still leads its partitions: {why}"
         return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
 
     async def _look(self) -> None:
+        self._fault = None
         try:
             await self._metadata.confirm()
-            self._fault = None
         except StorageFault as fault:
             self._fault = fault
         finally:

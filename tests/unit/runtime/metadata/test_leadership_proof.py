@@ -26,7 +26,7 @@ class Metadata:
     def __init__(self, clock: ManualClock) -> None:
         self.cluster = TWO
         self.looks = 0
-        self.fault: StorageFault | None = None
+        self.fault: Exception | None = None
         self.look_ms = 0
         self.gate = asyncio.Event()
         self.gate.set()
@@ -122,5 +122,15 @@ def test_metadata_that_cannot_be_read_prove_nothing_unless_there_is_no_other_bro
         assert "still leads its partitions: no disk" in refused.message
         bench.metadata.cluster = ALONE
         assert await bench.proof.wait() is None
+
+    run(scenario)
+
+
+def test_look_that_fails_unexpectedly_proves_nothing() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.clock.advance(PROOF_MS)
+        bench.metadata.fault = ValueError("a state that cannot be followed")
+        refused: Any = await bench.proof.wait()
+        assert refused.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     run(scenario)
