@@ -256,7 +256,8 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
-    await broker.start()
+    if not await _start(broker, stopping):
+        return
     # What is there now stays: a collection that goes through all of it holds the loop for a tenth of a second and more.
     gc.collect()
     gc.freeze()
@@ -274,3 +275,21 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
             raise lost.result()
     finally:
         await broker.stop()
+
+
+async def _start(broker: Broker, stopping: asyncio.Event) -> bool:
+    """Whether it has started. False: it was told to stop before, for example while it waited to join the cluster."""
+    loop = asyncio.get_running_loop()
+    starting, signalled = loop.create_task(broker.start()), loop.create_task(stopping.wait())
+    await asyncio.wait([starting, signalled], return_when=asyncio.FIRST_COMPLETED)
+    signalled.cancel()
+    if not starting.done():
+        starting.cancel()
+    try:
+        await starting
+    except asyncio.CancelledError:
+        if not stopping.is_set():
+            raise
+        _log.info("stopped before it served")
+        return False
+    return True
