@@ -1,10 +1,11 @@
 """The one place where blocking calls cross into threads.
 
 Pools of their own, so that one kind of work never waits behind another: commits, which a producer waits for and which
-take turns; control, the cluster's metadata, which changes one at a time; reads of data files; computing, what would
-hold up the event loop; maintenance, which takes long and is in no hurry (rolling, compaction); housekeeping, which is
-short and must not wait behind it (checkpoints, deletion of files), one at a time; following the tables that other
-brokers lead. What a pool is made of can be replaced: a simulation has pools without threads.
+take turns; opening partitions, in turns too, for which the producers of a broker that failed wait; control, the
+cluster's metadata, which changes one at a time; reads of data files; computing, what would hold up the event loop;
+maintenance, which takes long and is in no hurry (rolling, compaction); housekeeping, which is short and must not wait
+behind it (checkpoints, deletion of files), one at a time; following the tables that other brokers lead. What a pool is
+made of can be replaced: a simulation has pools without threads.
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ class Pool(Protocol):
     def close(self) -> None:
         """Wait for what runs; what has not begun is dropped."""
         ...
+
+
+class _Submit(Protocol):
+    """Of a pool."""
+
+    def __call__(self, call: Callable[[], T], /) -> asyncio.Future[T]: ...
 
 
 class ThreadPool:
@@ -81,6 +88,7 @@ class BlockingCalls:
     ) -> None:
         self._processor_s = processor_s
         self._commits = new_pool("commit", threads)
+        self._openings = new_pool("open", threads)
         self._control = new_pool("control", 1)
         self._reads = new_pool("read", threads)
         self._computing = new_pool("compute", _COMPUTING_THREADS)
@@ -93,16 +101,16 @@ class BlockingCalls:
 
     async def append(self, call: Callable[[], T]) -> T:
         """`commit` of one who has a turn."""
-        return await self._measure(self.commit_turns, call)
+        return await self._measure(self.commit_turns, self.commit, call)
 
     async def open(self, call: Callable[[], T]) -> T:
         """Of a partition, of which there may be thousands: in turns."""
         async with self._opening_turns.turn():
-            return await self._measure(self._opening_turns, call)
+            return await self._measure(self._opening_turns, self._openings.submit, call)
 
-    async def _measure(self, turns: CommitTurns, call: Callable[[], T]) -> T:
+    async def _measure(self, turns: CommitTurns, submit: _Submit, call: Callable[[], T]) -> T:
         measured = _Measured(call, self._processor_s)
-        return await turns.measure(lambda: self.commit(measured), lambda: measured.processor_s)
+        return await turns.measure(lambda: submit(measured), lambda: measured.processor_s)
 
     def commit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         return self._commits.submit(call)
@@ -133,6 +141,7 @@ class BlockingCalls:
         """Wait for what runs; what has not begun is dropped."""
         for pool in (
             self._commits,
+            self._openings,
             self._control,
             self._reads,
             self._computing,
