@@ -109,9 +109,9 @@ class TableView:
         """The next version's, which changed nothing."""
         return replace(self, state=self._next_state(leader_epoch))
 
-    def overtaken(self) -> TableView:
-        """Another leader has written this version, or one before it."""
-        return replace(self, state=replace(self.state, is_overtaken=True))
+    def overtaken(self, is_overtaken: bool) -> TableView:
+        """Whether another leader has written this version, or one before it, since its reader led the table."""
+        return replace(self, state=replace(self.state, is_overtaken=is_overtaken))
 
     def _next_state(self, leader_epoch: int) -> LogState:
         return replace(

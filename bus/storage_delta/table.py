@@ -137,7 +137,7 @@ class DeltaPartitionTable:
         except StorageDamaged:
             self._following.load()  # a torn version is no damage if it is the last one
         if self._is_overtaken:
-            self._reader.view = self._reader.view.overtaken()
+            self._reader.view = self._reader.view.overtaken(True)
         return self.state
 
     def lead(self, leader_epoch: int, now_ms: int, *, fence: bool) -> CommitOutcome:
@@ -191,6 +191,7 @@ class DeltaPartitionTable:
     def _begin_to_lead(self, snapshot: Snapshot, leader_epoch: int) -> None:
         self._log.begin_to_lead(leader_epoch, snapshot.version)
         self._led_epoch, self._is_overtaken = leader_epoch, False
+        self._reader.view = self._reader.view.overtaken(False)
         self._take(snapshot)
 
     def _check_leads(self, leader_epoch: int) -> None:
@@ -261,7 +262,7 @@ class DeltaPartitionTable:
         if self._log.is_overtaken(snapshot):
             # What is left lying there is the other leader's to put right.
             self._led_epoch, self._is_overtaken = None, True
-            self._reader.view = self._reader.view.overtaken()
+            self._reader.view = self._reader.view.overtaken(True)
         else:
             make_writable(self._store, self._folder, snapshot)
             self._take(snapshot)

@@ -231,6 +231,19 @@ def test_a_former_leader_loses_what_it_commits_behind_the_fence(brokers: Brokers
     }
 
 
+def test_a_former_leader_that_leads_again_is_overtaken_no_longer(brokers: Brokers) -> None:
+    """It was paused in a commit, and its partition came back to it."""
+    _, table = brokers.open()
+    brokers.store.before_next("create", lambda: table.lead(2, NOW_MS, fence=True))
+    assert brokers.append(brokers.old, b"late", epoch=1) == Conflicted(4, 2, "FENCE")
+    assert brokers.old.reload().is_overtaken
+    assert brokers.append(table, b"d", epoch=2) == Committed(5, 4)
+    assert brokers.old.follow().is_overtaken
+    assert brokers.old.lead(3, NOW_MS, fence=True) == Committed(6, 4)
+    assert not brokers.old.state.is_overtaken
+    assert brokers.append(brokers.old, b"e", epoch=3) == Committed(7, 5)
+
+
 def test_a_deposed_leader_does_not_confirm_its_doubtful_version_again(brokers: Brokers) -> None:
     """Its successor has read that version, and builds on it."""
     brokers.store.fail_next("create", OutcomeUnknown("no answer"), after_doing_it=True)
