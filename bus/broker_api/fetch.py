@@ -1,5 +1,8 @@
 """Fetch: records of several partitions, once there are enough of them or the caller has waited as long as it wants.
 
+A consumer that names its rack is also served by followers, and a leader in another rack tells it of one in its own
+(KIP-392). It is served all the same: a consumer that the follower has turned away must not be left without records.
+
 What an answer takes in memory counts from when its records are read until the adapter has written it, against a share
 of its caller: one that does not read its answers gets smaller ones, and no other caller does.
 """
@@ -14,6 +17,8 @@ from dataclasses import dataclass
 from bus.broker_api.partition_answers import CurrentLeader, find_current_leader
 from bus.broker_api.request_memory import Held, RequestMemory
 from bus.broker_api.requests import Items
+from bus.cluster_metadata.read_replicas import choose_read_replica, find_nearby_brokers
+from bus.config.broker import RACK_SELECTOR
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.runtime.cluster import Cluster
@@ -35,23 +40,26 @@ _ANSWER_BYTES_MIN = 64 * 1024
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
     """`bytes_max` 0 stands for the broker's. `turn` grows with each request of a session: the partition that was first
-    last time is last now, so that none is starved by `bytes_max`."""
+    last time is last now, so that none is starved by `bytes_max`. `rack`: the caller's, if followers may serve it;
+    empty if leaders are to answer."""
 
     positions: Items[FetchPosition]
     bytes_max: int
     bytes_min: int
     wait_ms_max: int
     turn: int
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """`offset`: from which it was fetched."""
+    """`offset`: from which it was fetched. `read_replica`: the broker that is to be asked from now on."""
 
     partition: TopicPartition
     offset: int
     result: FetchResult
     leader: CurrentLeader | None = None
+    read_replica: int | None = None
 
 
 class AnswerRoom:
@@ -105,14 +113,30 @@ class FetchApi:
             return await self.refuse(request, Refused(ErrorCode.INVALID_FETCH_SIZE, message))
         wish, refused = await self._wish(request, room, fit)
         host = self._cluster.host
-        results = await fetch(wish, host.find, self._cluster.prove_leadership, self._stopping, self._shares, times)
-        state = self._cluster.state
-        return refused + [
-            FetchedPartition(
-                position.partition, position.offset, result, find_current_leader(state, position.partition, result)
-            )
-            for position, (_, result) in zip(wish.positions, results, strict=True)
-        ]
+        find = host.find_replica if request.rack else host.find
+        results = await fetch(wish, find, self._cluster.prove_leadership, self._stopping, self._shares, times)
+        state, nearby = self._cluster.state, self._find_nearby(request.rack)
+        share = self._shares.begin()
+        answers = refused
+        for position, (_, result) in zip(wish.positions, results, strict=True):
+            if share.is_used_up:
+                await share.wait()
+            name = position.partition
+            replica = self._find_read_replica(name, nearby) if nearby and _is_known(result) else None
+            leader = find_current_leader(state, name, result)
+            answers.append(FetchedPartition(name, position.offset, result, leader, replica))
+        return answers
+
+    def _find_nearby(self, rack: str) -> frozenset[int]:
+        config = self._cluster.config
+        if not rack or config.replica_selector_class != RACK_SELECTOR:
+            return frozenset()
+        return find_nearby_brokers(self._cluster.state, leader_id=config.broker_id, rack=rack)
+
+    def _find_read_replica(self, name: TopicPartition, nearby: frozenset[int]) -> int | None:
+        """None of a partition that this broker does not lead."""
+        in_sync = self._cluster.host.in_sync
+        return choose_read_replica(in_sync.find(name), nearby, in_sync.applied_versions(name))
 
     async def refuse(self, request: FetchRequest, refusal: Refused) -> list[FetchedPartition]:
         """Each partition once."""
@@ -154,6 +178,10 @@ class FetchApi:
             fit=fit,
         )
         return wish, [FetchedPartition(name, 0, refusal) for name, refusal in refused.items()]
+
+
+def _is_known(result: FetchResult) -> bool:
+    return not isinstance(result, Refused) and result.high_watermark >= 0
 
 
 def _in_turn(asked: Sequence[FetchPosition], turn: int) -> list[FetchPosition]:

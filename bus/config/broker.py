@@ -23,6 +23,7 @@ from bus.config.keys import (
     ConfigKey,
     ConfigValue,
     NotEmpty,
+    OneOf,
     boolean,
     config_field,
     describe_key,
@@ -89,6 +90,11 @@ def _topic_default(name: str) -> Any:
     return config_field(key.type, key.default, documentation, key.validator, stands_for=name)
 
 
+# Values of replica.selector.class.
+LEADER_SELECTOR = "leader"
+RACK_SELECTOR = "rack"
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """The settings of one broker: Kafka's names with underscores for dots. All that is known of a key stands here.
@@ -104,6 +110,11 @@ class BrokerConfig:
     )
     broker_rack: str = string(
         "", "Rack or zone of this broker; replicas of a partition are spread over racks. Empty: none."
+    )
+    replica_selector_class: str = string(
+        LEADER_SELECTOR,
+        "Whom consumers that name their rack are sent to for reads: leader, or rack for a replica in their rack.",
+        OneOf((LEADER_SELECTOR, RACK_SELECTOR)),
     )
     num_partitions: int = integer(
         1, "Partitions of a new topic whose creator names no number.", Between(1, PARTITIONS_MAX)

@@ -1,6 +1,8 @@
-"""What a reader may see: fetch visibility and the special timestamps of ListOffsets.
+"""What a reader may see: fetch visibility, at a leader and at a follower, and the special timestamps of ListOffsets.
 
-Guards the promise that no reader sees an uncommitted record: every answer ends at the high watermark.
+Guards two promises. No reader sees an uncommitted record: every answer ends at the high watermark. And what a reader
+was told stays true wherever it asks next: a broker that does not know the Delta version that the reader has seen gives
+no answer from the one before it, so neither the high watermark nor the log start of a reader goes back.
 """
 
 from __future__ import annotations
@@ -20,14 +22,48 @@ class Readable:
     end_offset: int
 
 
-def decide_fetch(state: PartitionState, offset: int, current_leader_epoch: int | None) -> Readable | Refused:
-    """An offset that was given but not committed yet is no error: there is nothing to read there for now."""
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """Nothing may be read here for now. That passes as soon as this broker knows more of the log; `refused` is the
+    answer if it does not in time."""
+
+    refused: Refused
+
+
+def decide_fetch(
+    state: PartitionState, offset: int, current_leader_epoch: int | None, seen_version: int | None = None
+) -> Readable | NotYet | Refused:
+    """Of a leader. An offset that was given but not committed yet is no error: there is nothing to read there for now.
+    `seen_version`: the newest that the reader was told of, None if it was told of none."""
     refusal = check_leader_epoch(state, current_leader_epoch)
     if refusal is not None:
         return refusal
+    if seen_version is not None and seen_version > state.version:
+        return _not_yet(f"version {seen_version} of the log", f"version {state.version}")
     if not state.log_start <= offset <= state.log_end:
         return refuse_offset(state, offset)
     return Readable(offset, max(offset, state.high_watermark))
+
+
+def decide_follower_fetch(
+    state: PartitionState, offset: int, current_leader_epoch: int | None, seen_version: int | None
+) -> Readable | NotYet | Refused:
+    """Of a follower (KIP-392), whose `state` may be behind the leader's: an offset beyond its high watermark is in the
+    log all the same, as far as it can tell."""
+    refusal = check_leader_epoch(state, current_leader_epoch)
+    if refusal is not None:
+        return refusal
+    if seen_version is not None and seen_version > state.version:
+        return _not_yet(f"version {seen_version} of the log", f"version {state.version}")
+    if offset > state.high_watermark:
+        return _not_yet(f"offset {offset}", f"the high watermark {state.high_watermark}")
+    if offset < state.log_start:
+        return refuse_offset(state, offset)
+    return Readable(offset, state.high_watermark)
+
+
+def _not_yet(expected: str, found: str) -> NotYet:
+    return NotYet(Refused(ErrorCode.OFFSET_NOT_AVAILABLE, f"expected {expected} to be known here, found {found}"))
 
 
 def refuse_offset(state: PartitionState, offset: int) -> Refused:

@@ -94,7 +94,9 @@ class Cluster:
             tasks=tasks,
             maintenance=maintenance,
         )
-        self._leader_watch = LeaderWatch(endpoint.broker_id, peers, self.host.followed, tasks)
+        self._leader_watch = LeaderWatch(
+            endpoint.broker_id, peers, self.host.followed, tasks, self.host.followed_partitions.note_answer
+        )
         self.controller = Controller(
             self.metadata,
             self.host,

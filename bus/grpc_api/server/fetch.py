@@ -83,6 +83,7 @@ class FetchHandler:
             request.min_bytes,
             request.max_wait_ms,
             turn=request.correlation_id,
+            rack=request.rack_id,
         )
         refusal = _check_form(request, columns)
         if refusal is not None:
@@ -151,6 +152,7 @@ def _position(asked: pb.FetchPartition) -> FetchPosition:
         asked.fetch_offset,
         asked.partition_max_bytes or DEFAULT_PARTITION_BYTES_MAX,
         asked.current_leader_epoch if asked.HasField("current_leader_epoch") else None,
+        asked.seen_version if asked.HasField("seen_version") else None,
     )
 
 

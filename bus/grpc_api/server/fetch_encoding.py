@@ -58,13 +58,15 @@ class Answer:
 
 
 def encode_answer(answer: Answer) -> bytes:
-    """The partitions with records or an error; all of them if none has. Touches nothing but `answer`."""
+    """The partitions with records, an error or a read replica; all of them if none has records or an error. Touches
+    nothing but `answer`."""
     response: list[Any] = [pb.FetchResponse(correlation_id=answer.correlation_id).SerializeToString()]
     has_news = any(isinstance(one.result, Refused) or one.result.batches for one in answer.results)
     bytes_left = answer.bytes_max
     for fetched in answer.results:
         result = fetched.result
-        if has_news and not isinstance(result, Refused) and not result.batches:
+        is_silent = not isinstance(result, Refused) and not result.batches and fetched.read_replica is None
+        if has_news and is_silent:
             continue
         message = _encode(fetched)
         pieces: list[Any] = []
@@ -100,6 +102,7 @@ def _encode(fetched: FetchedPartition) -> pb.PartitionFetchResponse:
         high_watermark=result.high_watermark,
         log_start_offset=result.log_start,
         version=result.version,
+        preferred_read_replica=fetched.read_replica,
     )
 
 

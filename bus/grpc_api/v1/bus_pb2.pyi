@@ -387,7 +387,7 @@ class ResumeProducerPartitionResponse(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., last_sequence: _Optional[int] = ..., last_epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("correlation_id", "max_wait_ms", "min_bytes", "max_bytes", "partitions", "columns", "format")
+    __slots__ = ("correlation_id", "max_wait_ms", "min_bytes", "max_bytes", "partitions", "columns", "format", "rack_id")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     MIN_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -395,6 +395,7 @@ class FetchRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
+    RACK_ID_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     max_wait_ms: int
     min_bytes: int
@@ -402,23 +403,26 @@ class FetchRequest(_message.Message):
     partitions: _containers.RepeatedCompositeFieldContainer[FetchPartition]
     columns: _containers.RepeatedScalarFieldContainer[str]
     format: RecordFormat
-    def __init__(self, correlation_id: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[FetchPartition, _Mapping]]] = ..., columns: _Optional[_Iterable[str]] = ..., format: _Optional[_Union[RecordFormat, str]] = ...) -> None: ...
+    rack_id: str
+    def __init__(self, correlation_id: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[FetchPartition, _Mapping]]] = ..., columns: _Optional[_Iterable[str]] = ..., format: _Optional[_Union[RecordFormat, str]] = ..., rack_id: _Optional[str] = ...) -> None: ...
 
 class FetchPartition(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "fetch_offset", "partition_max_bytes", "current_leader_epoch")
+    __slots__ = ("topic", "partition", "topic_id", "fetch_offset", "partition_max_bytes", "current_leader_epoch", "seen_version")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     FETCH_OFFSET_FIELD_NUMBER: _ClassVar[int]
     PARTITION_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     CURRENT_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEEN_VERSION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
     fetch_offset: int
     partition_max_bytes: int
     current_leader_epoch: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., fetch_offset: _Optional[int] = ..., partition_max_bytes: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ...) -> None: ...
+    seen_version: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., fetch_offset: _Optional[int] = ..., partition_max_bytes: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., seen_version: _Optional[int] = ...) -> None: ...
 
 class FetchResponse(_message.Message):
     __slots__ = ("correlation_id", "partitions", "throttle_time_ms")
@@ -431,7 +435,7 @@ class FetchResponse(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionFetchResponse, _Mapping]]] = ..., throttle_time_ms: _Optional[int] = ...) -> None: ...
 
 class PartitionFetchResponse(_message.Message):
-    __slots__ = ("topic", "partition", "error_code", "error_message", "high_watermark", "log_start_offset", "version", "batches", "records", "current_leader")
+    __slots__ = ("topic", "partition", "error_code", "error_message", "high_watermark", "log_start_offset", "version", "batches", "records", "current_leader", "preferred_read_replica")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
@@ -442,6 +446,7 @@ class PartitionFetchResponse(_message.Message):
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     CURRENT_LEADER_FIELD_NUMBER: _ClassVar[int]
+    PREFERRED_READ_REPLICA_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     error_code: ErrorCode
@@ -452,7 +457,8 @@ class PartitionFetchResponse(_message.Message):
     batches: _containers.RepeatedCompositeFieldContainer[LogBatch]
     records: RecordList
     current_leader: CurrentLeader
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., version: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[LogBatch, _Mapping]]] = ..., records: _Optional[_Union[RecordList, _Mapping]] = ..., current_leader: _Optional[_Union[CurrentLeader, _Mapping]] = ...) -> None: ...
+    preferred_read_replica: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., version: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[LogBatch, _Mapping]]] = ..., records: _Optional[_Union[RecordList, _Mapping]] = ..., current_leader: _Optional[_Union[CurrentLeader, _Mapping]] = ..., preferred_read_replica: _Optional[int] = ...) -> None: ...
 
 class LogBatch(_message.Message):
     __slots__ = ("base_offset", "next_offset", "record_count", "leader_epoch", "timestamp_type", "timestamp_ms", "arrow", "producer_id", "producer_epoch", "base_sequence")

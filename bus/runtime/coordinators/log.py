@@ -18,6 +18,7 @@ from bus.errors import ErrorCode, Refused, count_of
 from bus.machine import Loaded, RecordCodec, RecordT, StateT
 from bus.model import LogBatch, RecordBatch
 from bus.partition_log.appends import ACKS_ALL
+from bus.partition_log.reads import NotYet
 from bus.ports import Clock, KeyedRow, KeyedRows
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.partition import Partition
@@ -90,6 +91,7 @@ class CoordinatorLog(Generic[StateT, RecordT]):
             if offset >= state.high_watermark:
                 break
             readable = self._partition.decide_fetch(offset, None)
+            assert not isinstance(readable, NotYet), f"{self._partition.name}: no version was named"
             if isinstance(readable, Refused):
                 return readable
             read = await self._partition.read(readable, _LOAD_BYTES)

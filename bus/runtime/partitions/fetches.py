@@ -3,7 +3,8 @@
 Guards three bounds: a response holds at most the bytes that the caller reserves, as it counts them, and at least one
 batch even if it is larger; a fetch that waits costs one event and no thread; and a fetch of thousands of partitions
 looks at them in slices (loop_shares.py). Where compaction took records or a repair gave them up, there may be nothing
-at all up to the high watermark: then a fetch waits for more as if that were lower.
+at all up to the high watermark: then a fetch waits for more as if that were lower. It also waits for what its reader
+knows of and this broker does not yet (`NotYet`), and refuses that when the wait is over.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Protocol
 
 from bus.errors import Refused, StorageFault
 from bus.model import LogBatch, TopicPartition
-from bus.partition_log.reads import Readable
+from bus.partition_log.reads import NotYet, Readable
 from bus.runtime.loop_shares import LoopShare, LoopShares
-from bus.runtime.partitions.partition import Partition, ReadResult, refuse_read
+from bus.runtime.partitions.partition import ReadResult
 
 DEFAULT_PARTITION_BYTES_MAX = 1024 * 1024
 
@@ -31,6 +32,25 @@ class FetchPosition:
     offset: int
     bytes_max: int
     current_leader_epoch: int | None
+    seen_version: int | None = None  # the newest Delta version that the reader was told of
+
+
+class Fetchable(Protocol):
+    """A partition as a fetch reads it, on its leader or on a follower: see `Partition`."""
+
+    def decide_fetch(
+        self, offset: int, current_leader_epoch: int | None, seen_version: int | None = None
+    ) -> Readable | NotYet | Refused: ...
+
+    def bytes_available(self, readable: Readable, enough: int) -> int: ...
+
+    async def read(self, readable: Readable, max_bytes: int) -> ReadResult | Refused: ...
+
+    def refuse_read(self, fault: StorageFault) -> Refused: ...
+
+    def add_reader(self, event: asyncio.Event) -> None: ...
+
+    def remove_reader(self, event: asyncio.Event) -> None: ...
 
 
 class FitBatches(Protocol):
@@ -107,7 +127,7 @@ class Stopping:
 
 
 FetchResult = ReadResult | Refused
-FindPartition = Callable[[TopicPartition, str], "Partition | Refused"]
+FindPartition = Callable[[TopicPartition, str], "Fetchable | Refused"]
 Prove = Callable[[], Awaitable[Refused | None]]
 
 
@@ -145,7 +165,7 @@ async def _fetch(
         wake.set()
 
     timer = asyncio.get_running_loop().call_later(wish.wait_ms_max / 1000, give_up)
-    waited_on: list[Partition] = []
+    waited_on: dict[Fetchable, None] = {}
     try:
         while True:
             wake.clear()
@@ -156,7 +176,7 @@ async def _fetch(
             end = _find_end(wish, is_refused=is_refused, is_stopping=stopping.has_begun, is_late=is_late)
             if end is not None or has_enough:
                 began_ms = times.now_ms()
-                results = await _read(wish, decisions, share)
+                results = await _read(wish, decisions, share, is_late=end in _LATE)
                 times.read_ms += times.now_ms() - began_ms
                 if end is None and any(isinstance(result, Refused) for _, result in results):
                     end = FetchEnd.ERROR
@@ -164,10 +184,11 @@ async def _fetch(
                     times.end = end or FetchEnd.ENOUGH
                     return results
                 wish.release()
-            if not waited_on:
-                waited_on = [decision[0] for decision in decisions if not isinstance(decision, Refused)]
-                for partition in waited_on:
+            found = dict.fromkeys(decision[0] for decision in decisions if not isinstance(decision, Refused))
+            if found.keys() - waited_on.keys():  # a partition that has another leader now is another one
+                for partition in found:
                     partition.add_reader(wake)
+                waited_on |= found
                 if has_enough or share.wait_count:
                     continue  # a commit while the files were read, or the partitions were looked at, set no event
             began_ms = times.now_ms()
@@ -190,14 +211,18 @@ def _find_end(wish: FetchWish, *, is_refused: bool, is_stopping: bool, is_late: 
     return FetchEnd.TIME if is_late else None
 
 
-Decision = tuple[Partition, Readable]
+# Ends at which a partition that is not known so far is refused: no more comes.
+_LATE = (FetchEnd.NO_WAIT, FetchEnd.TIME, FetchEnd.STOPPING)
+_NOTHING = ReadResult((), -1, -1, -1)
+
+Decision = tuple[Fetchable, Readable | NotYet]
 
 
 def _decide(position: FetchPosition, find_partition: FindPartition) -> Decision | Refused:
     partition = find_partition(position.partition, position.topic_id)
     if isinstance(partition, Refused):
         return partition
-    decision = partition.decide_fetch(position.offset, position.current_leader_epoch)
+    decision = partition.decide_fetch(position.offset, position.current_leader_epoch, position.seen_version)
     return decision if isinstance(decision, Refused) else (partition, decision)
 
 
@@ -214,13 +239,16 @@ async def _decide_all(
         decisions.append(decision)
         if not isinstance(decision, Refused) and found < wish.bytes_min:
             partition, readable = decision
+            if isinstance(readable, NotYet):
+                continue
             found += partition.bytes_available(readable, wish.bytes_min - found)
     return decisions, found >= wish.bytes_min
 
 
 async def _read(
-    wish: FetchWish, decisions: Sequence[Decision | Refused], share: LoopShare
+    wish: FetchWish, decisions: Sequence[Decision | Refused], share: LoopShare, *, is_late: bool
 ) -> list[tuple[TopicPartition, FetchResult]]:
+    """`is_late`: what is not known so far is refused, and otherwise it has nothing to say."""
     results: list[tuple[TopicPartition, FetchResult]] = []
     bytes_left = wish.reserve()
     is_first = True
@@ -231,6 +259,9 @@ async def _read(
             results.append((position.partition, decision))
             continue
         partition, readable = decision
+        if isinstance(readable, NotYet):
+            results.append((position.partition, readable.refused if is_late else _NOTHING))
+            continue
         if bytes_left <= 0 and not is_first:
             readable = Readable(readable.offset, readable.offset)
         result: FetchResult
@@ -243,6 +274,6 @@ async def _read(
                 bytes_left -= size
                 is_first = is_first and not batches
         except StorageFault as fault:
-            result = refuse_read(position.partition, fault, partition.stop)
+            result = partition.refuse_read(fault)
         results.append((position.partition, result))
     return results

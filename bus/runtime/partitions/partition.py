@@ -17,6 +17,7 @@ from bus.model import LATEST_TIMESTAMP, LogBatch, RecordBatch, TopicPartition
 from bus.partition_log.appends import AppendRules
 from bus.partition_log.reads import (
     ListedOffset,
+    NotYet,
     Readable,
     SearchTimestamp,
     decide_fetch,
@@ -206,8 +207,10 @@ class Partition:
 
     # ------------------------------------------------------------------ reading
 
-    def decide_fetch(self, offset: int, current_leader_epoch: int | None) -> Readable | Refused:
-        return self.stopped or decide_fetch(self.state, offset, current_leader_epoch)
+    def decide_fetch(
+        self, offset: int, current_leader_epoch: int | None, seen_version: int | None = None
+    ) -> Readable | NotYet | Refused:
+        return self.stopped or decide_fetch(self.state, offset, current_leader_epoch, seen_version)
 
     def bytes_available(self, readable: Readable, enough: int) -> int:
         """How much a fetch would find, counted up to `enough`. What lies in files only counts as enough."""
@@ -234,6 +237,10 @@ class Partition:
                 if readable.offset < self.state.log_start:
                     return refuse_offset(self.state, readable.offset)
         return ReadResult(batches, state.high_watermark, state.log_start, state.version)
+
+    def refuse_read(self, fault: StorageFault) -> Refused:
+        """The answer to a `read` that failed."""
+        return refuse_read(self.name, fault, self.stop)
 
     async def list_offset(self, timestamp_ms: int, current_leader_epoch: int | None) -> ListedOffset | Refused:
         if self.stopped is not None:

@@ -23,6 +23,7 @@ from bus.errors import ErrorCode, NotController, Refused, StorageDamaged, Storag
 from bus.model import TopicPartition
 from bus.ports import Clock, CommitOutcome, PartitionTable, Storage
 from bus.runtime.blocking import BlockingCalls
+from bus.runtime.partitions.followed_partition import FollowedPartition, FollowedPartitions
 from bus.runtime.partitions.leader_log import refuse_lead
 from bus.runtime.partitions.maintenance import Maintenance
 from bus.runtime.partitions.partition import Partition
@@ -95,6 +96,7 @@ class PartitionHost:
         self.followed = FollowedTables(
             broker_id, storage, calls=calls, tasks=tasks, wait_until_idle=self.wait_until_settled
         )
+        self.followed_partitions = FollowedPartitions(broker_id, self.followed, calls=calls, clock=clock)
 
     # ------------------------------------------------------------------ following the metadata
 
@@ -302,6 +304,15 @@ class PartitionHost:
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             f"expected a partition of {name.topic} from 0 to {len(topic.partitions) - 1}, found {name.partition}",
         )
+
+    def find_replica(self, name: TopicPartition, topic_id: str = "") -> Partition | FollowedPartition | Refused:
+        """As `find`, and the partition as a follower has it if another broker leads it (KIP-392)."""
+        found = self.find(name, topic_id)
+        leadership = self._cluster.leadership(name)
+        is_elsewhere = leadership is not None and leadership.leader_id != self._broker_id
+        if isinstance(found, Refused) and found.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and is_elsewhere:
+            return self.followed_partitions.find(self._cluster, name)
+        return found
 
     def find_error(self, name: TopicPartition) -> Refused | None:
         """Why a partition that exists does not serve; None if it does."""

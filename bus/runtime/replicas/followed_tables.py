@@ -12,8 +12,9 @@ import asyncio
 import contextlib
 import functools
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState
 from bus.cluster_metadata.hosting import plan_following
@@ -22,6 +23,7 @@ from bus.model import TopicPartition
 from bus.ports import PartitionTable, Storage
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.replicas.committed_versions import CommittedVersion
+from bus.runtime.replicas.followed_log import FollowedLog
 from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ class FollowedTable:
     name: TopicPartition
     topic_id: str
     table: PartitionTable | None = None
+    log: FollowedLog = field(default_factory=FollowedLog)  # what consumers are shown of it
 
 
 class FollowedTables:
@@ -60,7 +63,7 @@ class FollowedTables:
         self._wait_until_idle = wait_until_idle
         self._cluster = EMPTY_CLUSTER
         self._followed: dict[str, dict[int, FollowedTable]] = {}  # by topic and number
-        self._due: dict[FollowedTable, None] = {}  # to be opened or read on, in this order
+        self._due: OrderedDict[FollowedTable, None] = OrderedDict()  # to be opened or read on, in this order
         self._unreported: dict[FollowedTable, None] = {}  # read since the last report to its leader
         self._hurry = asyncio.Event()
         self._all_read = asyncio.Event()
@@ -92,7 +95,7 @@ class FollowedTables:
 
     def take(self, name: TopicPartition, topic_id: str) -> FollowedTable | None:
         """This broker leads that partition from now on. None: it was not followed. See `table_of`."""
-        followed = self._find(name, topic_id)
+        followed = self.find(name, topic_id)
         return None if followed is None else self._pop(name)
 
     async def table_of(self, taken: FollowedTable) -> PartitionTable | None:
@@ -103,18 +106,24 @@ class FollowedTables:
 
     def give(self, name: TopicPartition, topic_id: str, table: PartitionTable) -> None:
         """This broker has led that partition, and nothing is committed to `table` any more."""
-        followed = self._find(name, topic_id)
+        followed = self.find(name, topic_id)
         if followed is not None and followed.table is None and followed not in self._in_thread:
             followed.table = table
+            followed.log.take(table.state)
             self._due[followed] = None
             self._wake()
 
     def note(self, versions: Iterable[CommittedVersion], *, is_awaited: bool = False) -> None:
         """Leaders have committed these. `is_awaited`: they are read on without a rest."""
         for told in versions:
-            followed = self._find(told.name, told.topic_id)
-            if followed is not None and (followed.table is None or followed.table.state.version < told.version):
+            followed = self.find(told.name, told.topic_id)
+            if followed is None:
+                continue
+            followed.log.tell(told.version)
+            if followed.table is None or followed.log.is_behind:
                 self._due[followed] = None
+                if followed.log.has_readers:
+                    self._due.move_to_end(followed, last=False)
         if is_awaited:
             self._hurry.set()
         self._wake()
@@ -141,7 +150,7 @@ class FollowedTables:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._all_read.wait(), timeout_s)
 
-    def _find(self, name: TopicPartition, topic_id: str) -> FollowedTable | None:
+    def find(self, name: TopicPartition, topic_id: str) -> FollowedTable | None:
         followed = self._followed.get(name.topic, {}).get(name.partition)
         return followed if followed is not None and followed.topic_id == topic_id else None
 
@@ -152,6 +161,7 @@ class FollowedTables:
             del self._followed[name.topic]
         self._due.pop(followed, None)
         self._unreported.pop(followed, None)
+        followed.log.wake_readers()
         return followed
 
     # ------------------------------------------------------------------ reading
@@ -183,7 +193,9 @@ class FollowedTables:
             found, processor_s = await self._calls.follow(functools.partial(self._read, self._in_thread))
             for followed, table in zip(self._in_thread, found, strict=True):
                 followed.table = table
-                if self._find(followed.name, followed.topic_id) is followed:
+                if table is not None:
+                    followed.log.take(table.state)
+                if self.find(followed.name, followed.topic_id) is followed:
                     self._unreported[followed] = None
         finally:
             self._in_thread = ()

@@ -118,6 +118,11 @@ class InSyncReplicas:
                 found[name] = behind
         return found
 
+    def applied_versions(self, name: TopicPartition) -> dict[int, int]:
+        """By follower, as it last reported."""
+        led = self._led.get(name)
+        return {} if led is None else {broker_id: follower.version for broker_id, follower in led.followers.items()}
+
     def has_applied(self, name: TopicPartition, version: int) -> int:
         """How many replicas have that version: this broker, and the followers that have reported it."""
         led = self._led.get(name)

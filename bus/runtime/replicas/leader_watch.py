@@ -8,6 +8,7 @@ a moment, in which more versions gather: so the cost of asking does not grow wit
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState
 from bus.errors import Refused
@@ -25,11 +26,20 @@ _RETRY_S = 0.5
 
 
 class LeaderWatch:
-    def __init__(self, broker_id: int, leaders: Leaders, tables: FollowedTables, tasks: TaskScope) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        leaders: Leaders,
+        tables: FollowedTables,
+        tasks: TaskScope,
+        on_answer: Callable[[int], None] = lambda leader_id: None,
+    ) -> None:
+        """`on_answer` is told of each broker that has answered, behind `tables`."""
         self._broker_id = broker_id
         self._leaders = leaders
         self._tables = tables
         self._tasks = tasks
+        self._on_answer = on_answer
         self._cluster = EMPTY_CLUSTER
         self._watching: dict[BrokerEndpoint, asyncio.Task[None]] = {}
         self._is_stopped = False
@@ -77,6 +87,7 @@ class LeaderWatch:
             is_known = not is_known or answer.incarnation == incarnation
             incarnation, after = answer.incarnation, answer.end
             self._tables.note(answer.versions, is_awaited=answer.is_awaited)
+            self._on_answer(leader.broker_id)
             await self._tables.wait_until_read(_READING_S)
             if not answer.is_awaited:
                 await asyncio.sleep(_REST_S)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +11,20 @@ import pytest
 from bus.broker_api import fetch as fetching
 from bus.broker_api.fetch import FetchApi, FetchedPartition, FetchRequest
 from bus.broker_api.request_memory import RequestMemory
-from bus.cluster_metadata.cluster import EMPTY_CLUSTER
+from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all
+from bus.cluster_metadata.cluster_records import (
+    BUS_VERSION,
+    BrokerRegistered,
+    FeatureLevel,
+    ReplicasAssigned,
+    TopicCreated,
+)
+from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.runtime.loop_shares import LoopShares
-from bus.runtime.partitions.fetches import FetchPosition, FetchWish, Stopping, fit_by_size
+from bus.runtime.partitions.fetches import FetchPosition, FetchResult, FetchWish, Stopping, fit_by_size
+from bus.runtime.partitions.partition import ReadResult
 from tests.support.proofs import proved
 
 LIMIT = 1_000
@@ -28,16 +38,24 @@ class Bench:
         self.wishes: list[FetchWish] = []
         monkeypatch.setattr(fetching, "fetch", self._fetch)
         self.memory = RequestMemory(1 << 20)
-        host = SimpleNamespace(find=None)
-        cluster: Any = SimpleNamespace(host=host, state=EMPTY_CLUSTER, prove_leadership=proved)
+        self.found: FetchResult = FOUND
+        self.has_followers_asked: list[bool] = []
+        self.in_sync: tuple[int, ...] = ()
+        in_sync = SimpleNamespace(find=lambda name: self.in_sync, applied_versions=lambda name: {})
+        self.host = SimpleNamespace(find=object(), find_replica=object(), in_sync=in_sync)
+        self.cluster: Any = SimpleNamespace(
+            host=self.host, state=EMPTY_CLUSTER, prove_leadership=proved, config=BrokerConfig(broker_id=1)
+        )
+        cluster = self.cluster
         self.api = FetchApi(cluster, Stopping(), self.memory, LoopShares(), bytes_max=LIMIT)
 
-    async def _fetch(self, wish: FetchWish, *_: object) -> list[tuple[TopicPartition, Refused]]:
+    async def _fetch(self, wish: FetchWish, find: object, *_: object) -> list[tuple[TopicPartition, FetchResult]]:
         self.wishes.append(wish)
-        return [(position.partition, FOUND) for position in wish.positions]
+        self.has_followers_asked.append(find is self.host.find_replica)
+        return [(position.partition, self.found) for position in wish.positions]
 
-    def ask(self, positions: Sequence[FetchPosition], **changes: int) -> list[FetchedPartition]:
-        asked = {"bytes_max": 0, "bytes_min": 1, "wait_ms_max": 500, "turn": 0, **changes}
+    def ask(self, positions: Sequence[FetchPosition], **changes: Any) -> list[FetchedPartition]:
+        asked: dict[str, Any] = {"bytes_max": 0, "bytes_min": 1, "wait_ms_max": 500, "turn": 0, **changes}
         return asyncio.run(self.api.fetch(FetchRequest(positions, **asked), self.api.room_for("client"), fit_by_size))
 
 
@@ -98,3 +116,57 @@ def test_room_of_an_answer_counts_until_it_is_released(bench: Bench) -> None:
     room.release()
     room.release()
     assert bench.memory.bytes_left("client") == before
+
+
+# The partition is led by broker 1, and followed by broker 2.
+IN_TWO_RACKS = apply_all(
+    EMPTY_CLUSTER,
+    [
+        *(BrokerRegistered(broker_id, "h", broker_id) for broker_id in (1, 2)),
+        FeatureLevel(BUS_VERSION, 1),
+        TopicCreated("t", "id", 1, 1),
+        ReplicasAssigned("t", "id", 0, 1, "1,2"),
+    ],
+)
+SERVED = ReadResult((), 10, 0, 1)
+
+
+def in_racks(**racks: str) -> ClusterState:
+    """`b1="a"`: broker 1 is in rack a."""
+    brokers = {
+        broker_id: replace(broker, rack=racks[f"b{broker_id}"]) for broker_id, broker in IN_TWO_RACKS.brokers.items()
+    }
+    return replace(IN_TWO_RACKS, brokers=brokers)
+
+
+def test_followers_are_asked_only_for_a_caller_that_names_its_rack(bench: Bench) -> None:
+    bench.ask([position(0)])
+    bench.ask([position(0)], rack="b")
+    assert bench.has_followers_asked == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("selector", "rack", "replica"),
+    [("rack", "b", 2), ("rack", "a", None), ("rack", "c", None), ("rack", "", None), ("leader", "b", None)],
+)
+def test_leader_names_a_replica_in_the_rack_of_the_caller(
+    bench: Bench, selector: str, rack: str, replica: int | None
+) -> None:
+    bench.found, bench.cluster.state, bench.in_sync = SERVED, in_racks(b1="a", b2="b"), (1, 2)
+    bench.cluster.config = BrokerConfig(broker_id=1, replica_selector_class=selector)
+    (answer,) = bench.ask([position(0)], rack=rack)
+    assert answer.read_replica == replica
+
+
+def test_no_replica_is_named_that_is_not_in_sync_nor_by_a_follower_nor_beside_a_refusal(bench: Bench) -> None:
+    bench.cluster.state = in_racks(b1="a", b2="b")
+    bench.cluster.config = BrokerConfig(broker_id=1, replica_selector_class="rack")
+    for found, in_sync, replica in (
+        (SERVED, (1, 2), 2),
+        (SERVED, (1,), None),
+        (SERVED, (), None),
+        (FOUND, (1, 2), None),
+    ):
+        bench.found, bench.in_sync = found, in_sync
+        (answer,) = bench.ask([position(0)], rack="b")
+        assert answer.read_replica == replica

@@ -10,7 +10,7 @@ import pytest
 
 from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault, show_way_out
 from bus.model import TopicPartition
-from bus.partition_log.reads import Readable
+from bus.partition_log.reads import NotYet, Readable
 from bus.runtime.partitions.fetches import (
     FetchEnd,
     FetchPosition,
@@ -20,7 +20,7 @@ from bus.runtime.partitions.fetches import (
     Stopping,
     fetch,
 )
-from bus.runtime.partitions.partition import Partition, ReadResult
+from bus.runtime.partitions.partition import Partition, ReadResult, refuse_read
 from tests.support.fake_table import wait_until
 from tests.support.proofs import UNPROVED, proved, unproved
 from tests.support.stores import log_batch
@@ -29,6 +29,7 @@ from tests.support.virtual_time import run_virtually
 PLACE = TopicPartition("t", 0)
 EMPTY = ReadResult((), 10, 0, 1)
 FULL = ReadResult((log_batch(10, [b"v"]),), 11, 0, 2)
+BEHIND = Refused(ErrorCode.OFFSET_NOT_AVAILABLE, "not known here")
 
 
 class LogWithHoles:
@@ -40,9 +41,10 @@ class LogWithHoles:
         self.on_read: Callable[[], None] = lambda: None
         self.read_count = 0
         self.stopped_with: str | None = None
+        self.version = 1
 
-    def decide_fetch(self, offset: int, epoch: int | None) -> Readable | Refused:
-        return Readable(offset, 10)
+    def decide_fetch(self, offset: int, epoch: int | None, seen_version: int | None = None) -> Readable | NotYet:
+        return NotYet(BEHIND) if seen_version is not None and seen_version > self.version else Readable(offset, 10)
 
     def bytes_available(self, readable: Readable, enough: int) -> int:
         return enough
@@ -64,6 +66,9 @@ class LogWithHoles:
     def wake(self) -> None:
         for event in self._readers:
             event.set()
+
+    def refuse_read(self, fault: StorageFault) -> Refused:
+        return refuse_read(PLACE, fault, self.stop)
 
     def stop(self, code: ErrorCode, reason: str) -> None:
         self.stopped_with = reason
@@ -187,3 +192,79 @@ def test_a_fetch_that_waits_tells_that_the_broker_stopped() -> None:
     run_virtually(run())
     assert times.end is FetchEnd.STOPPING
     assert times.waited_ms == pytest.approx(200, abs=0.01)
+
+
+def wish_for(*seen_versions: int | None, wait_ms: int) -> FetchWish:
+    """One of each partition of the topic."""
+    positions = [
+        FetchPosition(TopicPartition("t", number), "", 3, 1_000, None, seen)
+        for number, seen in enumerate(seen_versions)
+    ]
+    return FetchWish(positions, wait_ms, 1, lambda: 1_000)
+
+
+def test_a_reader_that_knows_more_than_the_broker_waits_and_is_refused_when_its_time_is_over() -> None:
+    async def scenario() -> None:
+        log = LogWithHoles(FULL)
+        for wait_ms in (0, 500):
+            began_ms = loop_ms()
+            wish = wish_for(2, wait_ms=wait_ms)
+            ((_, result),) = await fetch(wish, lambda place, topic_id: log, proved, Stopping())
+            assert (result, log.read_count) == (BEHIND, 0)
+            assert loop_ms() - began_ms == pytest.approx(wait_ms, abs=0.01)
+
+    run_virtually(scenario())
+
+
+def test_a_reader_that_knows_more_than_the_broker_is_served_as_soon_as_the_broker_knows_as_much() -> None:
+    async def scenario() -> None:
+        log = LogWithHoles(FULL)
+
+        def learn() -> None:
+            log.version = 2
+            log.wake()
+
+        began_ms = loop_ms()
+        asyncio.get_running_loop().call_later(1.0, learn)
+        ((_, result),) = await fetch(wish_for(2, wait_ms=60_000), lambda place, topic_id: log, proved, Stopping())
+        assert result is FULL
+        assert loop_ms() - began_ms == pytest.approx(1_000, abs=0.01)
+
+    run_virtually(scenario())
+
+
+def test_partition_that_is_not_known_so_far_is_not_refused_for_the_records_of_another_one() -> None:
+    async def scenario() -> None:
+        logs = [LogWithHoles(FULL), LogWithHoles(FULL)]
+        wish = wish_for(None, 2, wait_ms=60_000)
+        found = await fetch(wish, lambda place, topic_id: logs[place.partition], proved, Stopping())
+        first, second = (result for _, result in found)
+        assert first is FULL
+        assert not isinstance(second, Refused)
+        assert not second.batches
+
+    run_virtually(scenario())
+
+
+def test_partition_that_another_broker_has_begun_to_lead_is_waited_for_there() -> None:
+    """As a fetch that waits at a follower, which becomes the leader."""
+
+    async def scenario() -> None:
+        before, after = LogWithHoles(EMPTY), LogWithHoles(EMPTY, EMPTY, FULL)  # read once more when it is waited on
+        found = before
+
+        def move() -> None:
+            nonlocal found
+            found = after
+            before.wake()
+            asyncio.get_running_loop().call_later(1.0, after.wake)
+
+        began_ms = loop_ms()
+        asyncio.get_running_loop().call_later(1.0, move)
+        ((_, result),) = await fetch(wish_for(None, wait_ms=60_000), lambda *_: found, proved, Stopping())
+        assert result is FULL
+        assert loop_ms() - began_ms == pytest.approx(2_000, abs=0.01)
+        assert not before._readers
+        assert not after._readers
+
+    run_virtually(scenario())
