@@ -28,7 +28,7 @@ class DescribedBroker:
 
 @dataclass(frozen=True, slots=True)
 class ClusterOverview:
-    """`controller_id` is -1 while none is known."""
+    """`controller_id` is this broker's at level 0, where a root has one broker."""
 
     cluster_id: str
     root_url: str
@@ -67,7 +67,6 @@ class ClusterAdminApi:
         return ClusterOverview(
             self._cluster.storage.cluster_id,
             self._cluster.storage.root_url,
-            # At level 0 a root has one broker.
             self._cluster.endpoint.broker_id if controller is None else controller.broker_id,
             self._cluster.metadata.state.leader_epoch,
             state.level,

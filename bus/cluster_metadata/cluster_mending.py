@@ -78,9 +78,7 @@ def find_topics(tables: Mapping[str, Iterable[FoundTable]]) -> tuple[Mapping[str
             if table.topic_id is not None:
                 by_id.setdefault(table.topic_id, []).append(table)
         if by_id:
-            topic_id, mine = max(
-                by_id.items(), key=lambda one: (sum(table.record_count for table in one[1]), len(one[1]))
-            )
+            topic_id, mine = max(by_id.items(), key=lambda one: _size_of(one[1]))
             counts = {table.partition: table.record_count for table in mine}
             found[name] = FoundTopic(topic_id, counts, {table.partition: table.leader_epoch for table in mine})
     return found, producer_id_max

@@ -313,7 +313,7 @@ class DeltaPartitionTable:
     def high_watermark_at(self, version: int) -> int | None:
         return self._reader.high_watermark_at(version)
 
-    # ------------------------------------------------------------------ cleaning
+    # ------------------------------------------------------------------ maintenance
 
     @property
     def key_compaction_backlog(self) -> int:
@@ -468,7 +468,7 @@ class DeltaPartitionTable:
         return outcome
 
     def _note_removed(self, paths: Sequence[str], version: int, now_ms: int) -> None:
-        """Before the view loses them: a data file must not be in neither for a moment."""
+        """Before the view loses them, so that every data file is live or removed at every moment."""
         self._removed.update(dict.fromkeys(paths, Removal(version, now_ms)))
 
     def drop_old_versions(self, *, committed_before_ms: int, count_max: int, removed_before_ms: int) -> Dropped:
