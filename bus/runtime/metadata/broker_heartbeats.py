@@ -181,7 +181,8 @@ class BrokerHeartbeats:
         lost.update(sessions.check(cluster, now_ms))
         if lost:
             fenced = await self._change(functools.partial(decide_fence_brokers, broker_epochs=lost))
-            _log.warning("brokers that are gone or silent were fenced: %s", fenced)
+            if not isinstance(fenced, Refused):
+                _log.warning("brokers that are gone or silent were fenced: %s", fenced)
         for broker_id, broker_epoch in list(self._leaving.items()):
             await self._move_leaders(broker_id, broker_epoch)
         for broker_id, broker in self._metadata.cluster.brokers.items():
@@ -201,8 +202,10 @@ class BrokerHeartbeats:
         partitions = find_imbalance(self._metadata.cluster, config.leader_imbalance_per_broker_percentage)
         if partitions:
             moves = partitions[:_MOVES_MAX]
-            await self._change(functools.partial(decide_elect_leaders, partitions=moves))
-            _log.info("%s went to their preferred leaders, of %d", count_of(len(moves), "partition"), len(partitions))
+            moved = await self._change(functools.partial(decide_elect_leaders, partitions=moves))
+            if not isinstance(moved, Refused):
+                count = sum(not isinstance(answer, Refused) for answer in moved.values())
+                _log.info("%s went to their preferred leaders, of %d", count_of(count, "partition"), len(partitions))
 
     async def hand_over(self) -> None:
         """The controller itself is about to stop: others lead what it leads, and all of them know. Raises

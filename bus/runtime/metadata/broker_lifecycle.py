@@ -99,7 +99,7 @@ class BrokerLifecycle:
         self._may_shut_down = False
         self._running: asyncio.Task[None] | None = None
         self._unreached_count = 0  # times in a row
-        self._told: str = ""  # the last reason why it could not join
+        self._told = ""  # the reason why it is not in the cluster now, as far as it was logged
 
     # ------------------------------------------------------------------ joining
 
@@ -128,7 +128,7 @@ class BrokerLifecycle:
                 raise JoinRefused(f"broker {self._id} cannot join the cluster: {answer.message}")
             self._tell(f"broker {self._id} cannot join the cluster yet: {answer.code.name}: {answer.message}")
             return False
-        self._unreached_count = 0
+        self._unreached_count, self._told = 0, ""
         self._broker_epoch = answer.broker_epoch
         await self._metadata.follow()
         _log.info("broker %d has joined the cluster of controller %d", self._id, controller.broker_id)
@@ -252,7 +252,8 @@ class BrokerLifecycle:
                 await self._calls.control(self._storage.renew_lease)
                 await (self._lead() if self._metadata.is_leading else self._follow())
             except StorageFault as fault:
-                self._tell(f"the cluster metadata cannot be followed for now: {fault}")
+                is_refused = isinstance(fault, JoinRefused)
+                self._tell(str(fault) if is_refused else f"the cluster metadata cannot be followed for now: {fault}")
                 await asyncio.sleep(self._interval_ms / 1000)
             except Exception:
                 _log.exception("a round of the broker's life in the cluster failed; the next one follows")
@@ -262,6 +263,7 @@ class BrokerLifecycle:
         gone = await self._find_gone()
         await self._metadata.check_leading()
         if self._metadata.is_leading:
+            self._told = ""
             await self._heartbeats.look(gone)
             await self._heartbeats.balance()
         is_alone = self._metadata.cluster.is_alone(self._id)
@@ -288,6 +290,7 @@ class BrokerLifecycle:
         )
         answer = await self._beat(controller, heartbeat)
         if not isinstance(answer, Refused):
+            self._told = ""
             self._uses.was_told(heartbeat.used_producer_ids)
             self._may_shut_down = answer.should_shut_down
             return
