@@ -52,13 +52,14 @@ class ClusterAdminApi:
         state = self._cluster.state
         replica_counts: Counter[int] = Counter()
         under_replicated_count = offline_count = 0
-        in_sync = frozenset(state.unfenced_brokers)
+        unfenced = frozenset(state.unfenced_brokers)
         share = self._shares.begin()
         for topic in state.topics.values():
             for number in range(len(topic.partitions)):
                 if share.is_used_up:
                     await share.wait()
-                found = replica_state(topic, number, in_sync)
+                lagging = self._cluster.lagging.of(TopicPartition(topic.name, number))
+                found = replica_state(topic, number, unfenced, lagging)
                 replica_counts.update(found.replicas)
                 under_replicated_count += found.is_under_replicated
                 offline_count += found.is_offline

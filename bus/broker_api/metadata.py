@@ -144,12 +144,13 @@ class MetadataApi:
     async def _describe_topic(self, topic: Topic, share: LoopShare) -> TopicDescription:
         errors: dict[int, Refused] = {}
         replicas = []
-        in_sync = frozenset(self._cluster.state.unfenced_brokers)
+        unfenced = frozenset(self._cluster.state.unfenced_brokers)
         for number, leadership in enumerate(topic.partitions):
             if share.is_used_up:
                 await share.wait()
-            replicas.append(replica_state(topic, number, in_sync))
-            error = self._find_error(TopicPartition(topic.name, number), leadership.leader_id)
+            name = TopicPartition(topic.name, number)
+            replicas.append(replica_state(topic, number, unfenced, self._cluster.lagging.of(name)))
+            error = self._find_error(name, leadership.leader_id)
             if error is not None:
                 errors[number] = error
         return TopicDescription(topic, is_internal_topic(topic.name), replicas, errors)

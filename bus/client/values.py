@@ -188,7 +188,7 @@ class PartitionReassignment:
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
     """`error` is None unless the partition cannot be served; then it says why. `replicas`: the brokers that are to
-    lead it, the preferred one first. `isr`: those of them that are in sync, which is to say that they are not fenced.
+    lead it, the preferred one first. `isr`: those of them that are in sync: they are not fenced and keep up.
     `is_offline`: the broker that leads it is fenced."""
 
     partition: int

@@ -26,6 +26,7 @@ from bus.runtime.metadata.producers import Producers
 from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock, MaintenanceTicker
 from bus.runtime.partitions.partition_host import PartitionHost
 from bus.runtime.partitions.partition_settings import metadata_maintenance
+from bus.runtime.replicas.lagging_replicas import LaggingReplicas
 from bus.runtime.replicas.leader_watch import LeaderWatch
 from bus.runtime.tasks import TaskScope
 
@@ -67,23 +68,6 @@ class Cluster:
             maintenance=maintenance,
         )
         uses = ProducerUses(look_interval_ms(config.transactional_id_expiration_ms))
-        self._proof = LeadershipProof(self.metadata, broker_id=endpoint.broker_id, clock=clock, tasks=tasks)
-        self.heartbeats = BrokerHeartbeats(
-            self.metadata, peers, uses, config, broker_id=endpoint.broker_id, cluster_id=storage.cluster_id, clock=clock
-        )
-        self._lifecycle = BrokerLifecycle(
-            RegisterBroker(endpoint, storage.incarnation, config.broker_rack or None),
-            self.metadata,
-            self.heartbeats,
-            storage,
-            peers,
-            uses,
-            config,
-            clock=clock,
-            calls=calls,
-            tasks=tasks,
-            on_replaced=self._step_down,
-        )
         self.host = PartitionHost(
             endpoint.broker_id,
             storage,
@@ -93,6 +77,32 @@ class Cluster:
             calls=calls,
             tasks=tasks,
             maintenance=maintenance,
+        )
+        self.lagging = LaggingReplicas(endpoint.broker_id, self.host.in_sync, clock)
+        self._proof = LeadershipProof(self.metadata, broker_id=endpoint.broker_id, clock=clock, tasks=tasks)
+        self.heartbeats = BrokerHeartbeats(
+            self.metadata,
+            peers,
+            uses,
+            self.lagging,
+            config,
+            broker_id=endpoint.broker_id,
+            cluster_id=storage.cluster_id,
+            clock=clock,
+        )
+        self._lifecycle = BrokerLifecycle(
+            RegisterBroker(endpoint, storage.incarnation, config.broker_rack or None),
+            self.metadata,
+            self.heartbeats,
+            storage,
+            peers,
+            uses,
+            self.lagging,
+            config,
+            clock=clock,
+            calls=calls,
+            tasks=tasks,
+            on_replaced=self._step_down,
         )
         self._leader_watch = LeaderWatch(
             endpoint.broker_id, peers, self.host.followed, tasks, self.host.followed_partitions.note_answer

@@ -18,7 +18,7 @@ from bus.broker_api.requests import InvalidArgument, Unavailable
 from bus.cluster_metadata.broker_decisions import RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, NotController, Refused
-from bus.grpc_api.server.conversions import topics_of, versions_of, with_error
+from bus.grpc_api.server.conversions import encode_lagging, lagging_of, topics_of, versions_of, with_error
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest, control_reader
 from bus.grpc_api.server.service_door import encode_identity
@@ -117,12 +117,15 @@ class ClusterHandler:
             wants_shut_down=request.want_shut_down,
             max_wait_ms=request.max_wait_ms,
             used_producer_ids=request.used_producer_ids,
+            lagging=lagging_of(request.lagging),
         )
         answer = await self._api.heartbeat(heartbeat)
         if isinstance(answer, Refused):
             return with_error(pb.BrokerHeartbeatResponse(), answer)
         return pb.BrokerHeartbeatResponse(
-            metadata_offset=answer.metadata_offset, should_shut_down=answer.should_shut_down
+            metadata_offset=answer.metadata_offset,
+            should_shut_down=answer.should_shut_down,
+            lagging=encode_lagging(answer.lagging),
         )
 
     async def committed_versions(self, request: pb.CommittedVersionsRequest) -> pb.CommittedVersionsResponse:

@@ -16,6 +16,7 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.runtime.logs import request_id
 from bus.runtime.replicas.committed_versions import CommittedVersion
+from bus.runtime.replicas.lagging_replicas import Lagging
 
 MessageT = TypeVar("MessageT")
 ValueT = TypeVar("ValueT")
@@ -83,3 +84,14 @@ def topics_of(versions: Iterable[CommittedVersion]) -> list[pb.CommittedVersions
         topic.partitions.append(found.name.partition)
         topic.versions.append(found.version)
     return list(topics.values())
+
+
+def lagging_of(lagging: Iterable[pb.LaggingReplicas]) -> dict[TopicPartition, tuple[int, ...]]:
+    return {TopicPartition(one.topic, one.partition): tuple(one.broker_ids) for one in lagging}
+
+
+def encode_lagging(lagging: Lagging) -> list[pb.LaggingReplicas]:
+    return [
+        pb.LaggingReplicas(topic=name.topic, partition=name.partition, broker_ids=broker_ids)
+        for name, broker_ids in lagging.items()
+    ]

@@ -13,7 +13,7 @@ import grpc
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, Refused
-from bus.grpc_api.server.conversions import topics_of, versions_of
+from bus.grpc_api.server.conversions import encode_lagging, lagging_of, topics_of, versions_of
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
@@ -117,11 +117,12 @@ class GrpcPeers:
             want_shut_down=heartbeat.wants_shut_down,
             max_wait_ms=heartbeat.max_wait_ms,
             used_producer_ids=heartbeat.used_producer_ids,
+            lagging=encode_lagging(heartbeat.lagging),
         )
         answer = await self._ask(controller, "BrokerHeartbeat", request, timeout_s)
         if isinstance(answer, Refused):
             return answer
-        return HeartbeatAnswer(answer.metadata_offset, answer.should_shut_down)
+        return HeartbeatAnswer(answer.metadata_offset, answer.should_shut_down, lagging_of(answer.lagging))
 
     async def committed_versions(
         self, leader: BrokerEndpoint, request: VersionsRequest, *, timeout_s: float

@@ -1600,13 +1600,14 @@ class RegisterBrokerResponse(_message.Message):
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ...) -> None: ...
 
 class BrokerHeartbeatRequest(_message.Message):
-    __slots__ = ("broker_id", "broker_epoch", "incarnation_id", "metadata_offset", "want_shut_down", "max_wait_ms", "used_producer_ids")
+    __slots__ = ("broker_id", "broker_epoch", "incarnation_id", "metadata_offset", "want_shut_down", "max_wait_ms", "lagging", "used_producer_ids")
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
     WANT_SHUT_DOWN_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    LAGGING_FIELD_NUMBER: _ClassVar[int]
     USED_PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
     broker_id: int
     broker_epoch: int
@@ -1614,20 +1615,33 @@ class BrokerHeartbeatRequest(_message.Message):
     metadata_offset: int
     want_shut_down: bool
     max_wait_ms: int
+    lagging: _containers.RepeatedCompositeFieldContainer[LaggingReplicas]
     used_producer_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., incarnation_id: _Optional[str] = ..., metadata_offset: _Optional[int] = ..., want_shut_down: _Optional[bool] = ..., max_wait_ms: _Optional[int] = ..., used_producer_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., incarnation_id: _Optional[str] = ..., metadata_offset: _Optional[int] = ..., want_shut_down: _Optional[bool] = ..., max_wait_ms: _Optional[int] = ..., lagging: _Optional[_Iterable[_Union[LaggingReplicas, _Mapping]]] = ..., used_producer_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class BrokerHeartbeatResponse(_message.Message):
-    __slots__ = ("error_code", "error_message", "metadata_offset", "should_shut_down")
+    __slots__ = ("error_code", "error_message", "metadata_offset", "should_shut_down", "lagging")
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
     SHOULD_SHUT_DOWN_FIELD_NUMBER: _ClassVar[int]
+    LAGGING_FIELD_NUMBER: _ClassVar[int]
     error_code: ErrorCode
     error_message: str
     metadata_offset: int
     should_shut_down: bool
-    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., metadata_offset: _Optional[int] = ..., should_shut_down: _Optional[bool] = ...) -> None: ...
+    lagging: _containers.RepeatedCompositeFieldContainer[LaggingReplicas]
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., metadata_offset: _Optional[int] = ..., should_shut_down: _Optional[bool] = ..., lagging: _Optional[_Iterable[_Union[LaggingReplicas, _Mapping]]] = ...) -> None: ...
+
+class LaggingReplicas(_message.Message):
+    __slots__ = ("topic", "partition", "broker_ids")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BROKER_IDS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    broker_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., broker_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CommittedVersionsRequest(_message.Message):
     __slots__ = ("incarnation_id", "after", "max_wait_ms", "broker_id", "broker_epoch", "applied")

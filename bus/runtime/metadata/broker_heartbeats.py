@@ -34,6 +34,7 @@ from bus.ports import Clock
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers, Registered
 from bus.runtime.metadata.producer_uses import ProducerUses
+from bus.runtime.replicas.lagging_replicas import LaggingReplicas
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class BrokerHeartbeats:
         metadata: MetadataLog,
         peers: Peers,
         uses: ProducerUses,
+        lagging: LaggingReplicas,
         config: BrokerConfig,
         *,
         broker_id: int,
@@ -61,6 +63,7 @@ class BrokerHeartbeats:
         self._metadata = metadata
         self._peers = peers
         self._uses = uses
+        self._lagging = lagging
         self._config = config
         self._broker_id = broker_id
         self._cluster_id = cluster_id
@@ -86,6 +89,7 @@ class BrokerHeartbeats:
     def begin(self, gone: Collection[int]) -> None:
         """This broker is the controller from now on."""
         self._leaving.clear()
+        self._lagging.begin()
         self._balanced_ms = self._clock.monotonic_ms()
         self._sessions = BrokerSessions(
             self._metadata.cluster,
@@ -160,6 +164,7 @@ class BrokerHeartbeats:
         for producer_id in heartbeat.used_producer_ids:
             if named.get(producer_id) is not None:
                 self._uses.note(producer_id)
+        self._lagging.take(broker_id, heartbeat.lagging)
         if heartbeat.wants_shut_down:
             self._leaving[broker_id] = heartbeat.broker_epoch
         self._note_heard()
@@ -168,7 +173,8 @@ class BrokerHeartbeats:
             wait_ms = min(heartbeat.max_wait_ms, self._config.broker_heartbeat_interval_ms)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(newer, wait_ms / 1000)
-        return HeartbeatAnswer(self._metadata.applied_offset, self._may_leave(broker_id))
+        lagging = self._lagging.merge(self._metadata.cluster)
+        return HeartbeatAnswer(self._metadata.applied_offset, self._may_leave(broker_id), lagging)
 
     async def look(self, gone: Collection[int]) -> None:
         """Fence brokers that are gone or silent and those that want to shut down, unfence those that have caught up. To

@@ -33,6 +33,7 @@ from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers
 from bus.runtime.metadata.producer_uses import ProducerUses
+from bus.runtime.replicas.lagging_replicas import LaggingReplicas
 from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class BrokerLifecycle:
         storage: Storage,
         peers: Peers,
         uses: ProducerUses,
+        lagging: LaggingReplicas,
         config: BrokerConfig,
         *,
         clock: Clock,
@@ -85,6 +87,7 @@ class BrokerLifecycle:
         self._storage = storage
         self._peers = peers
         self._uses = uses
+        self._lagging = lagging
         self._session_ms = config.broker_session_timeout_ms
         self._interval_ms = config.broker_heartbeat_interval_ms
         self._shutdown_ms = config.controlled_shutdown_timeout_ms
@@ -287,11 +290,13 @@ class BrokerLifecycle:
             wants_shut_down=self._wants_shut_down,
             max_wait_ms=self._interval_ms,
             used_producer_ids=self._uses.find_due(self._metadata.cluster.controller, self._clock.monotonic_ms()),
+            lagging=self._lagging.own(),
         )
         answer = await self._beat(controller, heartbeat)
         if not isinstance(answer, Refused):
             self._told = ""
             self._uses.was_told(heartbeat.used_producer_ids)
+            self._lagging.follow(answer.lagging)
             self._may_shut_down = answer.should_shut_down
             return
         if answer.code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):

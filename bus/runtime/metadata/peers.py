@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
@@ -11,6 +11,7 @@ from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import Refused
 from bus.model import BrokerEndpoint
 from bus.runtime.replicas.committed_versions import Leaders
+from bus.runtime.replicas.lagging_replicas import Lagging
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,14 @@ class BrokerHeartbeat:
     wants_shut_down: bool
     max_wait_ms: int
     used_producer_ids: Sequence[int] = ()  # of names that were used at the broker, see producer_uses.py
+    lagging: Lagging = field(default_factory=dict)  # of the partitions that the broker leads, see lagging_replicas.py
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
     metadata_offset: int  # of the controller
     should_shut_down: bool  # after `wants_shut_down`: the broker leads nothing, and every broker knows
+    lagging: Lagging = field(default_factory=dict)  # of the whole cluster
 
 
 class Peers(Leaders, Protocol):

@@ -13,7 +13,7 @@ def topic(leader_id: int, *replicas: int) -> Topic:
 
 
 @pytest.mark.parametrize(
-    ("found", "in_sync_brokers", "in_sync", "is_under_replicated", "is_offline"),
+    ("found", "unfenced_brokers", "in_sync", "is_under_replicated", "is_offline"),
     [
         (topic(1, 1, 0, 2), {0, 1, 2, 3}, (1, 0, 2), False, False),
         (topic(1, 1, 0, 2), {2, 1}, (1, 2), True, False),
@@ -25,8 +25,13 @@ def topic(leader_id: int, *replicas: int) -> Topic:
     ],
 )
 def test_replicas_are_in_sync_as_their_brokers_are(
-    found: Topic, in_sync_brokers: set[int], in_sync: tuple[int, ...], is_under_replicated: bool, is_offline: bool
+    found: Topic, unfenced_brokers: set[int], in_sync: tuple[int, ...], is_under_replicated: bool, is_offline: bool
 ) -> None:
-    state = replica_state(found, 0, in_sync_brokers)
+    state = replica_state(found, 0, unfenced_brokers)
     assert state.replicas == found.replicas(0)
     assert (state.in_sync, state.is_under_replicated, state.is_offline) == (in_sync, is_under_replicated, is_offline)
+
+
+def test_replica_that_does_not_keep_up_is_not_in_sync() -> None:
+    state = replica_state(topic(1, 1, 0, 2), 0, {0, 1, 2}, lagging=[0])
+    assert (state.in_sync, state.is_under_replicated, state.is_offline) == ((1, 2), True, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
@@ -80,6 +81,7 @@ class Bench:
             cast(Any, self.metadata),
             cast(Any, self.peers),
             self.uses,
+            cast(Any, SimpleNamespace(begin=lambda: None, take=lambda *_: None, merge=lambda _: {})),
             BrokerConfig(),
             broker_id=0,
             cluster_id="root",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -59,6 +60,7 @@ class Bench:
             cast(MetadataLog, self.metadata),
             cast(Peers, None),
             ProducerUses(1),
+            cast(Any, SimpleNamespace(begin=lambda: None, take=lambda *_: None, merge=lambda _: {})),
             BrokerConfig(),
             broker_id=0,
             cluster_id="c",
