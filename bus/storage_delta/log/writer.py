@@ -247,10 +247,11 @@ class LogWriter:
 
     def is_last(self, version: int) -> bool:
         """Whether no other writer has come behind `version`, which memory knows: a leader that was overtaken deletes
-        nothing. One of ours may be on its way into memory."""
+        nothing. One of ours may be on its way into memory, or of unknown outcome; others may have come behind it."""
         try:
-            following = decode_commit(version + 1, self._store.get(self._key(version + 1)))
-            return following.incarnation == self.incarnation
+            while decode_commit(version + 1, self._store.get(self._key(version + 1))).incarnation == self.incarnation:
+                version += 1
+            return False
         except KeyNotFound:
             pass
         except MalformedCommit:

@@ -1,0 +1,24 @@
+"""What a leader finds behind the last version that it knows."""
+
+from __future__ import annotations
+
+from bus.model import TopicPartition
+from bus.ports import Committed
+from bus.storage_delta.root import open_storage_on
+from bus.storage_delta.stores.memory import MemoryStore
+
+P0 = TopicPartition("orders", 0)
+
+
+def test_version_of_another_leader_is_seen_behind_one_of_ours_that_memory_does_not_have() -> None:
+    """As after a commit of unknown outcome, while the log cannot be read again."""
+    store = MemoryStore()
+    ours, others = open_storage_on(store, exclusive=False), open_storage_on(store, exclusive=False)
+    table = ours.create_partition(P0, topic_id="id-1")
+    assert isinstance(table.lead(1, 0, fence=True), Committed)
+    assert table.is_last()
+    doubtful = ours.open_partition(P0, topic_id="id-1")
+    assert isinstance(doubtful.lead(2, 0, fence=True), Committed)
+    assert table.is_last(), "a version of ours, on its way into memory"
+    assert isinstance(others.open_partition(P0, topic_id="id-1").lead(3, 0, fence=True), Committed)
+    assert not table.is_last()
