@@ -156,8 +156,6 @@ class MetadataLog:
             await self.follow()
         else:
             await self.check_leading()
-            if self._leader.is_reload_due:
-                raise StorageFault("the cluster metadata could not be read again after a fault")
 
     def _now(self) -> Moment:
         return Moment(self._clock.monotonic_ms(), self._clock.now_ms())
@@ -224,13 +222,16 @@ class MetadataLog:
 
     async def _check_leading(self) -> None:
         async with self._leader.slot:
-            if not self.is_leading or self._leader.is_reload_due:
+            if not self.is_leading:
                 return
             began = self._now()
-            if await self._calls.control(self._log.is_last):
-                self._confirmed = began
-            else:
+            if self._leader.is_reload_due or not await self._calls.control(self._log.is_last):
                 await self._reload()
+            if not self.is_leading:
+                return
+            if self._leader.is_reload_due:
+                raise StorageFault("the cluster metadata could not be read again after a fault")
+            self._confirmed = began
 
     def check_is_last(self) -> None:
         """In a thread. Raises `StorageFault` if the log may have more than this broker knows: another one may be the

@@ -14,7 +14,7 @@ from bus.cluster_metadata.cluster_records import BrokerRegistered, ClusterRecord
 from bus.config.broker import BrokerConfig
 from bus.errors import NotController, StorageFault
 from bus.model import Step
-from bus.ports import CommitOutcome, Committed, LogState, PartitionTable, Storage
+from bus.ports import CommitOutcome, Committed, LogState, PartitionTable, Storage, Unknown
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.partitions.maintenance import IoThrottle, Maintenance, MaintenanceClock
@@ -148,6 +148,24 @@ def test_broker_whose_election_fails_behind_the_fence_decides_nothing() -> None:
         with pytest.raises(NotController):
             await bench.metadata.change([add_second])
         assert len(bench.log.disk) == 3
+
+    run(scenario)
+
+
+def test_log_that_could_not_be_read_after_a_fault_is_read_at_the_next_look() -> None:
+    async def scenario(bench: Bench) -> None:
+        assert await bench.metadata.elect(lambda _: Step("elected"), instead_of=None) == "elected"
+        bench.log.append = lambda *_, **__: Unknown(2, "no answer")  # type: ignore[method-assign]
+        bench.log.replay_fault = StorageFault("no disk")
+        await bench.metadata.change([add_second])
+        bench.clock.advance(10_000)
+        with pytest.raises(StorageFault, match="could not be read again"):
+            await bench.metadata.check_leading()
+        bench.log.write(SECOND)
+        bench.log.replay_fault = None
+        await bench.metadata.check_leading()
+        assert bench.metadata.cluster.brokers.keys() == {0, 1}
+        assert bench.metadata.confirmed.monotonic_ms == 10_000
 
     run(scenario)
 
