@@ -561,6 +561,8 @@ class DeltaPartitionTable:
             version = view.state.version
             # One that fails is tried again as many commits later: a full disk does not fail every commit a second time.
             self._checkpoint_tried_version = version
+            if not self.is_last():
+                return  # another leader writes them now
             started_ms = self._clock.monotonic_ms()
             try:
                 checkpoints.write_checkpoint(

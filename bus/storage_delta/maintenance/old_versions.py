@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from bus.ports import Dropped
 from bus.storage_delta.log import checkpoints
-from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint
+from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint, read_hint
 from bus.storage_delta.log.listing import LAST_CHECKPOINT, LOG_FOLDER, checkpoint_name, list_log, version_name
 from bus.storage_delta.log.reading import find_commit, load_removed
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
@@ -88,6 +88,9 @@ class OldVersions:
         beyond = last_version - limits.count_max + 1
         if not self._is_anything_due(limits, beyond, checkpoint_version) or not is_last():
             return Dropped()
+        hint = read_hint(self._store, self._log_folder)
+        if hint is not None and hint.version < checkpoint_version:
+            return Dropped()  # a former leader has set it back to one that would go; the next checkpoint puts it right
         listing = list_log(self._store, self._folder)
         log = _Log(list(listing.versions), list(listing.checkpoints))
         if not log.versions:

@@ -3,6 +3,7 @@ there, and what is deleted is in no version, now or later."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -169,6 +170,42 @@ def test_a_leader_that_slept_since_its_commit_deletes_nothing_behind_dropped_ver
         leaders.append(leaders.young, b"%d" % number, epoch=2)
     drop_versions(leaders.young)
     assert leaders.old.delete_orphans(orphans) == 0
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def last_checkpoint(leaders: Leaders) -> int:
+    found: int = json.loads(leaders.files.get(f"{FOLDER}/_delta_log/_last_checkpoint"))["version"]
+    return found
+
+
+def test_a_leader_that_is_behind_writes_no_checkpoint(leaders: Leaders) -> None:
+    """It would set `_last_checkpoint` back, to one that its successor may have deleted."""
+    leaders.young.write_checkpoint()
+    leaders.append(leaders.old, b"second", epoch=1)
+    version = leaders.young.state.version
+    leaders.append(leaders.young, b"lost", epoch=2)
+    leaders.old.write_checkpoint()
+    assert last_checkpoint(leaders) == leaders.old.state.version > version
+    leaders.young.write_checkpoint()
+    assert last_checkpoint(leaders) == leaders.old.state.version
+
+
+def test_no_checkpoint_goes_that_a_former_leader_has_made_the_last_one(leaders: Leaders) -> None:
+    """A leader that slept while it wrote one: other engines begin with it."""
+    leaders.old.write_checkpoint()
+    hint = leaders.files.get(f"{FOLDER}/_delta_log/_last_checkpoint")
+    version = last_checkpoint(leaders)
+    for number in range(3):
+        leaders.append(leaders.old, b"%d" % number, epoch=1)
+    leaders.old.write_checkpoint()
+    leaders.files.put(f"{FOLDER}/_delta_log/_last_checkpoint", hint)
+    dropped = leaders.old.drop_old_versions(committed_before_ms=2**62, count_max=1, removed_before_ms=2**62)
+    assert dropped.versions == 0
+    assert leaders.files.get(f"{FOLDER}/_delta_log/{version:020d}.checkpoint.parquet")
+    leaders.append(leaders.old, b"next", epoch=1)
+    drop_versions(leaders.old)
 
 
 # ---------------------------------------------------------------- epochs
