@@ -75,11 +75,12 @@ class Disk:
         stamp = self.files.create(key, data, after=after)
         if not is_confirmed:
             self._unconfirmed[key] = bytes(data)
-        self._world.tell("on_created", key, bytes(data))
+        self._world.tell_of_file(key, bytes(data))
         return stamp
 
     def create_later(self, key: str, data: bytes) -> None:
         """As a network file system does that tries a lost call again."""
+        self._world.acting = None
         try:
             self.create(key, data, after=None, is_confirmed=True)
             self._world.note("disk", "makes what was asked for long ago", key)
@@ -98,7 +99,8 @@ class Disk:
         if not is_confirmed:
             self._unconfirmed[key] = bytes(data)
         if is_new:
-            self._world.tell("on_created", key, bytes(data))
+            self._world.tell_of_file(key, bytes(data))
+        self._world.tell("on_put", key)
 
     def delete(self, key: str) -> None:
         if key not in self._keys([key]):
@@ -126,7 +128,7 @@ class Disk:
             if self._world.random.random() < 0.5:
                 self._world.note("disk", "loses what was not confirmed", key)
                 self.files.delete(key)
-                self._world.tell("on_lost", key)
+                self._world.tell_of_loss(key)
 
 
 class FaultyStore:
@@ -152,6 +154,7 @@ class FaultyStore:
         world, faults = self._world, self._world.faults
         if self._life.is_over:
             raise Crashed
+        world.acting, world.operation = self._life, operation
         if world.chance(faults.crash_in_store):
             self._crash(operation, key, "before")
         if is_write and world.chance(faults.full_disk):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections import Counter, defaultdict
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -14,15 +13,16 @@ import pyarrow.parquet as pq
 
 from bus.cluster_metadata.cluster import ClusterState
 from bus.errors import ErrorCode
+from bus.model import TopicPartition
 from bus.storage_delta.verify.metadata_verification import load_cluster
 from bus.storage_delta.verify.replay import replay_table
 from bus.storage_delta.verify.verification import verify_root
+from tests.simulation.metadata_journal import Change, Version, version_of
 
 if TYPE_CHECKING:
+    from tests.simulation.broker_network import Answered
     from tests.simulation.broker_programs import Place, Sent, Told
-    from tests.simulation.broker_world import BrokerWorld
-
-_VERSION = re.compile(r"(topics/.+/\d+)/_delta_log/(\d{20})\.json")
+    from tests.simulation.broker_world import BrokerLife, BrokerWorld
 
 
 class Invariant:
@@ -31,13 +31,36 @@ class Invariant:
 
     def on_created(self, key: str, data: bytes) -> None: ...
 
+    def on_version(self, version: Version) -> None:
+        """Of any table; behind `on_created`."""
+
+    def on_metadata(self, change: Change) -> None:
+        """A version of the metadata that has records; behind `on_version`."""
+
+    def on_put(self, key: str) -> None: ...
+
     def on_lost(self, key: str) -> None: ...
 
     def on_deleted(self, key: str) -> None: ...
 
+    def on_answered(self, answered: Answered) -> None: ...
+
     def on_acknowledged(self, sent: Sent, offset: int) -> None: ...
 
+    def on_not_sent(self, sent: Sent, error: BaseException) -> None: ...
+
     def on_fetched(self, told: Told) -> None: ...
+
+    def on_offset_sent(self, group_id: str, offset: int) -> None: ...
+
+    def on_offset_committed(self, group_id: str, offset: int) -> None: ...
+
+    def on_timed_out(self, who: str, method: str) -> None: ...
+
+    def on_left(self, life: BrokerLife, took_s: float) -> None:
+        """A life that is told to stop has handed over what it leads, or given up waiting; its server stops next."""
+
+    def on_tick(self) -> None: ...
 
     def check_end(self) -> None: ...
 
@@ -107,12 +130,8 @@ class VersionsOnlyGrow(Invariant):
         super().__init__(world)
         self._seen: dict[str, dict[int, tuple[int, int]]] = {}  # folder -> version -> leader epoch, high watermark
 
-    def on_created(self, key: str, data: bytes) -> None:
-        match = _VERSION.fullmatch(key)
-        if match is None:
-            return
-        folder, version = match[1], int(match[2])
-        actions = [json.loads(line) for line in data.splitlines()]
+    def on_version(self, found: Version) -> None:
+        folder, version, actions = found.folder, found.number, found.actions
         told = {action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action}
         if version == 0:
             self._seen[folder] = {}
@@ -137,9 +156,9 @@ class VersionsOnlyGrow(Invariant):
         seen[version] = epoch, high_watermark
 
     def on_lost(self, key: str) -> None:
-        match = _VERSION.fullmatch(key)
-        if match is not None:
-            del self._seen[match[1]][int(match[2])]
+        name = version_of(key)
+        if name is not None:
+            del self._seen[name[0]][name[1]]
 
 
 class EpochsHaveOneLeader(Invariant):
@@ -149,25 +168,21 @@ class EpochsHaveOneLeader(Invariant):
         super().__init__(world)
         self._leaders: dict[str, dict[int, tuple[int, str]]] = {}  # folder -> version -> leader epoch, incarnation
 
-    def on_created(self, key: str, data: bytes) -> None:
-        match = _VERSION.fullmatch(key)
-        if match is None:
-            return
-        folder, version = match[1], int(match[2])
-        if version == 0:
+    def on_version(self, version: Version) -> None:
+        folder, epoch, leader = version.folder, version.leader_epoch, version.incarnation
+        if version.number == 0:
             self._leaders[folder] = {}
-        infos = (action.get("commitInfo", {}) for action in map(json.loads, data.splitlines()))
-        for info in infos:
-            if "leaderEpoch" in info:
-                epoch, leader = info["leaderEpoch"], info["incarnation"]
-                others = {other for other_epoch, other in self._leaders[folder].values() if other_epoch == epoch}
-                assert others <= {leader}, f"{folder}: version {version} of leader epoch {epoch} is of a second leader"
-                self._leaders[folder][version] = epoch, leader
+        if epoch is not None and leader is not None:
+            others = {other for other_epoch, other in self._leaders[folder].values() if other_epoch == epoch}
+            assert others <= {leader}, (
+                f"{folder}: version {version.number} of leader epoch {epoch} is of a second leader"
+            )
+            self._leaders[folder][version.number] = epoch, leader
 
     def on_lost(self, key: str) -> None:
-        match = _VERSION.fullmatch(key)
-        if match is not None:
-            self._leaders[match[1]].pop(int(match[2]), None)
+        name = version_of(key)
+        if name is not None:
+            self._leaders[name[0]].pop(name[1], None)
 
 
 class EachRecordOnce(Invariant):
@@ -202,7 +217,7 @@ class EachRecordOnce(Invariant):
 class ViewsNeverGoBack(Invariant):
     """What a consumer was told stays true: a high watermark and a log start never fall, an offset keeps its record, and
     none between the log start and a high watermark that it was told is out of range. Told means that the answer had
-    come before the question was sent."""
+    come before the question was sent. A leader that was replaced may know less for a while."""
 
     def __init__(self, world: BrokerWorld) -> None:
         super().__init__(world)
@@ -215,6 +230,14 @@ class ViewsNeverGoBack(Invariant):
             self._check_row(sent.place, offset, (sent.key, sent.value))
 
     def on_fetched(self, told: Told) -> None:
+        if not self.world.may_be_stale(
+            told.life, TopicPartition(told.place.topic, told.place.partition), told.asked_at
+        ):
+            self._check_ends(told)
+        if told.code is ErrorCode.NONE:
+            self._check_records(told)
+
+    def _check_ends(self, told: Told) -> None:
         before = [each for each in self._told[told.place] if each[0] <= told.asked_at]
         high_watermark = max((each[1] for each in before), default=0)
         log_start = max((each[2] for each in before), default=0)
@@ -230,6 +253,8 @@ class ViewsNeverGoBack(Invariant):
         )
         assert told.log_start >= log_start, f"{told.place}: the log start went from {log_start} to {told.log_start}"
         self._told[told.place].append((self.world.now, told.high_watermark, told.log_start))
+
+    def _check_records(self, told: Told) -> None:
         expected = told.fetch_offset
         for offset, key, value in told.records:
             assert offset < told.high_watermark, f"{told.place}: offset {offset} is beyond {told.high_watermark}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -37,8 +38,22 @@ _METHODS = {
 
 # How long joins wait for other members; every other call that waits for its timeout waits no longer than this.
 CALL_MAX_S = 60.0
+# What a broker says twice to another one may come the second time when a life and a session are over.
+_LATE_S_MAX = 10.0
 
 Answer = Any  # a message of the contract, or a BusError
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a broker has answered, as it leaves it. `request`: None on a stream."""
+
+    life: BrokerLife
+    method: str
+    request: Any
+    answer: Answer
+    asked_at: float  # when the client sent it
+    arrived_at: float  # at the broker
 
 
 class Server:
@@ -97,10 +112,22 @@ class Server:
     def disconnect(self, on_end: Callable[[], None]) -> None:
         self._clients.pop(on_end, None)
 
-    def take_call(self, method: str, raw: bytes, reply: Callable[[Answer], None]) -> asyncio.Task[None] | None:
+    def take_call(
+        self, method: str, raw: bytes, reply: Callable[[Answer], None], *, asked_at: float
+    ) -> asyncio.Task[None] | None:
         """The task that answers; cancelling it is the client's going away."""
         handler = self._find(method)
-        return None if handler is None else self._begin(self._serve(method, handler, raw, reply), method)
+        if handler is None:
+            return None
+        arrived_at = self._world.now
+
+        def tell(answer: Answer) -> None:
+            if not self._life.is_over:
+                asked = _METHODS[method].input_type._concrete_class.FromString(raw)
+                self._world.tell("on_answered", Answered(self._life, method, asked, answer, asked_at, arrived_at))
+            reply(answer)
+
+        return self._begin(self._serve(method, handler, raw, tell), method)
 
     async def _serve(self, method: str, handler: Any, raw: bytes, reply: Callable[[Answer], None]) -> None:
         context = Context(self._world, method)
@@ -127,7 +154,11 @@ class Server:
     async def _serve_stream(self, method: str, handler: Any, stream: Stream) -> None:
         def write(message: Any) -> None:
             raw = message if handler.response_serializer is None else handler.response_serializer(message)
-            stream.deliver(_METHODS[method].output_type._concrete_class.FromString(raw))
+            answer = _METHODS[method].output_type._concrete_class.FromString(raw)
+            if not self._life.is_over:
+                now = self._world.now
+                self._world.tell("on_answered", Answered(self._life, method, None, answer, now, now))
+            stream.deliver(answer)
 
         async def requests() -> AsyncIterator[Any]:
             while (raw := await stream.arrived.get()) is not None:
@@ -200,6 +231,7 @@ class Call(SimulatedCall):
         *,
         timeout_s: float,
         is_repeatable: bool = True,
+        late_s: float = 0.0,
         broker: SimulatedBroker | None = None,
     ) -> None:
         """`broker`: any one, if none is given."""
@@ -208,6 +240,7 @@ class Call(SimulatedCall):
         self._who = who
         self._method = method
         self._raw = message.SerializeToString()
+        self._asked_at = world.now
         self._on_answer = on_answer
         broker = broker or world.any_broker()
         world.note(who, f"-> {broker.name} {method}", message)
@@ -215,11 +248,11 @@ class Call(SimulatedCall):
         if life is None or not life.server.connect(self._break_off):
             self._fail_soon("nothing listens")
             return
-        self._set_out(world.faults, timeout_s=timeout_s, is_repeatable=is_repeatable)
+        self._set_out(world.faults, timeout_s=timeout_s, is_repeatable=is_repeatable, late_s=late_s)
 
     def _arrive(self) -> None:
         if self._life is not None and not self._life.is_over:
-            task = self._life.server.take_call(self._method, self._raw, self._send_back)
+            task = self._life.server.take_call(self._method, self._raw, self._send_back, asked_at=self._asked_at)
             if task is not None:
                 self._at_server.append(task)
 
@@ -236,6 +269,8 @@ class Call(SimulatedCall):
         if self._life is not None:
             self._life.server.disconnect(self._break_off)
         self._world.note(self._who, f"<- {self._method}", answer)
+        if isinstance(answer, BusError) and answer.code is ErrorCode.REQUEST_TIMED_OUT:
+            self._world.tell("on_timed_out", self._who, self._method)
         self._on_answer(answer)
 
 
@@ -330,9 +365,9 @@ class PeerTransport:
             if not answer.done():
                 answer.set_result(found)
 
-        if self._world.is_cut:
+        if (self._life.config.broker_id, to.broker_id) in self._world.cut_links:
             await asyncio.sleep(self._world.delay())
-            return Refused(ErrorCode.NETWORK_EXCEPTION, "simulated: no broker reaches another one")
+            return Refused(ErrorCode.NETWORK_EXCEPTION, "simulated: the link is cut")
         name, broker = self._life.name, self._world.broker_at(to.port)
         is_repeatable = method != "Envelope"  # it may have a call of a client that is not
         call = Call(
@@ -343,6 +378,7 @@ class PeerTransport:
             take,
             timeout_s=timeout_s,
             is_repeatable=is_repeatable,
+            late_s=_LATE_S_MAX,
             broker=broker,
         )
         try:

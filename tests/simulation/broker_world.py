@@ -21,7 +21,7 @@ import itertools
 import logging
 import re
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ from bus.cluster_metadata.partition_placement import find_imbalance
 from bus.config.broker import BrokerConfig
 from bus.errors import BusError, StorageFault
 from bus.grpc_api.server.peers import GrpcPeers
+from bus.model import TopicPartition
 from bus.partition_log import compaction, rolling
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.metadata import metadata_maintenance
@@ -46,6 +47,8 @@ from tests.simulation import world as base
 from tests.simulation.broker_faults import Crashed, Disk, Faults, FaultyStore, SimulatedPool, SimulatedShares
 from tests.simulation.broker_invariants import INVARIANTS
 from tests.simulation.broker_network import PeerTransport, Server
+from tests.simulation.cluster_invariants import CLUSTER_INVARIANTS, STALE_S_MAX, TableLeaders, folder_of
+from tests.simulation.metadata_journal import MetadataJournal, parse_version, version_of
 
 if TYPE_CHECKING:
     from tests.simulation.broker_programs import Place, Program
@@ -85,6 +88,8 @@ class BrokerLife:
         self.is_over = False
         self.is_serving = False
         self.is_paused = False
+        self.went_on_at = world.now  # when it began, or went on after it had stood still
+        self.incarnation = ""
         self.held: list[Callable[[], None]] = []  # what goes on with a life that is paused
         self.locks: list[MemoryLock] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -122,12 +127,12 @@ class BrokerLife:
         if not self.is_paused and not self.is_over:
             self._world.note(self.name, f"stands still for {seconds:.1f} s")
             self.is_paused = True
-            self._world.at(seconds, self._go_on)
+            self._world.at(seconds, self.go_on)
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         if self.is_paused:
             self._world.note(self.name, "goes on")
-            self.is_paused = False
+            self.is_paused, self.went_on_at = False, self._world.now
             held, self.held = self.held, []
             for event in held:
                 event()
@@ -138,6 +143,8 @@ class BrokerLife:
             store, broker_id = FaultyStore(self._world, self), self.config.broker_id
             storage = open_storage_on(store, holder=self.name, broker_id=broker_id, clock=self._world)
             self.server.listen(BrokerIdentity(storage.cluster_id, broker_id, storage.incarnation))
+            self.incarnation = storage.incarnation
+            self._world.lives[storage.incarnation] = self
             api = await self.core.start(storage, self.config.listen_address)
         except Crashed:
             return
@@ -165,14 +172,15 @@ class BrokerLife:
         for task in list(self._tasks):
             task.cancel()
         self.server.break_off()
-        self._go_on()
+        self.go_on()
         self._broker.on_over(self, self._world.down_s() if down_s is None else down_s)
 
     async def stop(self) -> None:
         """In order, as at SIGTERM."""
         self._world.note(self.name, "is told to stop")
-        self.is_serving = False
+        self.is_serving, told_at = False, self._world.now
         await self.core.leave()
+        self._world.tell("on_left", self, self._world.now - told_at)
         self.core.begin_stop()
         await self.server.stop()
         await self.core.stop()
@@ -226,6 +234,7 @@ class BrokerWorld(base.SimulatedWorld):
             group_min_session_timeout_ms=1_000,
             log_retention_check_interval_ms=2_000,
             log_cleaner_backoff_ms=500,
+            offsets_retention_check_interval_ms=500,
             num_io_threads=3,
             request_timeout_ms=5_000,
             controlled_shutdown_timeout_ms=5_000,
@@ -240,12 +249,19 @@ class BrokerWorld(base.SimulatedWorld):
             SimulatedBroker(self, replace(config, broker_id=number, listen=f"127.0.0.1:{_PORT + number}"))
             for number in range(broker_count)
         ]
-        self.is_cut = False  # no broker reaches another one; all reach the disk
+        self.cut_links: set[tuple[int, int]] = set()  # by broker id, from and to; all brokers reach the disk
+        self.acting: BrokerLife | None = None  # whose operation of the store this is; None: the disk's own
+        self.operation = ""
+        self.lives: dict[str, BrokerLife] = {}  # by incarnation
+        self.leaders = TableLeaders()
+        self.journal = MetadataJournal(self)
+        self.is_rolling = False  # brokers leave in order, one at a time, and nothing fails
+        self.is_well = False  # all brokers are unfenced, and nothing fails
         self.programs: list[Program] = []
         self.live_topics: set[str] = set()  # ids of topics that were created and not deleted
         self.compacted_topics: set[str] = set()  # by name: a record may go if a newer one has its key
         self.lossy_topics: set[str] = set()  # by name: records go by retention or deletion
-        self.invariants = [invariant(self) for invariant in INVARIANTS]
+        self.invariants = [invariant(self) for invariant in (*INVARIANTS, *CLUSTER_INVARIANTS)]
 
     @property
     def broker(self) -> SimulatedBroker:
@@ -300,15 +316,78 @@ class BrokerWorld(base.SimulatedWorld):
             except (AssertionError, StorageFault) as broken:
                 self.fail(AssertionError(f"{type(invariant).__name__}: {broken}"))
 
+    def tell_of_file(self, key: str, data: bytes) -> None:
+        """What comes to be on the disk."""
+        self.tell("on_created", key, data)
+        version = parse_version(key, data)
+        if version is not None:
+            self.leaders.take(version, self.now)
+            self.tell("on_version", version)
+            change = self.journal.take(version)
+            if change is not None:
+                self.tell("on_metadata", change)
+
+    def tell_of_loss(self, key: str) -> None:
+        name = version_of(key)
+        if name is not None:
+            self.leaders.lose(*name)
+            self.journal.lose(*name)
+        self.tell("on_lost", key)
+
+    def broker_id_of(self, incarnation: str | None) -> int | None:
+        life = self.lives.get(incarnation or "")
+        return None if life is None else life.config.broker_id
+
+    def name_of(self, incarnation: str | None) -> str:
+        life = self.lives.get(incarnation or "")
+        return "no broker" if life is None else life.name
+
+    def may_be_stale(self, life: BrokerLife, name: TopicPartition, asked_at: float) -> bool:
+        """Whether that life, when it was asked, was replaced as leader so lately that it need not know of it."""
+        replaced_at = self.leaders.replaced_at(folder_of(name), life.incarnation)
+        return replaced_at is not None and asked_at <= replaced_at + STALE_S_MAX
+
+    def cut(self, links: Collection[tuple[int, int]], seconds: float) -> None:
+        """From broker to broker; the other way may be open."""
+        self.note("network", f"cuts {sorted(links)} for {seconds:.1f} s")
+        self.cut_links.update(links)
+        self.at(seconds, lambda: self.cut_links.difference_update(links))
+
+    async def wait_until_whole(self, seconds_max: float) -> None:
+        """All brokers serve and are unfenced, and each leads what it is the preferred leader of."""
+        deadline = self.now + seconds_max
+        everyone = [broker.config.broker_id for broker in self.brokers]
+        while (
+            self.journal.state.unfenced_brokers != everyone
+            or not all(self.is_live(broker) for broker in self.brokers)
+            or self.why_unsettled(self.brokers) is not None
+        ):
+            assert self.now < deadline, f"EverythingEnds: the cluster is not whole after {seconds_max:.0f} s"
+            await asyncio.sleep(0.1)
+
+    async def tick(self) -> None:
+        """Judge what is to be so soon again, as long as the world is not healed."""
+        while not self.is_healed:
+            self.tell("on_tick")
+            await asyncio.sleep(0.1)
+
+    def is_live(self, broker: SimulatedBroker) -> bool:
+        return broker.life is not None and broker.life.is_serving and not broker.life.is_paused
+
     def may_delete(self, place: Place) -> bool:
         return place.topic in self.lossy_topics
 
     # ------------------------------------------------------------ the run
 
+    def end(self) -> None:
+        for life in self.lives.values():
+            life.go_on()
+
     async def settle(self, seconds_max: float = 120.0) -> None:
         """The faults end; within a bounded time everything comes to its end, and so does what is asked then."""
         self.note("world", "heals")
         self.is_healed = True
+        self.cut_links.clear()
         deadline = self.now + seconds_max
         while (why := self.why_unsettled()) is not None:
             assert self.now < deadline, f"EverythingEnds: {seconds_max:.0f} s after the last fault: {why}"
@@ -323,7 +402,8 @@ class BrokerWorld(base.SimulatedWorld):
         for program in self.programs:
             await program.check_end()
 
-    def why_unsettled(self) -> str | None:
+    def why_unsettled(self, brokers: Sequence[SimulatedBroker] = ()) -> str | None:
+        """`brokers`: ask for these alone."""
         for broker in self.brokers:
             if broker.life is None or not broker.life.is_serving:
                 return f"{broker.name} does not serve"
@@ -336,7 +416,8 @@ class BrokerWorld(base.SimulatedWorld):
         applied = {broker.life.core.cluster.metadata.applied_offset for broker in self.brokers if broker.life}
         if len(applied) > 1:
             return f"brokers have followed the metadata to {applied}"
-        return next((why for program in self.programs if (why := program.why_unsettled()) is not None), None)
+        programs = [] if brokers else self.programs
+        return next((why for program in programs if (why := program.why_unsettled()) is not None), None)
 
 
 def _create_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:

@@ -31,7 +31,10 @@ class SimulatedCall(ABC):
         self._is_over = False
         self._at_server: list[asyncio.Future[Any]] = []
 
-    def _set_out(self, faults: RequestFaults, *, timeout_s: float, is_repeatable: bool = True) -> None:
+    def _set_out(
+        self, faults: RequestFaults, *, timeout_s: float, is_repeatable: bool = True, late_s: float = 0.0
+    ) -> None:
+        """`late_s`: so much later at most may the second one of a doubled request come."""
         network = self._network
         network.at(timeout_s, self._time_out)
         if network.chance(faults.lost_request):
@@ -39,7 +42,7 @@ class SimulatedCall(ABC):
             return
         network.at(network.delay(), self._arrive)
         if is_repeatable and network.chance(faults.doubled_request):
-            network.at(network.delay() + network.delay(), self._arrive)
+            network.at(network.delay() + network.delay() + late_s * network.random.random(), self._arrive)
 
     def give_up(self) -> None:
         """The client is gone; the server may hear of it."""

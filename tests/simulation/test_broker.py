@@ -15,16 +15,26 @@ from typing import Any
 
 import pytest
 
+from bus.client.connection.cluster import TopicInfo
+from bus.cluster_metadata import broker_decisions, cluster_draft, partition_placement
+from bus.cluster_metadata.broker_sessions import BrokerSessions
 from bus.cluster_metadata.cluster import ClusterState
+from bus.cluster_metadata.hosting import Lead
 from bus.cluster_metadata.producer_ids import ProducerIdentity
+from bus.consumer_groups import loading
+from bus.consumer_groups.records import OffsetCommitted
 from bus.errors import Refused, StorageFault
 from bus.model import CLUSTER_METADATA_TOPIC, ProducerStamp
 from bus.partition_log import appends
 from bus.partition_log.producers import InOrder
 from bus.partition_log.reads import Readable
+from bus.partition_log.state import PartitionState
 from bus.ports import Committed, Unknown
 from bus.runtime.coordinators.log import CoordinatorLog
+from bus.runtime.metadata import broker_lifecycle
+from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
 from bus.runtime.metadata.metadata_log import MetadataLog
+from bus.runtime.partitions import partition
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.partitions.partition_host import PartitionHost
 from bus.storage_delta import table
@@ -57,7 +67,7 @@ async def disturb(world: BrokerWorld, seconds: float) -> None:
     until = world.now + seconds
     while world.now < until:
         await asyncio.sleep(world.random.uniform(0, 4.0))
-        match world.random.randrange(5 if len(world.brokers) == 1 else 7):
+        match world.random.randrange(5 if len(world.brokers) == 1 else 8):
             case 0:
                 world.any_broker().crash()
             case 1:
@@ -66,6 +76,18 @@ async def disturb(world: BrokerWorld, seconds: float) -> None:
                 world.set_wall_clock(world.random.choice((0, world.random.randrange(-1_200_000, 1_200_000))))
             case 5 | 6:
                 world.any_broker().pause(world.random.uniform(0.5, 8.0))
+            case 7:
+                links = list(itertools.permutations(range(len(world.brokers)), 2))
+                world.cut(world.random.sample(links, world.random.randrange(1, len(links))), world.random.uniform(0, 8))
+
+
+async def disturb_if_any(world: BrokerWorld) -> None:
+    if world.faults != NO_FAULTS:
+        await disturb(world, 20.0)
+    elif len(world.brokers) > 1:
+        await world.wait_until_whole(10.0)
+        world.is_well = True
+        await asyncio.sleep(20.0)
 
 
 async def produce_and_fetch(world: BrokerWorld) -> None:
@@ -76,8 +98,7 @@ async def produce_and_fetch(world: BrokerWorld) -> None:
         world.spawn(Producer(world, f"p{number}", topic).send_bursts(40))
     for number in range(2):
         world.spawn(Consumer(world, f"c{number}", topic).run())
-    if world.faults != NO_FAULTS:
-        await disturb(world, 20.0)
+    await disturb_if_any(world)
     await world.settle()
 
 
@@ -105,8 +126,7 @@ async def maintain(world: BrokerWorld) -> None:
         world.spawn(Producer(world, f"p-{name}", topic, is_keyed=name == "compacted").send_bursts(40))
         world.spawn(Consumer(world, f"c-{name}", topic).run())
         world.spawn(Maintainer(world, f"m-{name}", topic, may_delete=name == "retained").run())
-    if world.faults != NO_FAULTS:
-        await disturb(world, 20.0)
+    await disturb_if_any(world)
     await world.settle()
 
 
@@ -119,10 +139,7 @@ async def administrate(world: BrokerWorld) -> None:
     for number in range(2):
         world.spawn(Admin(world, f"a{number}").run())
         world.spawn(Committer(world, f"g{number}", topic).run())
-    if world.faults != NO_FAULTS:
-        await disturb(world, 20.0)
-    else:
-        await asyncio.sleep(20.0)
+    await disturb_if_any(world)
     await world.settle()
 
 
@@ -145,7 +162,67 @@ def test_every_promise_is_kept_by_three_brokers(scenario: Callable[[BrokerWorld]
 
 @pytest.mark.parametrize("scenario", [produce_and_fetch, maintain, administrate])
 def test_three_brokers_where_nothing_fails(scenario: Callable[[BrokerWorld], Any]) -> None:
-    simulate(1, lambda seed: BrokerWorld(seed, NO_FAULTS, broker_count=3), scenario)
+    simulate(1, new_calm_cluster, scenario)
+
+
+async def fail_over(world: BrokerWorld) -> None:
+    """The store is well; brokers die, stand still and lose each other, and have time to come back."""
+    topic = await begin_together(world)
+    world.spawn(Producer(world, "p", topic).send_bursts(120))
+    world.spawn(Consumer(world, "c", topic).run())
+    world.spawn(Committer(world, "g", topic).run())
+    world.spawn(world.tick())
+    for _ in range(4):
+        broker = world.any_broker()
+        match world.random.randrange(4):
+            case 0:
+                broker.crash()
+            case 3:
+                for one in world.random.sample(world.brokers, 2):
+                    one.crash()
+            case 1:
+                broker.pause(world.random.uniform(1.0, 8.0))
+            case 2:
+                own = broker.config.broker_id
+                world.cut([(own, other) for other in range(3) if other != own], 5.0)
+                world.cut([(other, own) for other in range(3) if other != own], 5.0)
+        await asyncio.sleep(12.0)
+        await world.wait_until_whole(20.0)
+    await world.settle()
+
+
+async def roll(world: BrokerWorld) -> None:
+    """Each broker leaves in order and comes back, the next one when all is well again."""
+    topic = await begin_together(world)
+    world.spawn(Producer(world, "p", topic).send_bursts(120))
+    world.spawn(Consumer(world, "c", topic).run())
+    world.spawn(Committer(world, "g", topic).run())
+    world.is_rolling = True
+    for broker in world.random.sample(world.brokers, 3):
+        broker.stop()
+        await asyncio.sleep(1.0)
+        await world.wait_until_whole(30.0)
+    await world.settle()
+
+
+async def begin_together(world: BrokerWorld) -> TopicInfo:
+    """A topic that all brokers lead something of."""
+    world.start()
+    await world.wait_until_whole(10.0)
+    topic = await create_topic(world, "t", 6, {})
+    world.live_topics.add(topic.topic_id)
+    await world.wait_until_whole(10.0)
+    return topic
+
+
+def new_calm_cluster(seed: int) -> BrokerWorld:
+    return BrokerWorld(seed, NO_FAULTS, broker_count=3)
+
+
+@pytest.mark.parametrize("scenario", [fail_over, roll])
+def test_partitions_are_led_again_soon(scenario: Callable[[BrokerWorld], Any]) -> None:
+    for seed in seeds():
+        simulate(seed, new_calm_cluster, scenario)
 
 
 async def cut_off(world: BrokerWorld) -> None:
@@ -155,13 +232,14 @@ async def cut_off(world: BrokerWorld) -> None:
     await world.settle()
     elected = metadata_of(world).controller
     assert elected is not None
-    world.is_cut = True
+    everyone = range(len(world.brokers))
+    world.cut_links = set(itertools.permutations(everyone, 2))
     await asyncio.sleep(20.0)
     assert metadata_of(world).controller == elected, "a broker was elected because it did not reach the controller"
     world.brokers[elected.broker_id].pause(20.0)
     await asyncio.sleep(10.0)
     assert metadata_of(world).controller != elected, "no broker was elected, though the controller is silent"
-    world.is_cut = False
+    world.cut_links.clear()
     await world.settle()
 
 
@@ -171,7 +249,7 @@ def metadata_of(world: BrokerWorld) -> ClusterState:
 
 def test_broker_is_elected_only_if_the_controller_is_silent() -> None:
     for seed in seeds():
-        simulate(seed, lambda seed: BrokerWorld(seed, NO_FAULTS, broker_count=3), cut_off)
+        simulate(seed, new_calm_cluster, cut_off)
 
 
 async def use_names(world: BrokerWorld) -> None:
@@ -346,6 +424,99 @@ def broken_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MetadataLog, "_take", lossy)
 
 
+def broken_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new leader serves without a fence."""
+    take_over = PartitionHost._take_over
+
+    def take_over_at_once(self: PartitionHost, *args: Any, fence: bool) -> Any:
+        return take_over(self, *args, fence=False)
+
+    monkeypatch.setattr(PartitionHost, "_take_over", take_over_at_once)
+
+
+def broken_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end that a leader tells lacks the last record."""
+    decide = partition.decide_list_offsets
+
+    def decide_late(state: PartitionState, *args: Any) -> Any:
+        return decide(replace(state, high_watermark=max(state.log_start, state.high_watermark - 1)), *args)
+
+    monkeypatch.setattr(partition, "decide_list_offsets", decide_late)
+
+
+def broken_looking_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader does not look whether another one has come behind it."""
+    monkeypatch.setattr(writer.LogWriter, "is_last", lambda self, version: True)
+
+
+def broken_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heartbeat of an earlier life extends the session of the present one."""
+    heartbeat = BrokerSessions.heartbeat
+
+    def take(self: BrokerSessions, state: ClusterState, broker_id: int, epoch: int, life: str, **options: Any) -> Any:
+        known = state.brokers.get(broker_id)
+        life, epoch = (life, epoch) if known is None else known.life
+        return heartbeat(self, state, broker_id, epoch, life, **options)
+
+    monkeypatch.setattr(BrokerSessions, "heartbeat", take)
+
+
+def broken_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fenced broker may be chosen as leader."""
+    move = broker_decisions.move_leaders
+    monkeypatch.setattr(
+        broker_decisions, "move_leaders", lambda state, leaving, _: move(state, leaving, sorted(state.brokers))
+    )
+
+
+def broken_commit_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load of a group's log forgets when offsets were committed (KAFKA-8069)."""
+    decode = loading.decode_record
+
+    def decode_without_times(row: Any) -> Any:
+        record = decode(row)
+        return replace(record, commit_ms=0) if isinstance(record, OffsetCommitted) else record
+
+    monkeypatch.setattr(loading, "decode_record", decode_without_times)
+
+
+def broken_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker ends as soon as the controller has heard that it wants to."""
+    monkeypatch.setattr(BrokerHeartbeats, "_may_leave", lambda self, broker_id: broker_id in self._leaving)
+
+
+def broken_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A root of level 0 gets records of level 1."""
+    for module in (broker_decisions, broker_lifecycle, cluster_draft, partition_placement):
+        monkeypatch.setattr(module, "LEVEL_OF_CLUSTERS", 0)
+
+
+def broken_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker leads under an epoch that it was not given."""
+    take_over = PartitionHost._take_over
+
+    def take_over_above(self: PartitionHost, name: Any, lead: Lead, *args: Any, **options: Any) -> Any:
+        return take_over(self, name, replace(lead, leader_epoch=lead.leader_epoch + 1), *args, **options)
+
+    monkeypatch.setattr(PartitionHost, "_take_over", take_over_above)
+
+
+def broken_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent broker is never fenced."""
+    monkeypatch.setattr(BrokerSessions, "check", lambda *args: {})
+
+
+def broken_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heartbeat extends no session."""
+    begin = BrokerSessions.begin
+
+    def begin_once(self: BrokerSessions, broker_id: int, *args: Any, **options: Any) -> None:
+        if broker_id not in self._sessions:
+            begin(self, broker_id, *args, **options)
+
+    monkeypatch.setattr(BrokerSessions, "begin", begin_once)
+
+
 @pytest.mark.parametrize(
     ("break_it", "scenario", "promise"),
     [
@@ -357,7 +528,11 @@ def broken_replay(monkeypatch: pytest.MonkeyPatch) -> None:
         (broken_views, produce_and_fetch, "ViewsNeverGoBack"),
         (broken_replay, produce_and_fetch, "MetadataIsItsLog"),
         (broken_memory, administrate, "AcknowledgedIsSeen"),
+        (broken_ends, produce_and_fetch, "LeadersShowTheAcknowledged"),
+        (broken_cleaning, maintain, "OnlyTheLeaderCleans"),
         (broken_offsets, administrate, "CommittedOffsetsStay"),
+        (broken_commit_times, administrate, "CommittedOffsetsStay"),
+        (broken_levels, administrate, "RecordsFitTheLevel"),
         (broken_opening, produce_and_fetch, "EverythingEnds"),
     ],
 )
@@ -368,9 +543,36 @@ def test_broken_promise_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     break_it(monkeypatch)
+    check_seen(promise, scenario, lambda seed: BrokerWorld(seed, Faults(failed_read=40, unknown_outcome=20)))
 
+
+@pytest.mark.parametrize(
+    ("break_it", "scenario", "promise"),
+    [
+        (broken_take_over, fail_over, "LeadersServeBehindTheirFence"),
+        (broken_looking_on, maintain, "OnlyTheLeaderCleans"),
+        (broken_lives, produce_and_fetch, "ControllersSucceedEachOther"),
+        (broken_choice, fail_over, "LeadersAreUnfenced"),
+        (broken_leaving, roll, "ShutdownsAreClean"),
+        (broken_leadership, fail_over, "VersionsFitTheirTopic"),
+        (broken_fencing, fail_over, "LeadersAreBackSoon"),
+        (broken_sessions, produce_and_fetch, "HealthyClustersStayAsTheyAre"),
+    ],
+)
+def test_broken_promise_of_a_cluster_is_seen(
+    break_it: Callable[[pytest.MonkeyPatch], None],
+    scenario: Callable[[BrokerWorld], Any],
+    promise: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    break_it(monkeypatch)
+    is_calm = scenario in (fail_over, roll) or promise == "HealthyClustersStayAsTheyAre"
+    check_seen(promise, scenario, new_calm_cluster if is_calm else new_cluster)
+
+
+def check_seen(promise: str, scenario: Callable[[BrokerWorld], Any], new_world: Callable[[int], BrokerWorld]) -> None:
     def judged_by_one(seed: int) -> BrokerWorld:
-        world = BrokerWorld(seed, Faults(failed_read=40, unknown_outcome=20))
+        world = new_world(seed)
         world.invariants = [found for found in world.invariants if type(found).__name__ == promise]
         return world
 

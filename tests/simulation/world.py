@@ -88,6 +88,9 @@ class SimulatedWorld:
 
     # ------------------------------------------------------------ the run
 
+    def end(self) -> None:
+        """The run is over: nothing may keep tasks from ending."""
+
     async def play(self, scenario: Coroutine[Any, Any, None]) -> None:
         """Until `scenario` is over or something fails."""
         playing = self._loop.create_task(scenario)
@@ -96,6 +99,7 @@ class SimulatedWorld:
         if failure is None and playing.done():
             failure = playing.exception()
         self._failure.cancel()
+        self.end()
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in tasks:
                 task.cancel()
