@@ -106,6 +106,7 @@ class Cluster:
         self.topics: dict[str, FakeTopic] = {}
         self.addresses: dict[int, str] = {}
         self.fenced: set[int] = set()
+        self.read_replicas: dict[str, int] = {}  # by rack: the broker to which leaders send consumers of it
         self.controller_id = 0
         self.producer_ids = itertools.count(1_000)
         self.names: dict[str, FakeIdentity] = {}
@@ -377,19 +378,23 @@ class FakeBroker(bus_pb2_grpc.BusServicer):
         step = self.fetch_script.popleft() if self.fetch_script else Append()
         if isinstance(step, BreakStream):
             context.abort(step.status, "as the test wants it")
-        refusal = step if isinstance(step, Refuse) else self._check_fetch(share)
+        refusal = step if isinstance(step, Refuse) else self._check_fetch(share, request.rack_id)
         if refusal is not None:
             answer.error_code, answer.error_message = int(refusal.code), refusal.message
             return answer
         log = self.cluster.topics[share.topic].partitions[share.partition]
         answer.high_watermark, answer.log_start_offset = log.high_watermark, log.log_start
         answer.version = len(log.batches)
+        replica_id = self.cluster.read_replicas.get(request.rack_id)
+        if replica_id is not None and log.leader_id == self.broker_id != replica_id:
+            answer.preferred_read_replica = replica_id
         answer.batches.extend(step.batches if isinstance(step, Answer) else _from_offset(log, share))
         return answer
 
-    def _check_fetch(self, share: pb.FetchPartition) -> Refuse | None:
+    def _check_fetch(self, share: pb.FetchPartition, rack: str) -> Refuse | None:
         refusal = self._check(share.topic, share.partition, share.topic_id)
-        if refusal is not None:
+        is_replica = self.cluster.read_replicas.get(rack) == self.broker_id
+        if refusal is not None and not (is_replica and refusal.code is ErrorCode.NOT_LEADER_OR_FOLLOWER):
             return refusal
         log = self.cluster.topics[share.topic].partitions[share.partition]
         if share.HasField("current_leader_epoch") and share.current_leader_epoch != log.leader_epoch:

@@ -173,6 +173,10 @@ class Cluster:
         """None while no leader is known, or its address is not."""
         return self._brokers.get(info.partitions[partition].leader_id)
 
+    def broker_address(self, broker_id: int) -> str | None:
+        """None if the latest metadata do not have that broker."""
+        return self._brokers.get(broker_id)
+
     def is_available(self, info: TopicInfo, partition: int) -> bool:
         """As far as is known: it has a leader, which has not said that the partition is stopped."""
         return self.leader_address(info, partition) is not None and not info.partitions[partition].error_code

@@ -17,11 +17,14 @@ from bus.records.log_schema import LOG_COLUMNS
 
 
 class FetchPosition(NamedTuple):
-    """Where to read on in a partition. `leader_epoch` -1: not known."""
+    """Where to read on in a partition. `leader_epoch` and `version`, the newest that is known of, -1: not known.
+    `replica_id`: the broker that is asked because the leader has named it; None: the leader is asked."""
 
     offset: int
     topic_id: str
     leader_epoch: int
+    version: int = -1
+    replica_id: int | None = None
 
 
 class FetchedBatch(NamedTuple):
@@ -40,7 +43,8 @@ class FetchedBatch(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """With an `error` there is nothing else, but `leader` if another broker leads."""
+    """With an `error` there is nothing else, but `leader` if another broker leads. `read_replica`: the broker that is
+    to be asked from now on."""
 
     partition: TopicPartition
     error: BusError | None
@@ -49,6 +53,8 @@ class FetchedPartition(NamedTuple):
     batches: list[FetchedBatch]
     size_bytes: int  # of the batches, on the wire
     leader: LeaderHint | None = None
+    version: int = -1
+    read_replica: int | None = None
 
 
 class Fetched(NamedTuple):
@@ -67,6 +73,7 @@ def encode_fetch(config: ConsumerConfig, correlation_id: int, asked: Mapping[Top
         min_bytes=config.fetch_min_bytes,
         max_bytes=config.fetch_max_bytes,
         columns=LOG_COLUMNS,
+        rack_id=config.client_rack,
         partitions=[
             pb.FetchPartition(
                 topic=partition.topic,
@@ -75,6 +82,7 @@ def encode_fetch(config: ConsumerConfig, correlation_id: int, asked: Mapping[Top
                 fetch_offset=position.offset,
                 partition_max_bytes=config.max_partition_fetch_bytes,
                 current_leader_epoch=position.leader_epoch if position.leader_epoch >= 0 else None,
+                seen_version=position.version if position.version >= 0 else None,
             )
             for partition, position in asked.items()
         ],
@@ -100,6 +108,8 @@ def _decode_partition(answer: pb.PartitionFetchResponse) -> FetchedPartition:
         [decode_batch(batch) for batch in answer.batches],
         sum(batch.ByteSize() for batch in answer.batches),
         hint_of(answer),
+        answer.version,
+        answer.preferred_read_replica if answer.HasField("preferred_read_replica") else None,
     )
 
 

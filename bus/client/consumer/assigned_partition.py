@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from bus.client.connection.fetch_requests import FetchedBatch, FetchPosition
 from bus.client.consumer.fetched import open_batch
+from bus.client.consumer.read_replica import AT_LEADER, ReadReplica
 from bus.errors import BusError
 from bus.model import TopicPartition
 
@@ -31,6 +32,8 @@ class AssignedPartition:
         self.read_epoch = -1  # leader epoch of the last batch that was opened
         self.high_watermark: int | None = None
         self.log_start = 0
+        self.version = -1  # of the log, the newest that a fetch was told of: no broker may answer from an earlier one
+        self.read_replica: ReadReplica = AT_LEADER
         self.error: BusError | None = None  # for the next poll
         self.retry_at_ms = 0.0
         self.failures = 0
@@ -56,6 +59,11 @@ class AssignedPartition:
         self.has_committed = False
         self.retry_at_ms, self.failures = 0.0, 0
 
+    def forget_log(self) -> None:
+        """What was known is of another log, of the topic that had the name before."""
+        self.version, self.high_watermark, self.log_start = -1, None, 0
+        self.read_replica = AT_LEADER
+
     def _drop_buffer(self) -> None:
         self.buffer.clear()
         self.buffered_bytes = 0
@@ -64,8 +72,8 @@ class AssignedPartition:
     def is_fetchable(self, now_ms: float) -> bool:
         return self.position is not None and not self.is_paused and self.error is None and now_ms >= self.retry_at_ms
 
-    def next_fetch(self) -> FetchPosition:
-        return FetchPosition(self.fetch_offset, self.topic_id, self.leader_epoch)
+    def next_fetch(self, replica_id: int | None = None) -> FetchPosition:
+        return FetchPosition(self.fetch_offset, self.topic_id, self.leader_epoch, self.version, replica_id)
 
     def take_in(self, batches: Iterable[FetchedBatch]) -> None:
         """Batches as they were fetched, the first from `fetch_offset` on."""

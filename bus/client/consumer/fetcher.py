@@ -1,4 +1,5 @@
 """The consumer's engine: one Fetch stream to each leader, the next request under way before the last answer is used.
+A leader may send it to a replica (read_replica.py), which is asked as a leader is, and left at its first error.
 
 Guards two promises: an answer is used only for the very position that was asked for, so a seek never meets stale
 records; and what is fetched ahead is bounded, for a partition by twice max.partition.fetch.bytes and for a leader by
@@ -23,6 +24,7 @@ from bus.client.connection.request_stream import RequestStream
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.metrics import ConsumerMetrics
+from bus.client.consumer.read_replica import note_failed, note_named, note_served
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 
@@ -57,10 +59,11 @@ class Fetcher:
     # ------------------------------------------------------------ the lock is held
 
     def fetch(self, now_ms: float) -> None:
-        """Have a request under way to every leader, where there is something to ask for and room for the answer."""
+        """Have a request under way to every leader or replica, where there is something to ask for and room for the
+        answer."""
         if self._is_closed:
             return
-        for address, partitions in self._by_leader(now_ms).items():
+        for address, partitions in self._by_broker(now_ms).items():
             connection = self._connections.get(address)
             if connection is not None and connection.asked is not None:
                 if all(partition.partition in connection.asked or partition.buffer for partition in partitions):
@@ -113,16 +116,24 @@ class Fetcher:
         events += [connection.deadline_ms for connection in self._connections.values() if connection.asked is not None]
         return min(events, default=now_ms + 60_000)
 
-    def _by_leader(self, now_ms: float) -> dict[str, list[AssignedPartition]]:
+    def _by_broker(self, now_ms: float) -> dict[str, list[AssignedPartition]]:
         found: dict[str, list[AssignedPartition]] = {}
         for partition in self.assigned.values():
             if partition.is_fetchable(now_ms) and not partition.is_leader_doubtful:
-                address = self._leader(partition)
+                address = self._replica(partition, now_ms) or self._leader(partition)
                 if address is not None:
                     found.setdefault(address, []).append(partition)
                 elif self._cluster.cached_topic(partition.partition.topic) is not None:
                     partition.is_leader_doubtful = True  # a broker named a leader that the latest metadata do not have
         return found
+
+    def _replica(self, partition: AssignedPartition, now_ms: float) -> str | None:
+        """The address of the one to be asked instead of the leader; None: the leader."""
+        replica_id = partition.read_replica.at(now_ms)
+        address = None if replica_id is None else self._cluster.broker_address(replica_id)
+        if replica_id is not None and address is None:
+            partition.read_replica = note_failed(partition.read_replica, replica_id, now_ms)
+        return address
 
     def _leader(self, partition: AssignedPartition) -> str | None:
         info = self._cluster.cached_topic(partition.partition.topic)
@@ -145,7 +156,9 @@ class Fetcher:
         self._turn += 1 if len(partitions) <= ITEMS_MAX else ITEMS_MAX
         first = self._turn % len(partitions)
         partitions = (partitions[first:] + partitions[:first])[:ITEMS_MAX]
-        connection.asked = {partition.partition: partition.next_fetch() for partition in partitions}
+        connection.asked = {
+            partition.partition: partition.next_fetch(partition.read_replica.at(now_ms)) for partition in partitions
+        }
         connection.correlation_id += 1
         connection.asked_at_ms = now_ms
         connection.deadline_ms = now_ms + self._config.fetch_max_wait_ms + self._config.request_timeout_ms
@@ -191,12 +204,37 @@ class Fetcher:
         if partition.fetch_offset != position.offset:
             return False
         if answer.error is not None:
-            if answer.leader is None or not self._follow_hint(partition, answer.leader):
+            is_hint_new = answer.leader is not None and self._follow_hint(partition, answer.leader)
+            if position.replica_id is not None:
+                self._leave_replica(partition, position.replica_id, answer.error, now_ms)
+            elif not is_hint_new:
                 self._note_error(partition, answer.error, now_ms)
             return True
         partition.high_watermark, partition.log_start = answer.high_watermark, answer.log_start
+        partition.version = max(partition.version, answer.version)
         partition.take_in(answer.batches)
+        self._note_replica(partition, position, answer, now_ms)
         return bool(answer.batches)
+
+    def _note_replica(
+        self, partition: AssignedPartition, asked: FetchPosition, answer: FetchedPartition, now_ms: float
+    ) -> None:
+        """Of an answer without an error."""
+        if asked.replica_id is not None and answer.batches:
+            partition.read_replica = note_served(partition.read_replica)
+        if answer.read_replica is not None:
+            before = partition.read_replica.at(now_ms)
+            partition.read_replica = note_named(
+                partition.read_replica, answer.read_replica, now_ms, age_ms_max=self._config.metadata_max_age_ms
+            )
+            if (named := partition.read_replica.at(now_ms)) != before:
+                logger.info("%s is read at broker %s, which its leader has named", partition.partition, named)
+
+    def _leave_replica(self, partition: AssignedPartition, replica_id: int, error: BusError, now_ms: float) -> None:
+        """Ask the leader, whatever the error is: only the leader knows which offsets there are, and which records
+        cannot be read."""
+        partition.read_replica = note_failed(partition.read_replica, replica_id, now_ms)
+        logger.info("%s is read at its leader again, not at broker %d: %s", partition.partition, replica_id, error)
 
     def _follow_hint(self, partition: AssignedPartition, hint: LeaderHint) -> bool:
         """Ask the new leader at once. False if no newer leader epoch is known than that of the request."""
@@ -261,7 +299,11 @@ class Fetcher:
             self.changed.notify_all()
 
     def _note_broken(self, connection: _Connection, error: BusError, now_ms: float) -> None:
-        for key in connection.asked or ():
+        for key, position in (connection.asked or {}).items():
             partition = self.assigned.get(key)
-            if partition is not None:
+            if partition is None:
+                continue
+            if position.replica_id is not None:
+                self._leave_replica(partition, position.replica_id, error, now_ms)
+            else:
                 self._note_error(partition, error, now_ms)

@@ -222,6 +222,9 @@ class ConsumerMetrics:
                 "records-lead": float(_lead(partition)) if is_known else math.nan,
                 "records-lead-avg": -leads.average,
                 "records-lead-min": -leads.maximum,
+                "preferred-read-replica": float(
+                    -1 if (replica := partition.read_replica.at(now_ms)) is None else replica
+                ),
             }
         return snapshots
 

@@ -179,6 +179,7 @@ class Positions:
         if partition.topic_id not in ("", info.topic_id):
             logger.warning("%s was deleted and created again: resetting the position", partition.partition)
             partition.unset_position(None)
+            partition.forget_log()
         partition.topic_id = info.topic_id
         partition.leader_epoch = info.partitions[partition.partition.partition].leader_epoch
         address = self._cluster.leader_address(info, partition.partition.partition)

@@ -422,6 +422,92 @@ def test_new_leader_is_found_and_nothing_is_read_twice() -> None:
         assert {share.partition for request in new.fetch_requests for share in request.partitions} == {1}
 
 
+def fetched_at(broker: FakeBroker) -> list[int]:
+    """Offsets, in the order of the requests."""
+    with broker.cluster.changed:
+        return [share.fetch_offset for request in broker.fetch_requests for share in request.partitions]
+
+
+def test_replica_that_the_leader_names_is_read_and_its_rack_and_version_go_with_each_request() -> None:
+    cluster = Cluster()
+    cluster.create("t")
+    cluster.read_replicas["b"] = 1
+    with FakeBroker(cluster, 0) as leader, FakeBroker(cluster, 1) as replica:
+        for start in range(0, 50, 10):
+            fill(leader, 0, range(start, start + 10))
+        settings: dict[str, Any] = {"client_rack": "b", "max_partition_fetch_bytes": 1, **EARLIEST}
+        with Consumer(leader.address, **settings) as consumer:
+            consumer.assign([T0])
+            assert values(take(consumer, 50)) == list(range(50))
+            assert fetched_at(leader) == [0], "the leader has named the replica in its first answer"
+            assert fetched_at(replica)[:4] == [10, 20, 30, 40]
+            first, second = (request.partitions[0] for request in (leader.fetch_requests[0], replica.fetch_requests[0]))
+            assert not first.HasField("seen_version")
+            assert second.seen_version == 5
+            assert {request.rack_id for request in replica.fetch_requests} == {"b"}
+            assert consumer.partition_metrics()[T0]["preferred-read-replica"] == 1.0
+
+
+def test_consumer_without_a_rack_reads_leaders_only() -> None:
+    cluster = Cluster()
+    cluster.create("t")
+    cluster.read_replicas["b"] = 1
+    with FakeBroker(cluster, 0) as leader, FakeBroker(cluster, 1) as replica:
+        fill(leader, 0, range(5))
+        with Consumer(leader.address, **EARLIEST) as consumer:
+            consumer.assign([T0])
+            take(consumer, 5)
+            assert consumer.partition_metrics()[T0]["preferred-read-replica"] == -1.0
+        assert not replica.fetch_requests
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Refuse(ErrorCode.OFFSET_OUT_OF_RANGE),
+        Refuse(ErrorCode.OFFSET_NOT_AVAILABLE),
+        Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        Refuse(ErrorCode.CORRUPT_MESSAGE),
+        Refuse(ErrorCode.INVALID_REQUEST),
+        BreakStream(is_appended=False),
+    ],
+)
+def test_any_error_of_a_replica_sends_its_reader_back_to_the_leader_and_resets_no_position(
+    fault: Refuse | BreakStream,
+) -> None:
+    cluster = Cluster()
+    cluster.create("t")
+    cluster.read_replicas["b"] = 1
+    with FakeBroker(cluster, 0) as leader, FakeBroker(cluster, 1) as replica:
+        replica.fetch_script.append(fault)
+        for start in range(0, 30, 10):
+            fill(leader, 0, range(start, start + 10))
+        settings: dict[str, Any] = {"client_rack": "b", "max_partition_fetch_bytes": 1, **EARLIEST}
+        with Consumer(leader.address, **{**settings, "auto_offset_reset": "none"}) as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 0)
+            assert values(take(consumer, 30)) == list(range(30))
+        assert fetched_at(replica) == [10], "it failed, and is not asked again at once though the leader names it"
+        assert fetched_at(leader)[:3] == [0, 10, 20]
+
+
+def test_leader_is_asked_again_after_metadata_max_age() -> None:
+    cluster = Cluster()
+    cluster.create("t")
+    cluster.read_replicas["b"] = 1
+    with FakeBroker(cluster, 0) as leader, FakeBroker(cluster, 1) as replica:
+        fill(leader, 0, range(5))
+        settings: dict[str, Any] = {"client_rack": "b", "metadata_max_age_ms": 50, "fetch_max_wait_ms": 10, **EARLIEST}
+        with Consumer(leader.address, **settings) as consumer:
+            consumer.assign([T0])
+            take(consumer, 5)
+            consumer.poll(20)
+            deadline = time.monotonic() + WAIT_MS / 1000
+            while len(fetched_at(leader)) < 3 or not fetched_at(replica):
+                assert time.monotonic() < deadline
+                consumer.poll(10)
+
+
 def test_restarted_broker_is_found_again_and_reading_goes_on() -> None:
     cluster = Cluster()
     cluster.create("t")

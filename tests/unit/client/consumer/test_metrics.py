@@ -39,6 +39,7 @@ def test_lag_and_lead_are_those_of_now_and_of_the_recent_past() -> None:
             "records-lead": 66,
             "records-lead-avg": 21,
             "records-lead-min": 6,
+            "preferred-read-replica": -1,
         }
     }
     values = measured.snapshot(3_000)
