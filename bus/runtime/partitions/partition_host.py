@@ -219,6 +219,12 @@ class PartitionHost:
 
     def _serve(self, name: TopicPartition, hosted: _Hosted, table: PartitionTable) -> None:
         topic_id = hosted.lead.topic_id
+
+        def on_committed(name: TopicPartition, version: int) -> None:
+            if self._is_wanted(name, hosted):  # else the commit was under way when another broker was elected
+                is_awaited = partition.min_insync_replicas > 1
+                self.committed_versions.note(name, topic_id, version, is_awaited=is_awaited)
+
         hosted.table = table
         hosted.serving = partition = Partition(
             name,
@@ -231,9 +237,7 @@ class PartitionHost:
             cache=self._cache,
             tasks=self._tasks,
             maintenance=self._maintenance,
-            on_committed=lambda name, version: self.committed_versions.note(
-                name, topic_id, version, is_awaited=partition.min_insync_replicas > 1
-            ),
+            on_committed=on_committed,
         )
         self.committed_versions.note(name, topic_id, partition.state.version)
         self.in_sync.begin(name)

@@ -225,3 +225,19 @@ def test_no_young_version_is_deleted_where_another_broker_may_have_led(is_alone:
         assert bench.clock.now_ms() - removed_before_ms == (1 if is_alone else 60_000)
 
     run_host(scenario)
+
+
+def test_commit_that_ends_after_another_broker_leads_is_not_told_as_a_leaders() -> None:
+    async def scenario(bench: HostBench) -> None:
+        bench.follow(ORDERS)
+        await bench.settle()
+        bench.storage.tables["id-1", 0].gate.clear()
+        in_flight = append(bench, P0)
+        await asyncio.sleep(0)
+        bench.follow(TopicDeleted("orders", "id-1"))
+        bench.storage.tables["id-1", 0].gate.set()
+        await bench.settle()
+        assert base_offset(await in_flight) == 0  # type: ignore[arg-type]
+        assert bench.host.committed_versions.last(P0) is None
+
+    run_host(scenario)
