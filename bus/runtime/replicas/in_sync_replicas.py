@@ -66,7 +66,8 @@ class InSyncReplicas:
 
     def take(self, report: FollowerReport) -> Refused | None:
         """STALE_BROKER_EPOCH: another life of the broker is registered, as far as this one knows. What is said of a
-        partition that this broker does not lead, or of another topic id, is nothing."""
+        partition that this broker does not lead, or of another topic id, is nothing; nor is what an earlier report
+        says that comes late."""
         broker = self._cluster.brokers.get(report.broker_id)
         if broker is None or broker.broker_epoch != report.broker_epoch:
             found = "no such broker" if broker is None else f"broker epoch {broker.broker_epoch}"
@@ -131,7 +132,8 @@ class InSyncReplicas:
         return 1 + sum(
             follower.version >= version
             for broker_id, follower in led.followers.items()
-            if (broker := self._cluster.brokers.get(broker_id)) is not None
+            if broker_id != self._broker_id
+            and (broker := self._cluster.brokers.get(broker_id)) is not None
             and not broker.is_fenced
             and broker.broker_epoch == follower.broker_epoch
         )
@@ -159,6 +161,8 @@ def _next_follower(
     """It has caught up if it has the leader's last version, or had the one that was the last at its report before."""
     if before is not None and before.broker_epoch != report.broker_epoch:
         before = None
+    if before is not None:
+        version = max(version, before.version)
     caught_up_ms = led.began_ms if before is None else before.caught_up_ms
     if version >= last.version:
         caught_up_ms = now_ms

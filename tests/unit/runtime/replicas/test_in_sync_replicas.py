@@ -162,3 +162,16 @@ def test_wait_ends_when_another_broker_leads(bench: Bench) -> None:
 def test_refusal_names_what_was_expected_and_who_is_in_sync() -> None:
     assert find_unreplicated((0, 2), 2) is None
     assert find_unreplicated((0, 2), 3) == ("expected 3 replicas in sync (min.insync.replicas), found 2: 0, 2")
+
+
+def test_report_that_is_overtaken_by_a_later_one_takes_nothing_back(bench: Bench) -> None:
+    bench.report(1, 5)
+    bench.report(1, 4)
+    assert bench.replicas.applied_versions(P0) == {1: 5}
+    bench.clock.advance(LAG_MS + 1)
+    assert bench.in_sync == (1, 0)
+
+
+def test_what_is_reported_under_the_id_of_the_leader_counts_for_no_other_replica(bench: Bench) -> None:
+    bench.report(0, 5)
+    assert bench.replicas.has_applied(P0, 5) == 1
