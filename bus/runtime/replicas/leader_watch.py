@@ -71,20 +71,21 @@ class LeaderWatch:
 
     async def _watch(self, leader: BrokerEndpoint) -> None:
         incarnation, after = "", 0
-        is_known = False  # what this broker has applied, to the leader
+        known_epoch: int | None = None  # under which the leader knows what this broker has applied
         while True:
+            epoch = self._epoch()
             wait_ms = _WAIT_WHILE_READING_MS if self._tables.is_reading else _WAIT_MAX_MS
-            report = self._tables.take_report(leader.broker_id, is_whole=not is_known)
+            report = self._tables.take_report(leader.broker_id, is_whole=known_epoch != epoch)
             answer = await self._leaders.committed_versions(
                 leader,
-                VersionsRequest(incarnation, after, wait_ms, FollowerReport(self._broker_id, self._epoch(), report)),
+                VersionsRequest(incarnation, after, wait_ms, FollowerReport(self._broker_id, epoch, report)),
                 timeout_s=wait_ms / 1000 + _ANSWER_S,
             )
             if isinstance(answer, Refused):
-                is_known = False
+                known_epoch = None
                 await asyncio.sleep(_RETRY_S)
                 continue
-            is_known = not is_known or answer.incarnation == incarnation
+            known_epoch = epoch if known_epoch != epoch or answer.incarnation == incarnation else None
             incarnation, after = answer.incarnation, answer.end
             self._tables.note(answer.versions, is_awaited=answer.is_awaited)
             self._on_answer(leader.broker_id)

@@ -7,11 +7,19 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState, apply_all
-from bus.cluster_metadata.cluster_records import BrokerRegistered
+from bus.cluster_metadata.cluster_records import (
+    BUS_VERSION,
+    BrokerRegistered,
+    BrokerStarted,
+    BrokerUnfenced,
+    ClusterRecord,
+    FeatureLevel,
+)
 from bus.model import BrokerEndpoint
-from bus.runtime.replicas.committed_versions import VersionsRequest
+from bus.runtime.replicas.committed_versions import CommittedVersion, VersionsAnswer, VersionsRequest
 from bus.runtime.replicas.leader_watch import LeaderWatch
 from bus.runtime.tasks import TaskScope
+from tests.support.virtual_time import run_virtually
 
 _NOTHING_TO_REPORT = SimpleNamespace(count=1, is_reading=False, take_report=lambda leader_id, is_whole: [])
 
@@ -44,3 +52,58 @@ def test_a_broker_that_stops_watches_no_leader_of_a_state_that_comes_late() -> N
         assert leaders.asked == [1]
 
     asyncio.run(scenario())
+
+
+def test_all_that_was_applied_is_reported_again_under_a_new_broker_epoch() -> None:
+    """A leader counts nothing that an earlier registration has reported."""
+
+    class _Answering:
+        def __init__(self) -> None:
+            self.epochs: list[int] = []
+
+        async def committed_versions(
+            self, leader: BrokerEndpoint, request: VersionsRequest, *, timeout_s: float
+        ) -> VersionsAnswer:
+            self.epochs.append(request.report.broker_epoch)
+            return VersionsAnswer("life", 1, ())
+
+    whole: list[bool] = []
+
+    def take_report(leader_id: int, *, is_whole: bool) -> list[CommittedVersion]:
+        whole.append(is_whole)
+        return []
+
+    async def wait_until_read(timeout_s: float) -> None:
+        return None
+
+    def started(broker_epoch: int) -> list[ClusterRecord]:
+        return [
+            BrokerStarted(0, "h", 1, None, f"life-{broker_epoch}", broker_epoch, 0, 1),
+            BrokerUnfenced(0, broker_epoch),
+        ]
+
+    async def scenario() -> None:
+        leaders, tasks = _Answering(), TaskScope("test")
+        tables = SimpleNamespace(
+            count=1,
+            is_reading=False,
+            take_report=take_report,
+            note=lambda versions, is_awaited: None,
+            wait_until_read=wait_until_read,
+        )
+        watch = LeaderWatch(0, leaders, cast(Any, tables), tasks)
+        cluster = apply_all(cluster_of(0, 1), [FeatureLevel(BUS_VERSION, 1), *started(10)])
+        watch.follow(cluster)
+        await asyncio.sleep(0.1)
+        assert whole == [True] + [False] * (len(whole) - 1)
+        assert len(whole) > 1
+        count = len(whole)
+        watch.follow(apply_all(cluster, started(20)))
+        await asyncio.sleep(0.1)
+        watch.stop()
+        await tasks.join()
+        first = leaders.epochs.index(20)
+        assert first >= count
+        assert whole[first:] == [True] + [False] * (len(whole) - first - 1)
+
+    run_virtually(scenario())
