@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 _TABLES_AT_ONCE = 8
 # After some processor time: so following takes a fifth of one core at most.
 _REST_PER_PROCESSOR_TIME = 4
+# A table that could not be read may be what a leader waits for before it commits more (min.insync.replicas).
+_RETRY_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +66,9 @@ class FollowedTables:
         self._cluster = EMPTY_CLUSTER
         self._followed: dict[str, dict[int, FollowedTable]] = {}  # by topic and number
         self._due: OrderedDict[FollowedTable, None] = OrderedDict()  # to be opened or read on, in this order
-        self._unreported: dict[FollowedTable, None] = {}  # read since the last report to its leader
+        self._unreported: dict[FollowedTable, None] = {}  # read or told of since the last report to its leader
+        self._failed: dict[FollowedTable, None] = {}  # to be opened again by `_retry`
+        self._retry: asyncio.TimerHandle | None = None
         self._hurry = asyncio.Event()
         self._all_read = asyncio.Event()
         self._in_thread: Sequence[FollowedTable] = ()
@@ -114,7 +118,8 @@ class FollowedTables:
             self._wake()
 
     def note(self, versions: Iterable[CommittedVersion], *, is_awaited: bool = False) -> None:
-        """Leaders have committed these. `is_awaited`: they are read on without a rest."""
+        """Leaders have committed these. `is_awaited`: they are read on without a rest. What was read before is reported
+        once more: the first report may have come before its leader led."""
         for told in versions:
             followed = self.find(told.name, told.topic_id)
             if followed is None:
@@ -124,6 +129,8 @@ class FollowedTables:
                 self._due[followed] = None
                 if followed.log.has_readers:
                     self._due.move_to_end(followed, last=False)
+            else:
+                self._unreported[followed] = None
         if is_awaited:
             self._hurry.set()
         self._wake()
@@ -161,15 +168,19 @@ class FollowedTables:
             del self._followed[name.topic]
         self._due.pop(followed, None)
         self._unreported.pop(followed, None)
+        self._failed.pop(followed, None)
         followed.log.wake_readers()
         return followed
 
     # ------------------------------------------------------------------ reading
 
     def stop(self) -> None:
+        """What the thread has begun to read, it reads to its end."""
         self._is_stopped = True
         self._due.clear()
-        if self._task is not None:
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._task is not None and not self._in_thread:
             self._task.cancel()
 
     def _wake(self) -> None:
@@ -196,7 +207,7 @@ class FollowedTables:
                 if table is not None:
                     followed.log.take(table.state)
                 if self.find(followed.name, followed.topic_id) is followed:
-                    self._unreported[followed] = None
+                    self._note_read(followed)
         finally:
             self._in_thread = ()
             self._thread_ended.set()
@@ -204,7 +215,24 @@ class FollowedTables:
         if not self._due:
             self._all_read.set()
             self._all_read = asyncio.Event()
-        await self._rest(_REST_PER_PROCESSOR_TIME * processor_s)
+        if not self._is_stopped:
+            await self._rest(_REST_PER_PROCESSOR_TIME * processor_s)
+
+    def _note_read(self, followed: FollowedTable) -> None:
+        if followed.table is not None:
+            self._unreported[followed] = None
+            return
+        self._failed[followed] = None
+        if self._retry is None and not self._is_stopped:
+            self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._open_failed)
+
+    def _open_failed(self) -> None:
+        self._retry, failed = None, self._failed
+        self._failed = {}
+        for followed in failed:
+            if followed.table is None and followed not in self._in_thread:
+                self._due[followed] = None
+        self._wake()
 
     async def _rest(self, seconds: float) -> None:
         """Unless somebody waits for what is due."""
@@ -225,4 +253,8 @@ class FollowedTables:
         except StorageFault as fault:  # whoever leads the partition says what is wrong with it
             where = {"topic": followed.name.topic, "partition": followed.name.partition}
             _log.info("the table cannot be followed for now: %s", fault, extra=where)
+            return None
+        except Exception:  # what is wrong with one table is wrong with no other
+            where = {"topic": followed.name.topic, "partition": followed.name.partition}
+            _log.exception("the table cannot be followed for now", extra=where)
             return None

@@ -19,6 +19,7 @@ from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.runtime.replicas.committed_versions import CommittedVersion
 from tests.support.host_bench import HostBench, run_host
+from tests.support.virtual_time import run_virtually
 
 T = TypeVar("T")
 
@@ -150,3 +151,77 @@ def test_what_was_read_is_reported_to_its_leader_once_or_as_a_whole() -> None:
         assert followed.take_report(1, is_whole=True) == both
 
     run_host(scenario)
+
+
+def test_version_that_was_read_before_its_leader_told_of_it_is_reported_once_more() -> None:
+    """The first report may have come before the leader led, and was worth nothing then."""
+
+    async def scenario(bench: HostBench) -> None:
+        bench.follow(*LED_ELSEWHERE)
+        followed = bench.host.followed
+        await until(lambda: bench.storage.opened == [P0, P1] and not followed.is_reading)
+        assert len(followed.take_report(1, is_whole=True)) == 2
+        told = CommittedVersion(P0, "id-1", 0)
+        followed.note([told])
+        assert followed.take_report(1, is_whole=False) == [told]
+
+    run_host(scenario)
+
+
+def test_table_that_cannot_be_followed_is_opened_again_though_its_leader_commits_nothing() -> None:
+    """A leader that lacks replicas in sync (min.insync.replicas) commits nothing until they have followed."""
+
+    async def scenario(bench: HostBench) -> None:
+        bench.calls.follow = _follow_at_once  # type: ignore[method-assign]
+        bench.storage.faults[P0] = StorageFault("no disk")
+        bench.follow(*LED_ELSEWHERE)
+        await asyncio.sleep(1)
+        assert bench.storage.opened == [P1]
+        del bench.storage.faults[P0]
+        await asyncio.sleep(60)
+        assert bench.storage.opened == [P1, P0]
+        assert len(bench.host.followed.take_report(1, is_whole=False)) == 2
+
+    run_host(scenario, run_virtually)
+
+
+def test_table_that_fails_in_an_unforeseen_way_does_not_keep_others_from_being_read() -> None:
+    async def scenario(bench: HostBench) -> None:
+        bench.storage.faults[P0] = ValueError("a bug")
+        bench.follow(*LED_ELSEWHERE)
+        await until(lambda: bench.storage.opened == [P1])
+        await until(lambda: not bench.host.followed.is_reading)
+        assert len(bench.host.followed.take_report(1, is_whole=False)) == 1
+
+    run_host(scenario)
+
+
+def test_table_that_is_read_while_the_broker_stops_is_led_only_after_that() -> None:
+    async def scenario(bench: HostBench) -> None:
+        gate = asyncio.Event()
+        is_reading = False
+
+        async def follow(call: Callable[[], T]) -> tuple[T, float]:
+            nonlocal is_reading
+            is_reading = True
+            await gate.wait()
+            is_reading = False
+            return call(), 0.0
+
+        bench.calls.follow = follow  # type: ignore[method-assign]
+        bench.follow(*LED_ELSEWHERE)
+        await until(lambda: is_reading)
+        taken = bench.host.followed.take(P0, "id-1")
+        assert taken is not None
+        table = asyncio.ensure_future(bench.host.followed.table_of(taken))
+        bench.host.followed.stop()
+        await asyncio.sleep(0.01)
+        assert not table.done()
+        gate.set()
+        assert await table is bench.storage.tables["id-1", 0]
+
+    run_host(scenario)
+
+
+async def _follow_at_once(call: Callable[[], T]) -> tuple[T, float]:
+    return call(), 0.0
