@@ -301,16 +301,17 @@ class ControllersSucceedEachOther(Invariant):
         if answered.method != "BrokerHeartbeat" or isinstance(answered.answer, BusError) or answered.answer.error_code:
             return
         life, asked = answered.life, answered.request
-        registered = [
-            state.brokers.get(asked.broker_id) for state in self.world.journal.states_since(answered.arrived_at)
-        ]
-        assert any(
-            known is not None and known.life == (asked.incarnation_id, asked.broker_epoch) for known in registered
-        ), (
-            f"{life.name} takes a heartbeat of broker {asked.broker_id} at broker epoch {asked.broker_epoch}, "
-            f"registered is {registered}"
-        )
         elected = self.world.journal.state.controller
+        if elected is not None and elected.incarnation == life.incarnation:
+            registered = [
+                state.brokers.get(asked.broker_id) for state in self.world.journal.states_since(answered.arrived_at)
+            ]
+            assert any(
+                known is not None and known.life == (asked.incarnation_id, asked.broker_epoch) for known in registered
+            ), (
+                f"{life.name} takes a heartbeat of broker {asked.broker_id} at broker epoch {asked.broker_epoch}, "
+                f"registered is {registered}"
+            )
         if elected is not None and elected.incarnation != life.incarnation:
             since = max(change.at for change in self.world.journal.changes if _elects(change, elected.incarnation))
             assert self.world.now <= max(since, life.went_on_at) + _CONTROLLER_STALE_S_MAX, (
