@@ -9,6 +9,7 @@ another one, stops by itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -183,23 +184,21 @@ class Broker:
         """Raises `AddressInUse`, `RootInUse`, `RootNotUsable` or another `StorageFault`; then nothing is left open."""
         started = time.monotonic()
         self.port = self._server.bind()
-        try:
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(self._transport.close)
+            undo.callback(self._core.close)
             address = self._config.advertised_address(self.port)
             storage = self._given_storage
             if storage is None:
                 holder = f"broker {self._config.broker_id} at {address}, pid {os.getpid()}"
                 storage = open_storage(self._config.root, holder=holder, broker_id=self._config.broker_id)
-        except BaseException:
-            self._core.close()
-            raise
-        try:
+            undo.callback(storage.close)
+            undo.push_async_callback(self._server.abandon)
             await self._server.listen(BrokerIdentity(storage.cluster_id, self._config.broker_id, storage.incarnation))
             api = await self._core.start(storage, address)
-        except BaseException:
-            await self._server.abandon()
-            await self._transport.close()
-            raise
-        await self._server.serve(api, self._peers)
+            undo.push_async_callback(self._core.abandon)
+            await self._server.serve(api, self._peers)
+            undo.pop_all()
         self._core.serve()
         _log.info(
             "serving %s on %s: %s, ready in %.2f s",

@@ -11,7 +11,7 @@ from bus.cluster_metadata.cluster import ClusterState
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.cluster_metadata.producer_expiry import look_interval_ms
 from bus.config.broker import BrokerConfig
-from bus.errors import NotController, Refused
+from bus.errors import ErrorCode, NotController, Refused, StorageFault
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.ports import Clock, Storage
 from bus.runtime.blocking import BlockingCalls
@@ -160,8 +160,8 @@ class Cluster:
         self.producers.start()
 
     async def _raise_leader_epoch(self, name: TopicPartition, above: int) -> None:
-        """By the controller, whichever broker that is. Raises `NotController` if it does not take the call, or refuses:
-        then the metadata have changed, or will."""
+        """By the controller, whichever broker that is. Raises `NotController` if it does not take the call, or refuses
+        because the metadata have changed; `StorageFault` if there is no higher epoch."""
         own = self.state.brokers.get(self.endpoint.broker_id)
         command = RaiseLeaderEpoch(name, self.endpoint.broker_id, own.broker_epoch if own else 0, above)
         try:
@@ -172,7 +172,8 @@ class Cluster:
                 raise
             answer = await self._peers.raise_leader_epoch(controller, command)
         if isinstance(answer, Refused):
-            raise NotController(f"the leader epoch of {name} was not raised above {above}: {answer.message}")
+            message = f"the leader epoch of {name} was not raised above {above}: {answer.message}"
+            raise (StorageFault if answer.code is ErrorCode.INVALID_REQUEST else NotController)(message)
 
     def _step_down(self, reason: Refused) -> None:
         self.metadata.stop(reason)

@@ -207,10 +207,12 @@ class PartitionHost:
         delay_s = min(_REOPEN_S_MIN * 2 ** min(hosted.failed_openings, 10), _REOPEN_S_MAX)
         hosted.failed_openings += 1
         loop = asyncio.get_running_loop()
+        if (before := self._reopening.get(name)) is not None:  # of an earlier leadership
+            before.cancel()
         self._reopening[name] = loop.call_later(delay_s, self._open_again, name, hosted)
 
     def _open_again(self, name: TopicPartition, hosted: _Hosted) -> None:
-        self._reopening.pop(name, None)
+        del self._reopening[name]
         if self._is_wanted(name, hosted):
             self._begin(name, functools.partial(self._open_table, hosted, None))
 

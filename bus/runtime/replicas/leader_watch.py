@@ -8,7 +8,9 @@ a moment, in which more versions gather: so the cost of asking does not grow wit
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState
 from bus.errors import Refused
@@ -17,12 +19,24 @@ from bus.runtime.replicas.committed_versions import FollowerReport, Leaders, Ver
 from bus.runtime.replicas.followed_tables import FollowedTables
 from bus.runtime.tasks import TaskScope
 
+_log = logging.getLogger(__name__)
+
 _WAIT_MAX_MS = 10_000
 _WAIT_WHILE_READING_MS = 500  # more may have been applied by then, to be reported
 _READING_S = 1.0
 _ANSWER_S = 2.0  # beyond the wait
 _REST_S = 0.02
 _RETRY_S = 0.5
+
+
+@dataclass(slots=True)
+class _Place:
+    """Up to where the versions of that life of a leader are known, and under which epoch of this broker it knows what was
+    read; None: under none."""
+
+    incarnation: str = ""
+    after: int = 0
+    known_epoch: int | None = None
 
 
 class LeaderWatch:
@@ -70,28 +84,37 @@ class LeaderWatch:
         return [broker.endpoint for broker in others if not broker.is_fenced]
 
     async def _watch(self, leader: BrokerEndpoint) -> None:
-        incarnation, after = "", 0
-        known_epoch: int | None = None  # under which the leader knows what this broker has applied
+        place = _Place()
         while True:
-            epoch = self._epoch()
-            wait_ms = _WAIT_WHILE_READING_MS if self._tables.is_reading else _WAIT_MAX_MS
-            report = self._tables.take_report(leader.broker_id, is_whole=known_epoch != epoch)
-            answer = await self._leaders.committed_versions(
-                leader,
-                VersionsRequest(incarnation, after, wait_ms, FollowerReport(self._broker_id, epoch, report)),
-                timeout_s=wait_ms / 1000 + _ANSWER_S,
-            )
-            if isinstance(answer, Refused):
-                known_epoch = None
-                await asyncio.sleep(_RETRY_S)
-                continue
-            known_epoch = epoch if known_epoch != epoch or answer.incarnation == incarnation else None
-            incarnation, after = answer.incarnation, answer.end
-            self._tables.note(answer.versions, is_awaited=answer.is_awaited)
-            self._on_answer(leader.broker_id)
-            await self._tables.wait_until_read(_READING_S)
-            if not answer.is_awaited:
-                await asyncio.sleep(_REST_S)
+            try:
+                is_awaited = await self._ask(leader, place)
+            except Exception:
+                _log.exception("asking broker %d for its versions failed; the next question follows", leader.broker_id)
+                is_awaited = None
+            if is_awaited is None:
+                place.known_epoch = None
+            if not is_awaited:
+                await asyncio.sleep(_RETRY_S if is_awaited is None else _REST_S)
+
+    async def _ask(self, leader: BrokerEndpoint, place: _Place) -> bool | None:
+        """Whether somebody waits until its versions are read; None: there is no answer."""
+        wait_ms = _WAIT_WHILE_READING_MS if self._tables.is_reading else _WAIT_MAX_MS
+        epoch = self._epoch()
+        is_whole = place.known_epoch != epoch
+        follower = FollowerReport(self._broker_id, epoch, self._tables.take_report(leader.broker_id, is_whole=is_whole))
+        answer = await self._leaders.committed_versions(
+            leader,
+            VersionsRequest(place.incarnation, place.after, wait_ms, follower),
+            timeout_s=wait_ms / 1000 + _ANSWER_S,
+        )
+        if isinstance(answer, Refused):
+            return None
+        place.known_epoch = epoch if is_whole or answer.incarnation == place.incarnation else None
+        place.incarnation, place.after = answer.incarnation, answer.end
+        self._tables.note(answer.versions, is_awaited=answer.is_awaited)
+        self._on_answer(leader.broker_id)
+        await self._tables.wait_until_read(_READING_S)
+        return answer.is_awaited
 
     def _epoch(self) -> int:
         broker = self._cluster.brokers.get(self._broker_id)

@@ -15,6 +15,7 @@ from bus.cluster_metadata.cluster_records import (
     ClusterRecord,
     FeatureLevel,
 )
+from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint
 from bus.runtime.replicas.committed_versions import CommittedVersion, VersionsAnswer, VersionsRequest
 from bus.runtime.replicas.leader_watch import LeaderWatch
@@ -107,3 +108,68 @@ def test_all_that_was_applied_is_reported_again_under_a_new_broker_epoch() -> No
         assert whole[first:] == [True] + [False] * (len(whole) - first - 1)
 
     run_virtually(scenario())
+
+
+def test_whole_report_goes_to_a_leader_that_may_not_know_it_and_any_failure_is_followed_by_another_question() -> None:
+    asked: list[tuple[str, int, bool]] = []
+    noted: list[int] = []
+    answers: list[Any] = [
+        VersionsAnswer("life", 3, []),
+        VersionsAnswer("life", 5, []),
+        VersionsAnswer("next-life", 1, []),
+        RuntimeError("unforeseen"),
+        VersionsAnswer("next-life", 2, []),
+        Refused(ErrorCode.NETWORK_EXCEPTION, "nothing listens"),
+        VersionsAnswer("next-life", 2, []),
+    ]
+    is_whole = False
+
+    class Leaders:
+        async def committed_versions(
+            self, leader: BrokerEndpoint, request: VersionsRequest, *, timeout_s: float
+        ) -> Any:
+            asked.append((request.incarnation, request.after, is_whole))
+            if not answers:
+                await asyncio.Event().wait()
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    def take_report(leader_id: int, *, is_whole: bool) -> list[CommittedVersion]:
+        set_whole(is_whole)
+        return []
+
+    def set_whole(value: bool) -> None:
+        nonlocal is_whole
+        is_whole = value
+
+    async def wait_until_read(timeout_s: float) -> None: ...
+
+    tables: Any = SimpleNamespace(
+        count=1,
+        is_reading=False,
+        take_report=take_report,
+        note=lambda versions, is_awaited: noted.append(len(versions)),
+        wait_until_read=wait_until_read,
+    )
+
+    async def scenario() -> None:
+        tasks = TaskScope("test")
+        watch = LeaderWatch(0, Leaders(), tables, tasks, lambda leader_id: None)
+        watch.follow(cluster_of(0, 1))
+        await asyncio.sleep(5)
+        watch.stop()
+        await tasks.join()
+
+    run_virtually(scenario())
+    assert asked == [
+        ("", 0, True),
+        ("life", 3, False),
+        ("life", 5, False),
+        ("next-life", 1, True),
+        ("next-life", 1, True),
+        ("next-life", 2, False),
+        ("next-life", 2, True),
+        ("next-life", 2, False),
+    ]
