@@ -31,8 +31,8 @@ _RETRY_S = 0.5
 
 @dataclass(slots=True)
 class _Place:
-    """Up to where the versions of that life of a leader are known, and under which epoch of this broker it knows what was
-    read; None: under none."""
+    """Up to where the versions of that life of a leader are known, and under which epoch of this broker it knows what
+    was read; None: under none."""
 
     incarnation: str = ""
     after: int = 0
