@@ -30,11 +30,12 @@ class LeadershipProof:
 
     @property
     def is_fresh(self) -> bool:
-        """By both clocks: a virtual machine that is moved may stop the one that only goes forward."""
+        """By both clocks: a virtual machine that is moved may stop the one that only goes forward. A wall clock
+        that was set back tells nothing."""
         confirmed = self._metadata.confirmed
         return (
             self._clock.monotonic_ms() - confirmed.monotonic_ms < PROOF_MS
-            and self._clock.now_ms() - confirmed.wall_ms < PROOF_MS
+            and abs(self._clock.now_ms() - confirmed.wall_ms) < PROOF_MS
         )
 
     async def wait(self) -> Refused | None:

@@ -129,11 +129,12 @@ class FollowedPartitions:
         return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
 
     def _is_in_touch(self, leader_id: int) -> bool:
-        """By both clocks: a virtual machine that is moved may stop the one that only goes forward."""
+        """By both clocks: a virtual machine that is moved may stop the one that only goes forward. A wall clock
+        that was set back tells nothing."""
         if leader_id not in self._answered:
             return False
         monotonic_ms, wall_ms = self._answered[leader_id]
         return (
             self._clock.monotonic_ms() - monotonic_ms < SILENCE_MAX_MS
-            and self._clock.now_ms() - wall_ms < SILENCE_MAX_MS
+            and abs(self._clock.now_ms() - wall_ms) < SILENCE_MAX_MS
         )

@@ -75,14 +75,26 @@ def test_fresh_proof_costs_no_look_and_an_old_one_costs_one_for_all_who_wait() -
     run(scenario)
 
 
-@pytest.mark.parametrize("clock", ["wall", "monotonic"])
+@pytest.mark.parametrize("clock", ["wall", "wall that was set back", "monotonic"])
 def test_proof_is_old_by_either_clock(clock: str) -> None:
     async def scenario(bench: Bench) -> None:
         if clock == "wall":
             bench.clock.time_ms += PROOF_MS
+        elif clock == "wall that was set back":
+            bench.clock.time_ms -= PROOF_MS
         else:
             bench.clock.passed_ms += PROOF_MS
         assert not bench.proof.is_fresh
+
+    run(scenario)
+
+
+def test_wall_clock_that_was_set_back_costs_one_look() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.clock.time_ms -= 3_600_000
+        assert await bench.proof.wait() is None
+        assert bench.proof.is_fresh
+        assert bench.metadata.looks == 1
 
     run(scenario)
 

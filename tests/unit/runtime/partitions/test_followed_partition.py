@@ -218,6 +218,9 @@ def test_follower_whose_leader_is_silent_serves_nothing_until_it_answers_again()
         bench.serving()
         bench.clock.time_ms += SILENCE_MAX_MS  # as where a virtual machine stood still
         bench.refused()
+        bench.host.followed_partitions.note_answer(1)
+        bench.clock.time_ms -= 3_600_000
+        bench.refused()
 
     run(scenario)
 
