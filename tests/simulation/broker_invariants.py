@@ -217,20 +217,23 @@ class EachRecordOnce(Invariant):
 class ViewsNeverGoBack(Invariant):
     """What a consumer was told stays true: a high watermark and a log start never fall, an offset keeps its record, and
     none between the log start and a high watermark that it was told is out of range. Told means that the answer had
-    come before the question was sent. A leader that was replaced may know less for a while."""
+    come before the question was sent. A leader that was replaced may know less for a while, but not less than its
+    reader says that it was told. What leaders answer never goes back for all consumers together; what followers answer,
+    for each of them."""
 
     def __init__(self, world: BrokerWorld) -> None:
         super().__init__(world)
-        self._told: dict[Place, list[tuple[float, int, int]]] = defaultdict(list)  # when, high watermark, log start
+        # When, high watermark, log start; by place, and by reader, None for all that ask leaders only.
+        self._told: dict[tuple[Place, str | None], list[tuple[float, int, int]]] = defaultdict(list)
         self._rows: dict[Place, dict[int, Row]] = defaultdict(dict)
 
     def on_acknowledged(self, sent: Sent, offset: int) -> None:
         if offset >= 0:
-            self._told[sent.place].append((self.world.now, offset + 1, 0))
+            self._told[sent.place, None].append((self.world.now, offset + 1, 0))
             self._check_row(sent.place, offset, (sent.key, sent.value))
 
     def on_fetched(self, told: Told) -> None:
-        if not self.world.may_be_stale(
+        if told.reader is not None or not self.world.may_be_stale(
             told.life, TopicPartition(told.place.topic, told.place.partition), told.asked_at
         ):
             self._check_ends(told)
@@ -238,7 +241,7 @@ class ViewsNeverGoBack(Invariant):
             self._check_records(told)
 
     def _check_ends(self, told: Told) -> None:
-        before = [each for each in self._told[told.place] if each[0] <= told.asked_at]
+        before = [each for each in self._told[told.place, told.reader] if each[0] <= told.asked_at]
         high_watermark = max((each[1] for each in before), default=0)
         log_start = max((each[2] for each in before), default=0)
         if told.code is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -252,7 +255,7 @@ class ViewsNeverGoBack(Invariant):
             f"{told.place}: the high watermark went from {high_watermark} back to {told.high_watermark}"
         )
         assert told.log_start >= log_start, f"{told.place}: the log start went from {log_start} to {told.log_start}"
-        self._told[told.place].append((self.world.now, told.high_watermark, told.log_start))
+        self._told[told.place, told.reader].append((self.world.now, told.high_watermark, told.log_start))
 
     def _check_records(self, told: Told) -> None:
         expected = told.fetch_offset

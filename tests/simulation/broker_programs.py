@@ -361,7 +361,8 @@ def topic_info(topic: Any) -> TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a fetch of one partition was answered. `asked_at`: when it was sent."""
+    """What a fetch of one partition was answered. `asked_at`: when it was sent. `reader`: who asked, if followers may
+    have answered; None if only a leader may."""
 
     life: BrokerLife
     place: Place
@@ -372,13 +373,17 @@ class Told:
     high_watermark: int
     log_start: int
     records: list[tuple[int, bytes | None, bytes | None]]  # offset, key, value
+    reader: str | None = None
 
 
 class Consumer(Program):
-    """Reads a topic from its beginning, and begins again now and then."""
+    """Reads a topic from its beginning, and begins again now and then. With a `rack` it asks any broker as well as the
+    leader, and says which versions it was told of."""
 
-    def __init__(self, world: BrokerWorld, name: str, topic: TopicInfo) -> None:
+    def __init__(self, world: BrokerWorld, name: str, topic: TopicInfo, *, rack: str = "") -> None:
         super().__init__(world, name)
+        self.rack = rack
+        self._seen: dict[int, int] = {}  # by partition: the newest version that it was told of
         self.topic = topic
         self.positions = dict.fromkeys(range(len(topic.partitions)), 0)
         self._is_stale = False  # what it knows of leaders
@@ -430,11 +435,15 @@ class Consumer(Program):
         return offset
 
     async def _fetch(self) -> None:
-        leaders = dict.fromkeys(leader_of(self.world, self.topic, number) for number in self.positions)
-        for leader in leaders:
-            await self._fetch_from(leader)
+        asked: dict[SimulatedBroker, list[int]] = {}
+        for number in self.positions:
+            leader = leader_of(self.world, self.topic, number)
+            is_led = not self.rack or self.world.random.randrange(3) == 0
+            asked.setdefault(leader if is_led else self.world.any_broker(), []).append(number)
+        for broker, numbers in asked.items():
+            await self._fetch_from(broker, numbers)
 
-    async def _fetch_from(self, leader: SimulatedBroker) -> None:
+    async def _fetch_from(self, broker: SimulatedBroker, numbers: list[int]) -> None:
         world = self.world
         self._correlation_id += 1
         is_plain = world.random.randrange(2) == 0
@@ -444,15 +453,20 @@ class Consumer(Program):
             min_bytes=world.random.choice((0, 1, 10_000)),
             max_bytes=world.random.choice((1, 500, 1 << 20)),
             partitions=[
-                pb.FetchPartition(topic=self.topic.name, partition=number, fetch_offset=offset)
-                for number, offset in self.positions.items()
-                if leader_of(world, self.topic, number) is leader
+                pb.FetchPartition(
+                    topic=self.topic.name,
+                    partition=number,
+                    fetch_offset=self.positions[number],
+                    seen_version=self._seen.get(number) if self.rack else None,
+                )
+                for number in numbers
             ],
+            rack_id=self.rack,
             columns=["offset", "key", "value"],
             format=pb.RECORD_FORMAT_RECORDS if is_plain else pb.RECORD_FORMAT_ARROW,
         )
-        asked_at, asked, life = world.now, dict(self.positions), leader.life
-        answer = await ask(world, self.name, "FetchOnce", request, broker=leader)
+        asked_at, asked, life = world.now, dict(self.positions), broker.life
+        answer = await ask(world, self.name, "FetchOnce", request, broker=broker)
         if isinstance(answer, BusError) or life is None:
             self._is_stale = True
             return
@@ -468,8 +482,10 @@ class Consumer(Program):
                 share.high_watermark,
                 share.log_start_offset,
                 [found for found in _records_of(share) if found[0] >= offset],
+                self.name if self.rack else None,
             )
             world.tell("on_fetched", told)
+            self._seen[share.partition] = max(share.version, self._seen.get(share.partition, -1))
             self._move(told, share)
 
     def _move(self, told: Told, share: Any) -> None:

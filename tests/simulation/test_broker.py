@@ -35,6 +35,7 @@ from bus.runtime.metadata import broker_lifecycle
 from bus.runtime.metadata.broker_heartbeats import BrokerHeartbeats
 from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.partitions import partition
+from bus.runtime.partitions.followed_partition import FollowedPartition
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.partitions.partition_host import PartitionHost
 from bus.storage_delta import table
@@ -158,6 +159,48 @@ def test_every_promise_is_kept_where_nothing_fails(scenario: Callable[[BrokerWor
 def test_every_promise_is_kept_by_three_brokers(scenario: Callable[[BrokerWorld], Any]) -> None:
     for seed in seeds():
         simulate(seed, new_cluster, scenario)
+
+
+async def read_nearby(world: BrokerWorld) -> None:
+    """Two consumers are served by followers as well as by leaders."""
+    world.start()
+    topic = await create_topic(world, "t", 2, {})
+    world.live_topics.add(topic.topic_id)
+    for number in range(2):
+        world.spawn(Producer(world, f"p{number}", topic).send_bursts(40))
+        world.spawn(Consumer(world, f"c{number}", topic, rack="b").run())
+    await disturb(world, 20.0)
+    await world.settle()
+
+
+def views_of_a_cluster(seed: int) -> BrokerWorld:
+    world = new_cluster(seed)
+    world.invariants = [found for found in world.invariants if type(found).__name__ == "ViewsNeverGoBack"]
+    return world
+
+
+def test_no_view_of_a_consumer_that_followers_serve_goes_back() -> None:
+    """The other promises are judged where leaders alone serve."""
+    for seed in seeds():
+        simulate(seed, views_of_a_cluster, read_nearby)
+
+
+def test_view_of_a_consumer_that_goes_back_at_a_follower_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower goes by what it knew before."""
+    read = FollowedPartition.read
+
+    async def lower(self: FollowedPartition, readable: Readable, max_bytes: int) -> Any:
+        found = await read(self, readable, max_bytes)
+        is_short = not isinstance(found, Refused) and readable.offset == readable.end_offset > 3
+        return replace(found, high_watermark=found.high_watermark - 2) if is_short else found  # type: ignore[type-var]
+
+    def play() -> None:
+        for seed in range(20):
+            simulate(seed, views_of_a_cluster, read_nearby)
+
+    monkeypatch.setattr(FollowedPartition, "read", lower)
+    with pytest.raises(AssertionError, match="ViewsNeverGoBack"):
+        play()
 
 
 @pytest.mark.parametrize("scenario", [produce_and_fetch, maintain, administrate])
