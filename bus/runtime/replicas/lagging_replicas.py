@@ -17,8 +17,9 @@ from bus.runtime.replicas.in_sync_replicas import InSyncReplicas
 Lagging = Mapping[TopicPartition, Sequence[int]]  # broker ids
 
 _LOOK_MS = 2_000
-# Of partitions in one message. More are behind only if a broker is overloaded, and then so many tell enough.
-_PARTITIONS_MAX = 10_000
+# Of partitions and their replicas in one message: a heartbeat of more items than a request may have would be refused.
+# More are behind only if a broker is overloaded, and then so many tell enough.
+_ITEMS_MAX = 15_000
 
 
 class LaggingReplicas:
@@ -35,8 +36,7 @@ class LaggingReplicas:
         """Of the partitions that this broker leads, as they were a moment ago."""
         now_ms = self._clock.monotonic_ms()
         if self._looked_ms is None or now_ms - self._looked_ms >= _LOOK_MS:
-            found = self._in_sync.lagging()
-            self._own, self._looked_ms = dict(list(found.items())[:_PARTITIONS_MAX]), now_ms
+            self._own, self._looked_ms = _first_of(self._in_sync.lagging()), now_ms
         return self._own
 
     # ------------------------------------------------------------------ between the controller and the others
@@ -55,10 +55,10 @@ class LaggingReplicas:
         for leader_id, lagging in [(self._broker_id, self.own()), *self._by_leader.items()]:
             for name, broker_ids in lagging.items():
                 leadership = cluster.leadership(name)
-                if leadership is not None and leadership.leader_id == leader_id and len(found) < _PARTITIONS_MAX:
+                if leadership is not None and leadership.leader_id == leader_id:
                     found[name] = broker_ids
-        self._all = found
-        return found
+        self._all = _first_of(found)
+        return self._all
 
     def follow(self, lagging: Lagging) -> None:
         """What the controller answers."""
@@ -66,3 +66,15 @@ class LaggingReplicas:
 
     def of(self, name: TopicPartition) -> Sequence[int]:
         return self._all.get(name) or self._own.get(name, ())
+
+
+def _first_of(lagging: Lagging) -> Lagging:
+    """As many as one message may have."""
+    first: dict[TopicPartition, Sequence[int]] = {}
+    items = 0
+    for name, broker_ids in lagging.items():
+        items += 1 + len(broker_ids)
+        if items > _ITEMS_MAX:
+            break
+        first[name] = broker_ids
+    return first

@@ -7,6 +7,9 @@ from typing import Any
 
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply_all
 from bus.cluster_metadata.cluster_records import BrokerRegistered, LeaderChanged, TopicCreated
+from bus.grpc_api.server.conversions import encode_lagging
+from bus.grpc_api.server.request_limits import control_reader
+from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.runtime.replicas.lagging_replicas import LaggingReplicas
 from tests.support.fake_table import ManualClock
@@ -62,3 +65,13 @@ def test_new_controller_forgets_what_was_told_before() -> None:
     bench.lagging.begin()
     assert bench.lagging.merge(CLUSTER) == {}
     assert bench.lagging.of(P1) == ()
+
+
+def test_heartbeat_of_a_leader_whose_replicas_all_lag_is_one_that_the_controller_reads() -> None:
+    """A heartbeat that is refused would have the broker fenced."""
+    bench = Bench()
+    bench.found.update((TopicPartition("t" * 249, number), (1, 2)) for number in range(30_000))
+    heartbeat = pb.BrokerHeartbeatRequest(used_producer_ids=range(1_000), lagging=encode_lagging(bench.lagging.own()))
+    assert len(heartbeat.lagging) == 5_000
+    read = control_reader(pb.BrokerHeartbeatRequest)(heartbeat.SerializeToString())
+    assert isinstance(read, pb.BrokerHeartbeatRequest), read
