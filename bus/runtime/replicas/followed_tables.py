@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 # A leadership that moves waits for no more than these.
 _TABLES_AT_ONCE = 8
+# In one report: a request may have no more than some thousands of items.
+REPORT_PARTITIONS_MAX = 5_000
 # After some processor time: so following takes a fifth of one core at most.
 _REST_PER_PROCESSOR_TIME = 4
 # A table that could not be read may be what a leader waits for before it commits more (min.insync.replicas).
@@ -136,19 +138,20 @@ class FollowedTables:
         self._wake()
 
     def take_report(self, leader_id: int, *, is_whole: bool) -> list[CommittedVersion]:
-        """The versions that were applied of the partitions of that leader, since the last report or at all."""
+        """The versions that were applied of the partitions of that leader, since the last report or at all; of
+        `REPORT_PARTITIONS_MAX` partitions at most, and of the others in the next report."""
         if is_whole:
-            candidates = [followed for of_topic in self._followed.values() for followed in of_topic.values()]
-        else:
-            candidates = list(self._unreported)
-        report = []
-        for followed in candidates:
+            self._unreported.update((one, None) for of_topic in self._followed.values() for one in of_topic.values())
+        report: list[CommittedVersion] = []
+        for followed in list(self._unreported):
             leadership = self._cluster.leadership(followed.name)
             if leadership is not None and leadership.leader_id == leader_id:
-                self._unreported.pop(followed, None)
+                del self._unreported[followed]
                 if followed.table is not None:
                     version = followed.table.state.version
                     report.append(CommittedVersion(followed.name, followed.topic_id, version))
+                    if len(report) == REPORT_PARTITIONS_MAX:
+                        break
         return report
 
     async def wait_until_read(self, timeout_s: float) -> None:

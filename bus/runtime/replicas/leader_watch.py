@@ -16,7 +16,7 @@ from bus.cluster_metadata.cluster import EMPTY_CLUSTER, ClusterState
 from bus.errors import Refused
 from bus.model import BrokerEndpoint
 from bus.runtime.replicas.committed_versions import FollowerReport, Leaders, VersionsRequest
-from bus.runtime.replicas.followed_tables import FollowedTables
+from bus.runtime.replicas.followed_tables import REPORT_PARTITIONS_MAX, FollowedTables
 from bus.runtime.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
@@ -101,7 +101,10 @@ class LeaderWatch:
         wait_ms = _WAIT_WHILE_READING_MS if self._tables.is_reading else _WAIT_MAX_MS
         epoch = self._epoch()
         is_whole = place.known_epoch != epoch
-        follower = FollowerReport(self._broker_id, epoch, self._tables.take_report(leader.broker_id, is_whole=is_whole))
+        report = self._tables.take_report(leader.broker_id, is_whole=is_whole)
+        if len(report) == REPORT_PARTITIONS_MAX:
+            wait_ms = 0  # there may be more to report
+        follower = FollowerReport(self._broker_id, epoch, report)
         answer = await self._leaders.committed_versions(
             leader,
             VersionsRequest(place.incarnation, place.after, wait_ms, follower),

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from bus.cluster_metadata.cluster_records import (
     BUS_VERSION,
+    ClusterRecord,
     FeatureLevel,
     LeaderChanged,
     LeadersChanged,
@@ -16,8 +17,12 @@ from bus.cluster_metadata.cluster_records import (
     TopicDeleted,
 )
 from bus.errors import StorageFault
+from bus.grpc_api.server.conversions import topics_of
+from bus.grpc_api.server.request_limits import control_reader
+from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.runtime.replicas.committed_versions import CommittedVersion
+from bus.runtime.replicas.followed_tables import REPORT_PARTITIONS_MAX
 from tests.support.host_bench import HostBench, run_host
 from tests.support.virtual_time import run_virtually
 
@@ -219,6 +224,25 @@ def test_table_that_is_read_while_the_broker_stops_is_led_only_after_that() -> N
         assert not table.done()
         gate.set()
         assert await table is bench.storage.tables["id-1", 0]
+
+    run_host(scenario)
+
+
+def test_report_of_many_partitions_comes_in_parts_that_the_leader_reads() -> None:
+    async def scenario(bench: HostBench) -> None:
+        bench.calls.follow = _follow_at_once  # type: ignore[method-assign]
+        count = REPORT_PARTITIONS_MAX + 1
+        created: list[ClusterRecord] = [FeatureLevel(BUS_VERSION, 1)]
+        for topic in map(str, range(count)):
+            created += [TopicCreated(topic, f"id-{topic}", 1, 1), ReplicasAssigned(topic, f"id-{topic}", 0, 1, "1,0")]
+        bench.follow(*created)
+        followed = bench.host.followed
+        await until(lambda: not followed.is_reading)
+        report = followed.take_report(1, is_whole=True)
+        message = pb.CommittedVersionsRequest(applied=topics_of(report)).SerializeToString()
+        assert isinstance(control_reader(pb.CommittedVersionsRequest)(message), pb.CommittedVersionsRequest)
+        rest = followed.take_report(1, is_whole=False)
+        assert len({one.name for one in (*report, *rest)}) == len(report) + len(rest) == count
 
     run_host(scenario)
 
