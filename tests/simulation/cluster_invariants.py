@@ -179,13 +179,16 @@ def _shown_ends(answered: Answered) -> Iterator[tuple[TopicPartition, int]]:
 
 class OnlyTheLeaderCleans(Invariant):
     """Only the broker that committed last deletes, repairs and checkpoints in a table; another one deletes what it has
-    written itself and no version names. And no data file goes that a version names which is kept, or comes later."""
+    written itself and no version names. And no data file goes that a version names which is kept, or comes later. What
+    a deleted topic has left is the controller's; one that is replaced meanwhile may end what it has begun, since it
+    takes nothing but files of that topic id."""
 
     def __init__(self, world: BrokerWorld) -> None:
         super().__init__(world)
         self._writers: dict[str, BrokerLife | None] = {}  # of data files
         self._named: dict[str, dict[str, tuple[int, int | None]]] = defaultdict(dict)  # path -> added, removed at
         self._gone: set[str] = set()
+        self._controllers: set[str] = set()  # incarnations of all that ever were
 
     def on_created(self, key: str, data: bytes) -> None:
         if _DATA_FILE.fullmatch(key):
@@ -193,6 +196,7 @@ class OnlyTheLeaderCleans(Invariant):
             self._gone.discard(key)
 
     def on_version(self, version: Version) -> None:
+        self._note_controller()
         if version.number == 0:
             self._named[version.folder] = {}
         named = self._named[version.folder]
@@ -240,10 +244,16 @@ class OnlyTheLeaderCleans(Invariant):
         topic_id, state = self.world.leaders.topic_ids.get(folder), self.world.journal.state
         if topic_id is None or topic_id in state.topic_names or folder == METADATA_FOLDER:
             return False
-        controller, life = state.controller, self.world.acting
-        is_controllers = controller is None or life is None or controller.incarnation == life.incarnation
-        assert is_controllers, f"{key} of a deleted topic is deleted by a broker that is not the controller"
+        self._note_controller()
+        life = self.world.acting
+        is_controllers = not self._controllers or life is None or life.incarnation in self._controllers
+        assert is_controllers, f"{key} of a deleted topic is deleted by a broker that never was the controller"
         return True
+
+    def _note_controller(self) -> None:
+        controller = self.world.journal.state.controller
+        if controller is not None:
+            self._controllers.add(controller.incarnation)
 
     def _delete_data(self, folder: str, path: str, key: str) -> None:
         self._gone.add(key)

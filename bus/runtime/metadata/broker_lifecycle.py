@@ -228,21 +228,25 @@ class BrokerLifecycle:
         """Have others lead what this broker leads, and wait until they know; not longer than
         controlled.shutdown.timeout.ms."""
         self._wants_shut_down = True
-        if self._is_replaced or len(self._metadata.cluster.unfenced_brokers) < 2:
-            return
         try:
             await asyncio.wait_for(self._leave(), self._shutdown_ms / 1000)
         except asyncio.TimeoutError:
             _log.warning("the other brokers have not taken over in time; they will once this broker is gone")
 
     async def _leave(self) -> None:
-        """This broker may become the controller meanwhile, or another one."""
-        while not self._may_shut_down:
+        """This broker may become the controller meanwhile, or another one. It may have stood still until now, and a
+        fenced one may be unfenced at this moment: so it asks, unless the last metadata say that nobody can take over."""
+        with contextlib.suppress(StorageFault):
+            await self._metadata.confirm()
+        while not self._may_shut_down and not self._is_replaced and self._has_successors():
             if self._metadata.is_leading:
                 with contextlib.suppress(NotController):
                     await self._heartbeats.hand_over()
                     return
             await asyncio.sleep(_LEAVE_POLL_S)
+
+    def _has_successors(self) -> bool:
+        return any(one != self._id for one in self._metadata.cluster.unfenced_brokers)
 
     async def stop(self) -> None:
         if self._running is not None:
