@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterator
 from typing import Any, NoReturn, TypeVar
@@ -142,6 +143,45 @@ async def _abort(error: Exception, context: grpc.aio.ServicerContext) -> NoRetur
             _log.error("request failed", exc_info=error)
             await context.abort(grpc.StatusCode.INTERNAL, f"the broker failed; see its log for {request_id.get()}")
     raise AssertionError("abort raises")
+
+
+class CallsInFlight:
+    """The calls whose handlers run."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._ended = asyncio.Event()
+
+    def counted(self, handle: Callable[..., Any]) -> Callable[..., Any]:
+        """The same handler, a coroutine or an async generator."""
+        if inspect.isasyncgenfunction(handle):
+
+            async def answers(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+                with self._one():
+                    async for answer in handle(request, context):
+                        yield answer
+
+            return answers
+
+        async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            with self._one():
+                return await handle(request, context)
+
+        return answer
+
+    @contextlib.contextmanager
+    def _one(self) -> Iterator[None]:
+        self._count += 1
+        try:
+            yield
+        finally:
+            self._count -= 1
+            self._ended.set()
+
+    async def wait_until_none(self) -> None:
+        while self._count:
+            self._ended.clear()
+            await self._ended.wait()
 
 
 class StreamRegistry:

@@ -31,6 +31,7 @@ from bus.runtime.partitions.fetches import Stopping
 
 _PENDING_CALLS_MAX = 20_000
 _CONCURRENT_CALLS_MAX = 4_096
+_FAREWELL_S = 1.0
 _UNPACKED_BYTES_MAX = 100 * 1024 * 1024
 SERVICE_NAME: str = BUS.full_name
 
@@ -289,7 +290,14 @@ class BusServer:
         await self._server.stop(None)
 
     async def stop(self) -> None:
+        """Once all calls are answered, a connection whose peer hangs is given a second: gRPC would wait twenty for its
+        farewell."""
         await self._health.enter_graceful_shutdown()
         stopping = asyncio.ensure_future(self._server.stop(self._config.controlled_shutdown_timeout_ms / 1000))
         await self._streams.drain()
+        answered = asyncio.ensure_future(self._door.calls.wait_until_none())
+        await asyncio.wait([stopping, answered], return_when=asyncio.FIRST_COMPLETED)
+        answered.cancel()
+        await asyncio.wait([stopping], timeout=_FAREWELL_S)
+        await self._server.stop(None)
         await stopping

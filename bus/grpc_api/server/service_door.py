@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import grpc
 
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
+from bus.grpc_api.server.guards import CallsInFlight
 from bus.grpc_api.server.request_limits import control_reader, produce_reader
 from bus.grpc_api.v1 import bus_pb2 as pb
 
@@ -34,14 +35,15 @@ class ServiceDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self, request_bytes_max: int) -> None:
         self._request_bytes_max = request_bytes_max
         self._handlers: Handlers = {}
+        self.calls = CallsInFlight()
 
     def identify_as(self, identity: BrokerIdentity) -> None:
         starting = _StartingServicer(identity)
-        self._handlers = _handlers(starting, starting, self._request_bytes_max)
+        self._handlers = _handlers(starting, starting, self._request_bytes_max, self.calls)
 
     def open(self, bus: object, cluster: object) -> None:
         """The servicers have a method for each call of the service."""
-        self._handlers = _handlers(bus, cluster, self._request_bytes_max)
+        self._handlers = _handlers(bus, cluster, self._request_bytes_max, self.calls)
 
     def find(self, path: str) -> grpc.RpcMethodHandler | None:
         return self._handlers.get(path)
@@ -76,7 +78,7 @@ class _StartingServicer:
         yield
 
 
-def _handlers(bus: object, cluster: object, request_bytes_max: int) -> Handlers:
+def _handlers(bus: object, cluster: object, request_bytes_max: int, calls: CallsInFlight) -> Handlers:
     """Requests are read here and not by the generated code, which has no limits, and whose errors gRPC answers with
     UNKNOWN."""
     handlers = {}
@@ -87,7 +89,8 @@ def _handlers(bus: object, cluster: object, request_bytes_max: int) -> Handlers:
             reader = produce_reader(request_bytes_max) if is_produce else control_reader(request_class)
             serialize = None if method.name in _SERIALIZED else response_class.SerializeToString
             new_handler = _NEW_HANDLER[method.client_streaming, method.server_streaming]
-            handlers[f"/{service.full_name}/{method.name}"] = new_handler(_find(servicer, method), reader, serialize)
+            handle = calls.counted(_find(servicer, method))
+            handlers[f"/{service.full_name}/{method.name}"] = new_handler(handle, reader, serialize)
     return handlers
 
 

@@ -235,7 +235,8 @@ class BrokerLifecycle:
 
     async def _leave(self) -> None:
         """This broker may become the controller meanwhile, or another one. It may have stood still until now, and a
-        fenced one may be unfenced at this moment: so it asks, unless the last metadata say that nobody can take over."""
+        fenced one may be unfenced at this moment: so it asks, unless the last metadata say that there is nobody to take
+        over."""
         with contextlib.suppress(StorageFault):
             await self._metadata.confirm()
         while not self._may_shut_down and not self._is_replaced and self._has_successors():

@@ -290,6 +290,17 @@ def test_topic_with_min_insync_replicas_waits_for_followers_and_refuses_without_
     assert cluster.done("consume", "t", "--exit", "--from", "beginning").stdout.split() == ["0", "1", "2", "4"]
 
 
+@pytest.mark.timeout(120)
+def test_broker_stops_though_another_one_that_follows_it_hangs(three_brokers: Cluster) -> None:
+    cluster = three_brokers
+    cluster.done("topics", "create", "t", "--partitions", "6")
+    cluster.produce("0")
+    hanging, stopping = [one for one in range(3) if one != cluster.controller()]
+    cluster.done("cluster", "pause", str(hanging))
+    cluster.wait_until(lambda: hanging in [one["broker_id"] for one in cluster.brokers() if one["is_fenced"]])
+    cluster.done("cluster", "down", str(stopping), "--timeout", "15")
+
+
 @pytest.mark.timeout(240)
 def test_partitions_are_moved_and_a_broker_leaves(three_brokers: Cluster, tmp_path: Path) -> None:
     cluster, plan = three_brokers, tmp_path / "plan.json"
