@@ -104,7 +104,8 @@ def up(
     _check_ports(launches)
     for broker_id in wanted:
         if broker_id in running:
-            click.echo(f"broker {broker_id} runs already", err=True)
+            hint = f", but is paused; let it go on with: bus cluster resume {broker_id}"
+            click.echo(f"broker {broker_id} runs already{hint if cluster.is_paused(broker_id) else ''}", err=True)
     # The first broker of a cluster that is down opens the root for the others.
     first = absent[: 0 if running else 1]
     for broker_ids in (first, absent[len(first) :]):

@@ -91,6 +91,14 @@ class LocalCluster:
                 os.kill(broker.pid, number)
         return broker
 
+    def is_paused(self, broker_id: int) -> bool:
+        """By a signal; False where the system does not tell. Raises `Failure` as `find` does."""
+        try:
+            state = Path(f"/proc/{self.find(broker_id).pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            return False
+        return state == "T"
+
     def wait_until_gone(self, broker_id: int, timeout_s: float) -> None:
         """Raises `Failure` if the broker runs on."""
         wait_until(

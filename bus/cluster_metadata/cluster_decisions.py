@@ -23,7 +23,7 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.cluster_metadata.configs import KEPT_CONFIGS, ConfigOperation, alter_topic_configs, normalize_topic_configs
 from bus.cluster_metadata.names import check_not_internal, check_topic_name, collision_key
-from bus.cluster_metadata.partition_placement import place_partitions, place_topic
+from bus.cluster_metadata.partition_placement import MIN_INSYNC_REPLICAS, place_partitions, place_topic
 from bus.config.broker import PARTITIONS_MAX, BrokerConfig
 from bus.errors import ErrorCode, Refused, count_of
 from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, Step, TopicPartition
@@ -31,7 +31,6 @@ from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, Step, Topi
 NOTHING_KEPT: Mapping[str, str] = MappingProxyType({})
 DEFAULT_PARTITIONS = (-1, 0)  # both mean: as many as num.partitions says
 LEADER_EPOCH_MAX = 2**31 - 1
-_MIN_INSYNC = "min.insync.replicas"
 _KEPT_KEYS = frozenset(collision_key(name) for name in (CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC))
 
 
@@ -221,7 +220,7 @@ def decide_alter_topic_configs(
     configs = alter_topic_configs(topic.configs, command.operations, broker)
     if isinstance(configs, Refused):
         return Step(configs)
-    if configs.get(_MIN_INSYNC) != topic.configs.get(_MIN_INSYNC):
+    if configs.get(MIN_INSYNC_REPLICAS) != topic.configs.get(MIN_INSYNC_REPLICAS):
         refused = _check_replicas(topic, configs)
         if refused is not None:
             return Step(refused)
@@ -302,13 +301,11 @@ def _changeable_topic(state: ClusterState, name: str) -> Topic | Refused:
 def _check_replicas(topic: Topic, configs: Mapping[str, str]) -> Refused | None:
     """With more replicas to wait for than there are, nothing could be written with acks=all."""
     count = min(len(topic.replicas(number)) for number in range(len(topic.partitions)))
-    wanted = int(configs.get(_MIN_INSYNC, 1))
+    wanted = int(configs.get(MIN_INSYNC_REPLICAS, 1))
     if wanted <= count:
         return None
-    message = (
-        f"topic {topic.name}: expected {_MIN_INSYNC} from 1 to {count}, the replicas of a partition, found {wanted}"
-    )
-    return Refused(ErrorCode.INVALID_CONFIG, message)
+    expected = f"expected {MIN_INSYNC_REPLICAS} from 1 to {count}, the replicas of a partition"
+    return Refused(ErrorCode.INVALID_CONFIG, f"topic {topic.name}: {expected}, found {wanted}")
 
 
 def _config_changes(topic: Topic, configs: Mapping[str, str]) -> Iterator[TopicConfigChanged]:

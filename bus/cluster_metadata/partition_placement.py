@@ -25,6 +25,7 @@ from bus.cluster_metadata.cluster_state import ClusterState, Leadership, Topic
 from bus.errors import ErrorCode, Refused, show_names
 from bus.model import Step, TopicPartition
 
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
 # New leaders and their epochs, by partition number.
 _Moves = Mapping[int, Leadership]
 
@@ -234,7 +235,8 @@ def decide_reassign_partitions(
     first one that is unfenced, and leads on if none is. None would cancel a reassignment, and none is ever under way.
 
     Refused, each by itself: UNKNOWN_TOPIC_OR_PARTITION, INVALID_REPLICA_ASSIGNMENT (no replicas, a broker twice, a
-    broker that is not registered), NO_REASSIGNMENT_IN_PROGRESS, UNSUPPORTED_VERSION (level 0).
+    broker that is not registered, fewer replicas than the topic's min.insync.replicas), NO_REASSIGNMENT_IN_PROGRESS,
+    UNSUPPORTED_VERSION (level 0).
     """
     answers: dict[TopicPartition, Sequence[int] | Refused] = {}
     records: list[ClusterRecord] = []
@@ -268,6 +270,10 @@ def _check_assignment(state: ClusterState, partition: TopicPartition, replicas: 
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"{partition}: expected different brokers of {_show(sorted(state.brokers))}, found {_show(replicas)}",
         )
+    replicas_min = int(state.topics[partition.topic].configs.get(MIN_INSYNC_REPLICAS, 1))
+    if len(replicas) < replicas_min:
+        expected = f"expected {replicas_min} replicas or more, its {MIN_INSYNC_REPLICAS}"
+        return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{partition}: {expected}, found {_show(replicas)}")
     return None
 
 

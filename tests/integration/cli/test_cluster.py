@@ -138,6 +138,7 @@ def test_broker_is_started_paused_restarted_killed_and_stopped(cluster: Cluster)
 
     cluster.done("cluster", "pause", "0")
     cluster.wait_until(lambda: Path(f"/proc/{first}/stat").read_text().split()[2] == "T")
+    assert "broker 0 runs already, but is paused; let it go on with: bus cluster resume 0" in cluster.up()
     cluster.done("cluster", "resume", "0")
     cluster.done("produce", "t", text="a\n")
 

@@ -155,7 +155,8 @@ def test_debug_shows_where_a_failure_comes_from() -> None:
         (BusError(ErrorCode.MESSAGE_TOO_LARGE, "too large"), "MESSAGE_TOO_LARGE: too large"),
         (
             BusError(ErrorCode.NETWORK_EXCEPTION, "gone"),
-            "NETWORK_EXCEPTION: gone; is a broker running? start one with: bus serve",
+            "NETWORK_EXCEPTION: gone; is a broker running? "
+            "start one with: bus serve, or a cluster with: bus cluster up",
         ),
         (RootInUse("in use by broker 0"), "in use by broker 0"),
         (OSError(errno.EACCES, "Permission denied", "/x"), "/x: permission denied"),

@@ -26,6 +26,7 @@ from bus.cluster_metadata.cluster_records import (
     LeadersChanged,
     PartitionsAdded,
     ReplicasAssigned,
+    TopicConfigChanged,
     TopicCreated,
 )
 from bus.cluster_metadata.partition_placement import decide_elect_leaders, decide_reassign_partitions, find_imbalance
@@ -216,6 +217,19 @@ def test_reassigned_partition_has_its_new_replicas_at_once_and_a_leader_among_th
     )
     after = apply_all(state, step.records)
     assert decide_reassign_partitions(after, {T1: [2, 0]}).records == ()
+
+
+def test_partition_keeps_as_many_replicas_as_its_topic_waits_for() -> None:
+    state = apply_all(
+        THREE, [TopicCreated("t", "id-t", 3, 0), TopicConfigChanged("t", "id-t", "min.insync.replicas", "2")]
+    )
+    step = decide_reassign_partitions(state, {T0: (1,), T1: (2, 0)})
+    assert step.response == {
+        T0: Refused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "t-0: expected 2 replicas or more, its min.insync.replicas, found 1"
+        ),
+        T1: (2, 0),
+    }
 
 
 @pytest.mark.parametrize(
