@@ -10,6 +10,8 @@ from typing import TypeVar
 from bus.errors import BusError
 
 ResultT = TypeVar("ResultT")
+# After so many failures, one after another, the next one is a warning: a leader that moves costs one or two.
+FAILURES_UNTOLD = 2
 
 
 def monotonic_ms() -> float:

@@ -21,7 +21,7 @@ from bus.client.connection.cluster import Cluster, LeaderHint
 from bus.client.connection.fetch_requests import Fetched, FetchedPartition, FetchPosition, decode_fetch, encode_fetch
 from bus.client.connection.portions import ITEMS_MAX
 from bus.client.connection.request_stream import RequestStream
-from bus.client.connection.retrying import monotonic_ms
+from bus.client.connection.retrying import FAILURES_UNTOLD, monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition
 from bus.client.consumer.metrics import ConsumerMetrics
 from bus.client.consumer.read_replica import note_failed, note_named, note_served
@@ -257,7 +257,7 @@ class Fetcher:
             # What the disk lost does not come back by asking again. Its owner may seek past it.
             self._note_unreadable(partition, error, now_ms)
         elif error.retriable:
-            level = logging.DEBUG if partition.failures else logging.WARNING
+            level = logging.WARNING if partition.failures == FAILURES_UNTOLD else logging.DEBUG
             logger.log(level, "fetching %s is tried again: %s", partition.partition, error)
             self.put_off(partition, now_ms)
             partition.is_leader_doubtful = True

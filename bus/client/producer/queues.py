@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from bus.client.config.parsing import ProducerConfig
 from bus.client.connection.produce_requests import LogEnd, Produced
+from bus.client.connection.retrying import FAILURES_UNTOLD
 from bus.client.producer.buffer_pool import BufferPool
 from bus.client.producer.connections import Leaders
 from bus.client.producer.identity import Identity
@@ -206,7 +207,8 @@ class Queues:
     def _repeat(self, part: Part, error: BusError, now_ms: float, *, failures: int | None = None) -> None:
         """`failures`: before this one, if not those of this leader alone."""
         queue = part.queue
-        logger.debug("producing to %s is tried again: %s", queue, error)
+        level = logging.WARNING if queue.failures == FAILURES_UNTOLD else logging.DEBUG
+        logger.log(level, "producing to %s is tried again: %s", queue, error)
         if error.code in _STALE_METADATA:
             self._leaders.ask_for(queue.topic)
         self._back_off(queue, now_ms, part.attempts_there - 1 if failures is None else failures)

@@ -496,6 +496,18 @@ def test_failed_part_goes_again_after_its_back_off_with_the_same_stamp() -> None
     assert future.result(0)[0].base_offset == 0
 
 
+def test_retries_that_go_on_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.send_run(b"a")
+    told = []
+    for _ in range(5):
+        bench.answer(ErrorCode.NOT_ENOUGH_REPLICAS)
+        bench.pass_time(5_000)
+        told.append(sum("producing to t-0 is tried again" in message for message in caplog.messages))
+    assert told == [0, 0, 1, 1, 1]
+    assert "NOT_ENOUGH_REPLICAS" in caplog.text
+
+
 def test_broken_stream_costs_one_back_off_however_much_was_on_it() -> None:
     bench = Bench()
     futures = [bench.send_run(b"a") for _ in range(5)]
