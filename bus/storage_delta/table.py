@@ -561,8 +561,8 @@ class DeltaPartitionTable:
             version = view.state.version
             # One that fails is tried again as many commits later: a full disk does not fail every commit a second time.
             self._checkpoint_tried_version = version
-            if not self.is_last():
-                return  # another leader writes them now
+            if self._log.is_followed(version):
+                return  # another leader writes them now; where `version` is gone, writing says so
             started_ms = self._clock.monotonic_ms()
             try:
                 checkpoints.write_checkpoint(

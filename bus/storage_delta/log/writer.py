@@ -247,20 +247,26 @@ class LogWriter:
 
     def is_last(self, version: int) -> bool:
         """Whether no other writer has come behind `version`, which memory knows: a leader that was overtaken deletes
-        nothing. One of ours may be on its way into memory, or of unknown outcome; others may have come behind it."""
-        try:
-            while decode_commit(version + 1, self._store.get(self._key(version + 1))).incarnation == self.incarnation:
-                version += 1
-            return False
-        except KeyNotFound:
-            pass
-        except MalformedCommit:
+        nothing."""
+        if self.is_followed(version):
             return False
         # Versions are dropped from the oldest on: where the one that memory knows is there, the next was not dropped.
         try:
             self._store.size(self._key(version))
         except KeyNotFound:
             return False
+        return True
+
+    def is_followed(self, version: int) -> bool:
+        """Whether a version of another writer stands behind `version`, which memory knows. One of ours may be on its
+        way into memory, or of unknown outcome; others may have come behind it. Those that were dropped are not seen."""
+        try:
+            while decode_commit(version + 1, self._store.get(self._key(version + 1))).incarnation == self.incarnation:
+                version += 1
+        except KeyNotFound:
+            return False
+        except MalformedCommit:
+            pass
         return True
 
     def check_commit(self, commit: Commit) -> None:
