@@ -393,7 +393,7 @@ def test_caller_that_goes_away_while_the_topic_of_groups_is_created_leaves_it_wh
         store = MemoryStore()
         broker = QuietBroker(store)
         await broker.start()
-        asked = pb.FindCoordinatorRequest(group_id="g")
+        asked = pb.FindCoordinatorRequest(key="g")
         was_cancelled = await cancel_at(broker.call("FindCoordinator", asked), number, is_late=is_late)
         assert not (await broker.call("FindCoordinator", asked)).error_code
         await check(broker)

@@ -715,7 +715,7 @@ class Committer(Program):
     async def _find(self) -> SimulatedBroker | None:
         """The group's coordinator, as far as it is known."""
         if self._coordinator is None and len(self.world.brokers) > 1:
-            answer = await ask(self.world, self.name, "FindCoordinator", pb.FindCoordinatorRequest(group_id=self.name))
+            answer = await ask(self.world, self.name, "FindCoordinator", pb.FindCoordinatorRequest(key=self.name))
             if not isinstance(answer, BusError) and not answer.error_code:
                 self._coordinator = self.world.broker_at(answer.coordinator.port)
         return self._coordinator

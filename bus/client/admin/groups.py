@@ -343,7 +343,7 @@ class GroupCalls:
     def _find(self, group_id: str, deadline_ms: float) -> str:
         address = self._addresses.get(group_id)
         if address is None:
-            request = pb.FindCoordinatorRequest(group_id=group_id)
+            request = pb.FindCoordinatorRequest(key=group_id)
             response = self._cluster.call("FindCoordinator", request, deadline_ms=deadline_ms, is_reading=True)
             if response.error_code:
                 raise error_of(response.error_code, response.error_message)

@@ -123,7 +123,7 @@ class MemberIdRequired:
 def encode_group_call(call: GroupCall) -> Message:
     match call:
         case FindCoordinator(group_id):
-            return pb.FindCoordinatorRequest(group_id=group_id)
+            return pb.FindCoordinatorRequest(key=group_id)
         case JoinGroup():
             return _encode_join(call)
         case SyncGroup(member, assignor, assignment):

@@ -41,7 +41,7 @@ class GroupHandler:
         self._shares = shares
 
     async def find_coordinator(self, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
-        return calls.encode_coordinator(await self._api.find_coordinator(request.group_id))
+        return calls.encode_coordinator(await self._api.find_coordinator(request.key))
 
     async def join(self, request: pb.JoinGroupRequest, context: grpc.aio.ServicerContext) -> pb.JoinGroupResponse:
         command = await self._decode(request, functools.partial(calls.decode_join, request, caller_of(context)))

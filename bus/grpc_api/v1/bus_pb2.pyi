@@ -96,6 +96,11 @@ class RecordFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RECORD_FORMAT_ARROW: _ClassVar[RecordFormat]
     RECORD_FORMAT_RECORDS: _ClassVar[RecordFormat]
 
+class CoordinatorType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COORDINATOR_TYPE_GROUP: _ClassVar[CoordinatorType]
+    COORDINATOR_TYPE_TRANSACTION: _ClassVar[CoordinatorType]
+
 class MaintenanceAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     MAINTENANCE_ACTION_ROLL: _ClassVar[MaintenanceAction]
@@ -198,6 +203,8 @@ PAYLOAD_CODEC_GZIP: PayloadCodec
 PAYLOAD_CODEC_SNAPPY: PayloadCodec
 RECORD_FORMAT_ARROW: RecordFormat
 RECORD_FORMAT_RECORDS: RecordFormat
+COORDINATOR_TYPE_GROUP: CoordinatorType
+COORDINATOR_TYPE_TRANSACTION: CoordinatorType
 MAINTENANCE_ACTION_ROLL: MaintenanceAction
 MAINTENANCE_ACTION_COMPACT: MaintenanceAction
 MAINTENANCE_ACTION_CLEAN: MaintenanceAction
@@ -243,16 +250,18 @@ class RecordList(_message.Message):
     def __init__(self, records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ...) -> None: ...
 
 class ProduceRequest(_message.Message):
-    __slots__ = ("correlation_id", "acks", "timeout_ms", "partitions")
+    __slots__ = ("correlation_id", "acks", "timeout_ms", "partitions", "transactional_id")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ACKS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     acks: int
     timeout_ms: int
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionProduceData]
-    def __init__(self, correlation_id: _Optional[int] = ..., acks: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionProduceData, _Mapping]]] = ...) -> None: ...
+    transactional_id: str
+    def __init__(self, correlation_id: _Optional[int] = ..., acks: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionProduceData, _Mapping]]] = ..., transactional_id: _Optional[str] = ...) -> None: ...
 
 class PartitionProduceData(_message.Message):
     __slots__ = ("topic", "partition", "topic_id", "current_leader_epoch", "arrow", "records", "timestamp_ms", "producer_id", "producer_epoch", "base_sequence", "codec", "uncompressed_bytes")
@@ -335,16 +344,20 @@ class RecordError(_message.Message):
     def __init__(self, index: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class InitProducerIdRequest(_message.Message):
-    __slots__ = ("name", "producer_id", "producer_epoch", "keep_epoch")
+    __slots__ = ("name", "producer_id", "producer_epoch", "keep_epoch", "transactional_id", "transaction_timeout_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     KEEP_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     producer_id: int
     producer_epoch: int
     keep_epoch: bool
-    def __init__(self, name: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., keep_epoch: _Optional[bool] = ...) -> None: ...
+    transactional_id: str
+    transaction_timeout_ms: int
+    def __init__(self, name: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., keep_epoch: _Optional[bool] = ..., transactional_id: _Optional[str] = ..., transaction_timeout_ms: _Optional[int] = ...) -> None: ...
 
 class InitProducerIdResponse(_message.Message):
     __slots__ = ("error_code", "error_message", "producer_id", "producer_epoch")
@@ -501,10 +514,12 @@ class LogBatch(_message.Message):
     def __init__(self, base_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., timestamp_type: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., arrow: _Optional[bytes] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., base_sequence: _Optional[int] = ...) -> None: ...
 
 class FindCoordinatorRequest(_message.Message):
-    __slots__ = ("group_id",)
-    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
-    group_id: str
-    def __init__(self, group_id: _Optional[str] = ...) -> None: ...
+    __slots__ = ("key", "key_type")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    KEY_TYPE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    key_type: CoordinatorType
+    def __init__(self, key: _Optional[str] = ..., key_type: _Optional[_Union[CoordinatorType, str]] = ...) -> None: ...
 
 class FindCoordinatorResponse(_message.Message):
     __slots__ = ("error_code", "error_message", "coordinator")
@@ -757,10 +772,12 @@ class OffsetCommitPartitionResponse(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class OffsetFetchRequest(_message.Message):
-    __slots__ = ("groups",)
+    __slots__ = ("groups", "require_stable")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    REQUIRE_STABLE_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[OffsetFetchGroup]
-    def __init__(self, groups: _Optional[_Iterable[_Union[OffsetFetchGroup, _Mapping]]] = ...) -> None: ...
+    require_stable: bool
+    def __init__(self, groups: _Optional[_Iterable[_Union[OffsetFetchGroup, _Mapping]]] = ..., require_stable: _Optional[bool] = ...) -> None: ...
 
 class OffsetFetchGroup(_message.Message):
     __slots__ = ("group_id", "all_partitions", "topics", "member_id", "generation")
@@ -795,20 +812,22 @@ class OffsetFetchGroupResponse(_message.Message):
     def __init__(self, group_id: _Optional[str] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ...) -> None: ...
 
 class CommittedOffset(_message.Message):
-    __slots__ = ("topic", "partition", "offset", "leader_epoch", "metadata", "commit_ms")
+    __slots__ = ("topic", "partition", "offset", "leader_epoch", "metadata", "commit_ms", "error_code")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     COMMIT_MS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     offset: int
     leader_epoch: int
     metadata: str
     commit_ms: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., commit_ms: _Optional[int] = ...) -> None: ...
+    error_code: ErrorCode
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., commit_ms: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ...) -> None: ...
 
 class OffsetDeleteRequest(_message.Message):
     __slots__ = ("group_id", "topics")
@@ -1565,6 +1584,244 @@ class AlterConfigsResponse(_message.Message):
     resources: _containers.RepeatedCompositeFieldContainer[ConfigsResult]
     def __init__(self, resources: _Optional[_Iterable[_Union[ConfigsResult, _Mapping]]] = ...) -> None: ...
 
+class TxnOffsetCommitRequest(_message.Message):
+    __slots__ = ("transactional_id", "group_id", "producer_id", "producer_epoch", "generation", "member_id", "group_instance_id", "partitions")
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    transactional_id: str
+    group_id: str
+    producer_id: int
+    producer_epoch: int
+    generation: int
+    member_id: str
+    group_instance_id: str
+    partitions: _containers.RepeatedCompositeFieldContainer[OffsetCommitPartition]
+    def __init__(self, transactional_id: _Optional[str] = ..., group_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., generation: _Optional[int] = ..., member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[OffsetCommitPartition, _Mapping]]] = ...) -> None: ...
+
+class TxnOffsetCommitResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[OffsetCommitPartitionResponse]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[OffsetCommitPartitionResponse, _Mapping]]] = ...) -> None: ...
+
+class EndTxnRequest(_message.Message):
+    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "is_commit", "ends")
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    IS_COMMIT_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    ends: _containers.RepeatedCompositeFieldContainer[TransactionEnd]
+    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., is_commit: _Optional[bool] = ..., ends: _Optional[_Iterable[_Union[TransactionEnd, _Mapping]]] = ...) -> None: ...
+
+class TransactionEnd(_message.Message):
+    __slots__ = ("topic", "partition", "last_sequence")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    last_sequence: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., last_sequence: _Optional[int] = ...) -> None: ...
+
+class EndTxnResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "producer_id", "producer_epoch", "versions")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    producer_id: int
+    producer_epoch: int
+    versions: _containers.RepeatedCompositeFieldContainer[TransactionVersion]
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., versions: _Optional[_Iterable[_Union[TransactionVersion, _Mapping]]] = ...) -> None: ...
+
+class TransactionVersion(_message.Message):
+    __slots__ = ("topic", "partition", "version", "base_offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    version: int
+    base_offset: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., version: _Optional[int] = ..., base_offset: _Optional[int] = ...) -> None: ...
+
+class ListTransactionsRequest(_message.Message):
+    __slots__ = ("states", "producer_ids", "duration_ms")
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    states: _containers.RepeatedScalarFieldContainer[str]
+    producer_ids: _containers.RepeatedScalarFieldContainer[int]
+    duration_ms: int
+    def __init__(self, states: _Optional[_Iterable[str]] = ..., producer_ids: _Optional[_Iterable[int]] = ..., duration_ms: _Optional[int] = ...) -> None: ...
+
+class ListTransactionsResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "transactions", "unknown_states")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_STATES_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    transactions: _containers.RepeatedCompositeFieldContainer[ListedTransaction]
+    unknown_states: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., transactions: _Optional[_Iterable[_Union[ListedTransaction, _Mapping]]] = ..., unknown_states: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListedTransaction(_message.Message):
+    __slots__ = ("transactional_id", "producer_id", "state")
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    transactional_id: str
+    producer_id: int
+    state: str
+    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
+
+class DescribeTransactionsRequest(_message.Message):
+    __slots__ = ("transactional_ids",)
+    TRANSACTIONAL_IDS_FIELD_NUMBER: _ClassVar[int]
+    transactional_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, transactional_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DescribeTransactionsResponse(_message.Message):
+    __slots__ = ("transactions",)
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[DescribedTransaction]
+    def __init__(self, transactions: _Optional[_Iterable[_Union[DescribedTransaction, _Mapping]]] = ...) -> None: ...
+
+class DescribedTransaction(_message.Message):
+    __slots__ = ("error_code", "error_message", "transactional_id", "state", "producer_id", "producer_epoch", "timeout_ms", "start_ms", "update_ms", "topics", "group_ids", "number", "coordinator", "coordinator_partition")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    START_MS_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_ms: int
+    update_ms: int
+    topics: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    group_ids: _containers.RepeatedScalarFieldContainer[str]
+    number: int
+    coordinator: Broker
+    coordinator_partition: int
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., transactional_id: _Optional[str] = ..., state: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., start_ms: _Optional[int] = ..., update_ms: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., group_ids: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ..., coordinator: _Optional[_Union[Broker, _Mapping]] = ..., coordinator_partition: _Optional[int] = ...) -> None: ...
+
+class DescribeProducersRequest(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ...) -> None: ...
+
+class DescribeProducersResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionProducers]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionProducers, _Mapping]]] = ...) -> None: ...
+
+class PartitionProducers(_message.Message):
+    __slots__ = ("topic", "partition", "error_code", "error_message", "producers")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    error_code: ErrorCode
+    error_message: str
+    producers: _containers.RepeatedCompositeFieldContainer[ActiveProducer]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., producers: _Optional[_Iterable[_Union[ActiveProducer, _Mapping]]] = ...) -> None: ...
+
+class ActiveProducer(_message.Message):
+    __slots__ = ("producer_id", "producer_epoch", "last_sequence", "last_timestamp_ms", "coordinator_partition", "staged_bytes")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    LAST_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    STAGED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_partition: int
+    staged_bytes: int
+    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., last_sequence: _Optional[int] = ..., last_timestamp_ms: _Optional[int] = ..., coordinator_partition: _Optional[int] = ..., staged_bytes: _Optional[int] = ...) -> None: ...
+
+class AbortTransactionRequest(_message.Message):
+    __slots__ = ("transactional_id", "producer_id", "producer_epoch")
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
+
+class AbortTransactionResponse(_message.Message):
+    __slots__ = ("error_code", "error_message")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class FenceProducersRequest(_message.Message):
+    __slots__ = ("transactional_ids",)
+    TRANSACTIONAL_IDS_FIELD_NUMBER: _ClassVar[int]
+    transactional_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, transactional_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FenceProducersResponse(_message.Message):
+    __slots__ = ("producers",)
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    producers: _containers.RepeatedCompositeFieldContainer[FencedProducer]
+    def __init__(self, producers: _Optional[_Iterable[_Union[FencedProducer, _Mapping]]] = ...) -> None: ...
+
+class FencedProducer(_message.Message):
+    __slots__ = ("error_code", "error_message", "transactional_id", "producer_id", "producer_epoch")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
+
 class IdentifyBrokerRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -1748,3 +2005,125 @@ class EnvelopeResponse(_message.Message):
     response: bytes
     metadata_offset: int
     def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., response: _Optional[bytes] = ..., metadata_offset: _Optional[int] = ...) -> None: ...
+
+class AddPartitionsToTxnRequest(_message.Message):
+    __slots__ = ("transactions",)
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[TransactionAdditions]
+    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionAdditions, _Mapping]]] = ...) -> None: ...
+
+class TransactionAdditions(_message.Message):
+    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "partitions", "groups")
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: _containers.RepeatedCompositeFieldContainer[TransactionPartition]
+    groups: _containers.RepeatedCompositeFieldContainer[TransactionGroup]
+    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[TransactionPartition, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[TransactionGroup, _Mapping]]] = ...) -> None: ...
+
+class TransactionPartition(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition", "last_sequence")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: str
+    partition: int
+    last_sequence: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[str] = ..., partition: _Optional[int] = ..., last_sequence: _Optional[int] = ...) -> None: ...
+
+class TransactionGroup(_message.Message):
+    __slots__ = ("group_id", "offsets_partition")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    offsets_partition: int
+    def __init__(self, group_id: _Optional[str] = ..., offsets_partition: _Optional[int] = ...) -> None: ...
+
+class AddPartitionsToTxnResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "transactions")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    transactions: _containers.RepeatedCompositeFieldContainer[TransactionAdded]
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., transactions: _Optional[_Iterable[_Union[TransactionAdded, _Mapping]]] = ...) -> None: ...
+
+class TransactionAdded(_message.Message):
+    __slots__ = ("error_code", "error_message")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class TransactionStepRequest(_message.Message):
+    __slots__ = ("transactional_id", "number", "producer_id", "producer_epoch", "coordinator_partition", "partitions", "groups")
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    transactional_id: str
+    number: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_partition: int
+    partitions: _containers.RepeatedCompositeFieldContainer[TransactionPartition]
+    groups: _containers.RepeatedCompositeFieldContainer[TransactionGroup]
+    def __init__(self, transactional_id: _Optional[str] = ..., number: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., coordinator_partition: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[TransactionPartition, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[TransactionGroup, _Mapping]]] = ...) -> None: ...
+
+class TransactionStepResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "partitions", "groups")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    partitions: _containers.RepeatedCompositeFieldContainer[TransactionStepResult]
+    groups: _containers.RepeatedCompositeFieldContainer[TransactionStepResult]
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[TransactionStepResult, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[TransactionStepResult, _Mapping]]] = ...) -> None: ...
+
+class TransactionStepResult(_message.Message):
+    __slots__ = ("error_code", "error_message", "last_sequence", "version", "base_offset", "is_pending")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    IS_PENDING_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    last_sequence: int
+    version: int
+    base_offset: int
+    is_pending: bool
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., last_sequence: _Optional[int] = ..., version: _Optional[int] = ..., base_offset: _Optional[int] = ..., is_pending: _Optional[bool] = ...) -> None: ...
+
+class OpenTransactionsRequest(_message.Message):
+    __slots__ = ("coordinator_partition",)
+    COORDINATOR_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    coordinator_partition: int
+    def __init__(self, coordinator_partition: _Optional[int] = ...) -> None: ...
+
+class OpenTransactionsResponse(_message.Message):
+    __slots__ = ("error_code", "error_message", "producer_ids", "producer_epochs")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    error_code: ErrorCode
+    error_message: str
+    producer_ids: _containers.RepeatedScalarFieldContainer[int]
+    producer_epochs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., producer_ids: _Optional[_Iterable[int]] = ..., producer_epochs: _Optional[_Iterable[int]] = ...) -> None: ...

@@ -176,7 +176,7 @@ def stub(broker: Broker) -> Iterator[Any]:
 
 def test_two_members_join_sync_commit_fetch_and_leave(stub: Any) -> None:
     create_topic(stub)
-    found = stub.FindCoordinator(pb.FindCoordinatorRequest(group_id="g"), timeout=30)
+    found = stub.FindCoordinator(pb.FindCoordinatorRequest(key="g"), timeout=30)
     assert found.error_code == NONE
     assert found.coordinator.port > 0
     first, second = Member(stub), Member(stub)
