@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -134,6 +135,23 @@ def test_list_gives_one_folder_sorted_with_sizes(store: ObjectStore) -> None:
     assert [(entry.name, entry.size) for entry in found.files] == [("b", 3)]
     assert list(found.folders) == ["sub", "sub2"]
     assert list(store.list("t", start_at="sub2").folders) == ["sub2"]
+
+
+def test_a_listing_tells_when_files_were_written(store: ObjectStore, reopen: Callable[[], ObjectStore]) -> None:
+    before_ms = time.time_ns() // 1_000_000 - 1000  # the clock of a file system lags behind
+    store.create("t/a", b"1")
+    store.put("t/b", b"22")
+    after_ms = time.time_ns() // 1_000_000
+    assert all(before_ms <= entry.modified_ms <= after_ms for entry in reopen().list("t").files)
+    assert {entry.modified_ms for entry in reopen().list("t", with_sizes=False).files} == {-1}
+
+
+def test_a_local_file_that_goes_while_it_is_listed_hides_no_other(tmp_path: Path) -> None:
+    """A link to nowhere is what a file looks like that was deleted between the two looks."""
+    store = LocalStore(str(tmp_path))
+    store.create("t/a", b"1")
+    (tmp_path / "t" / "b").symlink_to("nowhere")
+    assert [entry.name for entry in store.list("t").files] == ["a"]
 
 
 def test_sizes_of_many_keys_are_told_at_once(store: ObjectStore) -> None:

@@ -186,8 +186,11 @@ class LocalStore:
                             continue
                         elif entry.is_dir():
                             folders.append(name)
+                        elif not with_sizes:
+                            files.append(Entry(name, -1))
                         else:
-                            files.append(Entry(name, entry.stat().st_size if with_sizes else -1))
+                            with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+                                files.append(_entry_of(entry))
             except FileNotFoundError:
                 return Listing((), ())
         return Listing(sorted(files, key=lambda entry: entry.name), sorted(folders), sorted(leftovers))
@@ -433,6 +436,11 @@ def _holder_in(fd: int) -> str:
 
 def _file_of(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
+
+
+def _entry_of(found: os.DirEntry[str]) -> Entry:
+    status = found.stat()
+    return Entry(found.name, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 def _stamp_of(found: os.stat_result) -> Stamp:

@@ -7,7 +7,8 @@ is in the dictionary.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 
 from bus.storage_delta.stores.store import (
     Data,
@@ -25,8 +26,10 @@ from bus.storage_delta.stores.store import (
 class MemoryStore:
     """Implements `ObjectStore`. Two brokers in one process that share an instance share its files and its locks."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        self._now_ms = now_ms
         self._files: dict[str, bytes] = {}
+        self._modified_ms: dict[str, int] = {}
         self._locks: dict[str, list[MemoryLock]] = {}
         self._mutex = threading.Lock()
 
@@ -43,7 +46,7 @@ class MemoryStore:
                 raise KeyReplaced(f"{after.key} is not what was written there")
             if key in self._files:
                 raise KeyExists(f"{key} exists")
-            self._files[key] = bytes(data)
+            self._write(key, data)
             return self._files[key]
 
     def stamp(self, key: str) -> Stamp:
@@ -60,7 +63,11 @@ class MemoryStore:
 
     def put(self, key: str, data: Data) -> None:
         with self._mutex:
-            self._files[key] = bytes(data)
+            self._write(key, data)
+
+    def _write(self, key: str, data: Data) -> None:
+        self._files[key] = bytes(data)
+        self._modified_ms[key] = self._now_ms()
 
     def get(self, key: str) -> bytes:
         with self._mutex:
@@ -91,16 +98,19 @@ class MemoryStore:
                     if below:
                         folders.add(name)
                     else:
-                        files.append(Entry(name, len(data) if with_sizes else -1))
+                        told = (len(data), self._modified_ms[key]) if with_sizes else (-1, -1)
+                        files.append(Entry(name, *told))
         return Listing(sorted(files, key=lambda entry: entry.name), sorted(folders))
 
     def delete(self, key: str) -> None:
         with self._mutex:
             self._files.pop(key, None)
+            self._modified_ms.pop(key, None)
 
     def delete_folder(self, folder: str) -> None:
         with self._mutex:
-            self._files = {key: data for key, data in self._files.items() if not key.startswith(f"{folder}/")}
+            for key in [key for key in self._files if key.startswith(f"{folder}/")]:
+                del self._files[key], self._modified_ms[key]
 
     def sync(self, folder: str, names: Sequence[str] = ()) -> None:
         """Nothing to do."""
@@ -110,7 +120,7 @@ class MemoryStore:
             held = self._locks.setdefault(key, [])
             if held and not (is_shared and held[-1].is_shared):
                 raise KeyLocked(held[-1].holder)
-            self._files[key] = holder.encode()
+            self._write(key, holder.encode())
             held.append(MemoryLock(self, key, holder, is_shared=is_shared))
             return held[-1]
 

@@ -6,6 +6,7 @@ rehearsal runs the very code of the real thing. Not for several threads.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 
 from bus.storage_delta.stores.store import (
@@ -28,6 +29,7 @@ class RehearsalStore:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._written: dict[str, bytes] = {}
+        self._written_ms: dict[str, int] = {}
         self._gone: set[str] = set()  # keys, and folders
 
     @property
@@ -60,6 +62,7 @@ class RehearsalStore:
 
     def put(self, key: str, data: Data) -> None:
         self._written[key] = bytes(data)
+        self._written_ms[key] = time.time_ns() // 1_000_000
         self._gone.discard(key)
 
     def get(self, key: str) -> bytes:
@@ -90,7 +93,7 @@ class RehearsalStore:
                 if below:
                     folders.add(name)
                 else:
-                    files[name] = Entry(name, len(data) if with_sizes else -1)
+                    files[name] = Entry(name, *((len(data), self._written_ms[key]) if with_sizes else (-1, -1)))
         leftovers = [name for name in found.leftovers if f"{prefix}{name}" not in self._gone]
         return Listing([files[name] for name in sorted(files)], sorted(folders), leftovers)
 

@@ -42,10 +42,12 @@ class KeyLocked(StorageFault):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file in a folder: its name there, and its size in bytes (-1 if the listing was asked for names alone)."""
+    """A file in a folder: its name there, its size in bytes, and when it was written, by the store's clock (both -1 if
+    the listing was asked for names alone)."""
 
     name: str
     size: int
+    modified_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
