@@ -89,6 +89,46 @@ class ProducerProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class StagingKey:
+    """One transaction in one partition, as batches that are on their way name it: the producer's epoch grows with every
+    transaction. The partition of `__transaction_state` tells whom to ask about it."""
+
+    coordinator_partition: int
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What is staged of a transaction. Sequences begin with 0 in each transaction and partition."""
+
+    last_sequence: int  # all from 0 up to it are there; -1 if 0 is not
+    size_bytes: int  # of all files
+    newest_ms: int  # when the newest file was written, by the clock of the store
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedTransaction:
+    """The proof that a transaction's rows are in the table, in the version that has them: the `txn` action
+    `bus/txn/<transactional id>`, percent-encoded, with `applied_version`. Larger ones say the same of later
+    transactions."""
+
+    transactional_id: str
+    number: int  # of the transaction: grows with each one of that id
+    producer_id: int
+    producer_epoch: int
+
+    @property
+    def applied_version(self) -> int:
+        return 2 * self.number + 1
+
+    @property
+    def aborted_version(self) -> int:
+        """Says that the rows of the transaction are not in the table, and never will be."""
+        return 2 * self.number
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerMatch:
     """A batch of an idempotent producer beside the table: what the table has of it, and what it has not.
 
@@ -263,6 +303,54 @@ class ProducerIndex(Protocol):
         ...
 
 
+class StagedTransactions(Protocol):
+    """The batches of open transactions of one partition: durable, and not in its table. Any number of calls may run
+    beside each other and beside those of the table, also of brokers that do not lead it (any more). Raises
+    `StorageFault`."""
+
+    def stage(self, key: StagingKey, batch: RecordBatch) -> Refused | None:
+        """Durable once this returns None. `batch` is the producer's whole batch, of the producer id and epoch of `key`.
+        Safe to repeat. INVALID_RECORD if other records were staged under the same sequences; timestamps are not
+        compared, since the broker may have given them."""
+        ...
+
+    def find(self, key: StagingKey) -> Staged | None:
+        """What is staged now, by one listing; None if nothing is."""
+        ...
+
+    def read(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch]:
+        """Sequences 0 to `last_sequence`, each of them once, in order. Raises `StorageFault`, which names the file, if
+        one is missing or damaged."""
+        ...
+
+    def drop(self, key: StagingKey) -> None:
+        """Delete all that is staged of the transaction. Safe to repeat. Not atomic: a crash may leave some of it."""
+        ...
+
+    def list(self) -> Sequence[tuple[StagingKey, Staged]]:
+        """All transactions of which anything is staged, by one listing and one more for each of them."""
+        ...
+
+
+class TransactionIndex(Protocol):
+    """What a table knows of the transactions that wrote to it."""
+
+    def transaction_of(self, transactional_id: str) -> int:
+        """The largest `applied_version` or `aborted_version` of its transactions in the table, -1 if there is none. Any
+        transaction of a smaller number has ended."""
+        ...
+
+    def abort_transaction(self, transaction: AppliedTransaction, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        """Commit a version without rows that has the `aborted_version` of the transaction, so that its rows can never
+        be applied. `transaction_of` is below it. In the writer's place, as `append`."""
+        ...
+
+    def forget_transactions(self, transactional_ids: Sequence[str]) -> None:
+        """These ids have expired: nothing of their transactions is under way, and one of the same id that comes later
+        has a larger number. The next append takes their `txn` actions back, and no checkpoint after it has them."""
+        ...
+
+
 class TableMaintenance(Protocol):
     """What its leader does to a table beside appending: `swap_files` and `advance_log_start` commit one version each,
     `delete_orphans` one if need be; all else looks after the table, prepares and cleans, without a change of any
@@ -394,12 +482,12 @@ class Leadable(Protocol):
         ...
 
 
-class PartitionTable(Leadable, ProducerIndex, TableMaintenance, Protocol):
+class PartitionTable(Leadable, ProducerIndex, TransactionIndex, TableMaintenance, Protocol):
     """One partition's table, followed, or led by its single writer.
 
-    `append`, `swap_files`, `advance_log_start`, `follow`, `lead`, `reload` and `write_checkpoint` never overlap with
-    one another, but for `write_checkpoint`, which may run beside the three commits. The reads may run beside anything,
-    any number at once, and see the state of one version. A table that is followed only reads.
+    `append`, `abort_transaction`, `swap_files`, `advance_log_start`, `follow`, `lead`, `reload` and `write_checkpoint`
+    never overlap with one another, but for `write_checkpoint`, which may run beside the four commits. The reads may run
+    beside anything, any number at once, and see the state of one version. A table that is followed only reads.
     """
 
     def append(
@@ -410,14 +498,20 @@ class PartitionTable(Leadable, ProducerIndex, TableMaintenance, Protocol):
         now_ms: int,
         compression: str = "none",
         producers: Sequence[ProducerProgress] = (),
+        transactions: Sequence[AppliedTransaction] = (),
     ) -> CommitOutcome:
         """Commit `batches` as one Delta version, synced: one data file, one version file.
 
-        The batches are dense from the high watermark: the first `base_offset` equals it, each next one follows.
+        The batches are dense from the high watermark: the first `base_offset` equals it, each next one follows. All
+        rows of each of `transactions` are among them, the batches of one behind each other, and `transaction_of` its id
+        is below its `aborted_version`; `producers` names its producer, too.
         `compression` is none, gzip, snappy, lz4 or zstd. Raises `StorageFull`, or `StorageFault` if nothing was
         committed for another reason; then the state is as before and the next append may succeed.
         """
         ...
+
+    @property
+    def staged(self) -> StagedTransactions: ...
 
     def read(self, offset: int, *, end_offset: int, max_bytes: int) -> list[LogBatch]:
         """Records from `offset` on, in order, about `max_bytes` of them, at least one if there is any below

@@ -20,6 +20,7 @@ from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import LogBatch, RecordBatch
 from bus.ports import (
     OFFSET_MAX,
+    AppliedTransaction,
     Clock,
     CommitOutcome,
     Committed,
@@ -45,6 +46,7 @@ from bus.storage_delta.files.producer_spans import id_max_of
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log import checkpoints
 from bus.storage_delta.log.actions import (
+    encode_abort,
     encode_append,
     encode_fence,
     encode_removal,
@@ -57,7 +59,7 @@ from bus.storage_delta.log.replaced_versions import commit_again
 from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.log.table_metadata import bring_up_to_date
 from bus.storage_delta.log.table_state import Removal
-from bus.storage_delta.log.txns import decode_producers, forgotten_id_max_of
+from bus.storage_delta.log.txns import decode_producers, decode_transactions, forgotten_id_max_of
 from bus.storage_delta.log.writer import FilesUnderWay, LogWriter
 from bus.storage_delta.maintenance.key_compaction import KeyCompaction
 from bus.storage_delta.maintenance.old_versions import Limits, OldVersions
@@ -65,6 +67,7 @@ from bus.storage_delta.maintenance.rolling import Rolling
 from bus.storage_delta.maintenance.swap_checks import check_swap
 from bus.storage_delta.maintenance.swaps import PreparedSwap, since_reload
 from bus.storage_delta.partition_reader import FollowingReader
+from bus.storage_delta.staging import DeltaStagedTransactions
 from bus.storage_delta.stores.store import ObjectStore
 from bus.system_clock import SystemClock
 
@@ -119,6 +122,9 @@ class DeltaPartitionTable:
         self._checkpoint_ended_ms = self._checkpoint_duration_ms = 0.0
         self._checkpoint_version = -1
         self._producers: dict[int, ProducerProgress] = {}  # while this table is led
+        self._transactions: dict[str, int] = {}  # the same: transactional id -> version of its `txn`
+        self._expired_ids: set[str] = set()  # to be taken back by the next commit
+        self._staged = DeltaStagedTransactions(store, folder, value_type)
 
     @property
     def state(self) -> LogState:
@@ -127,6 +133,15 @@ class DeltaPartitionTable:
     @property
     def producer_progress(self) -> Mapping[int, ProducerProgress]:
         return decode_producers(self._following.txns) if self._led_epoch is None else dict(self._producers)
+
+    @property
+    def staged(self) -> DeltaStagedTransactions:
+        return self._staged
+
+    def transaction_of(self, transactional_id: str) -> int:
+        is_led = self._led_epoch is not None
+        known = self._transactions if is_led else decode_transactions(self._following.txns)
+        return known.get(transactional_id, -1)
 
     # ------------------------------------------------------------------ following and leading
 
@@ -218,9 +233,11 @@ class DeltaPartitionTable:
         now_ms: int,
         compression: str = "none",
         producers: Sequence[ProducerProgress] = (),
+        transactions: Sequence[AppliedTransaction] = (),
     ) -> CommitOutcome:
         state = self.state
         self._check_leads(leader_epoch)
+        self._check_transactions(transactions)
         assert batches[0].base_offset == state.high_watermark, (
             f"{self._folder}: expected offset {state.high_watermark}, found {batches[0].base_offset}"
         )
@@ -238,6 +255,8 @@ class DeltaPartitionTable:
             producers=producers,
             signature=signature,
             forgotten_id_max=forgotten_id_max if forgotten_id_max > self._told_forgotten_id_max else None,
+            transactions=transactions,
+            expired_ids=(expired_ids := self._expired_but_for(transactions)),
         )
         self._under_way.add(file.path)
         try:
@@ -252,7 +271,44 @@ class DeltaPartitionTable:
             self._told_forgotten_id_max = max(self._told_forgotten_id_max, forgotten_id_max)
             for progress in producers:
                 self._producers[progress.producer_id] = replace(progress, updated_ms=now_ms)
+            self._note_ended({each.transactional_id: each.applied_version for each in transactions}, expired_ids)
         return outcome
+
+    def abort_transaction(self, transaction: AppliedTransaction, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        self._check_leads(leader_epoch)
+        self._check_transactions([transaction])
+        view, signature = self._reader.view, self._log.sign(leader_epoch, now_ms)
+        version, high_watermark = view.state.version + 1, view.state.high_watermark
+        expired_ids = self._expired_but_for([transaction])
+        data = encode_abort(transaction, high_watermark=high_watermark, signature=signature, expired_ids=expired_ids)
+        outcome = self._log.commit(version, data, signature, high_watermark=high_watermark)
+        if isinstance(outcome, Committed):
+            self._reader.view = view.fenced(leader_epoch)
+            self._note_ended({transaction.transactional_id: transaction.aborted_version}, expired_ids)
+        return outcome
+
+    def _check_transactions(self, transactions: Sequence[AppliedTransaction]) -> None:
+        """Raises AssertionError for one that has ended here, and for two of one id: a version says one thing of it."""
+        ids = [each.transactional_id for each in transactions]
+        assert len(set(ids)) == len(ids), f"{self._folder}: expected one transaction of each id, found {ids}"
+        for each in transactions:
+            ended = self.transaction_of(each.transactional_id)
+            assert ended < each.aborted_version, (
+                f"{self._folder}: expected a transaction of {each.transactional_id} behind {ended}, found {each.number}"
+            )
+
+    def forget_transactions(self, transactional_ids: Sequence[str]) -> None:
+        self._expired_ids |= self._transactions.keys() & set(transactional_ids)
+
+    def _expired_but_for(self, transactions: Sequence[AppliedTransaction]) -> Sequence[str]:
+        """Those that are taken back beside `transactions`, which may be of ids that have come again."""
+        return sorted(self._expired_ids - {each.transactional_id for each in transactions})
+
+    def _note_ended(self, ended: Mapping[str, int], expired_ids: Sequence[str]) -> None:
+        self._transactions.update(ended)
+        for transactional_id in expired_ids:
+            self._transactions.pop(transactional_id, None)
+        self._expired_ids -= {*ended, *expired_ids}
 
     def reload(self) -> LogState:
         if self._led_epoch is None:
@@ -275,6 +331,7 @@ class DeltaPartitionTable:
         self._following.forget()
         self._checkpoint_version = snapshot.checkpoint_version
         self._producers = decode_producers(snapshot.txns)
+        self._transactions, self._expired_ids = decode_transactions(snapshot.txns), set()
         self._told_forgotten_id_max = forgotten_id_max_of(snapshot.txns)
         self._forgotten_id_max = max(
             [self._forgotten_id_max, self._told_forgotten_id_max, *map(_unnamed_id_max, snapshot.files)]

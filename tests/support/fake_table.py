@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
-from bus.errors import ErrorCode, Refused
+from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import LogBatch, ProducerStamp, RecordBatch, TimestampType, sequence_after
 from bus.ports import (
     OFFSET_MAX,
+    AppliedTransaction,
     CommitOutcome,
     Committed,
     Conflicted,
@@ -25,6 +26,8 @@ from bus.ports import (
     PreparedFiles,
     ProducerMatch,
     ProducerProgress,
+    Staged,
+    StagingKey,
     SwapKind,
     Unknown,
     no_pace,
@@ -69,6 +72,57 @@ class _Prepared(PreparedFiles):
     compacted_to: int | None
 
 
+class FakeStaged:
+    """Staged batches in memory. `faults` has what the next calls raise, or `Scripted.LOST_REPLY`: the batch is staged,
+    and then the call fails."""
+
+    def __init__(self) -> None:
+        self.batches: dict[StagingKey, dict[tuple[int, int], RecordBatch]] = {}
+        self.faults: list[Exception | Scripted | None] = []
+        self.finds = 0
+        self.now_ms = 0
+
+    def stage(self, key: StagingKey, batch: RecordBatch) -> Refused | None:
+        step = self.faults.pop(0) if self.faults else None
+        if isinstance(step, Exception):
+            raise step
+        stamp = batch.producer
+        assert stamp is not None, "a batch of no producer"
+        assert (stamp.producer_id, stamp.producer_epoch) == (key.producer_id, key.producer_epoch), f"{stamp}, {key}"
+        name = stamp.base_sequence, stamp.base_sequence + batch.record_count - 1
+        found = self.batches.setdefault(key, {}).setdefault(name, batch)
+        if step is Scripted.LOST_REPLY:
+            raise StorageFault("the reply was lost")
+        return None if found.columns == batch.columns else Refused(ErrorCode.INVALID_RECORD, "other records")
+
+    def find(self, key: StagingKey) -> Staged | None:
+        self.finds += 1
+        held = self.batches.get(key)
+        if not held:
+            return None
+        last = -1
+        for first, end in sorted(held):
+            last = max(last, end) if first <= last + 1 else last
+        return Staged(last, sum(batch.size_bytes for batch in held.values()), self.now_ms)
+
+    def read(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch]:
+        """Of batches that do not overlap."""
+        batches, sequence = list[RecordBatch](), 0
+        for (first, last), batch in sorted(self.batches.get(key, {}).items()):
+            if first == sequence <= last_sequence:
+                batches.append(batch)
+                sequence = last + 1
+        if sequence <= last_sequence:
+            raise StorageFault(f"{key}: expected sequence {sequence} in a staged file, found none")
+        return batches
+
+    def drop(self, key: StagingKey) -> None:
+        self.batches.pop(key, None)
+
+    def list(self) -> Sequence[tuple[StagingKey, Staged]]:
+        return [(key, staged) for key in self.batches if (staged := self.find(key)) is not None]
+
+
 class FakeTable:
     """Commits at once, unless `script` holds something else to do for the next append: an outcome to return (nothing
     is committed), a fault to raise, `Scripted`, or a function to call first; `change_script` is the same for swaps and
@@ -109,6 +163,8 @@ class FakeTable:
         self.orphans: frozenset[str] = frozenset()
         self.deleted_orphans: list[frozenset[str]] = []
         self.swap_refusal: Refused | None = None
+        self.transactions: dict[str, int] = {}
+        self.staged = FakeStaged()
         self.live: list[FakeFile] = []
         self.compacted_to = 0
         self.gains = True
@@ -131,26 +187,48 @@ class FakeTable:
         now_ms: int,
         compression: str = "none",
         producers: Sequence[ProducerProgress] = (),
+        transactions: Sequence[AppliedTransaction] = (),
     ) -> CommitOutcome:
+        def commit() -> Committed:
+            committed = self.commit(list(batches), producers, now_ms)
+            self.transactions |= {each.transactional_id: each.applied_version for each in transactions}
+            return committed
+
+        for each in transactions:
+            assert self.transaction_of(each.transactional_id) < each.aborted_version, f"{each} has ended"
         self._is_appending = True
         try:
             self.gate.wait()
-            return self._append(list(batches), producers, now_ms)
+            return self._as_scripted(commit)
         finally:
             self._is_appending = False
 
-    def _append(self, batches: list[LogBatch], producers: Sequence[ProducerProgress], now_ms: int) -> CommitOutcome:
+    def _as_scripted(self, commit: Callable[[], Committed]) -> CommitOutcome:
         step = self.script.pop(0) if self.script else None
         if isinstance(step, Exception):
             raise step
         if isinstance(step, Scripted):
-            committed = self.commit(batches, producers, now_ms)
-            return Unknown(committed.version, "the reply was lost")
+            return Unknown(commit().version, "the reply was lost")
         if callable(step):
             step()
         elif step is not None:
             return step
-        return self.commit(batches, producers, now_ms)
+        return commit()
+
+    def transaction_of(self, transactional_id: str) -> int:
+        return self.transactions.get(transactional_id, -1)
+
+    def abort_transaction(self, transaction: AppliedTransaction, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        def commit() -> Committed:
+            self.transactions[transaction.transactional_id] = transaction.aborted_version
+            return self._next_version()
+
+        assert self.transaction_of(transaction.transactional_id) < transaction.aborted_version, "it has ended"
+        return self._as_scripted(commit)
+
+    def forget_transactions(self, transactional_ids: Sequence[str]) -> None:
+        for transactional_id in transactional_ids:
+            self.transactions.pop(transactional_id, None)
 
     def commit(self, batches: list[LogBatch], producers: Sequence[ProducerProgress] = (), now_ms: int = 0) -> Committed:
         assert batches, "a commit of nothing"

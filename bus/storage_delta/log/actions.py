@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from bus.model import TIMESTAMP_MS_MAX
-from bus.ports import ProducerProgress
+from bus.ports import AppliedTransaction, ProducerProgress
 from bus.records.json_text import parse_json
 from bus.storage_delta.files.live_file import (
     AGES_TAG,
@@ -39,8 +39,12 @@ from bus.storage_delta.log.txns import (
     LOG_START_APP,
     Txn,
     decode_txn,
+    encode_aborted,
+    encode_applied,
     encode_progress,
+    encode_taken_back,
     encode_txn,
+    transaction_app,
 )
 
 ENGINE = "delta-bus"
@@ -158,14 +162,30 @@ def encode_append(
     producers: Sequence[ProducerProgress],
     signature: Signature,
     forgotten_id_max: int | None = None,
+    transactions: Sequence[AppliedTransaction] = (),
+    expired_ids: Sequence[str] = (),
 ) -> bytes:
-    """An append as a version file. `forgotten_id_max`: where it has grown."""
+    """An append as a version file. `forgotten_id_max`: where it has grown. `expired_ids`: whose transactions are taken
+    back, none of them among `transactions`."""
     now_ms = signature.now_ms
     lines = [encode_progress(progress, now_ms) for progress in producers]
     if forgotten_id_max is not None:
         lines.insert(0, encode_txn(FORGOTTEN_APP, forgotten_id_max, now_ms))
+    lines += [encode_applied(transaction, now_ms) for transaction in transactions]
+    lines += [encode_taken_back(transactional_id, now_ms) for transactional_id in expired_ids]
     lines.append(encode_add(file, stats, now_ms, is_data_change=True))
-    return _encode_signed("WRITE", lines, file.next_offset, signature, mode="Append")
+    return _encode_signed("WRITE", lines, file.next_offset, signature, mode="Append", transactions=transactions)
+
+
+def encode_abort(
+    transaction: AppliedTransaction, *, high_watermark: int, signature: Signature, expired_ids: Sequence[str] = ()
+) -> bytes:
+    """The end of a transaction whose rows are not in the table: a version that adds none. `expired_ids` as for an
+    append."""
+    now_ms = signature.now_ms
+    lines = [encode_aborted(transaction, now_ms)]
+    lines += [encode_taken_back(transactional_id, now_ms) for transactional_id in expired_ids]
+    return _encode_signed("ABORT", lines, high_watermark, signature)
 
 
 def encode_swap(
@@ -202,7 +222,13 @@ def encode_fence(*, high_watermark: int, signature: Signature) -> bytes:
 
 
 def _encode_signed(
-    operation: str, lines: Sequence[str], high_watermark: int, signature: Signature, *, mode: str | None = None
+    operation: str,
+    lines: Sequence[str],
+    high_watermark: int,
+    signature: Signature,
+    *,
+    mode: str | None = None,
+    transactions: Sequence[AppliedTransaction] = (),
 ) -> bytes:
     now_ms, leader_epoch = signature.now_ms, signature.leader_epoch
     return encode_version(
@@ -216,8 +242,19 @@ def _encode_signed(
         txn_id=signature.txn_id,
         parameters="{}" if mode is None else f'{{"mode":"{mode}"}}',
         is_blind_append=mode is not None,
-        author=signature.author,
+        author=signature.author + _encode_names(transactions),
     )
+
+
+def _encode_names(transactions: Sequence[AppliedTransaction]) -> str:
+    """For `encode_version`: which rows a proof is about, the `appId` of each with its producer's id and epoch."""
+    if not transactions:
+        return ""
+    names = ",".join(
+        f'"{transaction_app(each.transactional_id)}":[{each.producer_id},{each.producer_epoch}]'
+        for each in transactions
+    )
+    return f'"transactions":{{{names}}},'
 
 
 def encode_version(

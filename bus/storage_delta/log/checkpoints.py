@@ -24,7 +24,7 @@ from bus.storage_delta.log.checkpoint_files import (
     summarize_checkpoint,
 )
 from bus.storage_delta.log.listing import LAST_CHECKPOINT, LOG_FOLDER, checkpoint_name, version_name
-from bus.storage_delta.log.txns import Txn, is_forgotten
+from bus.storage_delta.log.txns import Txn, is_forgotten, is_taken_back
 from bus.storage_delta.stores.store import ObjectStore
 
 _COMMITS_BETWEEN_MIN = 100
@@ -57,16 +57,18 @@ def write_checkpoint(
     check_commit: Callable[[Commit], None] = lambda commit: None,
 ) -> None:
     """Checkpoint `version`, whose live files are `paths`; `base_version` is that of a whole checkpoint before it, -1 if
-    there is none. Producers that were idle since `idle_since_ms` are left out if the log says that such were forgotten.
-    `check_commit` is called with each version since then, and may raise. Raises `StorageFault`; then the
-    table is as before."""
+    there is none. Producers that were idle since `idle_since_ms` are left out if the log says that such were forgotten,
+    and so are transactional ids that the log has taken back. `check_commit` is called with each version since then, and
+    may raise. Raises `StorageFault`; then the table is as before."""
     log_folder = f"{folder}/{LOG_FOLDER}"
     key, is_begun = f"{log_folder}/{checkpoint_name(version)}", False
     try:
         replay = _Replay(store, log_folder, base_version, version, check_commit)
         txns = replay.txns
-        for name in [name for name, txn in txns.items() if txn.updated_ms < idle_since_ms and is_forgotten(name, txns)]:
-            del txns[name]
+        for name, txn in list(txns.items()):
+            is_idle = txn.updated_ms < idle_since_ms
+            if is_taken_back(name, txn) or (is_idle and is_forgotten(name, txns)):
+                del txns[name]
         data = replay.encode(lambda: {entry.name for entry in store.list(folder, with_sizes=False).files})
         summary = summarize_checkpoint(data)
         _check(summary, frozenset(paths), txns)
@@ -102,7 +104,9 @@ def is_true(store: ObjectStore, log_folder: str, version: int, *, base_version: 
         replay = _Replay(store, log_folder, base_version, version)
         found = summarize_checkpoint(store.get(f"{log_folder}/{checkpoint_name(version)}"))
         txns = {
-            name: txn for name, txn in replay.txns.items() if name in found.txns or not is_forgotten(name, found.txns)
+            name: txn
+            for name, txn in replay.txns.items()
+            if name in found.txns or not (is_taken_back(name, txn) or is_forgotten(name, found.txns))
         }
         _check(found, replay.paths, txns)
     except (MalformedCheckpoint, MalformedCommit):

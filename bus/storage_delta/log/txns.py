@@ -6,7 +6,9 @@ can ask for them. Two more are there once they are needed: `bus/compacted`, offs
 `bus/log_start`, offsets below it are gone for every reader of the log. A repair that had to give records up leaves
 `bus/lost/<first offset>`: from there up to its version, no record is left. `bus/forgotten` is the largest id of a
 producer that was idle for so long that checkpoints need not name it any more. `bus/<producer id>` has the producer's
-epoch and last sequence.
+epoch and last sequence. `bus/txn/<transactional id>` has the last transaction of that id that ended here, its number
+doubled, and one more if its rows are in the table; a version of -1 takes it back, and checkpoints need not name it any
+more.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote, unquote
 
-from bus.ports import ProducerProgress
+from bus.ports import AppliedTransaction, ProducerProgress
 from bus.storage_delta.files.live_file import check_int64
 
 HIGH_WATERMARK_APP = "bus/high_watermark"
@@ -24,6 +27,8 @@ LEADER_EPOCH_APP = "bus/leader_epoch"
 COMPACTED_APP = "bus/compacted"
 LOG_START_APP = "bus/log_start"
 FORGOTTEN_APP = "bus/forgotten"
+TRANSACTION_APPS = "bus/txn/"
+_TAKEN_BACK = -1
 _LOST_APP = re.compile(r"bus/lost/(\d+)")
 _PRODUCER_APP = re.compile(r"bus/(\d+)")
 
@@ -48,6 +53,21 @@ def encode_progress(progress: ProducerProgress, now_ms: int) -> str:
     return encode_txn(producer_app(progress.producer_id), done, now_ms)
 
 
+def encode_applied(transaction: AppliedTransaction, now_ms: int) -> str:
+    """As `encode_txn`."""
+    return encode_txn(transaction_app(transaction.transactional_id), transaction.applied_version, now_ms)
+
+
+def encode_aborted(transaction: AppliedTransaction, now_ms: int) -> str:
+    """As `encode_txn`."""
+    return encode_txn(transaction_app(transaction.transactional_id), transaction.aborted_version, now_ms)
+
+
+def encode_taken_back(transactional_id: str, now_ms: int) -> str:
+    """As `encode_txn`."""
+    return encode_txn(transaction_app(transactional_id), _TAKEN_BACK, now_ms)
+
+
 def decode_txn(txn: Mapping[str, Any]) -> Txn:
     """Raises `LookupError`, `TypeError`, `ValueError`."""
     version, updated_ms = int(txn["version"]), int(txn.get("lastUpdated") or 0)
@@ -65,6 +85,25 @@ def decode_producers(txns: Mapping[str, Txn]) -> dict[int, ProducerProgress]:
                 producer_id, txn.version >> 32, txn.version & 0xFFFFFFFF, txn.updated_ms
             )
     return producers
+
+
+def decode_transactions(txns: Mapping[str, Txn]) -> dict[str, int]:
+    """Transactional id -> the version of its `txn` action."""
+    return {
+        unquote(app_id.removeprefix(TRANSACTION_APPS)): txn.version
+        for app_id, txn in txns.items()
+        if app_id.startswith(TRANSACTION_APPS) and txn.version != _TAKEN_BACK
+    }
+
+
+def transaction_app(transactional_id: str) -> str:
+    """The `appId` of a transactional id's `txn`: ASCII without a character that JSON escapes."""
+    return TRANSACTION_APPS + quote(transactional_id, safe="")
+
+
+def is_taken_back(app_id: str, txn: Txn) -> bool:
+    """Whether it is of a transactional id that has expired."""
+    return app_id.startswith(TRANSACTION_APPS) and txn.version == _TAKEN_BACK
 
 
 def forgotten_id_max_of(txns: Mapping[str, Txn]) -> int:

@@ -32,6 +32,7 @@ from bus.storage_delta.verify.replay import (
     LEADER_EPOCH_APP,
     LOG_FOLDER,
     PRODUCER_APPS,
+    TRANSACTION_APPS,
     Action,
     AddedFile,
     LogListing,
@@ -484,7 +485,8 @@ def _table_differences(replayed: ReplayedTable, told: ReplayedTable) -> Iterator
         elif _entry(ours) != _entry(theirs):
             yield f"{path} with the size, statistics and tags of the log", "others"
     for app_id in sorted(replayed.txns.keys() | told.txns.keys()):
-        may_be_left_out = app_id not in told.txns and is_forgotten(app_id, told.txns)
+        is_taken_back = app_id.startswith(TRANSACTION_APPS) and replayed.txns.get(app_id) == -1
+        may_be_left_out = app_id not in told.txns and (is_taken_back or is_forgotten(app_id, told.txns))
         if replayed.txns.get(app_id) != told.txns.get(app_id) and not may_be_left_out:
             yield f"txn {app_id} at {replayed.txns.get(app_id)}", str(told.txns.get(app_id))
     for name in ("id", "schemaString", "configuration"):

@@ -35,6 +35,7 @@ LEVEL_TAG = "bus.level"
 SUMS_TAG = "bus.crc32"
 AGES_TAG = "bus.ages"
 PRODUCER_APPS = "bus/"  # and the producer's id
+TRANSACTION_APPS = "bus/txn/"  # and a transactional id, percent-encoded; a version of -1: it has expired
 LOST_APPS = "bus/lost/"  # and an offset: from it up to the `txn`'s version, no record is left
 
 _VERSION_NAME = re.compile(r"(\d{20})\.json")

@@ -1,0 +1,256 @@
+"""Batches of open transactions, staged beside a partition's table, where no reader of the table sees them.
+
+Guards two promises. What `stage` reported is on the disk, whole and under its name; and what is read back is what was
+staged: a file that was torn or changed is never taken for records. `_staged` in the table's folder has a folder for
+each transaction that staged something, and that a file for each batch, named by its first and last sequence. Delta
+readers and VACUUM pass over folders that begin with an underscore; recovery and orphan cleaning look at files only.
+
+A file is an Arrow IPC stream of one batch, in the schema's metadata what a batch has beside its columns, and behind the
+stream a trailer that proves its bytes before Arrow sees them. Two leaders may have staged the same sequences, as long
+as the one does not know of the other: files may overlap, and any of them will do.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from bus.errors import ErrorCode, Refused, StorageFault
+from bus.model import ProducerStamp, RecordBatch
+from bus.ports import Staged, StagingKey
+from bus.records.arrow_batches import MalformedRecords, check_records, decode_arrow, encode_arrow_buffer
+from bus.storage_delta.stores.store import Entry, KeyExists, KeyNotFound, ObjectStore, OutcomeUnknown
+
+STAGED_FOLDER = "_staged"
+_FOLDER_NAME = re.compile(r"(\d{1,10})-(\d{1,19})-(\d{1,5})")
+_FILE_NAME = re.compile(r"(\d{1,10})-(\d{1,10})\.arrow")
+_SEQUENCE_MAX = (1 << 31) - 1
+_EPOCH_MAX = (1 << 15) - 1
+
+_TRAILER = struct.Struct("<4sI")  # behind the end of the stream, where no reader of Arrow looks: magic, CRC-32
+_MAGIC = b"BUS1"
+_PRODUCER_ID, _PRODUCER_EPOCH, _BASE_SEQUENCE, _TIMESTAMP_MS = (
+    f"bus.{name}".encode() for name in ("producer_id", "producer_epoch", "base_sequence", "timestamp_ms")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A staged batch by its name: sequences `first` to `last`."""
+
+    key: str
+    first: int
+    last: int
+
+
+class DeltaStagedTransactions:
+    """Implements `bus.ports.StagedTransactions`. Keeps nothing in memory."""
+
+    def __init__(self, store: ObjectStore, folder: str, value_type: pa.DataType | None = None) -> None:
+        """`folder`: the table's."""
+        self._store = store
+        self._folder = f"{folder}/{STAGED_FOLDER}"
+        self._value_type = value_type
+
+    def stage(self, key: StagingKey, batch: RecordBatch) -> Refused | None:
+        file = self._file_of(key, batch)
+        try:
+            self._store.create(file.key, _encode(batch))
+            return None
+        except KeyExists:
+            return self._compare(file, key, batch)
+        except OutcomeUnknown as unknown:
+            try:
+                return self._compare(file, key, batch)
+            except KeyNotFound:
+                raise StorageFault(f"{file.key}: it is not known whether it is there: {unknown}") from unknown
+
+    def find(self, key: StagingKey) -> Staged | None:
+        entries = self._store.list(self._folder_of(key)).files
+        files = [(file, entry) for entry in entries if (file := self._parse(key, entry)) is not None]
+        if not files:
+            return None
+        return Staged(
+            last_sequence=_dense_end(file for file, _ in files),
+            size_bytes=sum(entry.size for _, entry in files),
+            newest_ms=max(entry.modified_ms for _, entry in files),
+        )
+
+    def read(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch]:
+        entries = self._store.list(self._folder_of(key), with_sizes=False).files
+        files = [file for entry in entries if (file := self._parse(key, entry)) is not None]
+        batches, sequence = list[RecordBatch](), 0
+        while sequence <= last_sequence:
+            file, batch = self._read_from(key, files, sequence)
+            end = min(file.last, last_sequence) + 1
+            batches.append(_part_of(batch, sequence - file.first, end - file.first, self._value_type))
+            sequence = end
+        return batches
+
+    def drop(self, key: StagingKey) -> None:
+        self._store.delete_folder(self._folder_of(key))
+
+    def list(self) -> Sequence[tuple[StagingKey, Staged]]:
+        found = []
+        for name in self._store.list(self._folder, with_sizes=False).folders:
+            key = _parse_folder(name)
+            if key is not None:
+                found.append((key, self.find(key) or Staged(last_sequence=-1, size_bytes=0, newest_ms=0)))
+        return found
+
+    def _folder_of(self, key: StagingKey) -> str:
+        return f"{self._folder}/{_folder_name(key)}"
+
+    def _file_of(self, key: StagingKey, batch: RecordBatch) -> _File:
+        stamp = batch.producer
+        assert stamp is not None, f"{self._folder}: expected a batch of {key}, found one of no producer"
+        is_its = (stamp.producer_id, stamp.producer_epoch) == (key.producer_id, key.producer_epoch)
+        assert is_its, f"{self._folder}: expected a batch of {key}, found one of {stamp}"
+        first, last = stamp.base_sequence, stamp.base_sequence + batch.record_count - 1
+        assert 0 <= first <= last <= _SEQUENCE_MAX, f"{self._folder}: a transaction has sequences {first} to {last}"
+        return _File(f"{self._folder_of(key)}/{first}-{last}.arrow", first, last)
+
+    def _parse(self, key: StagingKey, entry: Entry) -> _File | None:
+        """None for a file that is not of our making."""
+        match = _FILE_NAME.fullmatch(entry.name)
+        if match is None:
+            return None
+        first, last = int(match[1]), int(match[2])
+        is_ours = first <= last <= _SEQUENCE_MAX and entry.name == f"{first}-{last}.arrow"
+        return _File(f"{self._folder_of(key)}/{entry.name}", first, last) if is_ours else None
+
+    def _compare(self, file: _File, key: StagingKey, batch: RecordBatch) -> Refused | None:
+        """With what is there under the batch's name. Its writer may have been killed before the name was synced."""
+        data = self._store.get(file.key)
+        found = self._decode(file, key, data)
+        if not _has_same_records(found, batch):
+            stamp = batch.producer
+            return Refused(
+                ErrorCode.INVALID_RECORD,
+                f"expected the records that producer {key.producer_id} sent before under epoch {key.producer_epoch} "
+                f"and sequences {file.first} to {file.last}, found others under {stamp}",
+            )
+        self._store.confirm(file.key, data)
+        return None
+
+    def _read_from(self, key: StagingKey, files: Iterable[_File], sequence: int) -> tuple[_File, RecordBatch]:
+        """A batch that has `sequence`; of several, the one that goes on farthest, unless it cannot be read."""
+        holders = sorted((file for file in files if file.first <= sequence <= file.last), key=lambda file: -file.last)
+        fault: StorageFault | None = None
+        for file in holders:
+            try:
+                return file, self._decode(file, key, self._store.get(file.key))
+            except StorageFault as error:
+                fault = fault or error
+        if fault is None:
+            fault = StorageFault(f"{self._folder_of(key)}: expected sequence {sequence} in a staged file, found none")
+        raise fault
+
+    def _decode(self, file: _File, key: StagingKey, data: bytes) -> RecordBatch:
+        """Raises `StorageFault`."""
+        stamp = ProducerStamp(key.producer_id, key.producer_epoch, file.first)
+        try:
+            return _decode(data, stamp, file.last - file.first + 1, self._value_type)
+        except MalformedRecords as malformed:
+            raise StorageFault(f"{file.key}: {malformed}") from None
+
+
+def _folder_name(key: StagingKey) -> str:
+    return f"{key.coordinator_partition}-{key.producer_id}-{key.producer_epoch}"
+
+
+def _parse_folder(name: str) -> StagingKey | None:
+    """None for a folder that is not of our making."""
+    match = _FOLDER_NAME.fullmatch(name)
+    if match is None:
+        return None
+    key = StagingKey(int(match[1]), int(match[2]), int(match[3]))
+    is_ours = name == _folder_name(key) and key.producer_id < 1 << 63 and key.producer_epoch <= _EPOCH_MAX
+    return key if is_ours else None
+
+
+def _dense_end(files: Iterable[_File]) -> int:
+    """The last sequence up to which the files have all from 0 on, -1 if 0 is missing."""
+    last = -1
+    for file in sorted(files, key=lambda file: file.first):
+        if file.first > last + 1:
+            break
+        last = max(last, file.last)
+    return last
+
+
+def _encode(batch: RecordBatch) -> bytes:
+    stamp, columns = batch.producer, batch.columns
+    assert stamp is not None, "only batches of a transaction are staged"
+    metadata = {
+        _PRODUCER_ID: str(stamp.producer_id),
+        _PRODUCER_EPOCH: str(stamp.producer_epoch),
+        _BASE_SEQUENCE: str(stamp.base_sequence),
+        _TIMESTAMP_MS: str(batch.timestamp_min_ms),
+    }
+    stream = encode_arrow_buffer(columns.replace_schema_metadata(metadata))
+    return b"".join((stream, _TRAILER.pack(_MAGIC, zlib.crc32(stream))))
+
+
+def _decode(data: bytes, stamp: ProducerStamp, record_count: int, value_type: pa.DataType | None) -> RecordBatch:
+    """Raises `MalformedRecords`."""
+    stream, trailer = memoryview(data)[: -_TRAILER.size], data[-_TRAILER.size :]
+    if len(trailer) < _TRAILER.size or trailer != _TRAILER.pack(_MAGIC, zlib.crc32(stream)):
+        raise MalformedRecords(f"expected a staged batch and its checksum, found {len(data)} bytes that are none")
+    told = list[Mapping[bytes, bytes]]()
+
+    def take(schema: pa.Schema) -> None:
+        told.append(schema.metadata or {})
+        _check_stamp(told[0], stamp)
+
+    columns = decode_arrow(stream, take)
+    if columns.num_rows != record_count:
+        raise MalformedRecords(f"expected {record_count} records, found {columns.num_rows}")
+    timestamp_ms = _number(told[0], _TIMESTAMP_MS)
+    checked = check_records(columns, default_timestamp_ms=timestamp_ms, value_type=value_type)
+    return replace(checked, producer=stamp)
+
+
+def _check_stamp(metadata: Mapping[bytes, bytes], stamp: ProducerStamp) -> None:
+    """The file is the one that its name says. Raises `MalformedRecords`."""
+    found = ProducerStamp(*(_number(metadata, name) for name in (_PRODUCER_ID, _PRODUCER_EPOCH, _BASE_SEQUENCE)))
+    if found != stamp:
+        raise MalformedRecords(f"expected a batch of {stamp}, found one of {found}")
+
+
+def _number(metadata: Mapping[bytes, bytes], name: bytes) -> int:
+    try:
+        return int(metadata[name])
+    except (KeyError, ValueError):
+        raise MalformedRecords(f"expected a number as {name.decode()}, found {metadata.get(name)!r:.100}") from None
+
+
+def _part_of(batch: RecordBatch, begin: int, end: int, value_type: pa.DataType | None) -> RecordBatch:
+    """The records at the positions `begin` up to, but not including, `end`."""
+    if begin == 0 and end == batch.record_count:
+        return batch
+    assert batch.producer is not None, "a staged batch has a producer"
+    part = check_records(
+        batch.columns.slice(begin, end - begin), default_timestamp_ms=batch.timestamp_min_ms, value_type=value_type
+    )
+    return replace(part, producer=replace(batch.producer, base_sequence=batch.producer.base_sequence + begin))
+
+
+# What a producer sent. Where it gives no timestamp, the broker does: another one with every retry.
+_COMPARED = ("key", "value", "headers")
+
+
+def _has_same_records(one: RecordBatch, other: RecordBatch) -> bool:
+    return all(_column(one, name) == _column(other, name) for name in _COMPARED)
+
+
+def _column(batch: RecordBatch, name: str) -> Any:
+    """None for a column that is null in every record."""
+    index = batch.columns.schema.get_field_index(name)
+    return None if index < 0 else batch.columns.column(index)

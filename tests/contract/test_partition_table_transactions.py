@@ -1,0 +1,209 @@
+"""The proofs of transactions in a table: in the version that has the rows, and for as long as anyone may ask."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bus.model import TopicPartition
+from bus.ports import AppliedTransaction, Committed, ProducerProgress
+from bus.storage_delta.log.listing import LOG_FOLDER, version_name
+from bus.storage_delta.root import DeltaStorage, open_storage, open_storage_on
+from bus.storage_delta.stores.memory import MemoryStore
+from bus.storage_delta.stores.store import ObjectStore
+from bus.storage_delta.table import DeltaPartitionTable
+from bus.storage_delta.verify.verification import verify_partition
+from tests.support.stores import NOW_MS, led, log_batch
+
+NAME = TopicPartition("prices", 0)
+FOLDER = "topics/prices/0"
+PRODUCER = 41
+HOSTILE = ["plain", "", 'quote " and \\', "line\nend\r\t\0", "bus/txn/x", "a%20b", "../..", "日本", "😀" * 64, "'{}"]
+
+
+class Subject:
+    def __init__(self, storage: DeltaStorage, store: ObjectStore) -> None:
+        self.storage, self.store = storage, store
+        self.table: DeltaPartitionTable = led(storage.create_partition(NAME, topic_id="id"))
+
+    def apply(
+        self, transactional_id: str, number: int, *, epoch: int | None = None, producer_id: int = PRODUCER
+    ) -> int:
+        """A transaction of two records; returns the version."""
+        epoch = number if epoch is None else epoch
+        batch = log_batch(self.table.state.high_watermark, [b"a", b"b"], producer=(producer_id, epoch, 0))
+        outcome = self.table.append(
+            [batch],
+            leader_epoch=0,
+            now_ms=NOW_MS,
+            producers=[ProducerProgress(producer_id, epoch, 1)],
+            transactions=[AppliedTransaction(transactional_id, number, producer_id, epoch)],
+        )
+        assert isinstance(outcome, Committed), outcome
+        return outcome.version
+
+    def abort(self, transactional_id: str, number: int) -> int:
+        transaction = AppliedTransaction(transactional_id, number, PRODUCER, number)
+        outcome = self.table.abort_transaction(transaction, leader_epoch=0, now_ms=NOW_MS)
+        assert outcome == Committed(self.table.state.version, self.table.state.high_watermark)
+        return outcome.version
+
+    def append(self) -> None:
+        batch = log_batch(self.table.state.high_watermark, [b"x"])
+        self.table.append([batch], leader_epoch=0, now_ms=NOW_MS)
+
+    def reopen(self) -> None:
+        self.table = led(self.storage.open_partition(NAME, topic_id="id"))
+
+    def actions(self, version: int) -> list[dict[str, dict[str, object]]]:
+        data = self.store.get(f"{FOLDER}/{LOG_FOLDER}/{version_name(version)}")
+        return [json.loads(line) for line in data.splitlines()]
+
+    def breaches(self) -> list[str]:
+        return [str(breach) for breach in verify_partition(self.store, NAME, topic_id="id").breaches]
+
+
+@pytest.fixture(params=["memory", "local"])
+def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
+    if request.param == "memory":
+        store: ObjectStore = MemoryStore()
+        storage = open_storage_on(store, exclusive=False)
+    else:
+        storage = open_storage(str(tmp_path))
+        store = storage._store
+    yield Subject(storage, store)
+    storage.close()
+
+
+def test_a_table_knows_no_transaction_at_first(subject: Subject) -> None:
+    assert subject.table.transaction_of("orders") == -1
+
+
+@pytest.mark.parametrize("transactional_id", HOSTILE, ids=range(len(HOSTILE)))
+def test_any_id_comes_back_from_memory_log_and_checkpoint(subject: Subject, transactional_id: str) -> None:
+    version = subject.apply(transactional_id, 20)
+    assert subject.table.transaction_of(transactional_id) == 41
+    (txn,) = [
+        action["txn"]
+        for action in subject.actions(version)
+        if str(action.get("txn", {}).get("appId")).startswith("bus/txn/")
+    ]
+    assert txn["version"] == 41
+    assert str(txn["appId"]).isascii()
+    subject.table.reload()
+    assert subject.table.transaction_of(transactional_id) == 41
+    subject.table.write_checkpoint()
+    subject.reopen()
+    assert subject.table.transaction_of(transactional_id) == 41
+    assert subject.breaches() == []
+
+
+def test_a_follower_sees_the_proof_with_the_rows(subject: Subject) -> None:
+    follower = subject.storage.open_partition(NAME, topic_id="id")
+    subject.apply("orders", 0)
+    assert follower.transaction_of("orders") == -1
+    follower.follow()
+    assert (follower.transaction_of("orders"), follower.state.high_watermark) == (1, 2)
+
+
+def test_another_leader_takes_the_proofs_over(subject: Subject) -> None:
+    subject.apply("orders", 3)
+    other = subject.storage.open_partition(NAME, topic_id="id")
+    assert isinstance(other.lead(5, NOW_MS, fence=True), Committed)
+    assert other.transaction_of("orders") == 7
+
+
+def test_the_rows_and_their_proof_are_one_version(subject: Subject) -> None:
+    actions = subject.actions(subject.apply("orders", 3, epoch=9))
+    assert [name for action in actions for name in action if name in ("txn", "add")].count("add") == 1
+    assert actions[0]["commitInfo"]["transactions"] == {"bus/txn/orders": [PRODUCER, 9]}
+
+
+def test_an_aborted_transaction_leaves_a_proof_and_no_row(subject: Subject) -> None:
+    subject.apply("orders", 3)
+    follower = subject.storage.open_partition(NAME, topic_id="id")
+    before = subject.table.state
+    version = subject.abort("orders", 4)
+    assert version == before.version + 1
+    assert subject.table.state.high_watermark == before.high_watermark
+    assert subject.table.transaction_of("orders") == 8
+    assert not [action for action in subject.actions(version) if "add" in action]
+    assert follower.follow().version == version
+    assert follower.transaction_of("orders") == 8
+    subject.apply("orders", 5)
+    subject.reopen()
+    assert subject.table.transaction_of("orders") == 11
+    assert subject.breaches() == []
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_what_has_ended_is_never_applied_or_aborted(subject: Subject, number: int) -> None:
+    subject.apply("orders", 3)
+    with pytest.raises(AssertionError, match="orders behind 7"):
+        subject.apply("orders", number, epoch=9)
+    with pytest.raises(AssertionError, match="orders behind 7"):
+        subject.abort("orders", number)
+
+
+def test_what_was_aborted_is_never_applied(subject: Subject) -> None:
+    subject.abort("orders", 3)
+    with pytest.raises(AssertionError, match="orders behind 6"):
+        subject.apply("orders", 3)
+
+
+# ------------------------------------------------------------------ ids that expired
+
+
+def test_an_expired_id_leaves_log_and_checkpoints(subject: Subject) -> None:
+    subject.apply("orders", 3)
+    subject.apply("bills", 0, epoch=5)
+    subject.table.write_checkpoint()
+    subject.table.forget_transactions(["orders", "never there"])
+    assert subject.table.transaction_of("orders") == 7
+    subject.append()
+    assert subject.table.transaction_of("orders") == -1
+    subject.append()
+    (txn,) = [action["txn"] for action in subject.actions(subject.table.state.version - 1) if "orders" in str(action)]
+    assert txn["version"] == -1
+    assert not [action for action in subject.actions(subject.table.state.version) if "orders" in str(action)]
+    subject.table.reload()
+    assert subject.table.transaction_of("orders") == -1
+    subject.table.write_checkpoint()
+    assert subject.breaches() == []
+    subject.reopen()
+    assert (subject.table.transaction_of("orders"), subject.table.transaction_of("bills")) == (-1, 1)
+    assert "bus/txn/orders" not in subject.table._following.load().txns
+    assert "bus/txn/bills" in subject.table._following.load().txns
+
+
+def test_an_id_that_comes_again_is_not_forgotten(subject: Subject) -> None:
+    subject.apply("orders", 3)
+    subject.table.forget_transactions(["orders"])
+    subject.apply("orders", 90)
+    subject.append()
+    assert subject.table.transaction_of("orders") == 181
+    subject.table.write_checkpoint()
+    subject.reopen()
+    assert subject.table.transaction_of("orders") == 181
+
+
+def test_an_id_that_comes_back_later_is_known_again(subject: Subject) -> None:
+    subject.apply("orders", 3)
+    subject.table.forget_transactions(["orders"])
+    subject.append()
+    subject.apply("orders", 90)
+    subject.table.write_checkpoint()
+    subject.reopen()
+    assert subject.table.transaction_of("orders") == 181
+    assert subject.breaches() == []
+
+
+def test_a_reload_keeps_what_was_not_yet_taken_back(subject: Subject) -> None:
+    subject.apply("orders", 3)
+    subject.table.forget_transactions(["orders"])
+    subject.table.reload()
+    subject.append()
+    assert subject.table.transaction_of("orders") == 7
