@@ -1,11 +1,10 @@
 """The coordinator of consumer groups on one broker: which shard a group belongs to, and what runs beside the calls.
 
 Theory of operation. A group belongs to one partition of `__consumer_offsets`, and to its shard (shard.py) on the broker
-that leads it. The topic is created when a first group needs it; what only asks is answered without it, as there is no
-group yet. The coordinator follows the metadata behind the host of the partitions: a shard opens when its partition is
-open here, and closes with it. Heartbeats, the frequent call, pass the queue of the shard by: they are checked against
-the group as it is committed. Beside the calls run: the loading of shards, the expiry of offsets, and the removal of
-offsets of deleted topics. Guards one promise: all that is said of a group is said by one shard.
+that leads it (coordinated_topic.py). The topic is created when a first group needs it; what only asks is answered
+without it, as there is no group yet. Heartbeats, the frequent call, pass the queue of the shard by: they are checked
+against the group as it is committed. Beside the calls run: the loading of shards, the expiry of offsets, and the
+removal of offsets of deleted topics.
 """
 
 from __future__ import annotations
@@ -43,10 +42,11 @@ from bus.consumer_groups.requests import (
 from bus.consumer_groups.steps import MINUTE_MS, GroupRules, Notice
 from bus.consumer_groups.totals import GroupBounds, GroupTotals
 from bus.errors import ErrorCode, NotController, Refused
-from bus.model import CONSUMER_OFFSETS_TOPIC, GROUP_PLACEMENT, BrokerEndpoint, TopicPartition
+from bus.model import CONSUMER_OFFSETS_TOPIC, GROUP_PLACEMENT, BrokerEndpoint
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
+from bus.runtime.coordinators.coordinated_topic import CoordinatedTopic, TopicPlan
 from bus.runtime.coordinators.log import CoordinatorLog
 from bus.runtime.coordinators.shard import CoordinatorShard
 from bus.runtime.partitions.partition import Partition
@@ -54,17 +54,6 @@ from bus.runtime.tasks import TaskScope, answered
 
 _log = logging.getLogger(__name__)
 
-# Of `__consumer_offsets`, whatever the broker's defaults for topics are. A record may be as large as the members of a
-# group make it. Its records are stamped by the broker that writes them. A long pace of commits, which is good for the
-# tables of records, would hold up every rebalance; so the pace is the short one: many small commits are what this topic
-# is for, and compaction takes them up.
-OFFSETS_TOPIC_CONFIGS = {
-    "cleanup.policy": "compact",
-    "commit.burst": "10000",
-    "commit.interval.ms": "10",
-    "max.message.bytes": "104857600",
-    "message.timestamp.type": "LogAppendTime",
-}
 # Shards that commit at a time; the others gather meanwhile what will be one commit then. A commit of one record costs
 # as much as one of fifty, and its encoding competes with the calls for the interpreter: with one at a time, hundreds of
 # groups commit more than twice as much a second as with as many as there are threads, and a single one no less.
@@ -76,6 +65,7 @@ _GROUP_OFFSETS = 50  # a group without offsets counts as so many
 _TAKEN = HeartbeatTaken()
 
 GroupShard = CoordinatorShard[Group, GroupCommand, LoggedRecord, GroupAnswer, Notice]
+GroupTopic = CoordinatedTopic[Group, GroupCommand, LoggedRecord, GroupAnswer, Notice]
 OnMemberNotice = Callable[[Refused], None]
 MemberKey = tuple[str, str]  # group id, member id
 
@@ -100,28 +90,37 @@ class GroupCoordinator:
         self._tasks = tasks
         self._new_uuid = new_uuid
         self._rules = group_rules(config)
-        self._topic: Topic | None = None  # `__consumer_offsets`, as the metadata had it last
-        self._placement: Placement | Refused = Placement.ABSOLUTE
-        self._shards: dict[int, tuple[GroupShard, Partition]] = {}  # by partition; of those that are open here
+        self._placement = Placement.ABSOLUTE
+        self._topic: GroupTopic = CoordinatedTopic(
+            TopicPlan(
+                CONSUMER_OFFSETS_TOPIC,
+                "groups",
+                config.offsets_topic_num_partitions,
+                {GROUP_PLACEMENT: Placement.ABSOLUTE.value},
+            ),
+            cluster,
+            tasks,
+            new_shard=self._new_shard,
+            check_topic=self._follow_placement,
+            on_closed=self._tell_moved,
+        )
         self._commit_slots = asyncio.Semaphore(COMMITS_MAX)
         self._machine = GroupMachine(self._rules)
         self._totals = GroupTotals(group_bounds(config))
-        self._creation: asyncio.Task[Refused | None] | None = None
         self._upkeep: asyncio.Task[None] | None = None
         self._listeners: dict[MemberKey, OnMemberNotice] = {}
         self._is_closed = False
 
     def start(self) -> None:
         """Load the groups that there are, in the background."""
-        self._cluster.metadata.add_follower(self.follow)
+        self._topic.start()
         self._cluster.controller.on_topic_deleted(self._on_topic_deleted)
         self._upkeep = self._tasks.start(self._keep_up(), "groups/upkeep")
 
     def close(self) -> None:
         """Joins and syncs that wait are refused, and so is all that comes; what is being committed is answered yet."""
         self._is_closed = True
-        for shard in self._serving():
-            shard.close()
+        self._topic.close()
         if self._upkeep is not None:
             self._upkeep.cancel()
 
@@ -135,38 +134,22 @@ class GroupCoordinator:
         number = self._number_of(group_id)
         if isinstance(number, Refused):
             return number
-        assert self._topic is not None, "a partition of it was found"
-        leader_id = self._topic.partitions[number].leader_id
-        if leader_id == self._cluster.endpoint.broker_id:
-            shard = self._shard(number)
-            if isinstance(shard, Refused) and shard.code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                return shard
-            return self._cluster.endpoint
-        leader = self._cluster.state.brokers.get(leader_id)
-        if leader is None or leader.is_fenced:
-            return Refused(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {leader_id}, which leads {_name(number)}, is gone"
-            )
-        return leader.endpoint
+        return self._topic.find(number)
 
     async def prepare(self) -> Refused | None:
-        """Create `__consumer_offsets` if it is not there; of many callers at once, one does. COORDINATOR_NOT_AVAILABLE
-        if it cannot be created for now. Raises `NotController`."""
-        if self._topic is not None:
-            return None
-        self._cluster.metadata.check_is_controller()
-        if self._creation is None:
-            self._creation = self._tasks.start(self._create(), "groups/create")
-        creation = self._creation
-        await asyncio.wait([creation])  # who waits may go, the topic comes all the same
-        return creation.result()
+        """See `CoordinatedTopic.prepare`."""
+        return await self._topic.prepare()
 
     async def call(self, command: GroupCommand) -> GroupAnswer:
         return await (await self.begin(command))
 
     async def begin(self, command: GroupCommand) -> asyncio.Future[GroupAnswer]:
         """See `CoordinatorShard.submit`; creates `__consumer_offsets` for a command that may be a group's beginning."""
-        if self._topic is None and isinstance(command, (JoinGroup, OffsetCommit)) and not check_request(None, command):
+        if (
+            self._topic.topic is None
+            and isinstance(command, (JoinGroup, OffsetCommit))
+            and not check_request(None, command)
+        ):
             try:
                 refused = await self.prepare()
             except NotController:  # a client that asks for the coordinator has the topic created
@@ -193,7 +176,7 @@ class GroupCoordinator:
         """Of all partitions that this broker leads, as they are now; and why some may be missing, if they may."""
         refusals = [
             refused
-            for shard in map(self._shard, self._led_here())
+            for shard in map(self._topic.shard, self._topic.led_here())
             if (refused := shard if isinstance(shard, Refused) else shard.refusal) is not None
         ]
         groups = [group for shard in self._serving() for group in shard.states.values()]
@@ -222,63 +205,20 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------ shards
 
-    async def _create(self) -> Refused | None:
-        try:
-            created = await self._cluster.controller.create_internal_topic(
-                CONSUMER_OFFSETS_TOPIC,
-                partitions=self._config.offsets_topic_num_partitions,
-                configs=OFFSETS_TOPIC_CONFIGS,
-                kept={GROUP_PLACEMENT: Placement.ABSOLUTE.value},
-            )
-            if isinstance(created, Refused):
-                return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, created.message)
-            if self._topic is None:
-                return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{CONSUMER_OFFSETS_TOPIC} is not known here yet")
-            return None
-        except NotController as error:
-            return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
-        finally:
-            self._creation = None
-
     def follow(self, cluster: ClusterState) -> None:
-        """Each state of the metadata, behind the host of the partitions."""
-        topic = cluster.topics.get(CONSUMER_OFFSETS_TOPIC)
-        if topic is self._topic:
-            return
-        self._topic = topic
-        if topic is not None:
-            self._placement = _placement_of(topic)
-        for number, (_, partition) in list(self._shards.items()):
-            if self._cluster.host.find(_name(number)) is not partition:
-                self._close_shard(number)
-        if not self._is_closed and any(isinstance(self._shard(number), Refused) for number in self._led_here()):
-            self._tasks.start(self._open_shards(), "groups/open")
+        """See `CoordinatedTopic.follow`."""
+        self._topic.follow(cluster)
 
-    async def _open_shards(self) -> None:
-        """Those whose partitions are being opened."""
-        await self._cluster.host.wait_until_settled(CONSUMER_OFFSETS_TOPIC)
-        for number in self._led_here():
-            self._shard(number)
+    def _follow_placement(self, topic: Topic) -> Refused | None:
+        placement = _placement_of(topic)
+        if isinstance(placement, Refused):
+            return placement
+        self._placement = placement
+        return None
 
-    def _led_here(self) -> list[int]:
-        partitions = () if self._topic is None else self._topic.partitions
-        broker_id = self._cluster.endpoint.broker_id
-        return [number for number, leadership in enumerate(partitions) if leadership.leader_id == broker_id]
-
-    def _open_shard(self, number: int) -> GroupShard | Refused:
-        """Refused while the partition does not serve here."""
-        assert self._topic is not None, "there is no partition without its topic"
-        if isinstance(self._placement, Refused):
-            return self._placement
-        partition = self._cluster.host.find(_name(number))
-        if isinstance(partition, Refused):
-            if self._topic.partitions[number].leader_id != self._cluster.endpoint.broker_id:
-                return Refused(ErrorCode.NOT_COORDINATOR, partition.message)
-            is_being_opened = partition.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_being_opened else ErrorCode.COORDINATOR_NOT_AVAILABLE
-            return Refused(code, partition.message)
+    def _new_shard(self, _: int, partition: Partition) -> GroupShard:
         rows = self._cluster.storage.keyed_rows(CONSUMER_OFFSETS_TOPIC)
-        shard = CoordinatorShard(
+        return CoordinatorShard(
             self._machine,
             CoordinatorLog(partition, rows, GroupCodec(), clock=self._clock, calls=self._calls),
             self._totals,
@@ -287,46 +227,33 @@ class GroupCoordinator:
             commit_slots=self._commit_slots,
             on_notice=self._on_notice,
         )
-        self._shards[number] = shard, partition
-        if self._is_closed:
-            shard.close()
-        return shard
 
-    def _close_shard(self, number: int) -> None:
-        """Its groups are another broker's, or are read again at a new leader epoch: the members look for it."""
-        moved = Refused(ErrorCode.NOT_COORDINATOR, f"{_name(number)}: its leader has changed")
-        shard, _ = self._shards.pop(number)
-        shard.close(moved)
+    def _tell_moved(self, number: int, moved: Refused) -> None:
+        """The members look for the new coordinator."""
         for (group_id, _), tell in list(self._listeners.items()):
-            if self._topic is None or self._number_of(group_id) == number:
+            if self._topic.topic is None or self._number_of(group_id) == number:
                 tell(moved)
 
     def _find_shard(self, group_id: str) -> GroupShard | Refused | None:
         """None: there is no group yet. An id that is too long is refused before its hash is computed."""
-        if self._topic is None:
+        if self._topic.topic is None:
             return None
         number = self._number_of(group_id)
-        return number if isinstance(number, Refused) else self._shard(number)
+        return number if isinstance(number, Refused) else self._topic.shard(number)
 
     def _number_of(self, group_id: str) -> int | Refused:
         """The partition of the group."""
-        assert self._topic is not None, "there is no partition without its topic"
-        if isinstance(self._placement, Refused):
-            return self._placement
+        topic = self._topic.topic
+        assert topic is not None, "there is no partition without its topic"
         refused = check_group_id_length(group_id)
-        return refused or _partition_of(group_id, len(self._topic.partitions), self._placement)
-
-    def _shard(self, number: int) -> GroupShard | Refused:
-        """That of a partition that could not be opened at first is there once the partition serves."""
-        shard, _ = self._shards.get(number, (None, None))
-        return self._open_shard(number) if shard is None else shard
+        return refused or _partition_of(group_id, len(topic.partitions), self._placement)
 
     def _find_group(self, group_id: str) -> Group | None:
         shard = self._find_shard(group_id)
         return shard.states.get(group_id) if isinstance(shard, CoordinatorShard) else None
 
     def _serving(self) -> Iterator[GroupShard]:
-        return (shard for shard, _ in self._shards.values())
+        return self._topic.serving()
 
     def _with_member_id(self, command: GroupCommand) -> GroupCommand:
         if not isinstance(command, JoinGroup) or command.member_id != NO_MEMBER_ID:
@@ -445,10 +372,6 @@ def group_rules(config: BrokerConfig) -> GroupRules:
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         offsets_retention_ms=config.offsets_retention_minutes * MINUTE_MS,
     )
-
-
-def _name(number: int) -> TopicPartition:
-    return TopicPartition(CONSUMER_OFFSETS_TOPIC, number)
 
 
 def _placement_of(topic: Topic) -> Placement | Refused:
