@@ -189,6 +189,11 @@ class BrokerConfig:
         "How long the name of an unused producer is kept; later it begins again, with another producer id.",
         Between(1),
     )
+    transaction_staged_max_bytes: int = long(
+        134_217_728,
+        "Most bytes of one transaction in one partition, whose commit writes them as one version; larger ones abort.",
+        Between(1),
+    )
     offsets_topic_num_partitions: int = integer(
         50, "Partitions of __consumer_offsets when it is created; later it has no effect.", Between(1, PARTITIONS_MAX)
     )

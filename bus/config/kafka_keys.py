@@ -8,7 +8,7 @@ from __future__ import annotations
 _NO_REPLICAS = "each record is kept once, and to keep copies of it is up to the storage below the root"
 _NO_TLS_YET = "there is no TLS, no login and no access list yet: put the bus behind a network that you trust"
 _ONE_LISTENER = "there is one listener, without TLS: set listen, and advertise for clients that come another way"
-_NO_TRANSACTIONS = "there are no transactions yet"
+_NO_TRANSACTIONS = "transactions have no such setting: timers end those that are too old, and their log is a topic"
 _SYNCED = "a commit is synced to the disk before it is acknowledged, always"
 
 _REASONS = {

@@ -77,10 +77,10 @@ def decide_append(
             batch = decision.rest
         elif not isinstance(decision, InOrder):
             return Step(decision)
-    refusal = _check_keys(batch, rules) or _check_size(batch, rules) or _check_timestamps(batch, rules, now_ms)
+    refusal = check_batch(batch, rules, now_ms=now_ms)
     if refusal is not None:
         return Step(refusal)
-    placed = _place(state, batch, rules, now_ms)
+    placed = place_batch(state, batch, rules, now_ms)
     return Step(placed, records=(BatchPlaced(placed.base_offset, placed.next_offset),))
 
 
@@ -108,7 +108,13 @@ def _decide_producer(
     )
 
 
-def _place(state: PartitionState, batch: RecordBatch, rules: AppendRules, now_ms: int) -> LogBatch:
+def check_batch(batch: RecordBatch, rules: AppendRules, *, now_ms: int) -> Refused | None:
+    """What the topic asks of every batch, wherever it goes."""
+    return _check_keys(batch, rules) or _check_size(batch, rules) or _check_timestamps(batch, rules, now_ms)
+
+
+def place_batch(state: PartitionState, batch: RecordBatch, rules: AppendRules, now_ms: int) -> LogBatch:
+    """The batch with the next offsets, and with the time `now_ms` if the topic has LogAppendTime."""
     is_append_time = rules.timestamp_type is TimestampType.LOG_APPEND_TIME
     has_one_timestamp = is_append_time or not batch.has_timestamps
     return LogBatch(

@@ -1,4 +1,5 @@
-"""One partition on its leader, as the broker's calls see it: its writer, its maintenance, and reads beside both.
+"""One partition on its leader, as the broker's calls see it: its writer, the transactions that are staged, its
+maintenance, and reads beside all of them.
 
 The writer alone commits, and owns what memory knows of the log. Maintenance is a client of the writer. Reads take the
 writer's state as it is when they are decided, then the tail in memory, or files in a thread.
@@ -37,6 +38,7 @@ from bus.runtime.partitions.maintenance import (
 from bus.runtime.partitions.partition_maintenance import PartitionMaintenance
 from bus.runtime.partitions.partition_queue import AppendResult, ResumeResult
 from bus.runtime.partitions.partition_settings import PartitionSettings
+from bus.runtime.partitions.partition_transactions import PartitionTransactions
 from bus.runtime.partitions.partition_writer import PartitionWriter
 from bus.runtime.partitions.tail_cache import TailCache
 from bus.runtime.tasks import TaskScope
@@ -84,6 +86,15 @@ class Partition:
             clock=clock,
             calls=calls,
             cache=cache,
+            tasks=tasks,
+        )
+        self.transactions = PartitionTransactions(
+            name,
+            table,
+            self.writer,
+            waiting_bytes_max=queue_bytes_max,
+            clock=clock,
+            calls=calls,
             tasks=tasks,
         )
         self.maintenance = PartitionMaintenance(
@@ -137,6 +148,7 @@ class Partition:
     async def close(self, reason: Refused) -> None:
         """Refuse all that comes and all that waits, and return when nothing touches the table."""
         await self.writer.close(reason)
+        await self.transactions.join()
         await self.maintenance.join()
 
     # ------------------------------------------------------------------ writing

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from bus.errors import ErrorCode, Refused
 from bus.model import RecordBatch
 from bus.partition_log.appends import ACKS_LEADER
+from bus.ports import AppliedTransaction
 
 # One commit takes so much of what waits: bounds memory while it is encoded, and the time the next one waits.
 COMMIT_BYTES_MAX = 32 * 1024 * 1024
@@ -46,8 +47,18 @@ class ProducerResumed:
     version: int
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionWritten:
+    """The rows of a transaction are in the log, from `base_offset` on, densely, in one version. `version` holds them.
+    `base_offset` -1: an earlier leader wrote them, and this one does not know where."""
+
+    version: int
+    base_offset: int
+
+
 AppendResult = Appended | Refused
 ResumeResult = ProducerResumed | Refused
+ApplyResult = TransactionWritten | Refused
 
 
 @dataclass(slots=True)
@@ -81,6 +92,22 @@ class WaitingResume:
         return _RESUMING_BYTES
 
 
+@dataclass(slots=True)
+class WaitingTransaction:
+    """A transaction that is committed: its rows become one version."""
+
+    applied: AppliedTransaction
+    batches: Sequence[RecordBatch]
+    answer: asyncio.Future[ApplyResult]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(batch.size_bytes for batch in self.batches)
+
+
+WaitingItem = WaitingBatch | WaitingResume | WaitingTransaction
+
+
 class PartitionQueue:
     """`size_bytes` is that of all that waits; at most `bytes_max`, but for a single item. Batches that were taken to
     be given offsets early count until the next commit takes all that waits."""
@@ -88,14 +115,14 @@ class PartitionQueue:
     def __init__(self, name: str, bytes_max: int) -> None:
         self._name = name
         self._bytes_max = bytes_max
-        self._items: deque[WaitingBatch | WaitingResume] = deque()
+        self._items: deque[WaitingItem] = deque()
         self.size_bytes = 0
         self._early_bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._items)
 
-    def put(self, item: WaitingBatch | WaitingResume) -> Refused | None:
+    def put(self, item: WaitingItem) -> Refused | None:
         """Refused if there is no room."""
         size_bytes = item.size_bytes
         if self._items and self.size_bytes + size_bytes > self._bytes_max:
@@ -117,11 +144,20 @@ class PartitionQueue:
         self.size_bytes -= head.size_bytes
         return head
 
+    def take_transaction(self) -> WaitingTransaction | None:
+        """If it is the first that waits."""
+        head = self._items[0] if self._items else None
+        if not isinstance(head, WaitingTransaction):
+            return None
+        self._items.popleft()
+        self.size_bytes -= head.size_bytes
+        return head
+
     def take_for_offsets(self) -> list[WaitingBatch]:
         """The batches up to the last one with acks=1: those before it have to have their offsets first."""
         count = 0
         for position, item in enumerate(self._items):
-            if isinstance(item, WaitingResume):
+            if not isinstance(item, WaitingBatch):
                 break
             if item.acks == ACKS_LEADER:
                 count = position + 1
@@ -135,7 +171,7 @@ class PartitionQueue:
         size_bytes = 0
         while self._items:
             head = self._items[0]
-            if isinstance(head, WaitingResume) or (group and size_bytes + head.batch.size_bytes > COMMIT_BYTES_MAX):
+            if not isinstance(head, WaitingBatch) or (group and size_bytes + head.batch.size_bytes > COMMIT_BYTES_MAX):
                 break
             self._items.popleft()
             size_bytes += head.batch.size_bytes
@@ -150,7 +186,7 @@ class PartitionQueue:
         self.size_bytes = self._early_bytes = 0
 
 
-def refuse(waiting: Iterable[WaitingBatch | WaitingResume], refusal: Refused) -> None:
+def refuse(waiting: Iterable[WaitingItem], refusal: Refused) -> None:
     """Those who have an answer already (acks 0 and 1), or have gone, get no other."""
     for item in waiting:
         if not item.answer.done():

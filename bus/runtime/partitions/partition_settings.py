@@ -28,6 +28,7 @@ class PartitionSettings:
     maintenance: MaintenanceRules
     producer_expiration_ms: int  # producer.id.expiration.ms of the broker
     min_insync_replicas: int = 1
+    staged_bytes_max: int = 128 << 20  # of one transaction: transaction.staged.max.bytes of the broker
 
 
 def settings_of(topic: str, config: TopicConfig, broker: BrokerConfig) -> PartitionSettings:
@@ -45,6 +46,7 @@ def settings_of(topic: str, config: TopicConfig, broker: BrokerConfig) -> Partit
         maintenance=_internal_maintenance(config) if is_internal_topic(topic) else _maintenance(config),
         min_insync_replicas=config.min_insync_replicas,
         producer_expiration_ms=broker.producer_id_expiration_ms,
+        staged_bytes_max=broker.transaction_staged_max_bytes,
     )
 
 

@@ -4,9 +4,10 @@ Theory of operation. Batches wait in a queue. The writer, a task that lives only
 have gathered, gives them offsets, commits them as one Delta version in a thread, and only then answers and wakes
 readers. All of that is one slot (`LeaderLog.slot`), so one commit is in flight at a time, and an answer never precedes
 its commit. A batch about which only the table can decide (a repeat that memory forgot) ends the commit before it, and
-goes on in its place. What adds no record (`commit_between_appends`) has slots of its own, before the batches that wait.
-If the table is not where memory thinks it is (a conflict, an unknown outcome, a fault), memory is dropped and rebuilt
-from the log. What cannot be rebuilt without losing or inventing a record stops this partition, and no other.
+goes on in its place. The rows of a committed transaction wait in the same queue, and are a version by themselves. What
+adds no record (`commit_between_appends`) has slots of its own, before the batches that wait. If the table is not where
+memory thinks it is (a conflict, an unknown outcome, a fault), memory is dropped and rebuilt from the log. What cannot
+be rebuilt without losing or inventing a record stops this partition, and no other.
 
 With acks=1 an answer precedes its commit, and does not wait for the pace of commits either: while that holds a commit
 back, what has come is given its offsets, and what comes then joins it. If the commit fails, an idempotent producer's
@@ -26,6 +27,7 @@ from bus.errors import ErrorCode, Refused, StorageFault, count_of, show_way_out
 from bus.model import LogBatch, RecordBatch, TopicPartition
 from bus.partition_log.appends import ACKS_LEADER, ACKS_NONE
 from bus.partition_log.pacing import Pacing, decide_delay_ms, refill, spend, start_pacing
+from bus.partition_log.staging import has_older_records_only, place_transaction, progress_of
 from bus.partition_log.state import (
     CommitFailed,
     CommitSucceeded,
@@ -34,17 +36,20 @@ from bus.partition_log.state import (
     PartitionState,
     apply,
 )
-from bus.ports import Clock, CommitOutcome, Committed, PartitionTable
+from bus.ports import AppliedTransaction, Clock, CommitOutcome, Committed, PartitionTable, ProducerProgress
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.leader_log import CONFLICTS_MAX, Change, ChangeOutcome, LeaderLog
 from bus.runtime.partitions.partition_producers import PartitionProducers
 from bus.runtime.partitions.partition_queue import (
     Appended,
     AppendResult,
+    ApplyResult,
     PartitionQueue,
     ResumeResult,
+    TransactionWritten,
     WaitingBatch,
     WaitingResume,
+    WaitingTransaction,
     refuse,
 )
 from bus.runtime.partitions.partition_settings import PartitionSettings
@@ -160,6 +165,19 @@ class PartitionWriter:
             self._wake_writer()
         return waiting.answer
 
+    def apply_transaction(
+        self, applied: AppliedTransaction, batches: Sequence[RecordBatch]
+    ) -> asyncio.Future[ApplyResult]:
+        """Commit all rows of a transaction as one version, with the mark that it is applied. Of no effect if the log
+        has that mark, or a later one of the same transactional id. The future never fails."""
+        waiting = WaitingTransaction(applied, batches, _new_future())
+        refusal = self.stopped or self._queue.put(waiting)
+        if refusal is not None:
+            waiting.answer.set_result(refusal)
+        else:
+            self._wake_writer()
+        return waiting.answer
+
     async def commit_between_appends(self, change: Change) -> ChangeOutcome:
         """Behind the commit in flight and the changes that came before, ahead of the batches that wait; the pace of
         commits does not hold it back. Memory is what the log says when `change` decides. Runs to its end even if the
@@ -230,7 +248,11 @@ class PartitionWriter:
                 await self._resume(resume)
             elif await self._wait_for_pace() or self._early is not None:
                 async with self._calls.commit_turns.turn():
-                    await self._write_group()
+                    transaction = self._queue.take_transaction() if self._early is None else None
+                    if transaction is None:
+                        await self._write_group()
+                    else:
+                        await self._write_transaction(transaction)
         except Exception:
             self._refuse_early(self._interrupted())
             await self._recover()
@@ -335,23 +357,77 @@ class PartitionWriter:
         self._state = placement.state
         return placement
 
-    def _append_call(self, batches: Sequence[LogBatch]) -> Callable[[], CommitOutcome]:
+    async def _write_transaction(self, waiting: WaitingTransaction) -> None:
+        result: ApplyResult = self._interrupted()
+        try:
+            result = await self._apply_transaction(waiting)
+        finally:
+            if not waiting.answer.done():
+                waiting.answer.set_result(result)
+
+    async def _apply_transaction(self, waiting: WaitingTransaction) -> ApplyResult:
+        """Nothing is in flight here, so what the table says of the transaction is still true when it is committed."""
+        applied = waiting.applied
+        for _ in range(CONFLICTS_MAX):
+            refusal = await self._check_ready()
+            if refusal is not None:
+                return refusal
+            if is_applied(self._table, applied):
+                return TransactionWritten(self._state.version, -1)
+            batches = self._place_transaction(waiting.batches)
+            outcome = await self._leader.commit(self._append_call(batches, [applied]), self._calls.append)
+            match outcome:
+                case Committed():
+                    self._take(batches, outcome, lambda: f"{applied.transactional_id}/{applied.number}")
+                    return TransactionWritten(outcome.version, batches[0].base_offset)
+                case Refused():
+                    self._roll_back(outcome)
+                    if self._leader.is_reload_due:
+                        await self.rebuild()
+                    return outcome
+        return self._leader.refuse(f"lost {CONFLICTS_MAX} races for a version")
+
+    def _place_transaction(self, batches: Sequence[RecordBatch]) -> list[LogBatch]:
+        now_ms = self._clock.now_ms()
+        step = place_transaction(self._state, batches, self.settings.append_rules, now_ms=now_ms)
+        for batch in step.response:
+            if has_older_records_only(self._producers.states, batch):
+                self._producers.states.place(batch, version=self._state.version + 1, now_ms=now_ms)
+        for event in step.records:
+            self._state = apply(self._state, event)
+        return step.response
+
+    def _append_call(
+        self, batches: Sequence[LogBatch], transactions: Sequence[AppliedTransaction] = ()
+    ) -> Callable[[], CommitOutcome]:
         return functools.partial(
             self._table.append,
             batches,
             leader_epoch=self._state.leader_epoch,
             now_ms=self._clock.now_ms(),
             compression=self.settings.compression,
-            producers=self._producers.states.placed_progress(),
+            producers=self._progress(transactions, batches),
+            transactions=transactions,
         )
 
+    def _progress(
+        self, transactions: Sequence[AppliedTransaction], batches: Sequence[LogBatch]
+    ) -> Sequence[ProducerProgress]:
+        placed = self._producers.states.placed_progress()
+        known = {progress.producer_id for progress in placed}
+        ends = (progress_of(batches[-1]) for applied in transactions if applied.producer_id not in known)
+        return [*placed, *ends]
+
     def _succeed(self, placement: Placement, outcome: Committed) -> None:
+        self._take(placement.batches, outcome, lambda: ",".join(waiting.request_id for waiting in placement.waiting))
+        for item in placement.placed:
+            item.answer(version=outcome.version, log_start=self._state.log_start)
+
+    def _take(self, batches: Sequence[LogBatch], outcome: Committed, requests: Callable[[], str]) -> None:
+        """`batches`, all that was placed, is in the log."""
         self._state = apply(self._state, CommitSucceeded(outcome.version, outcome.high_watermark))
         assert self._state.high_watermark == self._state.log_end, f"{self._name} has records past its commit"
         self._producers.states.commit(outcome.version)
-        for item in placement.placed:
-            item.answer(version=outcome.version, log_start=self._state.log_start)
-        batches = placement.batches
         self._cache.extend(self.tail, batches)
         self._wake_readers()
         if _log.isEnabledFor(logging.DEBUG):
@@ -359,19 +435,23 @@ class PartitionWriter:
                 "committed %s up to offset %d",
                 count_of(sum(batch.record_count for batch in batches), "record"),
                 outcome.high_watermark,
-                extra=self._fields(requests=",".join(waiting.request_id for waiting in placement.waiting)),
+                extra=self._fields(requests=requests()),
             )
         self._producers.forget_idle(now_ms=self._clock.now_ms(), expiration_ms=self.settings.producer_expiration_ms)
         self._on_committed()
 
     async def _fail(self, placement: Placement, refusal: Refused) -> None:
+        self._roll_back(refusal)
+        refuse(placement.waiting, refusal)
+        if self._leader.is_reload_due:
+            await self.rebuild()
+
+    def _roll_back(self, refusal: Refused) -> None:
+        """Nothing of what was placed is in the log, unless that has to be read again."""
         if not self._leader.is_reload_due:
             _log.error("commit failed: %s", refusal.message, extra=self._fields())
             self._state = apply(self._state, CommitFailed())
             self._producers.states.roll_back()
-        refuse(placement.waiting, refusal)
-        if self._leader.is_reload_due:
-            await self.rebuild()
 
     async def _change(self, change: Change) -> ChangeOutcome:
         refusal = await self._check_ready()
@@ -472,6 +552,11 @@ class PartitionWriter:
 
     def _fields(self, **more: object) -> dict[str, object]:
         return self._leader.fields(**more)
+
+
+def is_applied(table: PartitionTable, applied: AppliedTransaction) -> bool:
+    """The log has the mark that this transaction, or a later one of its transactional id, was applied or given up."""
+    return table.transaction_of(applied.transactional_id) >= applied.aborted_version
 
 
 def _new_future() -> asyncio.Future[T]:

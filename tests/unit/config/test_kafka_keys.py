@@ -16,7 +16,7 @@ from bus.config.keys import ConfigError
         ("listeners", "set listen, and advertise"),
         ("unclean.leader.election.enable", "each record is kept once"),
         ("ssl.keystore.location", "there is no TLS, no login"),
-        ("transaction.state.log.num.partitions", "no transactions yet"),
+        ("transaction.state.log.replication.factor", "transactions have no such setting"),
         ("num.partitons", "did you mean num.partitions?"),
     ],
 )

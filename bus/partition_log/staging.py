@@ -1,0 +1,110 @@
+"""Which batches of a transaction a partition may stage, and how they become rows once it is committed.
+
+Guards one promise: what is staged under a (producer id, epoch) has the sequences 0, 1, 2 ... without a gap, each once,
+and nothing of it can be refused any more when it is applied. So all that a topic asks of a batch is checked before it
+is staged; what the topic's limits have become since counts for later batches only. Decides on numbers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bus.errors import ErrorCode, Refused
+from bus.model import LogBatch, RecordBatch, Step
+from bus.partition_log.appends import AppendRules, check_batch, place_batch
+from bus.partition_log.producer_states import ProducerStates
+from bus.partition_log.state import BatchPlaced, PartitionState, apply
+from bus.ports import ProducerProgress
+
+NOTHING_STAGED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StagedState:
+    """What of one transaction is durable in a partition: the sequences from 0 to `last_sequence`."""
+
+    last_sequence: int = NOTHING_STAGED
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StageBatch:
+    """The batch is the next one: it is to be made durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyStaged:
+    """A repeat of what is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookForStaged:
+    """Memory knows of nothing, and the batch is not the first: an earlier leader has staged what comes before it."""
+
+
+STAGE, ALREADY_STAGED, LOOK_FOR_STAGED = StageBatch(), AlreadyStaged(), LookForStaged()
+
+
+def decide_stage(
+    state: StagedState | None, batch: RecordBatch, rules: AppendRules, *, now_ms: int, bytes_max: int
+) -> StageBatch | AlreadyStaged | LookForStaged | Refused:
+    """`state` None: it is not known what is staged. At most `bytes_max` of one transaction are
+    (transaction.staged.max.bytes); of more, TRANSACTION_ABORTABLE."""
+    stamp = batch.producer
+    assert stamp is not None, "a batch of a transaction has a producer"
+    if state is None:
+        if stamp.base_sequence > 0:
+            return LOOK_FOR_STAGED
+        state = StagedState()
+    following = state.last_sequence + 1
+    if stamp.base_sequence + batch.record_count <= following:
+        return ALREADY_STAGED
+    if stamp.base_sequence != following:
+        return Refused(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"transaction of producer {stamp.producer_id}, epoch {stamp.producer_epoch}: expected sequence "
+            f"{following}, found {stamp.base_sequence}",
+        )
+    if state.size_bytes + batch.size_bytes > bytes_max:
+        return Refused(
+            ErrorCode.TRANSACTION_ABORTABLE,
+            f"expected at most {bytes_max} bytes of a transaction in one partition (transaction.staged.max.bytes), "
+            f"found {state.size_bytes + batch.size_bytes}; abort it and write smaller ones",
+        )
+    return check_batch(batch, rules, now_ms=now_ms) or STAGE
+
+
+def place_transaction(
+    state: PartitionState, batches: Sequence[RecordBatch], rules: AppendRules, *, now_ms: int
+) -> Step[BatchPlaced, list[LogBatch]]:
+    """Give all rows of a transaction the next offsets, one after another. They were checked when they were staged."""
+    placed: list[LogBatch] = []
+    events: list[BatchPlaced] = []
+    for batch in batches:
+        log_batch = place_batch(state, batch, rules, now_ms)
+        event = BatchPlaced(log_batch.base_offset, log_batch.next_offset)
+        state = apply(state, event)
+        placed.append(log_batch)
+        events.append(event)
+    return Step(placed, events)
+
+
+def has_older_records_only(producers: ProducerStates, batch: LogBatch) -> bool:
+    """Whether what the partition knows of the batch's producer lies before this transaction, as it does unless a client
+    wrote as this producer outside of a transaction. Its rows go in all the same, since that is decided; memory then
+    keeps the higher epoch."""
+    assert batch.producer is not None, "a batch of a transaction has a producer"
+    known = producers.get(batch.producer.producer_id)
+    epoch, sequence = batch.producer.producer_epoch, batch.producer.base_sequence
+    if known is None or known.producer_epoch < epoch:
+        return True
+    return known.producer_epoch == epoch and known.last_sequence == sequence - 1
+
+
+def progress_of(batch: LogBatch) -> ProducerProgress:
+    """How far the batch's producer has come with it."""
+    stamp = batch.producer
+    assert stamp is not None, "a batch of a transaction has a producer"
+    last_sequence = stamp.base_sequence + batch.record_count - 1
+    return ProducerProgress(stamp.producer_id, stamp.producer_epoch, last_sequence)

@@ -1,0 +1,314 @@
+"""The transactions of one partition on its leader: their batches, which are staged beside the log until they are
+committed.
+
+Theory of operation. The batches of a transaction are staged one after another, of several transactions beside each
+other: each is a file that is durable before its answer. With its first batch here the coordinator is asked to add the
+partition, beside the writing of the file; the answer waits for both. Memory knows what is staged and nothing depends on
+it: what it does not know, the folder of the transaction tells, so a leader that takes over goes on, and a vote that
+memory cannot give is counted there. A commit hands the rows to the writer, in whose place they become one version.
+
+Staging needs no fence. A deposed leader may stage after its successor has looked: the file is durable, and whoever
+votes or applies looks again. What comes behind the sequence that the decision has pinned is never applied; it stays as
+garbage until it is swept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from bus.errors import ErrorCode, Refused, StorageFault
+from bus.model import RecordBatch, TopicPartition
+from bus.partition_log.staging import (
+    NOTHING_STAGED,
+    AlreadyStaged,
+    LookForStaged,
+    StageBatch,
+    StagedState,
+    decide_stage,
+)
+from bus.ports import AppliedTransaction, Clock, PartitionTable, Staged, StagingKey
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.partitions.partition_queue import Appended, AppendResult, ApplyResult, TransactionWritten
+from bus.runtime.partitions.partition_writer import PartitionWriter, is_applied
+from bus.runtime.tasks import TaskScope
+
+_log = logging.getLogger(__name__)
+
+# Of transactions that have ended memory keeps so many, to refuse their late batches without asking the coordinator.
+_ENDED_MAX = 1_000
+
+AddPartition = Callable[[], Awaitable[Refused | None]]
+VoteResult = int | Refused
+
+
+@dataclass(slots=True)
+class _Waiting:
+    batch: RecordBatch
+    add: AddPartition
+    answer: asyncio.Future[AppendResult]
+    on_settled: Callable[[AppendResult], None] | None
+
+    def settle(self, result: AppendResult) -> None:
+        if not self.answer.done():
+            self.answer.set_result(result)
+        if self.on_settled is not None:
+            self.on_settled(self.answer.result())
+
+
+@dataclass(slots=True)
+class _Open:
+    """A transaction with batches here. `staged` None: it is not known what is staged. `is_added`: the coordinator has
+    said that this partition is in it, so that it ends here too."""
+
+    staged: StagedState | None = None
+    is_added: bool = False
+    waiting: deque[_Waiting] = field(default_factory=deque)
+    task: asyncio.Task[None] | None = None
+
+
+class PartitionTransactions:
+    """`waiting_bytes_max` bounds the batches that wait to be staged, `staged_bytes_max` what is staged of one
+    transaction."""
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        table: PartitionTable,
+        writer: PartitionWriter,
+        *,
+        waiting_bytes_max: int,
+        clock: Clock,
+        calls: BlockingCalls,
+        tasks: TaskScope,
+    ) -> None:
+        self._name = name
+        self._table = table
+        self._writer = writer
+        self._waiting_bytes_max = waiting_bytes_max
+        self._clock = clock
+        self._calls = calls
+        self._tasks = tasks
+        self._open: dict[StagingKey, _Open] = {}
+        self._waiting_bytes = 0
+        self._ended: dict[int, int] = {}  # producer id -> highest epoch that has ended here, the latest last
+        self._written: dict[str, tuple[int, TransactionWritten]] = {}  # by transactional id, with the number
+
+    # ------------------------------------------------------------------ staging
+
+    def stage(
+        self,
+        batch: RecordBatch,
+        key: StagingKey,
+        add: AddPartition,
+        *,
+        on_settled: Callable[[AppendResult], None] | None = None,
+    ) -> asyncio.Future[AppendResult]:
+        """Behind the batches of the same transaction that came before. The batch is durable, and the partition in the
+        transaction, when it is answered; it has no offsets yet. `add` asks the coordinator. The future never fails."""
+        waiting = _Waiting(batch, add, asyncio.get_running_loop().create_future(), on_settled)
+        refusal = self._writer.stopped or self._refuse_ended(key) or self._refuse_for_room(batch.size_bytes)
+        if refusal is not None:
+            waiting.settle(refusal)
+            return waiting.answer
+        transaction = self._open.setdefault(key, _Open())
+        transaction.waiting.append(waiting)
+        self._waiting_bytes += batch.size_bytes
+        if transaction.task is None:
+            transaction.task = self._tasks.start(self._stage_all(key, transaction), f"{self._name}/stage")
+        return waiting.answer
+
+    def _refuse_ended(self, key: StagingKey) -> Refused | None:
+        ended = self._ended.get(key.producer_id, -1)
+        if key.producer_epoch > ended:
+            return None
+        return Refused(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"{self._name}: the transaction of producer {key.producer_id} has ended, expected an epoch above {ended}, "
+            f"found {key.producer_epoch}",
+        )
+
+    def _refuse_for_room(self, size_bytes: int) -> Refused | None:
+        if not self._waiting_bytes or self._waiting_bytes + size_bytes <= self._waiting_bytes_max:
+            return None
+        return Refused(
+            ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+            f"{self._name} has {self._waiting_bytes} bytes waiting to be staged, {size_bytes} more would exceed "
+            f"queued.max.bytes={self._waiting_bytes_max}; retry later",
+        )
+
+    async def _stage_all(self, key: StagingKey, transaction: _Open) -> None:
+        """Ends when nothing waits."""
+        try:
+            while transaction.waiting:
+                waiting = transaction.waiting[0]
+                result: AppendResult = self._refuse("staging was interrupted", ErrorCode.UNKNOWN_SERVER_ERROR)
+                try:
+                    result = await self._stage(key, transaction, waiting) or self._staged()
+                except StorageFault as fault:
+                    result = self._refuse(str(fault))
+                finally:
+                    transaction.waiting.popleft()
+                    self._waiting_bytes -= waiting.batch.size_bytes
+                    waiting.settle(result)
+        finally:
+            transaction.task = None
+            if transaction.waiting:
+                transaction.task = self._tasks.start(self._stage_all(key, transaction), f"{self._name}/stage")
+            elif not transaction.is_added and self._open.get(key) is transaction:
+                del self._open[key]  # the next batch asks again
+
+    async def _stage(self, key: StagingKey, transaction: _Open, waiting: _Waiting) -> Refused | None:
+        decision = self._decide(transaction, waiting.batch)
+        if isinstance(decision, LookForStaged):
+            transaction.staged = _state_of(await self._find(key))
+            decision = self._decide(transaction, waiting.batch)
+        refusal = self._writer.stopped or self._refuse_ended(key)
+        if refusal is not None:
+            return refusal
+        if isinstance(decision, Refused):
+            return Refused(decision.code, f"{self._name}: {decision.message}")
+        adding = None
+        if not transaction.is_added:
+            adding = self._tasks.start(_await(waiting.add), f"{self._name}/add")
+        try:
+            if isinstance(decision, StageBatch):
+                refusal = await self._calls.commit(functools.partial(self._table.staged.stage, key, waiting.batch))
+                if refusal is None:
+                    _follow(transaction, waiting.batch)
+        finally:
+            if adding is not None:
+                not_added = await adding
+                transaction.is_added = not_added is None
+                refusal = not_added or refusal
+        return refusal
+
+    def _decide(self, transaction: _Open, batch: RecordBatch) -> StageBatch | AlreadyStaged | LookForStaged | Refused:
+        settings = self._writer.settings
+        return decide_stage(
+            transaction.staged,
+            batch,
+            settings.append_rules,
+            now_ms=self._clock.now_ms(),
+            bytes_max=settings.staged_bytes_max,
+        )
+
+    def _staged(self) -> Appended:
+        return Appended(-1, -1, -1, self._writer.state.log_start)
+
+    # ------------------------------------------------------------------ the end of a transaction
+
+    async def vote(self, key: StagingKey, last_sequence: int) -> VoteResult:
+        """The last sequence that is staged, all before it included; -1: nothing is. `last_sequence`: the one that the
+        producer was answered for, -1 if that is not known."""
+        if self._writer.stopped is not None:
+            return self._writer.stopped
+        known = self._open.get(key)
+        if known is not None and known.staged is not None and known.staged.last_sequence == last_sequence >= 0:
+            return last_sequence
+        try:
+            found = await self._find(key)
+        except StorageFault as fault:
+            return self._refuse(str(fault))
+        return NOTHING_STAGED if found is None else found.last_sequence
+
+    async def apply(self, key: StagingKey, applied: AppliedTransaction, last_sequence: int) -> ApplyResult:
+        """Put the rows up to `last_sequence` in the log, as one version; only after the commit is decided, for that is
+        not taken back. Safe to repeat. What is staged of the transaction is deleted behind it."""
+        if self._writer.stopped is not None:
+            return self._writer.stopped
+        result: ApplyResult
+        if is_applied(self._table, applied):
+            result = TransactionWritten(self._writer.state.version, -1)
+        else:
+            try:
+                batches = await self._calls.read(functools.partial(self._table.staged.read, key, last_sequence))
+            except StorageFault as fault:
+                _log.error("%s: transaction %s cannot be applied: %s", self._name, applied, fault)
+                return self._refuse(str(fault))
+            result = await self._writer.apply_transaction(applied, batches)
+        if isinstance(result, Refused):
+            return result
+        self._tasks.start(self._drop_quietly(key), f"{self._name}/staged")
+        return self._remember(applied, result)
+
+    def _remember(self, applied: AppliedTransaction, written: TransactionWritten) -> TransactionWritten:
+        """What a repeat is answered, as far as memory goes."""
+        number, before = self._written.pop(applied.transactional_id, (-1, written))
+        if number == applied.number:
+            written = before
+        self._written[applied.transactional_id] = applied.number, written
+        if len(self._written) > _ENDED_MAX:
+            del self._written[next(iter(self._written))]
+        return written
+
+    async def drop(self, key: StagingKey) -> Refused | None:
+        """Forget the transaction and delete what is staged of it. Safe to repeat."""
+        if self._writer.stopped is not None:
+            return self._writer.stopped
+        try:
+            await self._drop(key)
+        except StorageFault as fault:
+            return self._refuse(str(fault))
+        return None
+
+    async def _drop_quietly(self, key: StagingKey) -> None:
+        try:
+            await self._drop(key)
+        except StorageFault as fault:
+            _log.warning("%s: what is left of %s is swept later: %s", self._name, key, fault)
+
+    async def _drop(self, key: StagingKey) -> None:
+        """From here on batches of this transaction are refused; those that are being staged are waited for."""
+        ended = self._ended.pop(key.producer_id, -1)
+        self._ended[key.producer_id] = max(ended, key.producer_epoch)
+        if len(self._ended) > _ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+        known = self._open.pop(key, None)
+        while known is not None and known.task is not None:
+            await asyncio.wait([known.task])
+        await self._calls.housekeep(functools.partial(self._table.staged.drop, key))
+
+    # ------------------------------------------------------------------ what is known
+
+    @property
+    def staged(self) -> dict[StagingKey, StagedState]:
+        """Of the transactions that this leader knows to be open."""
+        return {key: known.staged for key, known in self._open.items() if known.staged is not None}
+
+    def knows(self, key: StagingKey) -> bool:
+        return key in self._open
+
+    async def list_staged(self) -> Sequence[tuple[StagingKey, Staged]]:
+        """All that lies beside the table. Raises `StorageFault`."""
+        return await self._calls.housekeep(self._table.staged.list)
+
+    async def join(self) -> None:
+        """Once the partition has stopped: batches that wait are refused as they come up. Returns when none is being
+        staged."""
+        while tasks := [known.task for known in self._open.values() if known.task is not None]:
+            await asyncio.wait(tasks)
+
+    async def _find(self, key: StagingKey) -> Staged | None:
+        return await self._calls.read(functools.partial(self._table.staged.find, key))
+
+    def _refuse(self, reason: str, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> Refused:
+        return Refused(code, f"{self._name}: {reason}")
+
+
+async def _await(call: AddPartition) -> Refused | None:
+    return await call()
+
+
+def _state_of(found: Staged | None) -> StagedState:
+    return StagedState() if found is None else StagedState(found.last_sequence, found.size_bytes)
+
+
+def _follow(transaction: _Open, batch: RecordBatch) -> None:
+    """It is durable now."""
+    before = transaction.staged or StagedState()
+    transaction.staged = StagedState(before.last_sequence + batch.record_count, before.size_bytes + batch.size_bytes)

@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from bus.errors import ErrorCode, Refused, StorageFault, StorageFull
+from bus.model import ProducerStamp
+from bus.partition_log.staging import StagedState
+from bus.ports import AppliedTransaction, StagingKey
+from bus.runtime.partitions.partition_queue import Appended, AppendResult, TransactionWritten
+from tests.support.fake_table import Scripted, records, wait_until
+from tests.support.partition_bench import DELETED, SETTINGS, Bench, base_offset, code, run
+
+KEY = StagingKey(4, 7, 3)
+OTHER = StagingKey(4, 8, 0)
+APPLIED = AppliedTransaction("payments", 5, 7, 3)
+STAGED = Appended(-1, -1, -1, 0)
+
+
+class Coordinator:
+    """Adds every partition, unless `refused`. Holds the calls back while `gate` is not set."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.refused: Refused | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def add(self) -> Refused | None:
+        self.calls += 1
+        await self.gate.wait()
+        return self.refused
+
+
+def stage(
+    bench: Bench, coordinator: Coordinator, base_sequence: int, count: int = 1, key: StagingKey = KEY
+) -> asyncio.Future[AppendResult]:
+    batch = records(count, producer=ProducerStamp(key.producer_id, key.producer_epoch, base_sequence))
+    return bench.partition.transactions.stage(batch, key, coordinator.add)
+
+
+def rows(bench: Bench) -> list[tuple[int, int, int]]:
+    return [(row.offset, row.producer_id, row.sequence) for row in bench.table.rows]
+
+
+def test_staged_batches_are_in_no_version_until_they_are_applied_as_one() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, transactions = Coordinator(), bench.partition.transactions
+        assert await stage(bench, coordinator, 0, 2) == STAGED
+        await bench.append(3)
+        assert await stage(bench, coordinator, 2, 2) == STAGED
+        assert len(bench.table.commits) == 1
+        assert await transactions.apply(KEY, APPLIED, 3) == TransactionWritten(2, 3)
+        assert rows(bench) == [(3, 7, 0), (4, 7, 1), (5, 7, 2), (6, 7, 3)]
+        assert bench.table.transaction_of("payments") == 11
+        assert coordinator.calls == 1
+        assert bench.partition.state.high_watermark == 7
+
+    run(scenario)
+
+
+def test_answer_waits_for_the_file_and_for_the_coordinator() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator = Coordinator()
+        coordinator.gate.clear()
+        answer = stage(bench, coordinator, 0)
+        await wait_until(lambda: KEY in bench.table.staged.batches)
+        assert not answer.done()
+        coordinator.gate.set()
+        assert await answer == STAGED
+
+        bench.table.staged.gate.clear()
+        answer = stage(bench, coordinator, 0, key=OTHER)
+        await wait_until(lambda: coordinator.calls == 2)
+        assert not answer.done()
+        bench.table.staged.gate.set()
+        assert await answer == STAGED
+
+    run(scenario)
+
+
+def test_coordinator_that_refuses_is_asked_again_and_nothing_is_deleted() -> None:
+    """The file may be one of a transaction that is being committed: its batch came twice."""
+
+    async def scenario(bench: Bench) -> None:
+        coordinator = Coordinator()
+        coordinator.refused = Refused(ErrorCode.INVALID_PRODUCER_EPOCH, "another instance came")
+        assert code(await stage(bench, coordinator, 0)) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert KEY in bench.table.staged.batches
+        coordinator.refused = None
+        assert await stage(bench, coordinator, 0) == STAGED
+        assert coordinator.calls == 2
+
+    run(scenario)
+
+
+def test_batches_in_flight_are_staged_in_order_and_a_repeat_once() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator = Coordinator()
+        answers = [stage(bench, coordinator, 0, 2), stage(bench, coordinator, 2, 2), stage(bench, coordinator, 0, 2)]
+        assert await asyncio.gather(*answers) == [STAGED] * 3
+        assert code(await stage(bench, coordinator, 5)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert sorted(bench.table.staged.batches[KEY]) == [0, 2]
+
+    run(scenario)
+
+
+def test_batch_behind_one_that_failed_is_refused_and_both_can_come_again() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator = Coordinator()
+        bench.table.staged.fault = StorageFault("the disk is away")
+        first, second = stage(bench, coordinator, 0), stage(bench, coordinator, 1)
+        assert code(await first) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert code(await second) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await stage(bench, coordinator, 0) == await stage(bench, coordinator, 1) == STAGED
+
+    run(scenario)
+
+
+def test_next_leader_goes_on_where_the_folder_ends() -> None:
+    async def scenario(bench: Bench) -> None:
+        await stage(bench, Coordinator(), 0, 4)
+        coordinator, successor = Coordinator(), bench.reopened()
+        assert await stage(successor, coordinator, 4) == STAGED
+        assert await stage(successor, coordinator, 2) == STAGED  # a repeat
+        assert (coordinator.calls, bench.table.staged.finds) == (1, 1)
+        assert await successor.partition.transactions.vote(KEY, 4) == 4
+
+    run(scenario)
+
+
+def test_vote_counts_what_is_staged_wherever_memory_does_not_agree_with_the_producer() -> None:
+    async def scenario(bench: Bench) -> None:
+        transactions = bench.partition.transactions
+        await stage(bench, Coordinator(), 0, 4)
+        assert (await transactions.vote(KEY, 3), bench.table.staged.finds) == (3, 0)
+        assert (await transactions.vote(KEY, -1), bench.table.staged.finds) == (3, 1)
+        # A leader that is deposed, and does not know, has staged one more.
+        batch = records(1, producer=ProducerStamp(7, 3, 4))
+        bench.table.staged.stage(KEY, batch)
+        assert (await transactions.vote(KEY, 4), bench.table.staged.finds) == (4, 2)
+        bench.table.staged.batches[KEY].pop(0)
+        assert await transactions.vote(KEY, 5) == -1
+        assert await transactions.vote(OTHER, 0) == -1
+        bench.table.staged.fault = StorageFault("away")
+        assert code(await transactions.vote(OTHER, 0)) is ErrorCode.KAFKA_STORAGE_ERROR
+
+    run(scenario)
+
+
+def test_repeat_of_an_application_writes_nothing_and_has_its_answer() -> None:
+    async def scenario(bench: Bench) -> None:
+        transactions = bench.partition.transactions
+        await stage(bench, Coordinator(), 0, 2)
+        both = await asyncio.gather(transactions.apply(KEY, APPLIED, 1), transactions.apply(KEY, APPLIED, 1))
+        assert both == [TransactionWritten(1, 0)] * 2
+        await wait_until(lambda: KEY not in bench.table.staged.batches)
+        assert await transactions.apply(KEY, APPLIED, 1) == TransactionWritten(1, 0)
+        await bench.append()
+        assert await bench.reopened().partition.transactions.apply(KEY, APPLIED, 1) == TransactionWritten(2, -1)
+        assert len(bench.table.rows) == 2
+
+    run(scenario)
+
+
+def test_application_whose_answer_was_lost_is_found_in_the_log() -> None:
+    async def scenario(bench: Bench) -> None:
+        transactions = bench.partition.transactions
+        await stage(bench, Coordinator(), 0, 2)
+        bench.table.script = [Scripted.LOST_REPLY]
+        assert code(await transactions.apply(KEY, APPLIED, 1)) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert KEY in bench.table.staged.batches
+        written = await transactions.apply(KEY, APPLIED, 1)
+        assert isinstance(written, TransactionWritten)
+        assert rows(bench) == [(0, 7, 0), (1, 7, 1)]
+
+    run(scenario)
+
+
+def test_application_that_failed_leaves_no_row_and_can_be_repeated() -> None:
+    async def scenario(bench: Bench) -> None:
+        transactions = bench.partition.transactions
+        await stage(bench, Coordinator(), 0, 2)
+        bench.table.script = [StorageFull("no room")]
+        assert code(await transactions.apply(KEY, APPLIED, 1)) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert base_offset(await bench.append()) == 0
+        assert await transactions.apply(KEY, APPLIED, 1) == TransactionWritten(2, 1)
+
+    run(scenario)
+
+
+def test_staged_rows_that_are_missing_are_never_left_out() -> None:
+    async def scenario(bench: Bench) -> None:
+        transactions = bench.partition.transactions
+        await stage(bench, Coordinator(), 0, 2)
+        await stage(bench, Coordinator(), 2, 2)
+        del bench.table.staged.batches[KEY][2]
+        assert code(await transactions.apply(KEY, APPLIED, 3)) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert not bench.table.rows
+
+    run(scenario)
+
+
+def test_dropped_transaction_refuses_late_batches_and_the_next_one_begins() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, transactions = Coordinator(), bench.partition.transactions
+        await stage(bench, coordinator, 0, 2)
+        bench.table.staged.gate.clear()
+        late = stage(bench, coordinator, 2)
+        dropping = asyncio.ensure_future(transactions.drop(KEY))
+        await asyncio.sleep(0)
+        bench.table.staged.gate.set()
+        assert await dropping is None
+        await late
+        assert KEY not in bench.table.staged.batches
+        assert code(await stage(bench, coordinator, 2)) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await transactions.drop(KEY) is None
+        assert await stage(bench, coordinator, 0, key=replace(KEY, producer_epoch=4)) == STAGED
+        assert not bench.table.rows
+
+    run(scenario)
+
+
+def test_transactions_of_one_producer_follow_each_other_with_sequences_from_0() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, transactions = Coordinator(), bench.partition.transactions
+        for number in (5, 6):
+            key = replace(KEY, producer_epoch=number)
+            await stage(bench, coordinator, 0, 2, key)
+            applied = AppliedTransaction("payments", number, 7, number)
+            assert isinstance(await transactions.apply(key, applied, 1), TransactionWritten)
+        assert [row.sequence for row in bench.table.rows] == [0, 1, 0, 1]
+        late = AppliedTransaction("payments", 5, 7, 5)
+        await transactions.apply(replace(KEY, producer_epoch=5), late, 1)
+        assert len(bench.table.rows) == 4
+
+    run(scenario)
+
+
+def test_commit_goes_through_though_a_client_wrote_under_a_later_epoch_of_the_producer() -> None:
+    async def scenario(bench: Bench) -> None:
+        await stage(bench, Coordinator(), 0, 2)
+        await bench.send(7, 0, epoch=9)
+        await bench.resume(7, 10)
+        assert await bench.partition.transactions.apply(KEY, APPLIED, 1) == TransactionWritten(2, 1)
+        assert base_offset(await bench.send(7, 0, epoch=10)) == 3
+
+    run(scenario)
+
+
+def test_application_has_its_place_among_the_batches_that_wait() -> None:
+    async def scenario(bench: Bench) -> None:
+        await stage(bench, Coordinator(), 0, 2)
+        bench.table.gate.clear()
+        first = bench.append()
+        await asyncio.sleep(0)
+        before = bench.append(acks=1)
+        applying = asyncio.ensure_future(bench.partition.transactions.apply(KEY, APPLIED, 1))
+        queue = bench.partition.writer._queue
+        await wait_until(lambda: queue.size_bytes == 200)  # read in a thread, then queued
+        behind = bench.append()
+        bench.table.gate.set()
+        assert [base_offset(answer) for answer in await asyncio.gather(first, before, behind)] == [0, 1, 4]
+        assert await applying == TransactionWritten(3, 2)
+
+    run(scenario)
+
+
+def test_bytes_of_one_transaction_are_bounded() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.partition.configure(replace(SETTINGS, staged_bytes_max=150))
+        assert await stage(bench, Coordinator(), 0) == STAGED
+        assert code(await stage(bench, Coordinator(), 1)) is ErrorCode.TRANSACTION_ABORTABLE
+
+    run(scenario)
+
+
+def test_batches_that_wait_to_be_staged_are_bounded() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.table.staged.gate.clear()
+        first, second = stage(bench, Coordinator(), 0), stage(bench, Coordinator(), 1)
+        assert code(await second) is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        bench.table.staged.gate.set()
+        assert await first == STAGED
+
+    run(scenario, queue_bytes_max=150)
+
+
+def test_partition_that_closes_refuses_what_waits_and_is_waited_for() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.table.staged.gate.clear()
+        staging, waiting = stage(bench, Coordinator(), 0), stage(bench, Coordinator(), 1)
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(bench.partition.close(DELETED))
+        await asyncio.sleep(0)
+        assert not closing.done()
+        bench.table.staged.gate.set()
+        await closing
+        assert (await staging, code(await waiting)) == (STAGED, DELETED.code)
+        assert code(await stage(bench, Coordinator(), 2)) is DELETED.code
+        assert await bench.partition.transactions.vote(KEY, 1) == DELETED
+        assert await bench.partition.transactions.apply(KEY, APPLIED, 1) == DELETED
+        assert await bench.partition.transactions.drop(KEY) == DELETED
+
+    run(scenario)
+
+
+def test_what_is_open_is_known_with_what_is_staged() -> None:
+    async def scenario(bench: Bench) -> None:
+        transactions = bench.partition.transactions
+        await stage(bench, Coordinator(), 0, 2)
+        assert transactions.staged == {KEY: StagedState(1, 100)}
+        assert (transactions.knows(KEY), transactions.knows(OTHER)) == (True, False)
+        assert [key for key, _ in await transactions.list_staged()] == [KEY]
+
+    run(scenario)
