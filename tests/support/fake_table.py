@@ -74,15 +74,19 @@ class _Prepared(PreparedFiles):
 
 class FakeStaged:
     """Staged batches in memory. `faults` has what the next calls raise, or `Scripted.LOST_REPLY`: the batch is staged,
-    and then the call fails."""
+    and then the call fails. When cleared, `gate` holds `stage` back. `find_fault` is raised by `find`."""
 
     def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.find_fault: Exception | None = None
         self.batches: dict[StagingKey, dict[tuple[int, int], RecordBatch]] = {}
         self.faults: list[Exception | Scripted | None] = []
         self.finds = 0
         self.now_ms = 0
 
     def stage(self, key: StagingKey, batch: RecordBatch) -> Refused | None:
+        self.gate.wait()
         step = self.faults.pop(0) if self.faults else None
         if isinstance(step, Exception):
             raise step
@@ -97,6 +101,8 @@ class FakeStaged:
 
     def find(self, key: StagingKey) -> Staged | None:
         self.finds += 1
+        if self.find_fault is not None:
+            raise self.find_fault
         held = self.batches.get(key)
         if not held:
             return None

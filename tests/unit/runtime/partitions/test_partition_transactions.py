@@ -52,7 +52,7 @@ def test_staged_batches_are_in_no_version_until_they_are_applied_as_one() -> Non
         assert len(bench.table.commits) == 1
         assert await transactions.apply(KEY, APPLIED, 3) == TransactionWritten(2, 3)
         assert rows(bench) == [(3, 7, 0), (4, 7, 1), (5, 7, 2), (6, 7, 3)]
-        assert bench.table.transaction_of("payments") == 11
+        assert bench.table.transaction_of("payments") == APPLIED.applied_version
         assert coordinator.calls == 1
         assert bench.partition.state.high_watermark == 7
 
@@ -100,7 +100,7 @@ def test_batches_in_flight_are_staged_in_order_and_a_repeat_once() -> None:
         answers = [stage(bench, coordinator, 0, 2), stage(bench, coordinator, 2, 2), stage(bench, coordinator, 0, 2)]
         assert await asyncio.gather(*answers) == [STAGED] * 3
         assert code(await stage(bench, coordinator, 5)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        assert sorted(bench.table.staged.batches[KEY]) == [0, 2]
+        assert sorted(bench.table.staged.batches[KEY]) == [(0, 1), (2, 3)]
 
     run(scenario)
 
@@ -108,7 +108,7 @@ def test_batches_in_flight_are_staged_in_order_and_a_repeat_once() -> None:
 def test_batch_behind_one_that_failed_is_refused_and_both_can_come_again() -> None:
     async def scenario(bench: Bench) -> None:
         coordinator = Coordinator()
-        bench.table.staged.fault = StorageFault("the disk is away")
+        bench.table.staged.faults = [StorageFault("the disk is away")]
         first, second = stage(bench, coordinator, 0), stage(bench, coordinator, 1)
         assert code(await first) is ErrorCode.KAFKA_STORAGE_ERROR
         assert code(await second) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -139,10 +139,10 @@ def test_vote_counts_what_is_staged_wherever_memory_does_not_agree_with_the_prod
         batch = records(1, producer=ProducerStamp(7, 3, 4))
         bench.table.staged.stage(KEY, batch)
         assert (await transactions.vote(KEY, 4), bench.table.staged.finds) == (4, 2)
-        bench.table.staged.batches[KEY].pop(0)
+        del bench.table.staged.batches[KEY][0, 3]
         assert await transactions.vote(KEY, 5) == -1
         assert await transactions.vote(OTHER, 0) == -1
-        bench.table.staged.fault = StorageFault("away")
+        bench.table.staged.find_fault = StorageFault("away")
         assert code(await transactions.vote(OTHER, 0)) is ErrorCode.KAFKA_STORAGE_ERROR
 
     run(scenario)
@@ -194,7 +194,7 @@ def test_staged_rows_that_are_missing_are_never_left_out() -> None:
         transactions = bench.partition.transactions
         await stage(bench, Coordinator(), 0, 2)
         await stage(bench, Coordinator(), 2, 2)
-        del bench.table.staged.batches[KEY][2]
+        del bench.table.staged.batches[KEY][2, 3]
         assert code(await transactions.apply(KEY, APPLIED, 3)) is ErrorCode.KAFKA_STORAGE_ERROR
         assert not bench.table.rows
 
