@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from bus.client_texts import shown
 from bus.consumer_groups.changes import apply
 from bus.consumer_groups.group import Group
 from bus.consumer_groups.records import (
@@ -24,7 +25,6 @@ from bus.consumer_groups.records import (
     decode_record,
     encode_record,
 )
-from bus.consumer_groups.request_bounds import shown
 from bus.consumer_groups.requests import GroupCommand, GroupTimer, TimerKind
 from bus.errors import ErrorCode, Refused
 from bus.machine import Loaded, SetTimer

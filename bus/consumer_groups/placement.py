@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
+from bus.java_hash import java_abs, java_hash
 from bus.model import GROUP_PLACEMENT
 
 
@@ -26,19 +27,9 @@ def find_placement(kept: Mapping[str, str]) -> Placement | None:
 
 def coordinator_partition(group_id: str, count: int, placement: Placement) -> int:
     """Of the `count` partitions of `__consumer_offsets` the one that has this group."""
-    code = _java_hash(group_id)
+    code = java_hash(group_id)
     match placement:
-        case Placement.ABSOLUTE:  # as in Java, the smallest number has no absolute value, and counts as 0
-            positive = 0 if code == 0x80000000 else min(code, 0x100000000 - code)
+        case Placement.ABSOLUTE:
+            return java_abs(code) % count
         case Placement.MASKED:
-            positive = code & 0x7FFFFFFF
-    return positive % count
-
-
-def _java_hash(text: str) -> int:
-    """String.hashCode in 32 bits, taken without sign."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    code = 0
-    for position in range(0, len(units), 2):
-        code = (31 * code + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
-    return code
+            return (code & 0x7FFFFFFF) % count

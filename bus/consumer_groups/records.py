@@ -8,15 +8,15 @@ asserts. The key is a JSON text, ["offset", group, topic, partition] or ["group"
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bus.config.keys import INT_MAX, LONG_MAX
+from bus.config.keys import INT_MAX
 from bus.consumer_groups.requests import Assignment
 from bus.model import TopicPartition
 from bus.ports import KeyedRow
 from bus.records.json_text import parse_json
+from bus.records.struct_fields import StructFields
 
 _ROW_BYTES = 200  # of the fields of a fixed size and of short names
 _ITEM_BYTES = 50  # of a topic's name, with or without the number of a partition
@@ -95,10 +95,10 @@ def decode_record(row: KeyedRow) -> LoggedRecord:
     if partition is not None:
         if row.value is None:
             return OffsetTombstone(group_id, partition)
-        return _decode_offset(_Fields(row.value, "OffsetCommitted"), group_id, partition)
+        return _decode_offset(StructFields(row.value, "OffsetCommitted"), group_id, partition)
     if row.value is None:
         return GroupTombstone(group_id)
-    return _decode_group(_Fields(row.value, "GroupStored"), group_id)
+    return _decode_group(StructFields(row.value, "GroupStored"), group_id)
 
 
 def decode_key(key: bytes) -> tuple[TopicPartition | None, str]:
@@ -199,68 +199,7 @@ def _encode_member(member: StoredMember) -> dict[str, Any]:
     }
 
 
-class _Fields:
-    """A struct from disk, whose fields are taken with the type that they must have."""
-
-    def __init__(self, fields: Mapping[str, Any], type_name: str) -> None:
-        self._fields = fields
-        self._type_name = type_name
-        if fields.get("type", type_name) != type_name:
-            raise ValueError(f"expected a record of type {type_name}, found {fields['type']!r}: of a newer version?")
-
-    def text(self, name: str) -> str:
-        value = self._fields.get(name)
-        if type(value) is not str:
-            raise self._wrong(name, "a string", value)
-        return value
-
-    def text_or_none(self, name: str) -> str | None:
-        return None if self._fields.get(name) is None else self.text(name)
-
-    def data(self, name: str) -> bytes:
-        value = self._fields.get(name)
-        if type(value) is not bytes:
-            raise self._wrong(name, "bytes", value)
-        return value
-
-    def integer(self, name: str, *, low: int = 0, high: int = INT_MAX) -> int:
-        value = self._fields.get(name)
-        if type(value) is not int:  # a bool is none
-            raise self._wrong(name, "an integer", value)
-        if not low <= value <= high:
-            raise self._wrong(name, f"{low} to {high}", value)
-        return value
-
-    def long(self, name: str) -> int:
-        return self.integer(name, high=LONG_MAX)
-
-    def long_or_none(self, name: str) -> int | None:
-        return None if self._fields.get(name) is None else self.long(name)
-
-    def structs(self, name: str, type_name: str) -> list[_Fields]:
-        """The items of a list, of which each has to be a struct."""
-        items = self._items(name)
-        if not all(isinstance(item, Mapping) for item in items):
-            raise self._wrong(name, f"{type_name} in every item", None)
-        return [_Fields(item, type_name) for item in items]
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        items = self._items(name)
-        if not all(type(item) is str for item in items):
-            raise self._wrong(name, "a string in every item", items)
-        return tuple(items)
-
-    def _items(self, name: str) -> list[Any]:
-        value = self._fields.get(name)
-        if type(value) is not list:
-            raise self._wrong(name, "a list", value)
-        return value
-
-    def _wrong(self, name: str, expected: str, found: object) -> ValueError:
-        return ValueError(f"{self._type_name}: expected {expected} in the field {name}, found {found!r}")
-
-
-def _decode_offset(fields: _Fields, group_id: str, partition: TopicPartition) -> OffsetCommitted:
+def _decode_offset(fields: StructFields, group_id: str, partition: TopicPartition) -> OffsetCommitted:
     found = (fields.text("group_id"), fields.text("topic"), fields.integer("partition"))
     if found != (group_id, partition.topic, partition.partition):
         raise ValueError(f"OffsetCommitted: expected group {group_id} and {partition}, as its key says, found {found}")
@@ -276,7 +215,7 @@ def _decode_offset(fields: _Fields, group_id: str, partition: TopicPartition) ->
     )
 
 
-def _decode_group(fields: _Fields, group_id: str) -> GroupStored:
+def _decode_group(fields: StructFields, group_id: str) -> GroupStored:
     if fields.text("group_id") != group_id:
         raise ValueError(f"GroupStored: expected group {group_id}, as its key says, found {fields.text('group_id')}")
     members = tuple(_decode_member(member) for member in fields.structs("members", "a member"))
@@ -294,7 +233,7 @@ def _decode_group(fields: _Fields, group_id: str) -> GroupStored:
     return record
 
 
-def _decode_member(fields: _Fields) -> StoredMember:
+def _decode_member(fields: StructFields) -> StoredMember:
     partitions = tuple(
         TopicPartition(of.text("topic"), of.integer("partition")) for of in fields.structs("partitions", "a partition")
     )

@@ -2,15 +2,14 @@
 
 Guards one promise: what is accepted can be decoded again by a later coordinator, and read by every view and client.
 So everything that a decoder asserts of a stored field is checked here, before a decision, or where a field is decided
-on (offsets.py). Texts that name a thing are bounded in bytes of UTF-8 and have no control characters, so that no log
-line and no table can be forged with them. Ids that a group has from an earlier version, which checked less, stay valid.
+on (offsets.py). Ids that a group has from an earlier version, which checked less, stay valid.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
+from bus.client_texts import check_text, shown
 from bus.config.keys import INT_MAX
 from bus.consumer_groups.group import Group
 from bus.consumer_groups.requests import (
@@ -31,7 +30,6 @@ from bus.model import TopicPartition
 ID_BYTES_MAX = 1_024  # of a group, and of a client
 MEMBER_ID_BYTES_MAX = 2_048  # a client's id, and what the coordinator puts behind it
 NAME_BYTES_MAX = 249  # of an instance (Kafka's bound), a protocol, a protocol type, a topic
-REASON_LENGTH_MAX = 255  # Kafka's
 
 GROUPS_MAX = 1_000  # of one request to describe or to delete groups, or to fetch offsets
 PARTITIONS_MAX = 10_000  # of one request to commit, to fetch or to delete offsets
@@ -42,8 +40,6 @@ TOPICS_MAX = 10_000  # that one member subscribes to with one protocol
 OWNED_PARTITIONS_MAX = 30_000  # that one member says it has
 ASSIGNED_PARTITIONS_MAX = 30_000  # of all members of a group
 MEMBER_DATA_BYTES_MAX = 1 << 20  # metadata of all protocols of a member; its assignment
-
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def check_request(group: Group | None, command: GroupCommand) -> Refused | None:
@@ -79,7 +75,7 @@ def check_request(group: Group | None, command: GroupCommand) -> Refused | None:
 def check_group_id(group_id: str) -> Refused | None:
     if not group_id:
         return Refused(ErrorCode.INVALID_GROUP_ID, "expected a group id, found an empty one")
-    return _check_text("a group id", group_id, ID_BYTES_MAX, ErrorCode.INVALID_GROUP_ID)
+    return check_text("a group id", group_id, ID_BYTES_MAX, ErrorCode.INVALID_GROUP_ID)
 
 
 def check_group_id_length(group_id: str) -> Refused | None:
@@ -108,14 +104,14 @@ def check_data(what: str, byte_count: int) -> Refused | None:
 
 def check_name(what: str, name: str) -> Refused | None:
     """INVALID_REQUEST; an empty name is one."""
-    return _check_text(what, name, NAME_BYTES_MAX)
+    return check_text(what, name, NAME_BYTES_MAX)
 
 
 def check_topic(topic: str) -> Refused | None:
     """A name that some topic might have; whether one has it is not asked."""
     if not topic:
         return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "expected the name of a topic, found an empty one")
-    return _check_text("the name of a topic", topic, NAME_BYTES_MAX, ErrorCode.INVALID_TOPIC_EXCEPTION)
+    return check_text("the name of a topic", topic, NAME_BYTES_MAX, ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 
 def check_place(partition: TopicPartition) -> Refused | None:
@@ -128,15 +124,10 @@ def check_place(partition: TopicPartition) -> Refused | None:
     return check_topic(partition.topic)
 
 
-def shown(text: str, length_max: int = REASON_LENGTH_MAX) -> str:
-    """What a client said, as far as a message or a log line may repeat it."""
-    return _CONTROL.sub(" ", text[:length_max])
-
-
 def _check_join(group: Group | None, command: JoinGroup) -> Refused | None:
     return (
         _check_member_ids(group, command.member_id, command.group_instance_id)
-        or _check_text("a client id", command.client_id, ID_BYTES_MAX)
+        or check_text("a client id", command.client_id, ID_BYTES_MAX)
         or check_name("a protocol type", command.protocol_type)
         or check_count(len(command.protocols), PROTOCOLS_MAX, "protocols")
         or check_data(
@@ -189,7 +180,7 @@ def _check_member_ids(group: Group | None, member_id: str, group_instance_id: st
     if group is not None and member_id in group.members:
         is_known_instance = group_instance_id is None or group_instance_id in group.instance_ids
         return None if is_known_instance else _check_instance_id(group_instance_id)
-    return _check_text("a member id", member_id, MEMBER_ID_BYTES_MAX) or _check_instance_id(group_instance_id)
+    return check_text("a member id", member_id, MEMBER_ID_BYTES_MAX) or _check_instance_id(group_instance_id)
 
 
 def _check_instance_id(group_instance_id: str | None) -> Refused | None:
@@ -198,25 +189,6 @@ def _check_instance_id(group_instance_id: str | None) -> Refused | None:
     if not group_instance_id:
         return Refused(ErrorCode.INVALID_REQUEST, "expected a group instance id or none, found an empty one")
     return check_name("a group instance id", group_instance_id)
-
-
-def _check_text(what: str, text: str, bytes_max: int, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> Refused | None:
-    if text.isascii():
-        size = len(text)
-    else:
-        try:
-            size = len(text.encode())
-        except UnicodeEncodeError:
-            return Refused(code, f"expected {what} of whole characters, found {text[:REASON_LENGTH_MAX]!a}")
-    if size > bytes_max:
-        return Refused(code, f"expected {what} of at most {bytes_max} bytes, found {size}")
-    control = _CONTROL.search(text)
-    if control is not None:
-        return Refused(
-            code,
-            f"expected {what} without control characters, found {control.group()!a} at position {control.start()}",
-        )
-    return None
 
 
 def _first(refusals: Iterable[Refused | None]) -> Refused | None:

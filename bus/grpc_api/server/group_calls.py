@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from bus.broker_api.groups import GroupMember, PartitionOffset, require_count
 from bus.broker_api.requests import Caller
+from bus.client_texts import shown
 from bus.consumer_groups import requests as rq
 from bus.consumer_groups.request_bounds import (
     ASSIGNED_PARTITIONS_MAX,
@@ -29,7 +30,6 @@ from bus.consumer_groups.request_bounds import (
     check_data,
     check_name,
     check_place,
-    shown,
 )
 from bus.consumer_groups.requests import CONSUMER_PROTOCOL_TYPE, Assignment, GroupAnswer, GroupProtocol
 from bus.errors import ErrorCode, Refused

@@ -15,8 +15,9 @@ from typing import TypeVar
 import grpc
 
 from bus.broker_api.groups import GroupApi
+from bus.client_texts import shown
 from bus.consumer_groups import requests as rq
-from bus.consumer_groups.request_bounds import PARTITIONS_MAX, check_count, shown
+from bus.consumer_groups.request_bounds import PARTITIONS_MAX, check_count
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server import group_calls as calls
 from bus.grpc_api.server.conversions import caller_of, with_error

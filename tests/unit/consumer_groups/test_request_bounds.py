@@ -193,10 +193,3 @@ def test_what_is_at_the_bounds_is_taken() -> None:
     )
     (reply,) = step_of(command).replies or (None,)
     assert reply is None, "it waits for the group's initial delay"
-
-
-@pytest.mark.parametrize(
-    ("said", "repeated"), [("leaves", "leaves"), ("two\nlines", "two lines"), ("r" * 256, "r" * 255)]
-)
-def test_reason_is_repeated_in_one_short_line(said: str, repeated: str) -> None:
-    assert bounds.shown(said) == repeated
