@@ -1,0 +1,107 @@
+"""Partitions and groups that take part in a transaction.
+
+Guards two promises: a transaction has begun, with its time-out, before anything of it is acknowledged; and a late
+message of an earlier transaction, whose epoch is another one, begins nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bus.errors import ErrorCode, Refused, count_of
+from bus.transactions.endings import refuse_ended
+from bus.transactions.request_bounds import GROUPS_MAX, PARTITIONS_MAX
+from bus.transactions.requests import Added, AddOffsets, AddPartitions, TimerKind
+from bus.transactions.state import (
+    NO_SEQUENCE,
+    ProducerIdentity,
+    Transaction,
+    TransactionGroup,
+    TransactionPartition,
+    TransactionState,
+)
+from bus.transactions.steps import TransactionStep
+
+
+def decide_add(step: TransactionStep, command: AddPartitions | AddOffsets, *, request_id: int) -> None:
+    """What takes part already does so on: a leader that has just begun to lead asks again."""
+    transaction = step.transaction
+    identity = ProducerIdentity(command.producer_id, command.producer_epoch)
+    partitions = frozenset(command.partitions if isinstance(command, AddPartitions) else ())
+    groups = frozenset((command.group,) if isinstance(command, AddOffsets) else ())
+    refused = _check_adder(transaction, identity)
+    if refused is None and transaction.state is TransactionState.ONGOING:
+        if partitions <= transaction.partitions.keys() and groups <= set(transaction.groups):
+            step.reply(request_id, Added())
+            return
+        refused = _check_undecided(transaction)
+    refused = refused or _check_counts(transaction, partitions, groups)
+    if refused is not None:
+        step.reply(request_id, refused)
+        return
+    if transaction.state is TransactionState.ONGOING:
+        step.change(
+            partitions={**transaction.partitions, **_unpinned(partitions - transaction.partitions.keys())},
+            groups=tuple(sorted(groups.union(transaction.groups))),
+        )
+    else:
+        _begin(step, partitions, groups)
+    step.reply(request_id, Added())
+
+
+def _begin(
+    step: TransactionStep, partitions: Iterable[TransactionPartition], groups: frozenset[TransactionGroup]
+) -> None:
+    number = step.transaction.number + 1
+    step.change(
+        state=TransactionState.ONGOING,
+        number=number,
+        partitions=_unpinned(partitions),
+        groups=tuple(sorted(groups)),
+        start_ms=max(0, step.now_ms),
+        abort_cause=None,
+        results={},
+    )
+    step.set_timer(TimerKind.TIMEOUT, step.transaction.timeout_ms, number=number)
+
+
+def _unpinned(partitions: Iterable[TransactionPartition]) -> dict[TransactionPartition, int]:
+    """In an order that does not depend on hashes."""
+    return dict.fromkeys(sorted(partitions), NO_SEQUENCE)
+
+
+def _check_adder(transaction: Transaction, identity: ProducerIdentity) -> Refused | None:
+    if identity != transaction.identity:
+        return refuse_ended(transaction, identity)
+    if transaction.state.is_decided:
+        return _ending(transaction)
+    return None
+
+
+def _check_undecided(transaction: Transaction) -> Refused | None:
+    return None if transaction.vote is None else _ending(transaction)
+
+
+def _ending(transaction: Transaction) -> Refused:
+    return Refused(
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        f"{transaction.transactional_id}: the transaction is being ended; retry later",
+    )
+
+
+def _check_counts(
+    transaction: Transaction, partitions: frozenset[TransactionPartition], groups: frozenset[TransactionGroup]
+) -> Refused | None:
+    is_ongoing = transaction.state is TransactionState.ONGOING
+    known_partitions, known_groups = (transaction.partitions.keys(), transaction.groups) if is_ongoing else ((), ())
+    for count, count_max, noun in (
+        (len(partitions.union(known_partitions)), PARTITIONS_MAX, "partition"),
+        (len(groups.union(known_groups)), GROUPS_MAX, "group"),
+    ):
+        if count > count_max:
+            return Refused(
+                ErrorCode.TRANSACTION_ABORTABLE,
+                f"{transaction.transactional_id}: expected at most {count_of(count_max, noun)} in one transaction, "
+                f"found {count}; abort it and use several",
+            )
+    return None

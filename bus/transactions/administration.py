@@ -1,0 +1,63 @@
+"""Describing and listing transactional ids (KIP-664), and their expiry."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from bus.transactions.records import TransactionExpired
+from bus.transactions.requests import DescribedTransaction, ListedTransaction, TimerKind
+from bus.transactions.state import NO_TIME, Transaction
+from bus.transactions.steps import TransactionStep
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionFilter:
+    """Which ids are listed: those that match every field that says something. `open_for_ms` (KIP-994): only those whose
+    transaction has been open for longer."""
+
+    states: Collection[str] = ()
+    producer_ids: Collection[int] = ()
+    open_for_ms: int = -1
+
+    def matches(self, transaction: Transaction, *, now_ms: int) -> bool:
+        if self.states and transaction.state.value not in self.states:
+            return False
+        if self.producer_ids and transaction.producer_id not in self.producer_ids:
+            return False
+        if self.open_for_ms < 0:
+            return True
+        return transaction.state.is_open and now_ms - transaction.start_ms > self.open_for_ms
+
+
+def list_transaction(transaction: Transaction) -> ListedTransaction:
+    return ListedTransaction(transaction.transactional_id, transaction.producer_id, transaction.state.value)
+
+
+def describe_transaction(transaction: Transaction) -> DescribedTransaction:
+    is_open = transaction.state.is_open
+    return DescribedTransaction(
+        transaction.transactional_id,
+        transaction.state.value,
+        transaction.number,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        transaction.timeout_ms,
+        transaction.start_ms if is_open else NO_TIME,
+        transaction.update_ms,
+        None if transaction.abort_cause is None else transaction.abort_cause.value,
+        tuple(transaction.partitions) if is_open else (),
+        tuple(group.group_id for group in transaction.groups) if is_open else (),
+    )
+
+
+def expire(step: TransactionStep) -> None:
+    """An id without an open transaction is forgotten when nothing has happened to it for so long."""
+    transaction = step.transaction
+    left_ms = step.rules.transactional_id_expiration_ms
+    if not transaction.state.is_open:
+        left_ms = min(left_ms, transaction.update_ms + left_ms - step.now_ms)
+    if left_ms > 0:
+        step.set_timer(TimerKind.EXPIRE, left_ms)
+    else:
+        step.record(TransactionExpired(transaction.transactional_id))

@@ -1,0 +1,108 @@
+"""What changes a transactional id: records, and `apply`, which is the only way, live and while loading.
+
+A record of the log (records.py) has all that is durable. Those below are in no log: the calls that wait, and the vote
+that is under way. A coordinator that dies takes them along, and the clients ask again. Guards one promise: what is
+durable after records of the log is the same whether they were applied one by one or only the last of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+
+from bus.model import TopicPartition
+from bus.transactions.records import LoggedRecord, TransactionExpired, TransactionLogged
+from bus.transactions.state import (
+    PRODUCER_EPOCH_MAX,
+    TRANSITIONS,
+    AwaitingInit,
+    Transaction,
+    TransactionState,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VoteBegun:
+    """`last_sequences`: those that the client named."""
+
+    transactional_id: str
+    last_sequences: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class EndsAwaited:
+    """These calls, and no others, wait for the end of the transaction."""
+
+    transactional_id: str
+    request_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InitsAwaited:
+    """These calls, and no others, wait for the next epoch."""
+
+    transactional_id: str
+    calls: tuple[AwaitingInit, ...]
+
+
+MemoryRecord = VoteBegun | EndsAwaited | InitsAwaited
+TransactionRecord = LoggedRecord | MemoryRecord
+
+_DURABLE = tuple(each.name for each in fields(TransactionLogged))
+
+
+def apply(transaction: Transaction | None, records: Iterable[TransactionRecord]) -> Transaction | None:
+    """The transactional id after `records`, in their order; None: nothing is known of it."""
+    for record in records:
+        transaction = _apply_one(transaction, record)
+    return transaction
+
+
+def _apply_one(transaction: Transaction | None, record: TransactionRecord) -> Transaction | None:
+    if isinstance(record, TransactionExpired):
+        return None
+    if isinstance(record, TransactionLogged):
+        return _as_logged(transaction, record)
+    assert transaction is not None, f"nothing is known of {record.transactional_id}"
+    match record:
+        case VoteBegun(_, last_sequences):
+            assert transaction.state is TransactionState.ONGOING, f"{transaction.state.value} votes on nothing"
+            return replace(transaction, vote=last_sequences)
+        case EndsAwaited(_, request_ids):
+            return replace(transaction, awaiting_end=request_ids)
+        case InitsAwaited(_, calls):
+            return replace(transaction, awaiting_init=calls)
+
+
+def _as_logged(before: Transaction | None, record: TransactionLogged) -> Transaction:
+    """Beside what the record says, memory keeps who waits; a vote is over with the decision."""
+    after = Transaction(**{name: getattr(record, name) for name in _DURABLE})
+    if before is None:
+        return after
+    _check_change(before, after)
+    is_undecided = after.state is TransactionState.ONGOING
+    return replace(
+        after,
+        vote=before.vote if is_undecided else None,
+        awaiting_end=before.awaiting_end,
+        awaiting_init=before.awaiting_init,
+    )
+
+
+def _check_change(before: Transaction, after: Transaction) -> None:
+    """One step of the state, of the number, and of the epoch at most."""
+    name = before.transactional_id
+    assert before.state in TRANSITIONS[after.state], f"{name}: {after.state.value} after {before.state.value}"
+    begins = not before.state.is_open and after.state.is_open
+    assert after.number == before.number + begins, f"{name}: number {after.number} after {before.number}"
+    if after.producer_id == before.producer_id:
+        raised = after.producer_epoch - before.producer_epoch
+        assert raised in (0, 1), f"{name}: epoch {after.producer_epoch} after {before.producer_epoch}"
+    else:
+        assert after.producer_epoch == 0, f"{name}: new producer id with epoch {after.producer_epoch}"
+        assert before.producer_epoch >= PRODUCER_EPOCH_MAX, f"{name}: new producer id after {before.producer_epoch}"
+
+
+def logged(transaction: Transaction) -> TransactionLogged:
+    """The record of the id as it is."""
+    return TransactionLogged(**{name: getattr(transaction, name) for name in _DURABLE})

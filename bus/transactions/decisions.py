@@ -1,0 +1,138 @@
+"""What the coordinator of a transactional id does about a call, a timer, or what other brokers have done: the door to
+the rules of transactions.
+
+Guards one promise: the same state, command and time give the same step. Nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bus.errors import ErrorCode, Refused
+from bus.machine import SetTimer
+from bus.transactions.additions import decide_add
+from bus.transactions.administration import describe_transaction, expire
+from bus.transactions.endings import decide_abort, decide_end, decide_finished, decide_voted, finish, time_out
+from bus.transactions.epochs import decide_fence, decide_init, give_epochs
+from bus.transactions.loading import resume_timers
+from bus.transactions.request_bounds import check_request
+from bus.transactions.requests import (
+    AbortTransaction,
+    AddOffsets,
+    AddPartitions,
+    DescribeTransaction,
+    EndTransaction,
+    FenceProducer,
+    Finished,
+    InitProducerId,
+    TimerKind,
+    TransactionAnswer,
+    TransactionCommand,
+    TransactionTimer,
+    Voted,
+)
+from bus.transactions.state import Transaction, TransactionState
+from bus.transactions.steps import TransactionRules, TransactionStep
+
+
+class TransactionMachine:
+    """The rules of transactions as the runtime asks for them (`bus.machine.Machine`)."""
+
+    def __init__(self, rules: TransactionRules) -> None:
+        self._rules = rules
+
+    def entity_id(self, command: TransactionCommand) -> str:
+        return command.transactional_id
+
+    def decide(
+        self, transaction: Transaction | None, command: TransactionCommand, *, request_id: int, now_ms: int
+    ) -> TransactionStep:
+        return decide(transaction, command, request_id=request_id, rules=self._rules, now_ms=now_ms)
+
+    def resume(self, transaction: Transaction) -> Sequence[SetTimer[TransactionCommand]]:
+        return resume_timers(transaction)
+
+    def refuse(self, command: TransactionCommand, refused: Refused) -> TransactionAnswer:
+        return refused
+
+
+def decide(
+    transaction: Transaction | None,
+    command: TransactionCommand,
+    *,
+    request_id: int,
+    rules: TransactionRules,
+    now_ms: int,
+) -> TransactionStep:
+    """`transaction` None: nothing is known of the command's transactional id. An end and an initialisation may be
+    answered by a later step."""
+    step = TransactionStep(transaction, command.transactional_id, rules=rules, now_ms=now_ms)
+    if isinstance(command, TransactionTimer):
+        if transaction is not None:
+            _run_out(step, command)
+        return step
+    refused = check_request(command, timeout_max_ms=rules.transaction_max_timeout_ms) or _check_known(
+        transaction, command
+    )
+    if refused is not None:
+        step.reply(request_id, refused)
+        return step
+    match command:
+        case InitProducerId():
+            decide_init(step, command, request_id=request_id)
+        case AddPartitions() | AddOffsets():
+            decide_add(step, command, request_id=request_id)
+        case EndTransaction():
+            decide_end(step, command, request_id=request_id)
+        case Voted():
+            decide_voted(step, command, request_id=request_id)
+        case Finished():
+            if decide_finished(step, command, request_id=request_id):
+                give_epochs(step)
+        case FenceProducer():
+            decide_fence(step, command, request_id=request_id)
+        case AbortTransaction():
+            decide_abort(step, command, request_id=request_id)
+        case DescribeTransaction():
+            step.reply(request_id, describe_transaction(step.transaction))
+    return step
+
+
+def _check_known(transaction: Transaction | None, command: TransactionCommand) -> Refused | None:
+    """An initialisation may be the beginning of an id; all else needs one."""
+    if transaction is not None:
+        return None
+    match command:
+        case AddPartitions() | AddOffsets() | EndTransaction():
+            return Refused(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+                f"{command.transactional_id}: expected an id that is initialised, found one that is not known; it may "
+                "have expired",
+            )
+        case FenceProducer() | AbortTransaction() | DescribeTransaction():
+            return Refused(
+                ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {command.transactional_id}"
+            )
+        case _:
+            return None
+
+
+def _run_out(step: TransactionStep, timer: TransactionTimer) -> None:
+    match timer.kind:
+        case TimerKind.TIMEOUT:
+            time_out(step, timer.number)
+        case TimerKind.EXPIRE:
+            expire(step)
+        case TimerKind.DRIVE:
+            _go_on(step)
+
+
+def _go_on(step: TransactionStep) -> None:
+    """With the transaction that was open when the id was loaded."""
+    transaction = step.transaction
+    if transaction.state.is_decided:
+        finish(step)
+    elif transaction.state is TransactionState.ONGOING:
+        left_ms = transaction.start_ms + transaction.timeout_ms - step.now_ms
+        # At most the whole time-out: the clock may have been ahead when the transaction began.
+        step.set_timer(TimerKind.TIMEOUT, min(max(0, left_ms), transaction.timeout_ms), number=transaction.number)

@@ -1,0 +1,359 @@
+"""How a transaction ends: the client's commit or abort, the vote, its time-out, an operator; and what follows.
+
+Guards two promises. There is one decision for each transaction: it is a record, comes after every partition and group
+has said that it has what the client was acknowledged, and never changes. And the same call of the same instance gets
+the same answer as often as it is repeated, from every coordinator, until the next transaction begins. The table of
+KIP-890 (part 2) is in `_end_current` and `_end_again`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bus.errors import ErrorCode, Refused
+from bus.model import TopicPartition
+from bus.transactions.requests import (
+    AbortTransaction,
+    EndTransaction,
+    Finished,
+    Noted,
+    TimerKind,
+    TransactionEnded,
+    Voted,
+)
+from bus.transactions.state import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    PRODUCER_EPOCH_MAX,
+    AbortCause,
+    ProducerIdentity,
+    Transaction,
+    TransactionPartition,
+    TransactionState,
+)
+from bus.transactions.steps import CollectVotes, Finish, TransactionStep
+
+# ---------------------------------------------------------------- the client's call
+
+
+def decide_end(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
+    transaction = step.transaction
+    identity = ProducerIdentity(command.producer_id, command.producer_epoch)
+    if identity == transaction.identity and not transaction.state.is_decided:
+        _end_current(step, command, request_id=request_id)
+    elif identity == transaction.last_identity:
+        _end_again(step, command, request_id=request_id)
+    else:
+        step.reply(request_id, refuse_ended(transaction, identity))
+
+
+def _end_current(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
+    """The transaction of the current epoch, if it has begun here."""
+    transaction = step.transaction
+    if transaction.state is not TransactionState.ONGOING:
+        if command.is_commit:
+            step.reply(request_id, _wrong_state(transaction, "an open transaction to commit"))
+            return
+        _abort_nothing(step)
+        step.await_end(request_id)
+    elif transaction.vote is not None:
+        _join_vote(step, command, request_id=request_id)
+    elif command.is_commit:
+        step.await_end(request_id)
+        _begin_vote(step, command.last_sequences)
+    else:
+        prepare_abort(step, AbortCause.CLIENT)
+        step.await_end(request_id)
+
+
+def _end_again(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
+    """The transaction before the current epoch: its client has not heard the answer."""
+    transaction = step.transaction
+    match transaction.state, command.is_commit:
+        case (TransactionState.PREPARE_COMMIT, True) | (TransactionState.PREPARE_ABORT, False):
+            step.await_end(request_id)
+        case (TransactionState.COMPLETE_COMMIT, True) | (TransactionState.COMPLETE_ABORT, False):
+            step.reply(request_id, _ended(transaction))
+        case (TransactionState.PREPARE_ABORT | TransactionState.COMPLETE_ABORT, True):
+            step.reply(request_id, _refuse_aborted(transaction))
+        case (TransactionState.PREPARE_COMMIT | TransactionState.COMPLETE_COMMIT, False):
+            step.reply(request_id, _wrong_state(transaction, "a transaction that is not committed"))
+        case _:  # the instance has gone on
+            step.reply(request_id, _fenced(transaction, command.producer_id, command.producer_epoch))
+
+
+def refuse_ended(transaction: Transaction, found: ProducerIdentity) -> Refused:
+    """Of a call about a transaction that is not the current one. TRANSACTION_ABORTABLE: it was aborted, but not for a
+    newer instance, so that the instance that called may go on with the next one."""
+    if found == transaction.last_identity and transaction.abort_cause not in (None, AbortCause.CLIENT):
+        return _refuse_aborted(transaction)
+    if found.producer_id not in (transaction.producer_id, transaction.previous_producer_id):
+        return Refused(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+            f"{transaction.transactional_id}: expected producer id {transaction.producer_id}, "
+            f"found {found.producer_id}",
+        )
+    return _fenced(transaction, found.producer_id, found.producer_epoch)
+
+
+def _refuse_aborted(transaction: Transaction) -> Refused:
+    cause = transaction.abort_cause
+    assert cause is not None, f"{transaction.transactional_id} is {transaction.state.value} without a cause"
+    if cause is AbortCause.CLIENT:
+        return _wrong_state(transaction, "a transaction that its client has not aborted")
+    return Refused(
+        ErrorCode.TRANSACTION_ABORTABLE, f"{transaction.transactional_id}: the transaction was aborted: {_WHY[cause]}"
+    )
+
+
+_WHY: Mapping[AbortCause, str] = {
+    AbortCause.CLIENT: "by its client",
+    AbortCause.VOTE: "a partition or a group lacks a part of it",
+    AbortCause.TIMEOUT: "its time-out passed",
+    AbortCause.OPERATOR: "an operator aborted it",
+    AbortCause.NEW_INSTANCE: "another instance of the producer was initialised",
+    AbortCause.FENCE: "an operator fenced the producer",
+}
+
+
+def _fenced(transaction: Transaction, producer_id: int, producer_epoch: int) -> Refused:
+    return Refused(
+        ErrorCode.PRODUCER_FENCED,
+        f"{transaction.transactional_id}: expected {transaction.identity}, "
+        f"found {ProducerIdentity(producer_id, producer_epoch)}",
+    )
+
+
+def _wrong_state(transaction: Transaction, expected: str) -> Refused:
+    return Refused(
+        ErrorCode.INVALID_TXN_STATE,
+        f"{transaction.transactional_id}: expected {expected}, found {transaction.state.value}",
+    )
+
+
+def _ended(transaction: Transaction) -> TransactionEnded:
+    return TransactionEnded(transaction.producer_id, transaction.producer_epoch, transaction.results)
+
+
+# ---------------------------------------------------------------- the vote
+
+
+def _begin_vote(step: TransactionStep, last_sequences: Mapping[TopicPartition, int]) -> None:
+    transaction = step.transaction
+    step.begin_vote(last_sequences)
+    step.notify(
+        CollectVotes(
+            transaction.transactional_id,
+            transaction.number,
+            transaction.producer_id,
+            transaction.producer_epoch,
+            tuple(transaction.partitions),
+            transaction.groups,
+            last_sequences,
+        )
+    )
+
+
+def _join_vote(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
+    transaction = step.transaction
+    if command.is_commit and command.last_sequences == transaction.vote:
+        step.await_end(request_id)
+    elif command.is_commit:
+        step.reply(
+            request_id,
+            Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"{transaction.transactional_id}: expected the last sequences of the call that is repeated, "
+                "found others",
+            ),
+        )
+    else:
+        step.reply(
+            request_id,
+            Refused(
+                ErrorCode.CONCURRENT_TRANSACTIONS,
+                f"{transaction.transactional_id}: the transaction is being committed; retry later",
+            ),
+        )
+
+
+def decide_voted(step: TransactionStep, command: Voted, *, request_id: int) -> None:
+    """The transaction is committed if all is there, and else aborted. Without effect if the vote is over."""
+    step.reply(request_id, Noted())
+    transaction = step.state
+    if transaction is None or transaction.number != command.number or transaction.vote is None:
+        return
+    pinned = _pin(transaction, command) if command.refused is None else command.refused
+    if isinstance(pinned, Refused):
+        _abort_after_vote(step, pinned)
+        return
+    step.cancel_timer(TimerKind.TIMEOUT, number=transaction.number)
+    step.change(
+        state=TransactionState.PREPARE_COMMIT,
+        producer_epoch=transaction.producer_epoch + 1,
+        last_producer_epoch=transaction.producer_epoch,
+        previous_producer_id=NO_PRODUCER_ID,
+        partitions=pinned,
+    )
+    finish(step)
+
+
+def _pin(transaction: Transaction, voted: Voted) -> dict[TransactionPartition, int] | Refused:
+    """Of each partition whose topic is there the last sequence to commit: what the client was acknowledged, or all that
+    is staged if it does not tell."""
+    assert transaction.vote is not None
+    named = transaction.vote
+    left = [partition for partition in transaction.partitions if partition not in voted.gone]
+    unknown = named.keys() - {partition.name for partition in transaction.partitions}
+    if unknown:
+        return _lacking(transaction, f"{min(unknown)} takes no part in it")
+    pinned = {}
+    for partition in left:
+        staged = voted.last_sequences[partition]
+        wanted = named.get(partition.name, NO_SEQUENCE) if named else staged
+        if staged < wanted:
+            return _lacking(transaction, f"{partition}: expected all up to sequence {wanted}, found {staged}")
+        pinned[partition] = wanted
+    return pinned
+
+
+def _lacking(transaction: Transaction, found: str) -> Refused:
+    return Refused(
+        ErrorCode.TRANSACTION_ABORTABLE,
+        f"{transaction.transactional_id}: the transaction is aborted, for a part of it is missing: {found}",
+    )
+
+
+def _abort_after_vote(step: TransactionStep, refused: Refused) -> None:
+    step.answer_ends(Refused(ErrorCode.TRANSACTION_ABORTABLE, refused.message))
+    prepare_abort(step, AbortCause.VOTE)
+
+
+# ---------------------------------------------------------------- aborts
+
+
+def prepare_abort(step: TransactionStep, cause: AbortCause) -> None:
+    """Decide that the open transaction is aborted. The epoch is raised in the same record: nothing of the instance that
+    had it comes after."""
+    transaction = step.transaction
+    step.cancel_timer(TimerKind.TIMEOUT, number=transaction.number)
+    step.change(
+        state=TransactionState.PREPARE_ABORT,
+        producer_epoch=transaction.producer_epoch + 1,
+        last_producer_epoch=NO_PRODUCER_EPOCH if cause.ends_instance else transaction.producer_epoch,
+        previous_producer_id=NO_PRODUCER_ID,
+        abort_cause=cause,
+    )
+    if cause.ends_instance:
+        step.answer_ends(_fenced(step.transaction, transaction.producer_id, transaction.producer_epoch))
+    elif transaction.awaiting_end:
+        step.answer_ends(
+            Refused(
+                ErrorCode.TRANSACTION_ABORTABLE,
+                f"{transaction.transactional_id}: the transaction was aborted: {_WHY[cause]}",
+            )
+        )
+    finish(step)
+
+
+def _abort_nothing(step: TransactionStep) -> None:
+    """The client aborts what never arrived here; the epoch rises, so that it does not arrive afterwards."""
+    transaction = step.transaction
+    step.change(
+        state=TransactionState.PREPARE_ABORT,
+        number=transaction.number + 1,
+        producer_epoch=transaction.producer_epoch + 1,
+        last_producer_epoch=transaction.producer_epoch,
+        previous_producer_id=NO_PRODUCER_ID,
+        partitions={},
+        groups=(),
+        start_ms=max(0, step.now_ms),
+        abort_cause=AbortCause.CLIENT,
+        results={},
+    )
+    finish(step)
+
+
+def time_out(step: TransactionStep, number: int) -> None:
+    """The instance may go on with the next transaction, unless a newer one comes."""
+    transaction = step.transaction
+    if transaction.state is TransactionState.ONGOING and transaction.number == number:
+        prepare_abort(step, AbortCause.TIMEOUT)
+
+
+def decide_abort(step: TransactionStep, command: AbortTransaction, *, request_id: int) -> None:
+    """An operator's."""
+    transaction = step.transaction
+    expected, found = command.expected, transaction.open_identity
+    if transaction.state is TransactionState.COMPLETE_ABORT and expected == transaction.last_identity is not None:
+        step.reply(request_id, _ended(transaction))
+    elif transaction.state not in (TransactionState.ONGOING, TransactionState.PREPARE_ABORT):
+        step.reply(request_id, _wrong_state(transaction, "a transaction that is not decided"))
+    elif expected not in (None, found):
+        step.reply(
+            request_id,
+            Refused(
+                ErrorCode.INVALID_TXN_STATE,
+                f"{transaction.transactional_id}: expected the transaction of {expected}, found that of {found}",
+            ),
+        )
+    else:
+        if transaction.state is TransactionState.ONGOING:
+            prepare_abort(step, AbortCause.OPERATOR)
+        step.await_end(request_id)
+
+
+# ---------------------------------------------------------------- what follows the decision
+
+
+def finish(step: TransactionStep) -> None:
+    """Ask for what the decision wants done everywhere."""
+    transaction = step.transaction
+    rows = transaction.open_identity
+    assert rows is not None, f"{transaction.transactional_id} is {transaction.state.value}"
+    step.notify(
+        Finish(
+            transaction.transactional_id,
+            transaction.number,
+            rows.producer_id,
+            rows.producer_epoch,
+            transaction.state is TransactionState.PREPARE_COMMIT,
+            transaction.partitions,
+            transaction.groups,
+            needs_producer_id=transaction.producer_epoch > PRODUCER_EPOCH_MAX,
+        )
+    )
+
+
+def decide_finished(step: TransactionStep, command: Finished, *, request_id: int) -> bool:
+    """Whether the transaction has ended with it. Without effect if it had ended before."""
+    transaction = step.state
+    if transaction is None or transaction.number != command.number or not transaction.state.is_decided:
+        step.reply(request_id, Noted())
+        return False
+    is_exhausted = transaction.producer_epoch > PRODUCER_EPOCH_MAX
+    if is_exhausted and command.new_producer_id is None:
+        step.reply(
+            request_id,
+            Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"{transaction.transactional_id}: expected a new producer id after epoch {PRODUCER_EPOCH_MAX}, "
+                "found none",
+            ),
+        )
+        return False
+    is_commit = transaction.state is TransactionState.PREPARE_COMMIT
+    is_same = transaction.last_producer_epoch != NO_PRODUCER_EPOCH
+    step.change(
+        state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
+        producer_id=command.new_producer_id if is_exhausted else transaction.producer_id,
+        producer_epoch=0 if is_exhausted else transaction.producer_epoch,
+        previous_producer_id=transaction.producer_id if is_exhausted and is_same else NO_PRODUCER_ID,
+        partitions=transaction.partitions if is_commit else {},
+        groups=transaction.groups if is_commit else (),
+        results=command.results if is_commit else {},
+    )
+    step.reply(request_id, Noted())
+    step.answer_ends(_ended(step.transaction))
+    return True

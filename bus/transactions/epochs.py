@@ -1,0 +1,142 @@
+"""Which producer id and epoch an instance of a producer gets.
+
+Guards two promises: no two instances, and no two transactions, ever have the same id and epoch; and once a new instance
+has its epoch, no transaction of an older one commits. So what is open is ended before, and each end has an epoch of its
+own (KIP-890). An instance that names the identity it has gets the next one, and the same again if it repeats the call
+(KIP-360).
+"""
+
+from __future__ import annotations
+
+from bus.errors import ErrorCode, Refused
+from bus.transactions.endings import prepare_abort
+from bus.transactions.records import TransactionLogged
+from bus.transactions.requests import (
+    FenceProducer,
+    InitProducerId,
+    ProducerInitialized,
+    TimerKind,
+)
+from bus.transactions.state import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIME,
+    PRODUCER_EPOCH_MAX,
+    AbortCause,
+    AwaitingInit,
+    ProducerIdentity,
+    Transaction,
+    TransactionState,
+)
+from bus.transactions.steps import TransactionStep
+
+# An answer may wait for the end of a transaction, which takes an epoch itself.
+_EPOCHS_AHEAD = 2
+
+
+def needs_producer_id(transaction: Transaction | None, command: InitProducerId | FenceProducer) -> bool:
+    """Whether the command should bring a new producer id. One that it does not use is lost, which is no harm."""
+    if transaction is None:
+        return isinstance(command, InitProducerId)
+    return transaction.producer_epoch > PRODUCER_EPOCH_MAX - _EPOCHS_AHEAD
+
+
+def decide_init(step: TransactionStep, command: InitProducerId, *, request_id: int) -> None:
+    expected = None
+    if command.producer_id != NO_PRODUCER_ID:
+        expected = ProducerIdentity(command.producer_id, command.producer_epoch)
+    if step.state is None:
+        _begin(step, command, request_id=request_id)
+        return
+    call = AwaitingInit(request_id, command.timeout_ms, expected, command.new_producer_id)
+    _initialize(step, call, AbortCause.NEW_INSTANCE if expected is None else AbortCause.CLIENT)
+
+
+def decide_fence(step: TransactionStep, command: FenceProducer, *, request_id: int) -> None:
+    """As if an instance were initialised that never comes."""
+    _initialize(step, AwaitingInit(request_id, None, None, command.new_producer_id), AbortCause.FENCE)
+
+
+def give_epochs(step: TransactionStep) -> None:
+    """To the calls that have waited for the end of a transaction, one after another: the last one has the id."""
+    for call in step.take_inits():
+        _initialize(step, call, AbortCause.NEW_INSTANCE)
+
+
+def _begin(step: TransactionStep, command: InitProducerId, *, request_id: int) -> None:
+    """Of an id that is not known, or not any more: whatever identity the caller had, it was of nothing that is kept.
+
+    The numbers of its transactions go on from the time: a partition keeps the number of the last one that it has, also
+    when the id expires. They stay ahead of it for less than one transaction a millisecond."""
+    if command.new_producer_id is None:
+        step.reply(request_id, _no_producer_id(step.transactional_id))
+        return
+    step.record(
+        TransactionLogged(
+            step.transactional_id,
+            max(0, step.now_ms),
+            command.new_producer_id,
+            0,
+            command.timeout_ms,
+            TransactionState.EMPTY,
+            max(0, step.now_ms),
+        )
+    )
+    step.set_timer(TimerKind.EXPIRE, step.rules.transactional_id_expiration_ms)
+    step.reply(request_id, ProducerInitialized(command.new_producer_id, 0))
+
+
+def _initialize(step: TransactionStep, call: AwaitingInit, cause: AbortCause) -> None:
+    transaction = step.transaction
+    is_decided = transaction.state.is_decided
+    is_repeated = call.expected is not None and call.expected == transaction.last_identity
+    # Nobody was told the epoch of a decision before it is carried out.
+    is_current = call.expected in (None, transaction.identity) and not (is_decided and call.expected is not None)
+    if not is_current and not is_repeated:
+        step.reply(call.request_id, _fenced(transaction, call.expected))
+    elif is_decided:
+        step.await_init(call)
+    elif is_repeated:
+        step.reply(call.request_id, ProducerInitialized(transaction.producer_id, transaction.producer_epoch))
+    elif transaction.state is TransactionState.ONGOING:
+        step.await_init(call)
+        prepare_abort(step, cause)
+    else:
+        _raise_epoch(step, call)
+
+
+def _raise_epoch(step: TransactionStep, call: AwaitingInit) -> None:
+    transaction = step.transaction
+    is_same = call.expected is not None
+    producer_id, epoch = transaction.producer_id, transaction.producer_epoch + 1
+    if transaction.producer_epoch >= PRODUCER_EPOCH_MAX:
+        if call.new_producer_id is None:
+            step.reply(call.request_id, _no_producer_id(step.transactional_id))
+            return
+        producer_id, epoch = call.new_producer_id, 0
+    step.change(
+        state=TransactionState.EMPTY,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        last_producer_epoch=transaction.producer_epoch if is_same else NO_PRODUCER_EPOCH,
+        previous_producer_id=transaction.producer_id if is_same and epoch == 0 else NO_PRODUCER_ID,
+        timeout_ms=transaction.timeout_ms if call.timeout_ms is None else call.timeout_ms,
+        partitions={},
+        groups=(),
+        start_ms=NO_TIME,
+        abort_cause=None,
+        results={},
+    )
+    step.reply(call.request_id, ProducerInitialized(producer_id, epoch))
+
+
+def _fenced(transaction: Transaction, found: ProducerIdentity | None) -> Refused:
+    return Refused(
+        ErrorCode.PRODUCER_FENCED,
+        f"{transaction.transactional_id}: expected {transaction.identity}, found {found}: another instance was "
+        "initialised, or this one has gone on",
+    )
+
+
+def _no_producer_id(transactional_id: str) -> Refused:
+    return Refused(ErrorCode.CONCURRENT_TRANSACTIONS, f"{transactional_id}: a new producer id is needed; retry")

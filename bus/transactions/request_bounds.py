@@ -1,0 +1,92 @@
+"""What a request about a transactional id may hold, field by field: the bounds that hold for every id.
+
+Guards one promise: what is accepted can be decoded again by a later coordinator, and its record fits the log:
+PARTITIONS_MAX * (2 names + 4 numbers) + GROUPS_MAX * (an id + a number) < 1 MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bus.client_texts import check_text
+from bus.config.keys import INT_MAX
+from bus.errors import ErrorCode, Refused
+from bus.transactions.requests import (
+    AddOffsets,
+    AddPartitions,
+    EndTransaction,
+    InitProducerId,
+    TransactionCommand,
+)
+from bus.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+
+ID_BYTES_MAX = 249  # of a transactional id; a partition's table has it in its log
+GROUP_ID_BYTES_MAX = 1_024
+NAME_BYTES_MAX = 249  # of a topic
+PARTITIONS_MAX = 2_000  # of one transaction
+GROUPS_MAX = 100  # of one transaction
+
+
+def check_request(command: TransactionCommand, *, timeout_max_ms: int) -> Refused | None:
+    """Why the command is refused, of any id; None if it may be decided on. INVALID_REQUEST,
+    INVALID_TRANSACTION_TIMEOUT."""
+    refused = check_transactional_id(command.transactional_id)
+    if refused is not None:
+        return refused
+    match command:
+        case InitProducerId():
+            return _check_identity(command) or _check_timeout(command, timeout_max_ms)
+        case AddPartitions():
+            return _first(
+                check_text("the name of a topic", partition.topic, NAME_BYTES_MAX)
+                or check_text("the id of a topic", partition.topic_id, NAME_BYTES_MAX)
+                or _check_number("a partition", partition.partition)
+                for partition in command.partitions
+            )
+        case AddOffsets():
+            return check_text("a group id", command.group.group_id, GROUP_ID_BYTES_MAX) or _check_number(
+                "a partition", command.group.offsets_partition
+            )
+        case EndTransaction():
+            return _first(_check_number("a last sequence", sequence) for sequence in command.last_sequences.values())
+        case _:
+            return None
+
+
+def check_transactional_id(transactional_id: str) -> Refused | None:
+    """INVALID_REQUEST, as Kafka has it for an empty one."""
+    if not transactional_id:
+        return Refused(ErrorCode.INVALID_REQUEST, "expected a transactional id, found an empty one")
+    return check_text("a transactional id", transactional_id, ID_BYTES_MAX)
+
+
+def _check_identity(command: InitProducerId) -> Refused | None:
+    """Both of its parts, or none."""
+    found = (command.producer_id, command.producer_epoch)
+    if found == (NO_PRODUCER_ID, NO_PRODUCER_EPOCH) or min(found) >= 0:
+        return None
+    return Refused(
+        ErrorCode.INVALID_REQUEST,
+        f"{command.transactional_id}: expected a producer id and its epoch, or -1 for both, found {found[0]} and "
+        f"{found[1]}",
+    )
+
+
+def _check_timeout(command: InitProducerId, timeout_max_ms: int) -> Refused | None:
+    if 0 < command.timeout_ms <= timeout_max_ms:
+        return None
+    return Refused(
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+        f"{command.transactional_id}: expected a transaction time-out of 1 to {timeout_max_ms} ms "
+        f"(transaction.max.timeout.ms), found {command.timeout_ms}",
+    )
+
+
+def _check_number(what: str, number: int) -> Refused | None:
+    if 0 <= number <= INT_MAX:
+        return None
+    return Refused(ErrorCode.INVALID_REQUEST, f"expected {what} from 0 on, found {number}")
+
+
+def _first(refusals: Iterable[Refused | None]) -> Refused | None:
+    return next((refused for refused in refusals if refused is not None), None)

@@ -1,0 +1,204 @@
+"""What is asked of a transactional id's coordinator, and what it answers: values only.
+
+Commands carry what a client or another broker said, and of what was looked up elsewhere only topic ids, a group's
+partition and a new producer id. Answers of a command that can be refused are the answer or a `Refused`. The last
+commands are those that the coordinator gives itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from bus.errors import Refused
+from bus.model import TopicPartition
+from bus.transactions.state import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    AppliedRows,
+    ProducerIdentity,
+    TransactionGroup,
+    TransactionPartition,
+)
+
+# ---------------------------------------------------------------- of a producer, or for it
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerId:
+    """Waits for the end of a transaction that is open, which it aborts unless it is decided. With the identity that the
+    instance has (KIP-360) a repeated call gets the same answer; without, every other instance is fenced.
+
+    `new_producer_id`, never given before: needed as `needs_producer_id` says."""
+
+    transactional_id: str
+    timeout_ms: int
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    new_producer_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerInitialized:
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitions:
+    """The partitions take part; the first ones of all begin the transaction. May be repeated."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TransactionPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddOffsets:
+    """The same for the offsets of a group."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    group: TransactionGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """They take part."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransaction:
+    """Answered when it is done everywhere; may be repeated until the next transaction begins.
+
+    `last_sequences`: of each partition the last sequence that was acknowledged to the client; empty: it does not tell,
+    and what is staged counts. Of an abort they do not count."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    last_sequences: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnded:
+    """The identity for the next transaction, and of a commit, where the rows are; not of topics that are deleted."""
+
+    producer_id: int
+    producer_epoch: int
+    versions: Mapping[TransactionPartition, AppliedRows] = field(default_factory=dict)
+
+
+# ---------------------------------------------------------------- administration
+
+
+@dataclass(frozen=True, slots=True)
+class FenceProducer:
+    """As if a new instance were initialised with the same time-out. Answer: `ProducerInitialized`."""
+
+    transactional_id: str
+    new_producer_id: int | None = None  # as in `InitProducerId`
+
+
+@dataclass(frozen=True, slots=True)
+class AbortTransaction:
+    """Abort the open transaction; its producer may go on. Answer: `TransactionEnded`. `expected`: only if it is the
+    transaction with this identity, whatever else may have begun since the operator looked."""
+
+    transactional_id: str
+    expected: ProducerIdentity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTransaction:
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTransaction:
+    """KIP-664. `start_ms` NO_TIME, no partitions and no groups while no transaction is open."""
+
+    transactional_id: str
+    state: str
+    number: int
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_ms: int
+    update_ms: int
+    abort_cause: str | None
+    partitions: tuple[TransactionPartition, ...]
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTransaction:
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+# ---------------------------------------------------------------- of the coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class Voted:
+    """The answer to `CollectVotes`: every partition that takes part is in `last_sequences`, with the last sequence up
+    to which all is staged (NO_SEQUENCE: nothing), or in `gone`: its topic is deleted. `refused`: why it cannot commit,
+    for instance a group that lacks the pending offsets."""
+
+    transactional_id: str
+    number: int
+    last_sequences: Mapping[TransactionPartition, int] = field(default_factory=dict)
+    gone: frozenset[TransactionPartition] = frozenset()
+    refused: Refused | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The answer to `Finish`: it is done everywhere. `results` has each partition that got rows. `new_producer_id`,
+    never given before, if `Finish` asked for it."""
+
+    transactional_id: str
+    number: int
+    results: Mapping[TransactionPartition, AppliedRows] = field(default_factory=dict)
+    new_producer_id: int | None = None
+
+
+class TimerKind(Enum):
+    TIMEOUT = "timeout"  # of a transaction: it is aborted
+    EXPIRE = "expire"  # of an id: has it been unused for long?
+    DRIVE = "drive"  # of an id that was just loaded: go on with its open transaction
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionTimer:
+    """It has run out. If what it was for is gone, nothing changes."""
+
+    kind: TimerKind
+    transactional_id: str
+    number: int = 0  # of TIMEOUT: the transaction's
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The answer to `Voted` and `Finished`, also if they come too late to matter."""
+
+
+TransactionCommand = (
+    InitProducerId
+    | AddPartitions
+    | AddOffsets
+    | EndTransaction
+    | FenceProducer
+    | AbortTransaction
+    | DescribeTransaction
+    | Voted
+    | Finished
+    | TransactionTimer
+)
+TransactionAnswer = ProducerInitialized | Added | TransactionEnded | DescribedTransaction | Noted | Refused

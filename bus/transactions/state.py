@@ -1,0 +1,196 @@
+"""A transactional id as its coordinator knows it: a value, replaced with every change.
+
+Guards the shape: a state follows only a state that `TRANSITIONS` names, and each transaction of an id has a number and
+a producer epoch of its own (KIP-890, part 2). What changes it is in changes.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from bus.model import TopicPartition
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_TIME = -1
+# The last epoch that a client is given, Kafka's. The end of its transaction is decided with the one after it, which is
+# the largest that a column of 16 bits holds, and completed with a new producer id.
+PRODUCER_EPOCH_MAX = 2**15 - 2
+
+
+class TransactionState(Enum):
+    """Each with Kafka's name for it."""
+
+    EMPTY = "Empty"  # a producer was initialised; it has no transaction
+    ONGOING = "Ongoing"  # a partition or a group takes part
+    PREPARE_COMMIT = "PrepareCommit"  # decided: it will be applied everywhere, whatever happens
+    PREPARE_ABORT = "PrepareAbort"  # decided: nothing of it will ever be seen
+    COMPLETE_COMMIT = "CompleteCommit"  # applied everywhere
+    COMPLETE_ABORT = "CompleteAbort"  # dropped everywhere
+
+    @property
+    def is_decided(self) -> bool:
+        """The decision is durable, and not yet carried out everywhere."""
+        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
+    @property
+    def is_open(self) -> bool:
+        """What is staged or pending of the transaction is needed."""
+        return self is TransactionState.ONGOING or self.is_decided
+
+
+_NEW_TRANSACTION = "a partition or a group is added"
+_EMPTY_ABORT = "the client aborts a transaction of which nothing has arrived here"
+_INITIALIZED = "a producer is initialised"
+
+# State -> the states it may follow, each with what brings it about. A new transactional id begins with Empty.
+TRANSITIONS: Mapping[TransactionState, Mapping[TransactionState, str]] = {
+    TransactionState.EMPTY: {
+        TransactionState.EMPTY: _INITIALIZED,
+        TransactionState.COMPLETE_COMMIT: _INITIALIZED,
+        TransactionState.COMPLETE_ABORT: _INITIALIZED,
+    },
+    TransactionState.ONGOING: {
+        TransactionState.EMPTY: _NEW_TRANSACTION,
+        TransactionState.COMPLETE_COMMIT: _NEW_TRANSACTION,
+        TransactionState.COMPLETE_ABORT: _NEW_TRANSACTION,
+        TransactionState.ONGOING: "another partition or group is added",
+    },
+    TransactionState.PREPARE_COMMIT: {
+        TransactionState.ONGOING: "the client commits, and every partition and group has what it acknowledged",
+    },
+    TransactionState.PREPARE_ABORT: {
+        TransactionState.ONGOING: "the client, its time-out, a newer instance, a failed vote or an operator aborts",
+        TransactionState.EMPTY: _EMPTY_ABORT,
+        TransactionState.COMPLETE_COMMIT: _EMPTY_ABORT,
+        TransactionState.COMPLETE_ABORT: _EMPTY_ABORT,
+    },
+    TransactionState.COMPLETE_COMMIT: {
+        TransactionState.PREPARE_COMMIT: "applied everywhere",
+    },
+    TransactionState.COMPLETE_ABORT: {
+        TransactionState.PREPARE_ABORT: "dropped everywhere",
+    },
+}
+
+
+class AbortCause(Enum):
+    """Who or what aborted; stored, so that the same instance gets the same answer from every later coordinator."""
+
+    CLIENT = "client"
+    VOTE = "vote"  # a partition or a group lacks what the client was acknowledged
+    TIMEOUT = "timeout"
+    OPERATOR = "operator"
+    NEW_INSTANCE = "new instance"  # another instance of the producer was initialised
+    FENCE = "fence"  # an operator fenced the producer
+
+    @property
+    def ends_instance(self) -> bool:
+        """The instance whose transaction it was may not go on."""
+        return self in (AbortCause.NEW_INSTANCE, AbortCause.FENCE)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TransactionPartition:
+    """`topic_id`: a topic that is deleted and created again is another one."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+    @property
+    def name(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TransactionGroup:
+    group_id: str
+    offsets_partition: int  # of `__consumer_offsets`: the one that has the group
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """What a client's requests name. With (KIP-890) an epoch for each transaction, it names one transaction."""
+
+    producer_id: int
+    producer_epoch: int
+
+    def __str__(self) -> str:
+        return f"producer id {self.producer_id} with epoch {self.producer_epoch}"
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedRows:
+    """Where the rows of a transaction are in one partition: all in this version, from this offset on."""
+
+    version: int
+    base_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitingInit:
+    """A call that wants the next epoch, and waits for the end of the transaction before. `timeout_ms` None: as it is.
+    `expected` None: a new instance. `new_producer_id`, never given before: for when the epochs are used up."""
+
+    request_id: int
+    timeout_ms: int | None
+    expected: ProducerIdentity | None
+    new_producer_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """`number` is that of the transaction in hand, or of the last one: it grows by one with each, and is never used
+    again, also not after the id has expired. 0 <= producer_epoch <= PRODUCER_EPOCH_MAX, and one more in Prepare*."""
+
+    transactional_id: str
+    number: int
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: TransactionState
+    update_ms: int
+    # What the same instance had before the last change of its epoch; NO_PRODUCER_EPOCH if that fenced it.
+    last_producer_epoch: int = NO_PRODUCER_EPOCH
+    previous_producer_id: int = NO_PRODUCER_ID  # that of `last_producer_epoch`, if it is not `producer_id`
+    # Those of an open transaction, and of a completed commit. With PrepareCommit the last sequence that is committed is
+    # pinned, NO_SEQUENCE: none; before, it is NO_SEQUENCE.
+    partitions: Mapping[TransactionPartition, int] = field(default_factory=dict)
+    groups: tuple[TransactionGroup, ...] = ()
+    start_ms: int = NO_TIME  # of the transaction in hand or the last one
+    abort_cause: AbortCause | None = None  # exactly in PrepareAbort and CompleteAbort
+    results: Mapping[TransactionPartition, AppliedRows] = field(default_factory=dict)  # only in CompleteCommit
+    # In no record: a coordinator that dies takes them along, and the clients ask again.
+    vote: Mapping[TopicPartition, int] | None = None  # under way, with the sequences that the client named
+    awaiting_end: tuple[int, ...] = ()  # request ids, in the order of their coming
+    awaiting_init: tuple[AwaitingInit, ...] = ()
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """Of the next request of the instance that is initialised; in Prepare* no client knows it yet."""
+        return ProducerIdentity(self.producer_id, self.producer_epoch)
+
+    @property
+    def last_identity(self) -> ProducerIdentity | None:
+        """Of a repeated request of that instance, whose answer was lost; None: another instance had it."""
+        if self.last_producer_epoch == NO_PRODUCER_EPOCH:
+            return None
+        has_rotated = self.previous_producer_id != NO_PRODUCER_ID
+        return ProducerIdentity(
+            self.previous_producer_id if has_rotated else self.producer_id, self.last_producer_epoch
+        )
+
+    @property
+    def open_identity(self) -> ProducerIdentity | None:
+        """What the rows of the open transaction carry, staged and applied; None: no transaction is open. The decision
+        has raised the epoch by one."""
+        if not self.state.is_open:
+            return None
+        return ProducerIdentity(self.producer_id, self.producer_epoch - self.state.is_decided)
