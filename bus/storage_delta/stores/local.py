@@ -349,11 +349,14 @@ class LocalStore:
         return folder
 
     def _make_folder(self, folder: str) -> None:
+        parent = os.path.dirname(folder)
         if not os.path.isdir(folder):
-            parent = os.path.dirname(folder)
             self._make_folder(parent)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, _FOLDER_MODE)
+            self._sync_folder(parent)
+        elif folder not in self._made and folder.startswith(f"{self._folder}/"):
+            # Another process may have made it, and been killed before it synced the name.
             self._sync_folder(parent)
         self._made.add(folder)
 

@@ -47,6 +47,7 @@ from bus.storage_delta.verify.replay import (
     parse_schema,
     version_file,
 )
+from bus.storage_delta.verify.transaction_verification import TAKEN_BACK, TransactionCheck
 
 _ADD_FIELDS: Mapping[str, type] = {
     "path": str,
@@ -97,6 +98,7 @@ class LogCheck:
     leader_epoch: int = -1
     txn_ids: dict[str, int] = field(default_factory=dict)
     removed_in: dict[str, int] = field(default_factory=dict)  # path -> the version that removed it
+    transactions: TransactionCheck = field(default_factory=TransactionCheck)
 
     def check(self) -> None:
         versions = sorted(self.listing.versions)
@@ -168,6 +170,7 @@ class LogCheck:
             return
         self.high_watermark = self.table.high_watermark
         self.leader_epoch = self.table.leader_epoch
+        self.transactions.begin(self.high_watermark)
         self._check_table(version, checkpoint_file(version))
         self.is_judged = version == max([*self.listing.versions, version])
 
@@ -195,6 +198,7 @@ class LogCheck:
             self._check_info(version, actions)
             self._check_offsets(version, actions, added)
             self._check_txns(version, actions)
+            self._check_transactions(version, actions, added)
             self.table.apply(version, actions)
             if not _is_repair(_info_of(actions)):  # what that removes was lost before
                 self.removed_in.update(dict.fromkeys(removed_paths(actions), version))
@@ -307,6 +311,14 @@ class LogCheck:
             if is_producer and done >> 32 < before >> 32:
                 expected = f"{app_id} at a producer epoch of at least {before >> 32}"
                 self._breach("producer epochs never go back", file, version, expected, str(done >> 32))
+
+    def _check_transactions(self, version: int, actions: Sequence[Action], added: Sequence[AddedFile]) -> None:
+        if _is_repair(_info_of(actions)):  # it says again what versions said that it has undone
+            self.transactions.begin(self.high_watermark)
+            return
+        is_append = all(action["add"].get("dataChange") for action in actions if "add" in action)
+        for finding in self.transactions.add_version(version, actions, self.table, added if is_append else ()):
+            self._breach(finding[0], version_file(version), version, *finding[1:])
 
     def _check_table(self, version: int, file: str) -> None:
         protocol, metadata = self.table.protocol, self.table.metadata
@@ -485,7 +497,7 @@ def _table_differences(replayed: ReplayedTable, told: ReplayedTable) -> Iterator
         elif _entry(ours) != _entry(theirs):
             yield f"{path} with the size, statistics and tags of the log", "others"
     for app_id in sorted(replayed.txns.keys() | told.txns.keys()):
-        is_taken_back = app_id.startswith(TRANSACTION_APPS) and replayed.txns.get(app_id) == -1
+        is_taken_back = app_id.startswith(TRANSACTION_APPS) and replayed.txns.get(app_id) == TAKEN_BACK
         may_be_left_out = app_id not in told.txns and (is_taken_back or is_forgotten(app_id, told.txns))
         if replayed.txns.get(app_id) != told.txns.get(app_id) and not may_be_left_out:
             yield f"txn {app_id} at {replayed.txns.get(app_id)}", str(told.txns.get(app_id))

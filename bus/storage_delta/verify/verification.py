@@ -1,9 +1,10 @@
 """Does a partition keep every promise of the log? Reads all of it and tells each breach; prints and mends nothing.
 
 The log is judged by log_verification.py; then what is live has to be dense from the log start to the high watermark,
-each data file to be what its entry says (data_file_verification.py), and the records of each idempotent producer to
-follow each other (producer_verification.py). Shares no code with the path that commits and opens, and may run beside a
-broker: it takes no lock and judges the versions that were there when it began.
+each data file to be what its entry says (data_file_verification.py), the records of each idempotent producer to follow
+each other (producer_verification.py), and transactions to be whole (transaction_verification.py). Shares no code with
+the path that commits and opens, and may run beside a broker: it takes no lock and judges the versions that were there
+when it began.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from bus.storage_delta.verify.replay import (
     list_log,
     partition_folder,
     replay_table,
+    version_file,
 )
 
 _REPLAYED = "metadata can be replayed"
@@ -64,7 +66,7 @@ def verify_partition(
         breaches += _check_metadata(store, partition)
     if log.is_judged:
         breaches += _check_live_files(partition, log.table)
-        breaches += _check_data_files(store, folder, partition, log.table, has_data_files)
+        breaches += _check_data_files(store, folder, partition, log, has_data_files)
     return Report(
         partition=partition,
         version=log.table.version,
@@ -182,8 +184,9 @@ def _check_live_files(partition: TopicPartition, table: ReplayedTable) -> Iterat
 
 
 def _check_data_files(
-    store: ObjectStore, folder: str, partition: TopicPartition, table: ReplayedTable, is_read: bool
+    store: ObjectStore, folder: str, partition: TopicPartition, log: LogCheck, is_read: bool
 ) -> Iterator[Breach]:
+    table, transactions = log.table, log.transactions
     live: Mapping[str, AddedFile] | None = None
     schema_string = str((table.metadata or {}).get("schemaString"))
     epoch, producers, is_all_there = -1, ProducerCheck(), is_read
@@ -215,12 +218,15 @@ def _check_data_files(
                 losses = [first for first in losses if first > file.last_offset]
                 producers.pass_loss()
             check.breaches += producers.add_file(file, rows, may_have_holes=table.may_have_holes(file))
+            check.breaches += transactions.add_file(rows)
         for promise, expected, found in check.breaches:
             yield Breach(partition, promise, file.path, file.version, expected, found)
     if is_all_there:
         if losses:
             producers.pass_loss()
         yield from _check_txns(partition, producers, table)
+        for version, (promise, expected, found) in transactions.finish(table):
+            yield Breach(partition, promise, version_file(version), version, expected, found)
 
 
 def _check_txns(partition: TopicPartition, producers: ProducerCheck, table: ReplayedTable) -> Iterator[Breach]:

@@ -279,3 +279,14 @@ def test_a_failing_disk_leaves_nothing_that_is_taken_for_a_batch(tmp_path: Path,
             assert bench.staged.stage(KEY, numbers(0, 2)) is None
         assert values_of(bench.staged.read(KEY, 2)) == [b"0", b"1", b"2"]
         assert bench.staged.find(KEY) == Staged(2, bench.store.size(bench.names()[0]), bench.staged.find(KEY).newest_ms)  # type: ignore[union-attr]
+
+
+def test_a_folder_that_another_process_made_is_synced_before_anything_in_it_counts(tmp_path: Path) -> None:
+    """That process may have been killed right after it made the folder."""
+    Bench(LocalStore(str(tmp_path))).staged.stage(KEY, numbers(0, 2))
+    file_system = FailingFileSystem()
+    bench = Bench(LocalStore(str(tmp_path), file_system))
+    bench.staged.stage(KEY, numbers(3, 3))
+    assert file_system.calls == ["fsync", "write", "fsync", "link", "fsync"]
+    bench.staged.stage(KEY, numbers(4, 4))
+    assert file_system.calls[5:] == ["write", "fsync", "link", "fsync"]
