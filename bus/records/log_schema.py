@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC
+from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from bus.records.json_text import parse_json
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
@@ -120,10 +120,44 @@ CONSUMER_OFFSETS_VALUE_TYPE = pa.struct(
     ]
 )
 
+# The value of `__transaction_state`, in the same manner. Its key is the transactional id.
+TRANSACTION_PARTITION_TYPE = pa.struct(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("topic_id", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("last_sequence", pa.int32()),  # that is committed; -1: none, or not decided
+        pa.field("version", pa.int64()),  # of the partition's table, that has the rows; -1: no rows, or not completed
+        pa.field("base_offset", pa.int64()),  # of the rows; -1 with the version
+    ]
+)
+TRANSACTION_STATE_VALUE_TYPE = pa.struct(
+    [
+        pa.field("type", pa.string()),  # TransactionLogged
+        pa.field("transactional_id", pa.string()),
+        pa.field("number", pa.int64()),  # of the transaction, in hand or the last one
+        pa.field("producer_id", pa.int64()),
+        pa.field("producer_epoch", pa.int16()),  # of the next request; one more than that of the rows once decided
+        pa.field("last_producer_epoch", pa.int16()),  # what the same instance had before; -1: it was another's
+        pa.field("previous_producer_id", pa.int64()),  # that of the last epoch, if it was another one; else -1
+        pa.field("timeout_ms", pa.int32()),
+        pa.field("state", pa.string()),  # Kafka's name
+        pa.field("abort_cause", pa.string()),  # of PrepareAbort and CompleteAbort
+        pa.field("partitions", pa.list_(TRANSACTION_PARTITION_TYPE)),
+        pa.field(
+            "groups",  # whose offsets take part
+            pa.list_(pa.struct([pa.field("group_id", pa.string()), pa.field("offsets_partition", pa.int32())])),
+        ),
+        pa.field("start_ms", pa.int64()),  # of the transaction; -1: none since the producer was initialised
+        pa.field("update_ms", pa.int64()),
+    ]
+)
+
 # Internal topics are typed: the struct of each one's values.
 INTERNAL_VALUE_TYPES: dict[str, pa.StructType] = {
     CLUSTER_METADATA_TOPIC: CLUSTER_METADATA_VALUE_TYPE,
     CONSUMER_OFFSETS_TOPIC: CONSUMER_OFFSETS_VALUE_TYPE,
+    TRANSACTION_STATE_TOPIC: TRANSACTION_STATE_VALUE_TYPE,
 }
 LOG_COLUMNS = tuple(LOG_SCHEMA.names)
 

@@ -10,6 +10,8 @@ from bus.transactions.requests import DescribedTransaction, ListedTransaction, T
 from bus.transactions.state import NO_TIME, Transaction
 from bus.transactions.steps import TransactionStep
 
+UNREADABLE = "Unreadable"  # in the place of a state: the record of the id cannot be read
+
 
 @dataclass(frozen=True, slots=True)
 class TransactionFilter:
@@ -21,7 +23,7 @@ class TransactionFilter:
     open_for_ms: int = -1
 
     def matches(self, transaction: Transaction, *, now_ms: int) -> bool:
-        if self.states and transaction.state.value not in self.states:
+        if self.states and _state_name(transaction) not in self.states:
             return False
         if self.producer_ids and transaction.producer_id not in self.producer_ids:
             return False
@@ -31,14 +33,14 @@ class TransactionFilter:
 
 
 def list_transaction(transaction: Transaction) -> ListedTransaction:
-    return ListedTransaction(transaction.transactional_id, transaction.producer_id, transaction.state.value)
+    return ListedTransaction(transaction.transactional_id, transaction.producer_id, _state_name(transaction))
 
 
 def describe_transaction(transaction: Transaction) -> DescribedTransaction:
     is_open = transaction.state.is_open
     return DescribedTransaction(
         transaction.transactional_id,
-        transaction.state.value,
+        _state_name(transaction),
         transaction.number,
         transaction.producer_id,
         transaction.producer_epoch,
@@ -61,3 +63,7 @@ def expire(step: TransactionStep) -> None:
         step.set_timer(TimerKind.EXPIRE, left_ms)
     else:
         step.record(TransactionExpired(transaction.transactional_id))
+
+
+def _state_name(transaction: Transaction) -> str:
+    return transaction.state.value if transaction.damage is None else UNREADABLE

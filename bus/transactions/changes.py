@@ -77,7 +77,7 @@ def _apply_one(transaction: Transaction | None, record: TransactionRecord) -> Tr
 def _as_logged(before: Transaction | None, record: TransactionLogged) -> Transaction:
     """Beside what the record says, memory keeps who waits; a vote is over with the decision."""
     after = Transaction(**{name: getattr(record, name) for name in _DURABLE})
-    if before is None:
+    if before is None or before.damage is not None:
         return after
     _check_change(before, after)
     is_undecided = after.state is TransactionState.ONGOING

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from bus.errors import ErrorCode, Refused
 from bus.machine import SetTimer
+from bus.model import TRANSACTION_STATE_TOPIC
 from bus.transactions.additions import decide_add
 from bus.transactions.administration import describe_transaction, expire
 from bus.transactions.endings import decide_abort, decide_end, decide_finished, decide_voted, finish, time_out
-from bus.transactions.epochs import decide_fence, decide_init, give_epochs
+from bus.transactions.epochs import decide_fence, decide_init, give_epochs, replace_damaged
 from bus.transactions.loading import resume_timers
 from bus.transactions.request_bounds import check_request
 from bus.transactions.requests import (
@@ -68,7 +69,7 @@ def decide(
     answered by a later step."""
     step = TransactionStep(transaction, command.transactional_id, rules=rules, now_ms=now_ms)
     if isinstance(command, TransactionTimer):
-        if transaction is not None:
+        if transaction is not None and transaction.damage is None:
             _run_out(step, command)
         return step
     refused = check_request(command, timeout_max_ms=rules.transaction_max_timeout_ms) or _check_known(
@@ -76,6 +77,9 @@ def decide(
     )
     if refused is not None:
         step.reply(request_id, refused)
+        return step
+    if transaction is not None and transaction.damage is not None:
+        _decide_on_damaged(step, command, transaction.damage, request_id=request_id)
         return step
     match command:
         case InitProducerId():
@@ -96,6 +100,22 @@ def decide(
         case DescribeTransaction():
             step.reply(request_id, describe_transaction(step.transaction))
     return step
+
+
+def _decide_on_damaged(step: TransactionStep, command: TransactionCommand, damage: str, *, request_id: int) -> None:
+    if isinstance(command, FenceProducer):
+        replace_damaged(step, command, request_id=request_id)
+    elif isinstance(command, DescribeTransaction):
+        step.reply(request_id, describe_transaction(step.transaction))
+    else:
+        step.reply(
+            request_id,
+            Refused(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"{step.transactional_id}: its record in {TRANSACTION_STATE_TOPIC} cannot be read: {damage}; to give "
+                "up a transaction that it may have had, an operator fences the id",
+            ),
+        )
 
 
 def _check_known(transaction: Transaction | None, command: TransactionCommand) -> Refused | None:

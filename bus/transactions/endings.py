@@ -22,11 +22,13 @@ from bus.transactions.requests import (
     Voted,
 )
 from bus.transactions.state import (
+    ABORT_REASONS,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     PRODUCER_EPOCH_MAX,
     AbortCause,
+    AppliedRows,
     ProducerIdentity,
     Transaction,
     TransactionPartition,
@@ -103,18 +105,9 @@ def _refuse_aborted(transaction: Transaction) -> Refused:
     if cause is AbortCause.CLIENT:
         return _wrong_state(transaction, "a transaction that its client has not aborted")
     return Refused(
-        ErrorCode.TRANSACTION_ABORTABLE, f"{transaction.transactional_id}: the transaction was aborted: {_WHY[cause]}"
+        ErrorCode.TRANSACTION_ABORTABLE,
+        f"{transaction.transactional_id}: the transaction was aborted: {ABORT_REASONS[cause]}",
     )
-
-
-_WHY: Mapping[AbortCause, str] = {
-    AbortCause.CLIENT: "by its client",
-    AbortCause.VOTE: "a partition or a group lacks a part of it",
-    AbortCause.TIMEOUT: "its time-out passed",
-    AbortCause.OPERATOR: "an operator aborted it",
-    AbortCause.NEW_INSTANCE: "another instance of the producer was initialised",
-    AbortCause.FENCE: "an operator fenced the producer",
-}
 
 
 def _fenced(transaction: Transaction, producer_id: int, producer_epoch: int) -> Refused:
@@ -251,7 +244,7 @@ def prepare_abort(step: TransactionStep, cause: AbortCause) -> None:
         step.answer_ends(
             Refused(
                 ErrorCode.TRANSACTION_ABORTABLE,
-                f"{transaction.transactional_id}: the transaction was aborted: {_WHY[cause]}",
+                f"{transaction.transactional_id}: the transaction was aborted: {ABORT_REASONS[cause]}",
             )
         )
     finish(step)
@@ -352,8 +345,15 @@ def decide_finished(step: TransactionStep, command: Finished, *, request_id: int
         previous_producer_id=transaction.producer_id if is_exhausted and is_same else NO_PRODUCER_ID,
         partitions=transaction.partitions if is_commit else {},
         groups=transaction.groups if is_commit else (),
-        results=command.results if is_commit else {},
+        results=_of_partitions(transaction, command.results) if is_commit else {},
     )
     step.reply(request_id, Noted())
     step.answer_ends(_ended(step.transaction))
     return True
+
+
+def _of_partitions(
+    transaction: Transaction, results: Mapping[TransactionPartition, AppliedRows]
+) -> dict[TransactionPartition, AppliedRows]:
+    """Without those of partitions that take no part."""
+    return {partition: results[partition] for partition in transaction.partitions if partition in results}

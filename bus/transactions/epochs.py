@@ -36,8 +36,8 @@ _EPOCHS_AHEAD = 2
 
 def needs_producer_id(transaction: Transaction | None, command: InitProducerId | FenceProducer) -> bool:
     """Whether the command should bring a new producer id. One that it does not use is lost, which is no harm."""
-    if transaction is None:
-        return isinstance(command, InitProducerId)
+    if transaction is None or transaction.damage is not None:
+        return transaction is not None or isinstance(command, InitProducerId)
     return transaction.producer_epoch > PRODUCER_EPOCH_MAX - _EPOCHS_AHEAD
 
 
@@ -46,7 +46,7 @@ def decide_init(step: TransactionStep, command: InitProducerId, *, request_id: i
     if command.producer_id != NO_PRODUCER_ID:
         expected = ProducerIdentity(command.producer_id, command.producer_epoch)
     if step.state is None:
-        _begin(step, command, request_id=request_id)
+        _begin(step, command.timeout_ms, command.new_producer_id, request_id=request_id)
         return
     call = AwaitingInit(request_id, command.timeout_ms, expected, command.new_producer_id)
     _initialize(step, call, AbortCause.NEW_INSTANCE if expected is None else AbortCause.CLIENT)
@@ -57,33 +57,31 @@ def decide_fence(step: TransactionStep, command: FenceProducer, *, request_id: i
     _initialize(step, AwaitingInit(request_id, None, None, command.new_producer_id), AbortCause.FENCE)
 
 
+def replace_damaged(step: TransactionStep, command: FenceProducer, *, request_id: int) -> None:
+    """The operator gives up what the record that cannot be read may have said."""
+    _begin(step, step.transaction.timeout_ms, command.new_producer_id, request_id=request_id)
+
+
 def give_epochs(step: TransactionStep) -> None:
     """To the calls that have waited for the end of a transaction, one after another: the last one has the id."""
     for call in step.take_inits():
         _initialize(step, call, AbortCause.NEW_INSTANCE)
 
 
-def _begin(step: TransactionStep, command: InitProducerId, *, request_id: int) -> None:
+def _begin(step: TransactionStep, timeout_ms: int, new_producer_id: int | None, *, request_id: int) -> None:
     """Of an id that is not known, or not any more: whatever identity the caller had, it was of nothing that is kept.
 
     The numbers of its transactions go on from the time: a partition keeps the number of the last one that it has, also
     when the id expires. They stay ahead of it for less than one transaction a millisecond."""
-    if command.new_producer_id is None:
+    if new_producer_id is None:
         step.reply(request_id, _no_producer_id(step.transactional_id))
         return
+    now_ms = max(0, step.now_ms)
     step.record(
-        TransactionLogged(
-            step.transactional_id,
-            max(0, step.now_ms),
-            command.new_producer_id,
-            0,
-            command.timeout_ms,
-            TransactionState.EMPTY,
-            max(0, step.now_ms),
-        )
+        TransactionLogged(step.transactional_id, now_ms, new_producer_id, 0, timeout_ms, TransactionState.EMPTY, now_ms)
     )
     step.set_timer(TimerKind.EXPIRE, step.rules.transactional_id_expiration_ms)
-    step.reply(request_id, ProducerInitialized(command.new_producer_id, 0))
+    step.reply(request_id, ProducerInitialized(new_producer_id, 0))
 
 
 def _initialize(step: TransactionStep, call: AwaitingInit, cause: AbortCause) -> None:

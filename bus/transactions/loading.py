@@ -1,13 +1,79 @@
-"""What a new coordinator knows: the transactional ids, out of the records of its partition."""
+"""What a new coordinator knows: the transactional ids, out of the records of its partition.
+
+Guards two promises. It goes on where the one before was: a decision is carried out, a transaction that is open keeps
+its time-out, and calls that waited are made again by their clients. And a record that cannot be read costs its own id
+and no more than is safe: all calls of that id are refused, and nothing that is staged for it is deleted, until an
+operator gives it up; a guess might tear a transaction that is decided.
+"""
 
 from __future__ import annotations
 
-from bus.machine import SetTimer
-from bus.transactions.requests import TimerKind, TransactionCommand, TransactionTimer
-from bus.transactions.state import Transaction
+from collections.abc import Iterable
 
-# After a load, ids are first looked at for their expiry when so much time has passed.
+from bus.client_texts import shown
+from bus.errors import ErrorCode, Refused
+from bus.machine import Loaded, SetTimer
+from bus.ports import KeyedRow
+from bus.transactions.changes import apply
+from bus.transactions.records import (
+    LoggedRecord,
+    TransactionExpired,
+    approximate_bytes,
+    decode_key,
+    decode_record,
+    encode_record,
+)
+from bus.transactions.requests import TimerKind, TransactionCommand, TransactionTimer
+from bus.transactions.state import (
+    ABORT_REASONS,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    AbortCause,
+    Transaction,
+    TransactionState,
+)
+
+# After a load, ids are looked at for their expiry when so much time has passed: not all of them at once with the load.
 _EXPIRY_AFTER_LOAD_MS = 3_600_000
+_FENCED_TIMEOUT_MS = 60_000  # of an id whose record cannot be read; every initialisation brings its own
+_SHOWN_LENGTH = 500  # of a fault
+
+
+class TransactionCodec:
+    """The records of transactional ids as rows of `__transaction_state` (`bus.machine.RecordCodec`)."""
+
+    encode = staticmethod(encode_record)
+    decode = staticmethod(decode_record)
+    approximate_bytes = staticmethod(approximate_bytes)
+
+    def load(self, rows: Iterable[KeyedRow], *, now_ms: int) -> Loaded[Transaction]:
+        states: dict[str, Transaction] = {}
+        faults: list[str] = []
+        for row in rows:
+            try:
+                record = decode_record(row)
+            except ValueError as error:
+                faults.append(shown(_pass_over(states, row, str(error), now_ms), _SHOWN_LENGTH))
+                continue
+            loaded = apply(None, [record])
+            states.pop(record.transactional_id, None)
+            if loaded is not None:
+                states[record.transactional_id] = loaded
+        return Loaded(states, tuple(faults))
+
+    def fault(self, record: LoggedRecord, reason: str, *, is_too_large: bool) -> Refused:
+        code = ErrorCode.TRANSACTION_ABORTABLE if is_too_large else ErrorCode.INVALID_REQUEST
+        return Refused(code, f"{record.transactional_id}: {shown(reason, _SHOWN_LENGTH)}")
+
+    def log_line(self, record: LoggedRecord) -> str | None:
+        """For each transaction that is not ended by its client, and for each id that expires."""
+        if isinstance(record, TransactionExpired):
+            return f"transactional id {record.transactional_id} has expired"
+        cause = record.abort_cause
+        if record.state is not TransactionState.PREPARE_ABORT or cause in (None, AbortCause.CLIENT):
+            return None
+        assert cause is not None
+        return f"transaction {record.number} of {record.transactional_id} is aborted: {ABORT_REASONS[cause]}"
 
 
 def resume_timers(transaction: Transaction) -> tuple[SetTimer[TransactionCommand], ...]:
@@ -17,3 +83,26 @@ def resume_timers(transaction: Transaction) -> tuple[SetTimer[TransactionCommand
     if not transaction.state.is_open:
         return (expiry,)
     return SetTimer(TransactionTimer(TimerKind.DRIVE, name), 0), expiry
+
+
+def _pass_over(states: dict[str, Transaction], row: KeyedRow, error: str, now_ms: int) -> str:
+    """The fault of a record that cannot be read; its id stays known."""
+    try:
+        name = decode_key(row.key)
+    except ValueError:
+        return f"a record is passed over: {error}"
+    producer_id = (row.value or {}).get("producer_id")
+    states[name] = Transaction(
+        name,
+        0,
+        producer_id if type(producer_id) is int and producer_id >= 0 else NO_PRODUCER_ID,
+        NO_PRODUCER_EPOCH,
+        _FENCED_TIMEOUT_MS,
+        TransactionState.EMPTY,
+        max(0, now_ms),
+        damage=error,
+    )
+    return (
+        f"transactional id {name!r} cannot be read, its calls are refused, a transaction that it may have had stays as "
+        f"it is: {error}; `bus transactions fence` gives it up"
+    )

@@ -23,6 +23,7 @@ from bus.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 ID_BYTES_MAX = 249  # of a transactional id; a partition's table has it in its log
 GROUP_ID_BYTES_MAX = 1_024
 NAME_BYTES_MAX = 249  # of a topic
+TOPIC_ID_BYTES_MAX = 64
 PARTITIONS_MAX = 2_000  # of one transaction
 GROUPS_MAX = 100  # of one transaction
 
@@ -39,7 +40,7 @@ def check_request(command: TransactionCommand, *, timeout_max_ms: int) -> Refuse
         case AddPartitions():
             return _first(
                 check_text("the name of a topic", partition.topic, NAME_BYTES_MAX)
-                or check_text("the id of a topic", partition.topic_id, NAME_BYTES_MAX)
+                or check_text("the id of a topic", partition.topic_id, TOPIC_ID_BYTES_MAX)
                 or _check_number("a partition", partition.partition)
                 for partition in command.partitions
             )

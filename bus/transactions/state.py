@@ -93,6 +93,16 @@ class AbortCause(Enum):
         return self in (AbortCause.NEW_INSTANCE, AbortCause.FENCE)
 
 
+ABORT_REASONS: Mapping[AbortCause, str] = {
+    AbortCause.CLIENT: "by its client",
+    AbortCause.VOTE: "a partition or a group lacks a part of it",
+    AbortCause.TIMEOUT: "its time-out passed",
+    AbortCause.OPERATOR: "an operator aborted it",
+    AbortCause.NEW_INSTANCE: "another instance of the producer was initialised",
+    AbortCause.FENCE: "an operator fenced the producer",
+}
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TransactionPartition:
     """`topic_id`: a topic that is deleted and created again is another one."""
@@ -171,6 +181,8 @@ class Transaction:
     vote: Mapping[TopicPartition, int] | None = None  # under way, with the sequences that the client named
     awaiting_end: tuple[int, ...] = ()  # request ids, in the order of their coming
     awaiting_init: tuple[AwaitingInit, ...] = ()
+    # Why the last record of the id cannot be read; of the other fields only the name is certain.
+    damage: str | None = None
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -194,3 +206,9 @@ class Transaction:
         if not self.state.is_open:
             return None
         return ProducerIdentity(self.producer_id, self.producer_epoch - self.state.is_decided)
+
+    def may_need(self, rows: ProducerIdentity) -> bool:
+        """Whether what is staged with this identity may still be applied, as far as this id is concerned."""
+        if self.damage is not None:
+            return self.producer_id in (NO_PRODUCER_ID, rows.producer_id)
+        return self.open_identity == rows
