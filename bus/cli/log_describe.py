@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +21,7 @@ from bus.errors import count_of
 if TYPE_CHECKING:
     from bus.storage_delta.files.live_file import LiveFile
     from bus.storage_delta.log.history import VersionSummary
-    from bus.storage_delta.log.summary import PartitionSummary
+    from bus.storage_delta.log.summary import EndedTransaction, PartitionSummary
 
 _PARTITION_COLUMNS = (
     Column("topic", is_key=True),
@@ -61,6 +61,20 @@ _FILE_COLUMNS = (
     Column("size", is_bytes=True),
     Column("file"),
 )
+_TRANSACTION_COLUMNS = (
+    Column("transactional_id", "TRANSACTIONAL-ID", is_key=True),
+    Column("number", is_number=True),
+    Column("outcome"),
+    Column("time", is_time_ms=True),
+)
+_STAGED_COLUMNS = (
+    Column("coordinator_partition", "COORDINATOR", is_number=True, is_key=True),
+    Column("producer_id", is_number=True, is_key=True),
+    Column("epoch", is_number=True, is_key=True),
+    Column("last_sequence", is_number=True),
+    Column("size", is_bytes=True),
+    Column("newest", is_time_ms=True),
+)
 
 
 @click.command(
@@ -75,10 +89,19 @@ _FILE_COLUMNS = (
 @target_argument()
 @click.option("--versions", "version_count", type=click.IntRange(min=0), default=10, help="How many of the newest.")
 @click.option("--files", "file_count", type=click.IntRange(min=0), default=10, help="How many of the newest.")
+@click.option(
+    "--transactions",
+    "transaction_count",
+    type=click.IntRange(min=0),
+    default=10,
+    help="How many of those that ended last, one of each transactional id.",
+)
 @listing_format_option()
 @root_option()
-def describe(target: str, version_count: int, file_count: int, form: str | None, root: str) -> None:
-    """Describe the tables of a topic; of one partition, its newest versions and data files, too."""
+def describe(
+    target: str, version_count: int, file_count: int, transaction_count: int, form: str | None, root: str
+) -> None:
+    """Describe the tables of a topic; of one partition, its newest versions, data files and transactions, too."""
     from bus.storage_delta.log.history import describe_versions
     from bus.storage_delta.log.summary import describe_partition, load_entries
 
@@ -91,10 +114,14 @@ def describe(target: str, version_count: int, file_count: int, form: str | None,
     summary = summaries[0]
     versions = describe_versions(store, summary.partition, count_max=version_count) if version_count else []
     files = summary.files[-file_count:] if file_count else []
+    transactions = summary.transactions[-transaction_count:] if transaction_count else []
     if resolve_form(form) == "json":
-        write_json([_as_object(summary, versions, load_entries(store, summary, files))])
+        entries = load_entries(store, summary, files)
+        newest = {"newest_files": entries, "newest_transactions": [asdict(one) for one in transactions]}
+        write_json([{**_as_object(summary, versions), **newest}])
     else:
         _write_partition(summary, versions, files)
+        _write_transactions(summary, transactions)
 
 
 def _write_partitions(topic: str, summaries: Sequence[PartitionSummary], form: str | None) -> None:
@@ -128,9 +155,7 @@ def _partition_row(summary: PartitionSummary) -> tuple[Any, ...]:
     )
 
 
-def _as_object(
-    summary: PartitionSummary, versions: Sequence[VersionSummary], files: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
+def _as_object(summary: PartitionSummary, versions: Sequence[VersionSummary]) -> dict[str, Any]:
     names = [column.name for column in _PARTITION_COLUMNS]
     return {
         **dict(zip(names, _partition_row(summary), strict=True)),
@@ -146,8 +171,9 @@ def _as_object(
         "checkpoint_ms": summary.checkpoint_ms,
         "kept_files": dict(summary.kept_files),
         "orphan_files": dict(summary.orphans),
+        "transactional_ids": len(summary.transactions),
+        "staged_transactions": [asdict(one) for one in summary.staged],
         "newest_versions": [asdict(version) for version in versions],
-        "newest_files": list(files),
     }
 
 
@@ -160,6 +186,15 @@ def _write_partition(summary: PartitionSummary, versions: Sequence[VersionSummar
     if files:
         click.echo(f"\nData files, the newest {len(files)} of {len(summary.files):,}:")
         write_listing(_FILE_COLUMNS, map(_file_row, files), "table")
+
+
+def _write_transactions(summary: PartitionSummary, transactions: Sequence[EndedTransaction]) -> None:
+    if transactions:
+        click.echo(f"\nTransactions, the newest {len(transactions)} of {len(summary.transactions):,}:")
+        write_listing(_TRANSACTION_COLUMNS, map(_transaction_row, transactions), "table")
+    if summary.staged:
+        click.echo("\nStaged, not in the table:")
+        write_listing(_STAGED_COLUMNS, map(astuple, summary.staged), "table")
 
 
 def _facts(summary: PartitionSummary, *, now_ms: int) -> Iterator[tuple[str, str]]:
@@ -211,6 +246,15 @@ def _version_row(version: VersionSummary) -> tuple[Any, ...]:
         added.file_count,
         version.removed.file_count,
         added.size_bytes if has_records else None,
+    )
+
+
+def _transaction_row(transaction: EndedTransaction) -> tuple[Any, ...]:
+    return (
+        transaction.transactional_id,
+        transaction.number,
+        "committed" if transaction.is_applied else "aborted",
+        transaction.ended_ms or None,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bus.model import TopicPartition
-from bus.ports import AppliedTransaction, Committed, ProducerProgress
+from bus.ports import Committed
 from bus.storage_delta.log.listing import LOG_FOLDER, version_name
 from bus.storage_delta.root import DeltaStorage, open_storage, open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
@@ -17,10 +17,10 @@ from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
 from tests.support.stores import NOW_MS, led, log_batch
+from tests.support.transactions import PRODUCER, abort_transaction, apply_transaction
 
 NAME = TopicPartition("prices", 0)
 FOLDER = "topics/prices/0"
-PRODUCER = 41
 HOSTILE = ["plain", "", 'quote " and \\', "line\nend\r\t\0", "bus/txn/x", "a%20b", "../..", "日本", "😀" * 64, "'{}"]
 
 
@@ -29,25 +29,14 @@ class Subject:
         self.storage, self.store = storage, store
         self.table: DeltaPartitionTable = led(storage.create_partition(NAME, topic_id="id"))
 
-    def apply(
-        self, transactional_id: str, number: int, *, epoch: int | None = None, producer_id: int = PRODUCER
-    ) -> int:
+    def apply(self, transactional_id: str, number: int, *, epoch: int | None = None) -> int:
         """A transaction of two records; returns the version."""
-        epoch = number if epoch is None else epoch
-        batch = log_batch(self.table.state.high_watermark, [b"a", b"b"], producer=(producer_id, epoch, 0))
-        outcome = self.table.append(
-            [batch],
-            leader_epoch=0,
-            now_ms=NOW_MS,
-            producers=[ProducerProgress(producer_id, epoch, 1)],
-            transactions=[AppliedTransaction(transactional_id, number, producer_id, epoch)],
-        )
+        outcome = apply_transaction(self.table, transactional_id, number, epoch=epoch)
         assert isinstance(outcome, Committed), outcome
         return outcome.version
 
     def abort(self, transactional_id: str, number: int) -> int:
-        transaction = AppliedTransaction(transactional_id, number, PRODUCER, number)
-        outcome = self.table.abort_transaction(transaction, leader_epoch=0, now_ms=NOW_MS)
+        outcome = abort_transaction(self.table, transactional_id, number)
         assert outcome == Committed(self.table.state.version, self.table.state.high_watermark)
         return outcome.version
 

@@ -7,7 +7,7 @@ told apart by the log alone, as the broker that cleans them does.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from bus.model import TopicPartition
@@ -25,6 +25,8 @@ from bus.storage_delta.log.listing import (
 )
 from bus.storage_delta.log.reading import load_removed, read_whole_log
 from bus.storage_delta.log.table_state import TableState
+from bus.storage_delta.log.txns import Txn, transaction_txns
+from bus.storage_delta.staging import DeltaStagedTransactions
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 
@@ -35,6 +37,28 @@ class LevelSummary:
     level: int
     file_count: int
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTransaction:
+    """The last transaction of an id that ended in the table, by its `txn`."""
+
+    transactional_id: str
+    number: int
+    is_applied: bool  # the table has its rows
+    ended_ms: int  # 0 if the log does not say
+
+
+@dataclass(frozen=True, slots=True)
+class StagedTransaction:
+    """What lies beside the table of a transaction that is open, or that was not cleaned up yet."""
+
+    coordinator_partition: int
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    size_bytes: int
+    newest_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +84,8 @@ class PartitionSummary:
     log_bytes: int
     kept_files: Mapping[str, int]  # removed data files that older versions have -> bytes
     orphans: Mapping[str, int]  # data files that no version names -> bytes
+    transactions: Sequence[EndedTransaction]  # one of each id, the one that ended last at the end
+    staged: Sequence[StagedTransaction]
 
     @property
     def record_count(self) -> int:
@@ -130,7 +156,20 @@ def describe_partition(store: ObjectStore, partition: TopicPartition) -> Partiti
         log_bytes=sum(listing.versions.values()) + sum(listing.checkpoints.values()),
         kept_files={path: size for path, size in listing.data_files.items() if path in removed},
         orphans=_orphans(listing, state, removed),
+        transactions=_ended_transactions(state.txns),
+        staged=[
+            StagedTransaction(**asdict(key), **asdict(staged))
+            for key, staged in DeltaStagedTransactions(store, folder).list()
+        ],
     )
+
+
+def _ended_transactions(txns: Mapping[str, Txn]) -> list[EndedTransaction]:
+    ended = [
+        EndedTransaction(transactional_id, txn.version // 2, txn.version % 2 == 1, txn.updated_ms)
+        for transactional_id, txn in transaction_txns(txns)
+    ]
+    return sorted(ended, key=lambda one: (one.ended_ms, one.transactional_id))
 
 
 def load_entries(store: ObjectStore, summary: PartitionSummary, files: Sequence[LiveFile]) -> list[dict[str, Any]]:

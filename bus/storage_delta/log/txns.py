@@ -14,7 +14,7 @@ more.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
@@ -89,11 +89,14 @@ def decode_producers(txns: Mapping[str, Txn]) -> dict[int, ProducerProgress]:
 
 def decode_transactions(txns: Mapping[str, Txn]) -> dict[str, int]:
     """Transactional id -> the version of its `txn` action."""
-    return {
-        unquote(app_id.removeprefix(TRANSACTION_APPS)): txn.version
-        for app_id, txn in txns.items()
-        if app_id.startswith(TRANSACTION_APPS) and txn.version != _TAKEN_BACK
-    }
+    return {transactional_id: txn.version for transactional_id, txn in transaction_txns(txns)}
+
+
+def transaction_txns(txns: Mapping[str, Txn]) -> Iterator[tuple[str, Txn]]:
+    """The transactional ids of which a transaction has ended here, each with its `txn`."""
+    for app_id, txn in txns.items():
+        if app_id.startswith(TRANSACTION_APPS) and txn.version >= 0:
+            yield unquote(app_id.removeprefix(TRANSACTION_APPS)), txn
 
 
 def transaction_app(transactional_id: str) -> str:

@@ -14,6 +14,7 @@ from bus.cli.main import cli
 from bus.ports import Committed
 from tests.support.log_root import LogRoot
 from tests.support.stores import NOW_MS
+from tests.support.transactions import KEY, abort_transaction, apply_transaction, staged_batch
 
 # A checkpoint leaves out what was removed long ago, by the clock of the library that writes it.
 SWAPPED_MS = time.time_ns() // 1_000_000
@@ -86,3 +87,36 @@ def test_people_read_facts(log: LogRoot) -> None:
     assert "of version 4, 3 versions behind" in text
     assert "up to offset 30" in text
     assert "files, " in text.split("Reclaimable:")[1].splitlines()[0]
+
+
+def test_transactions_are_told_by_their_proofs_and_by_what_is_staged(tmp_path: Path) -> None:
+    log = LogRoot(tmp_path / "root")
+    for number in range(3):
+        apply_transaction(log.table, "orders\n1", number, now_ms=NOW_MS + number)
+    abort_transaction(log.table, "bills", 8, now_ms=NOW_MS + 5)
+    log.table.staged.stage(KEY, staged_batch(0, b"open", b"still"))
+    (one,) = json.loads(describe(log, "orders/0", "json"))
+    assert one["transactional_ids"] == 2
+    assert one["newest_transactions"] == [
+        {"transactional_id": "orders\n1", "number": 2, "is_applied": True, "ended_ms": NOW_MS + 2},
+        {"transactional_id": "bills", "number": 8, "is_applied": False, "ended_ms": NOW_MS + 5},
+    ]
+    (staged,) = one["staged_transactions"]
+    (path,) = (log.folder / "_staged" / "7-41-3").iterdir()
+    assert staged["size_bytes"] == path.stat().st_size
+    assert (staged["coordinator_partition"], staged["producer_id"], staged["producer_epoch"]) == (7, 41, 3)
+    assert (staged["last_sequence"], one["records"], one["orphans"]) == (1, 6, 0)
+
+
+def test_people_read_how_transactions_ended(tmp_path: Path) -> None:
+    log = LogRoot(tmp_path / "root")
+    assert "Transactions" not in describe(log, "orders/0", "table")
+    apply_transaction(log.table, "orders\n1", 2)
+    abort_transaction(log.table, "bills", 8, now_ms=NOW_MS + 5)
+    log.table.staged.stage(KEY, staged_batch(0, b"open", b"still"))
+    shown = describe(log, "orders/0", "table")
+    assert "Transactions, the newest 2 of 2:" in shown
+    cells = [line.split()[:3] for line in shown.splitlines()]
+    assert ["orders\\n1", "2", "committed"] in cells
+    assert ["bills", "8", "aborted"] in cells
+    assert ["7", "41", "3"] in cells[shown.splitlines().index("Staged, not in the table:") :]

@@ -21,20 +21,13 @@ from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import ObjectStore, OutcomeUnknown
 from tests.support.stores import NOW_MS, FailingFileSystem, ScriptedStore
+from tests.support.transactions import KEY, staged_batch
 
 FOLDER = "topics/prices/0"
-KEY = StagingKey(coordinator_partition=7, producer_id=41, producer_epoch=3)
-
-
-def batch_of(first: int, *values: bytes, key: StagingKey = KEY, now_ms: int = NOW_MS) -> RecordBatch:
-    """Records without timestamps, as a producer sent them and the door checked them at `now_ms`."""
-    columns = pa.record_batch({"value": pa.array(values, pa.binary())})
-    checked = check_records(columns, default_timestamp_ms=now_ms)
-    return replace(checked, producer=ProducerStamp(key.producer_id, key.producer_epoch, first))
 
 
 def numbers(first: int, last: int) -> RecordBatch:
-    return batch_of(first, *(b"%d" % number for number in range(first, last + 1)))
+    return staged_batch(first, *(b"%d" % number for number in range(first, last + 1)))
 
 
 def values_of(batches: Sequence[RecordBatch]) -> list[bytes]:
@@ -65,7 +58,7 @@ def test_batches_come_back_in_order_with_all_that_they_had(bench: Bench) -> None
     columns = pa.record_batch({"key": pa.array([b"k", None]), "value": pa.array([b"v", None]), "headers": headers})
     columns = columns.append_column("timestamp", times)
     first = replace(check_records(columns, default_timestamp_ms=1), producer=ProducerStamp(41, 3, 0))
-    second = batch_of(2, b"x" * 5000, b"y")
+    second = staged_batch(2, b"x" * 5000, b"y")
     assert bench.staged.stage(KEY, second) is None
     assert bench.staged.stage(KEY, first) is None
     assert list(bench.staged.read(KEY, 3)) == [first, second]
@@ -123,7 +116,7 @@ def test_a_local_file_tells_when_it_was_written(tmp_path: Path) -> None:
 def test_transactions_are_apart_and_listed_each(bench: Bench) -> None:
     other = replace(KEY, producer_epoch=4)
     bench.staged.stage(KEY, numbers(0, 1))
-    bench.staged.stage(other, batch_of(0, b"other", key=other))
+    bench.staged.stage(other, staged_batch(0, b"other", key=other))
     assert {key: staged.last_sequence for key, staged in bench.staged.list()} == {KEY: 1, other: 0}
     bench.staged.drop(KEY)
     bench.staged.drop(KEY)
@@ -148,14 +141,14 @@ def test_names_that_are_not_ours_are_passed_over(bench: Bench) -> None:
 def test_the_same_batch_again_is_staged_already(bench: Bench) -> None:
     assert bench.staged.stage(KEY, numbers(0, 2)) is None
     before = bench.store.get(bench.names()[0])
-    later = batch_of(0, b"0", b"1", b"2", now_ms=NOW_MS + 1)
+    later = staged_batch(0, b"0", b"1", b"2", now_ms=NOW_MS + 1)
     assert bench.staged.stage(KEY, later) is None
     assert bench.store.get(bench.names()[0]) == before
 
 
 def test_other_records_under_the_same_sequences_are_refused(bench: Bench) -> None:
     bench.staged.stage(KEY, numbers(0, 2))
-    refused = bench.staged.stage(KEY, batch_of(0, b"0", b"1", b"other"))
+    refused = bench.staged.stage(KEY, staged_batch(0, b"0", b"1", b"other"))
     assert isinstance(refused, Refused)
     assert refused.code == ErrorCode.INVALID_RECORD
     assert "sequences 0 to 2" in refused.message
@@ -196,7 +189,7 @@ def test_a_damaged_file_is_not_needed_where_others_have_its_sequences(bench: Ben
 
 def test_any_flipped_byte_is_a_fault_that_names_the_file() -> None:
     bench = Bench(MemoryStore())
-    bench.staged.stage(KEY, batch_of(0, b"one", b"two"))
+    bench.staged.stage(KEY, staged_batch(0, b"one", b"two"))
     name = bench.names()[0]
     whole = bench.store.get(name)
     for at in range(len(whole)):
@@ -207,7 +200,7 @@ def test_any_flipped_byte_is_a_fault_that_names_the_file() -> None:
 
 def test_any_torn_file_is_a_fault_that_names_the_file() -> None:
     bench = Bench(MemoryStore())
-    bench.staged.stage(KEY, batch_of(0, b"one", b"two"))
+    bench.staged.stage(KEY, staged_batch(0, b"one", b"two"))
     name = bench.names()[0]
     whole = bench.store.get(name)
     for size in range(len(whole)):
@@ -215,18 +208,22 @@ def test_any_torn_file_is_a_fault_that_names_the_file() -> None:
         with pytest.raises(StorageFault, match=r"_staged/7-41-3/0-1\.arrow"):
             bench.staged.read(KEY, 1)
         with pytest.raises(StorageFault, match=r"_staged/7-41-3/0-1\.arrow"):
-            bench.staged.stage(KEY, batch_of(0, b"one", b"two"))
+            bench.staged.stage(KEY, staged_batch(0, b"one", b"two"))
 
 
 @pytest.mark.parametrize(
     "other",
-    [batch_of(1, b"one", b"two"), batch_of(0, b"one"), batch_of(0, b"a", b"b", key=replace(KEY, producer_id=4))],
+    [
+        staged_batch(1, b"one", b"two"),
+        staged_batch(0, b"one"),
+        staged_batch(0, b"a", b"b", key=replace(KEY, producer_id=4)),
+    ],
 )
 def test_a_sound_file_of_another_batch_is_a_fault(other: RecordBatch) -> None:
     bench, elsewhere = Bench(MemoryStore()), Bench(MemoryStore())
     assert other.producer is not None
     key = replace(KEY, producer_id=other.producer.producer_id)
-    bench.staged.stage(KEY, batch_of(0, b"one", b"two"))
+    bench.staged.stage(KEY, staged_batch(0, b"one", b"two"))
     elsewhere.staged.stage(key, other)
     bench.store.put(bench.names()[0], elsewhere.store.get(elsewhere.names(key)[0]))
     with pytest.raises(StorageFault, match=r"_staged/7-41-3/0-1\.arrow: expected"):
