@@ -108,14 +108,16 @@ class DeltaPartitionTable:
         self._led_epoch: int | None = None  # None: this table is followed
         self._is_overtaken = False  # it was led, and another leader has committed since
         self._under_way = FilesUnderWay(store, folder)
-        self._log = LogWriter(store, folder, self._under_way, incarnation)
+        self._log = LogWriter(
+            store, folder, self._under_way, clock=self._clock, topic_id=topic_id, incarnation=incarnation
+        )
         self._listed: dict[str, int] = {}  # possible orphans -> how many commits had begun when they were seen
         self._forgotten_id_max = self._told_forgotten_id_max = -1  # as memory knows it; as the log says
         self._idle_since_ms = 0  # producers that were idle since then are forgotten
         self._compaction = KeyCompaction(store, folder, self._reader.data, self._schema, self._under_way)
         self._rolling = Rolling(store, folder, self._reader.data, self._schema, self._under_way)
         self._removed: dict[str, Removal] = {}  # data files that went in versions after the newest checkpoint
-        self._old_versions = OldVersions(store, folder)
+        self._old_versions = OldVersions(store, folder, topic_id=topic_id)
         self._cleaning = threading.Lock()  # checkpoints and deletions, one at a time
         self._nothing_to_gain_to = 0  # offsets below it were seen by a compaction that changed nothing
         self._checkpoint_tried_version = -1

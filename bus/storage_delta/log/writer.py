@@ -13,13 +13,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bus.errors import StorageFault, VersionReplaced
-from bus.ports import CommitOutcome, Committed, Conflicted, Unknown
+from bus.ports import Clock, CommitOutcome, Committed, Conflicted, Unknown
 from bus.storage_delta.log.actions import Commit, MalformedCommit, Signature, decode_commit
+from bus.storage_delta.log.boundary import BOUNDARY, read_boundary
 from bus.storage_delta.log.commit import commit_version, is_rival
 from bus.storage_delta.log.listing import LOG_FOLDER, version_name
 from bus.storage_delta.log.replaced_versions import report_replaced
 from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.stores.store import KeyNotFound, KeyReplaced, ObjectStore, Written
+
+# A version is not dropped that soon after the next one: versions of a cluster are a minute old before they go.
+_END_KNOWN_MS = 10_000
 
 
 class FilesUnderWay:
@@ -74,15 +78,28 @@ class _Last:
 class LogWriter:
     """Commits to the log in `folder`. Commits do not overlap with one another, nor with reading the log again."""
 
-    def __init__(self, store: ObjectStore, folder: str, under_way: FilesUnderWay, incarnation: str | None) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        under_way: FilesUnderWay,
+        *,
+        clock: Clock,
+        topic_id: str,
+        incarnation: str | None,
+    ) -> None:
         """`incarnation` tells this life of the broker from all others."""
         self._store = store
+        self._folder = folder
         self._log_folder = f"{folder}/{LOG_FOLDER}"
         self._under_way = under_way
+        self._clock = clock
+        self._topic_id = topic_id
         self.incarnation = incarnation or uuid.uuid4().hex
         self._doubtful: _Doubtful | None = None
         self._undecided: list[_Doubtful] = []  # not there when the log was read again, but not ruled out either
         self._last: _Last | None = None  # None: it is not known
+        self._end_known_ms = 0.0  # then `_last` was there, and what came behind it was not dropped
         self._checked_version = -1
         self._read_version = -1  # up to which the log was read, and not committed
         self._known_version: int | None = None  # before the log began to be read again; None: it is not being read
@@ -104,6 +121,18 @@ class LogWriter:
         self.commits_begun += 1
         serial, doubtful = self.commits_begun, _Doubtful(version, self._key(version), data, new_paths)
         last, created = self._last, list[Written]()
+        begun_ms = self._clock.monotonic_ms()
+        if last is None or self._is_long_ago(self._end_known_ms, begun_ms):
+            try:
+                reason = self._find_dropped(version)
+            except StorageFault:
+                self._under_way.discard(new_paths)
+                raise
+            if reason is not None:
+                self._under_way.discard(new_paths)
+                self.must_reload = True
+                return Unknown(version, reason)
+            self._end_known_ms = begun_ms
         try:
             outcome = commit_version(
                 self._store,
@@ -132,8 +161,11 @@ class LogWriter:
         except BaseException:
             self.must_reload, self._doubtful = True, doubtful
             raise
+        if isinstance(outcome, Committed) and self._is_long_ago(self._end_known_ms, self._clock.monotonic_ms()):
+            outcome = self._judge_late(outcome)
         match outcome:
             case Committed():
+                self._end_known_ms = begun_ms
                 self._last = _Last(version, data, created[0]) if created and created[0].stamp is not None else None
                 self.last_committed = serial
                 self._discard_decided(version)
@@ -143,6 +175,29 @@ class LogWriter:
             case Unknown():
                 self.must_reload, self._doubtful = True, doubtful
         return outcome
+
+    @staticmethod
+    def _is_long_ago(known_ms: float, now_ms: float) -> bool:
+        return now_ms - known_ms > _END_KNOWN_MS
+
+    def _find_dropped(self, version: int) -> str | None:
+        """Why `version` may be the number of one that was dropped. Raises `StorageFault`."""
+        kept_from = read_boundary(self._store, self._folder, topic_id=self._topic_id)
+        if version > kept_from:
+            return None
+        return (
+            f"{self._folder}/{BOUNDARY}: expected a boundary below version {version}, which is next for this leader, "
+            f"found {kept_from}: other leaders have come as far. If no version is there that is newer, then the table "
+            f"was set back, and `bus log repair` lets it go on"
+        )
+
+    def _judge_late(self, committed: Committed) -> Committed | Unknown:
+        """One that took long: whoever stood still between the look and the commit may have taken a dropped number."""
+        try:
+            reason = self._find_dropped(committed.version)
+        except StorageFault as fault:
+            reason = str(fault)
+        return committed if reason is None else Unknown(committed.version, reason)
 
     @property
     def is_in_doubt(self) -> bool:
@@ -171,8 +226,9 @@ class LogWriter:
         """From here on nothing that was prepared may be committed: a leader that came between may have listed its files
         as orphans. `known_version` is that of memory: where a reading failed half-way, that before the first try
         counts. Raises `StorageFault`, `VersionReplaced`."""
-        if self._doubtful is not None and not self._is_followed_by_rival(self._doubtful.version):
-            self._confirm(self._doubtful)
+        doubtful = self._doubtful
+        if doubtful is not None and self._is_ours_to_keep(doubtful.version):
+            self._confirm(doubtful)
         self.must_reload = True
         self.reloads += 1
         self._check_last()
@@ -192,6 +248,7 @@ class LogWriter:
     def start_behind(self, version: int) -> None:
         """The next version follows `version`, the last one that was read."""
         self._read_version = version
+        self._end_known_ms = self._clock.monotonic_ms()
         try:
             key = self._key(version)
             self._last = _Last(version, self._store.get(key), Written(key, self._store.stamp(key)))
@@ -213,6 +270,11 @@ class LogWriter:
             if is_rival(commit, self.incarnation) and (commit.leader_epoch or 0) >= self.leader_epoch:
                 return True
         return False
+
+    def _is_ours_to_keep(self, version: int) -> bool:
+        """Not if a successor has built on it, and not up to the boundary: it is in a checkpoint, or counts for nothing.
+        Raises `StorageFault`."""
+        return not self._is_followed_by_rival(version) and self._find_dropped(version) is None
 
     def _is_followed_by_rival(self, version: int) -> bool:
         """Then `version` is that leader's to keep: it has read the log, and builds on what it found there."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from bus.ports import Dropped
 from bus.storage_delta.log import checkpoints
+from bus.storage_delta.log.boundary import raise_boundary
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_checkpoint, read_hint
 from bus.storage_delta.log.listing import LAST_CHECKPOINT, LOG_FOLDER, checkpoint_name, list_log, version_name
 from bus.storage_delta.log.reading import find_commit, load_removed
@@ -52,9 +53,10 @@ class _Log:
 class OldVersions:
     """Of one table. For one thread at a time, which may run beside commits and reads."""
 
-    def __init__(self, store: ObjectStore, folder: str) -> None:
+    def __init__(self, store: ObjectStore, folder: str, *, topic_id: str) -> None:
         self._store = store
         self._folder = folder
+        self._topic_id = topic_id
         self._log_folder = f"{folder}/{LOG_FOLDER}"
         # What the last pass left, so that most passes look at nothing.
         self._seen_checkpoint = -2
@@ -81,10 +83,11 @@ class OldVersions:
     ) -> Dropped:
         """Delete what may go up to the newest whole checkpoint that allows it, none newer than `checkpoint_version`.
 
-        First the checkpoints that are not needed any more, then versions, the oldest first: so a crash leaves no
-        checkpoint with a gap behind it, and no gap between versions. Then data files that were removed before the kept
-        versions begin, but for those that `find_needed` names. Deletes nothing if `last_version` is not the last one in
-        the log: then another leader looks after it. Raises `StorageFault`."""
+        First the boundary is raised, by which a leader that was asleep knows that a number was used. Then checkpoints
+        go that are not needed any more, then versions, the oldest first: so a crash leaves no checkpoint with a gap
+        behind it, and no gap between versions. Then data files that were removed before the kept versions begin, but
+        for those that `find_needed` names. Deletes nothing if `last_version` is not the last one in the log: then
+        another leader looks after it. Raises `StorageFault`."""
         beyond = last_version - limits.count_max + 1
         if not self._is_anything_due(limits, beyond, checkpoint_version) or not is_last():
             return Dropped()
@@ -98,6 +101,8 @@ class OldVersions:
         kept_from = self._newest_whole(log, min(self._end(log.versions, limits, beyond), checkpoint_version))
         gone = [] if kept_from is None else [version for version in log.versions if version < kept_from]
         self._are_names_synced = self._are_names_synced and not gone
+        if kept_from is not None and gone:
+            raise_boundary(self._store, self._folder, kept_from, topic_id=self._topic_id)
         left = self._thin_checkpoints(log, kept_from, last_version=last_version, in_use=checkpoint_version)
         for version in gone:
             self._store.delete(f"{self._log_folder}/{version_name(version)}")

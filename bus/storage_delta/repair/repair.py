@@ -31,6 +31,7 @@ from bus.storage_delta.files.data_reader import DataReader
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log import checkpoints
 from bus.storage_delta.log.actions import MalformedCommit, decode_commit
+from bus.storage_delta.log.boundary import BOUNDARY, read_boundary, remove_boundary
 from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, encode_hint, read_hint, summarize_checkpoint
 from bus.storage_delta.log.listing import (
     LAST_CHECKPOINT,
@@ -200,6 +201,7 @@ class _Repair:
             self._take_out(path, "a data file whose name is another one's")
         if not has_checkpoint:
             self._write_checkpoint(version, history.base, plan)
+        self._mend_boundary(version)
         self._open()
         if self._partition == METADATA:
             mend_metadata(self._store, self.steps, cluster_id=self._topic_id, now_ms=self._now_ms)
@@ -232,6 +234,20 @@ class _Repair:
             )
             return False
         return not log.broken_checkpoints
+
+    def _mend_boundary(self, version: int) -> None:
+        """No leader commits at or below it: above the last version it would stop the table for good. Nobody who slept
+        is about to commit, since no broker runs."""
+        try:
+            kept_from = read_boundary(self._store, self._folder, topic_id=self._topic_id)
+        except StorageDamaged as damage:
+            reason = str(damage)
+        else:
+            reason = f"it says that the versions below {kept_from} were dropped, and {version} is the last one"
+            if kept_from <= version:
+                return
+        self.steps.add("drop", BOUNDARY, reason)
+        remove_boundary(self._store, self._folder)
 
     # ------------------------------------------------------------------ telling
 

@@ -25,6 +25,7 @@ from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 LOG_FOLDER = "_delta_log"
 LAST_CHECKPOINT = "_last_checkpoint"
+BOUNDARY = "_boundary"
 HIGH_WATERMARK_APP = "bus/high_watermark"
 LEADER_EPOCH_APP = "bus/leader_epoch"
 COMPACTED_APP = "bus/compacted"
@@ -101,10 +102,31 @@ def list_log(store: ObjectStore, folder: str) -> LogListing:
             versions[int(match[1])] = entry.size
         elif match := _CHECKPOINT_NAME.fullmatch(entry.name):
             checkpoints[int(match[1])] = entry.size
-        elif entry.name != LAST_CHECKPOINT:
+        elif entry.name not in (LAST_CHECKPOINT, BOUNDARY):
             others.append(entry.name)
     data_files = {entry.name: entry.size for entry in store.list(folder).files}
     return LogListing(dict(sorted(versions.items())), dict(sorted(checkpoints.items())), others, data_files)
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """The first version that stayed when older ones were dropped from the table of that topic."""
+
+    kept_from: int
+    topic_id: str
+
+
+def read_boundary(store: ObjectStore, folder: str) -> Boundary | Unreadable:
+    """-1 where none was dropped."""
+    try:
+        data = store.get(f"{folder}/{LOG_FOLDER}/{BOUNDARY}")
+    except KeyNotFound:
+        return Boundary(-1, "")
+    try:
+        found = parse_json(data)
+        return Boundary(int(found["keptFrom"]), str(found["topicId"]))
+    except (ValueError, KeyError, TypeError) as error:
+        return Unreadable(f"{len(data)} bytes that do not tell the first version kept: {error}")
 
 
 # ------------------------------------------------------------------ the log

@@ -23,12 +23,16 @@ from bus.storage_delta.verify.maintenance_verification import check_start
 from bus.storage_delta.verify.metadata_verification import find_contradictions, load_cluster
 from bus.storage_delta.verify.producer_verification import ProducerCheck
 from bus.storage_delta.verify.replay import (
+    BOUNDARY,
     LOG_FOLDER,
     AddedFile,
+    Boundary,
     LogListing,
     ReplayedTable,
+    Unreadable,
     list_log,
     partition_folder,
+    read_boundary,
     replay_table,
     version_file,
 )
@@ -59,12 +63,14 @@ def verify_partition(
     """Judge one partition; `topic_id`, if it is known, has to be the table's. Without `has_data_files` the data files'
     presence and size are checked, but not what is in them. Raises `StorageFault` only if the store cannot be read."""
     folder = partition_folder(partition)
+    boundary = read_boundary(store, folder)  # before the log, which only grows: it never is above what is found there
     log = _check_log(store, folder, partition, topic_id)
     listing = log.listing
     breaches = list(log.breaches)
     if log.is_judged and partition.topic == CLUSTER_METADATA_TOPIC:
         breaches += _check_metadata(store, partition)
     if log.is_judged:
+        breaches += _check_boundary(partition, boundary, log.table)
         breaches += _check_live_files(partition, log.table)
         breaches += _check_data_files(store, folder, partition, log, has_data_files)
     return Report(
@@ -158,6 +164,26 @@ def _check_leadership(store: ObjectStore, cluster: ClusterState, report: Report)
             report.version,
             f"a leader epoch of at most {leadership.leader_epoch}",
             str(report.leader_epoch),
+        )
+    ]
+
+
+def _check_boundary(partition: TopicPartition, boundary: Boundary | Unreadable, table: ReplayedTable) -> list[Breach]:
+    expected = f"versions up to {table.version} at most, or no file"
+    if isinstance(boundary, Boundary):
+        if boundary.kept_from <= table.version or boundary.topic_id != table.configuration.get("bus.topic_id"):
+            return []
+        found = f"version {boundary.kept_from}: no leader commits below it, and there is none"
+    else:
+        found = str(boundary)
+    return [
+        Breach(
+            partition,
+            "dropped versions are behind the last one",
+            f"{LOG_FOLDER}/{BOUNDARY}",
+            table.version,
+            expected,
+            found,
         )
     ]
 

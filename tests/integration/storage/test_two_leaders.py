@@ -8,15 +8,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bus.errors import ErrorCode, Refused, StorageFault
+from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
 from bus.model import TopicPartition
 from bus.ports import CommitOutcome, Committed, Conflicted, FenceLost, Unknown
 from bus.runtime.partitions.partition_queue import Appended
-from bus.storage_delta.log.listing import partition_folder
+from bus.storage_delta.log.boundary import raise_boundary, read_boundary
+from bus.storage_delta.log.listing import list_log, partition_folder
+from bus.storage_delta.repair.repair import repair_partition
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
-from bus.storage_delta.stores.store import KeyReplaced
+from bus.storage_delta.stores.store import KeyExists, KeyReplaced
 from bus.storage_delta.table import DeltaPartitionTable
+from bus.storage_delta.verify.verification import verify_partition
+from tests.support.fake_table import ManualClock
 from tests.support.partition_bench import Bench, code, send, with_partition
 from tests.support.stores import NOW_MS, ScriptedStore, led, log_batch
 
@@ -29,13 +33,14 @@ class Leaders:
 
     def __init__(self) -> None:
         self.files = MemoryStore()
+        self.clock = ManualClock(NOW_MS)
         self.old_store, self.old = self.start(epoch=1)
         self.append(self.old, b"first", epoch=1)
         self.young_store, self.young = self.start(epoch=2)
 
     def start(self, epoch: int | None = None) -> tuple[ScriptedStore, DeltaPartitionTable]:
         store = ScriptedStore(self.files)
-        storage = open_storage_on(store, exclusive=False)  # type: ignore[arg-type]
+        storage = open_storage_on(store, exclusive=False, clock=self.clock)  # type: ignore[arg-type]
         table = storage.create_partition(PARTITION, topic_id="id")
         return store, table if epoch is None else led(table, epoch)
 
@@ -158,6 +163,158 @@ def test_a_leader_that_slept_since_it_read_the_log_takes_no_number_that_was_drop
     assert leaders.young.reload().high_watermark == 4
     assert isinstance(leaders.append(leaders.young, b"young", epoch=2), Committed)
     assert leaders.values() == [b"first", b"0", b"1", b"2", b"young"]
+
+
+class Sleeper:
+    """The young leader's next number, 4, is used by the old one and dropped, and that one goes on."""
+
+    def __init__(self, leaders: Leaders) -> None:
+        self._leaders = leaders
+        self.table, self.store = leaders.young, leaders.young_store
+
+    def sleep(self, sleep_ms: int = 60_000) -> None:
+        leaders = self._leaders
+        leaders.old.reload()
+        for number in range(3):
+            leaders.append(led(leaders.old, 2), b"%d" % number, epoch=2)
+        drop_versions(leaders.old)
+        leaders.clock.advance(sleep_ms)
+
+    def append(self) -> CommitOutcome:
+        return self._leaders.append(self.table, b"lost", epoch=2)
+
+    def check_it_writes_no_version(self) -> None:
+        before = len(self.store.calls)
+        assert isinstance(self.append(), Unknown)
+        assert "create" not in self.store.calls[before:]
+
+    def check_nothing_is_lost(self) -> None:
+        self.table.reload()
+        led(self.table, 3)
+        assert isinstance(self._leaders.append(self.table, b"young", epoch=3), Committed)
+        assert self._leaders.values() == [b"first", b"second", b"0", b"1", b"2", b"young"]
+        self._leaders.append(self.table, b"and on", epoch=3)
+        drop_versions(self.table)
+        versions = list_log(self._leaders.files, FOLDER).versions
+        assert list(versions) == list(range(min(versions), max(versions) + 1))
+        assert not verify_partition(self._leaders.files, PARTITION).breaches
+
+
+@pytest.fixture
+def sleeper(leaders: Leaders) -> Sleeper:
+    return Sleeper(leaders)
+
+
+@pytest.mark.parametrize("sleep_ms", [0, 60_000])
+def test_a_leader_that_slept_since_a_commit_with_a_lost_reply_takes_no_number_that_was_dropped(
+    sleeper: Sleeper, leaders: Leaders, sleep_ms: int
+) -> None:
+    """It does not know how its last version was written, so it cannot see that it is gone."""
+    sleeper.store.fail_next("create", KeyExists("the reply was lost"), after_doing_it=True)
+    assert isinstance(leaders.append(leaders.young, b"second", epoch=2), Committed)
+    sleeper.sleep(sleep_ms)
+    sleeper.check_it_writes_no_version()
+    sleeper.check_nothing_is_lost()
+
+
+def test_a_leader_that_sees_old_attributes_takes_no_number_that_was_dropped(sleeper: Sleeper, leaders: Leaders) -> None:
+    """The cache of a network file system says that its last version is there, as it was written."""
+    leaders.append(leaders.young, b"second", epoch=2)
+    last = f"{FOLDER}/_delta_log/{2:020d}.json"
+    data = leaders.files.get(last)
+    sleeper.sleep()
+    leaders.files.put(last, data)
+    sleeper.check_it_writes_no_version()
+    leaders.files.delete(last)
+    sleeper.check_nothing_is_lost()
+
+
+@pytest.mark.parametrize("is_reply_lost", [False, True])
+def test_a_leader_that_slept_right_before_it_wrote_acknowledges_no_number_that_was_dropped(
+    sleeper: Sleeper, leaders: Leaders, is_reply_lost: bool
+) -> None:
+    """It has looked at everything when it falls asleep; what it has written then counts for nothing."""
+    sleeper.store.fail_next("create", KeyExists("the reply was lost"), after_doing_it=True)
+    leaders.append(leaders.young, b"second", epoch=2)
+    sleeper.store.before_next("create", sleeper.sleep)
+    if is_reply_lost:
+        sleeper.store.fail_next("create", KeyExists("the reply was lost"), after_doing_it=True)
+    assert isinstance(sleeper.append(), Unknown)
+    before = len(sleeper.store.calls)
+    sleeper.table.reload()
+    assert "confirm" not in sleeper.store.calls[before:]  # it would bring back a version that was dropped
+    sleeper.check_nothing_is_lost()
+
+
+def test_a_follower_that_slept_takes_no_lead_with_a_number_that_was_dropped(leaders: Leaders) -> None:
+    """What it has followed to is gone, and what comes next too: so that looks like the end."""
+    for number in range(3):
+        leaders.append(leaders.old, b"%d" % number, epoch=1)
+    table = leaders.start()[1]
+    for number in range(3):
+        leaders.append(leaders.old, b"%d" % number, epoch=1)
+    drop_versions(leaders.old)
+    outcome = table.lead(3, NOW_MS, fence=True)
+    if isinstance(outcome, Unknown):
+        outcome = table.lead(3, NOW_MS, fence=True)
+    assert isinstance(outcome, Committed)
+    assert table.state.high_watermark == 7
+
+
+def test_a_busy_leader_looks_for_no_boundary(leaders: Leaders) -> None:
+    leaders.append(leaders.young, b"second", epoch=2)
+    leaders.clock.advance(9_000)
+    before = len(leaders.young_store.calls)
+    leaders.append(leaders.young, b"third", epoch=2)
+    assert leaders.young_store.calls[before:] == ["write_unique", "create"]
+
+
+def test_the_boundary_is_not_lowered_by_a_leader_that_was_overtaken(leaders: Leaders) -> None:
+    raise_boundary(leaders.files, FOLDER, 500, topic_id="id")
+    raise_boundary(leaders.files, FOLDER, 400, topic_id="id")
+    assert read_boundary(leaders.files, FOLDER, topic_id="id") == 500
+
+
+def test_the_boundary_of_a_topic_that_had_the_name_before_does_not_count(leaders: Leaders) -> None:
+    raise_boundary(leaders.files, FOLDER, 500, topic_id="another")
+    leaders.clock.advance(60_000)
+    assert isinstance(leaders.append(leaders.young, b"second", epoch=2), Committed)
+    assert not verify_partition(leaders.files, PARTITION).breaches
+    raise_boundary(leaders.files, FOLDER, 1, topic_id="id")
+    assert read_boundary(leaders.files, FOLDER, topic_id="id") == 1
+
+
+def test_no_version_goes_before_the_boundary_is_there(leaders: Leaders) -> None:
+    for number in range(3):
+        leaders.append(leaders.old, b"%d" % number, epoch=1)
+    leaders.old.write_checkpoint()
+    before = list(list_log(leaders.files, FOLDER).versions)
+    leaders.old_store.fail_next("put", StorageFault("the disk"))
+    with pytest.raises(StorageFault, match="the disk"):
+        leaders.old.drop_old_versions(committed_before_ms=2**62, count_max=1, removed_before_ms=2**62)
+    assert list(list_log(leaders.files, FOLDER).versions) == before
+
+
+@pytest.mark.parametrize("content", [b'{"keptFrom": 500, "topicId": "id"}', b"torn", b"[]"])
+def test_a_boundary_that_stops_the_table_is_found_and_repaired(leaders: Leaders, content: bytes) -> None:
+    """The table was set back to a backup, and the boundary was left behind; or the file is damaged."""
+    leaders.files.put(f"{FOLDER}/_delta_log/_boundary", content)
+    leaders.clock.advance(60_000)
+    if b"500" in content:
+        outcome = leaders.append(leaders.young, b"second", epoch=2)
+        assert isinstance(outcome, Unknown)
+        assert "bus log repair" in outcome.reason
+    else:
+        with pytest.raises(StorageDamaged, match="bus log repair"):
+            leaders.append(leaders.young, b"second", epoch=2)
+    assert [breach.promise for breach in verify_partition(leaders.files, PARTITION).breaches] == [
+        "dropped versions are behind the last one"
+    ]
+    report = repair_partition(leaders.files, PARTITION, topic_id="id", now_ms=NOW_MS, is_rehearsal=False)
+    assert [step.subject for step in report.steps] == ["_delta_log/_boundary"]
+    assert not verify_partition(leaders.files, PARTITION).breaches
+    _, table = leaders.start(epoch=3)
+    assert isinstance(leaders.append(table, b"second", epoch=3), Committed)
 
 
 def test_a_leader_that_slept_since_its_commit_deletes_nothing_behind_dropped_versions(leaders: Leaders) -> None:
