@@ -5,10 +5,11 @@ from __future__ import annotations
 from bus.consumer_groups.group import Group, GroupState, Member
 from bus.consumer_groups.membership import remove_pending
 from bus.consumer_groups.offsets import remove_offsets
+from bus.consumer_groups.pending_offsets import describe_pending
 from bus.consumer_groups.records import GroupTombstone
 from bus.consumer_groups.requests import DescribedGroup, DescribedMember, GroupDeleted, ListedGroup
 from bus.consumer_groups.steps import GroupStep
-from bus.errors import ErrorCode, Refused
+from bus.errors import ErrorCode, Refused, count_of
 
 
 def describe_group(group: Group) -> DescribedGroup:
@@ -22,6 +23,7 @@ def describe_group(group: Group) -> DescribedGroup:
         group.generation,
         group.leader_id or "",
         [_described(member, protocol) for member in group.members.values()],
+        describe_pending(group),
     )
 
 
@@ -50,6 +52,13 @@ def decide_delete_group(step: GroupStep, *, request_id: int) -> None:
         )
         step.reply(request_id, Refused(ErrorCode.NON_EMPTY_GROUP, message))
         return
+    if group.pending_offsets:
+        message = (
+            f"group {group.group_id}: expected no offsets of transactions that have not ended, found those of "
+            f"{count_of(len(group.pending_offsets), 'transaction')}; retry once they have, or abort them"
+        )
+        step.reply(request_id, Refused(ErrorCode.NON_EMPTY_GROUP, message))
+        return
     remove_offsets(step, group.offsets)
     end_group(step)
     step.reply(request_id, GroupDeleted())
@@ -58,6 +67,7 @@ def decide_delete_group(step: GroupStep, *, request_id: int) -> None:
 def end_group(step: GroupStep) -> None:
     """Of an empty group without offsets. Who was given a member id and comes with it now is told that it is unknown."""
     assert not step.group.offsets, f"group {step.group.group_id} has offsets"
+    assert not step.group.pending_offsets, f"group {step.group.group_id} has pending offsets"
     remove_pending(step, step.group.pending_members)
     if step.group.protocol_type is not None:
         step.record(GroupTombstone(step.group.group_id))

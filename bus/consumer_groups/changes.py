@@ -1,6 +1,7 @@
 """What changes a group: records, and `apply`, which is the only way, live and while loading.
 
-The records of the log (records.py) have the committed offsets, and the group as it stands after a rebalance. Those
+The records of the log (records.py) have the committed offsets, those that open transactions will commit, and the group
+as it stands after a rebalance. Those
 below are in no log: the ids that were given, and the rebalance that is under way with the calls that wait in it. A
 coordinator that dies takes them along, and the clients begin again. Guards one promise: a group after records of the
 log is the same whether they were applied one by one as they were decided, all at once, or only the last of each key.
@@ -19,8 +20,10 @@ from bus.consumer_groups.records import (
     OffsetCommitted,
     OffsetTombstone,
     StoredMember,
+    TxnOffsetsEnded,
+    TxnOffsetsPending,
 )
-from bus.consumer_groups.requests import Assignment, GroupProtocol
+from bus.consumer_groups.requests import Assignment, GroupProtocol, TransactionKey
 from bus.model import TopicPartition
 
 
@@ -112,6 +115,7 @@ def apply(group: Group | None, records: Iterable[GroupRecord]) -> Group | None:
     """The group after `records` of one group, in their order; None: neither the log nor a client knows of it. Costs
     what the records cost, and a little for each call: many offsets are one change."""
     offsets: dict[TopicPartition, OffsetCommitted | None] = {}  # None: deleted
+    pending: dict[TransactionKey, TxnOffsetsPending | None] = {}  # None: ended
     for record in records:
         if group is None:
             group = new_group(record.group_id)
@@ -119,12 +123,18 @@ def apply(group: Group | None, records: Iterable[GroupRecord]) -> Group | None:
             offsets[record.partition] = record
         elif isinstance(record, OffsetTombstone):
             offsets[record.partition] = None
+        elif isinstance(record, TxnOffsetsPending):
+            pending[record.transaction] = record
+        elif isinstance(record, TxnOffsetsEnded):
+            pending[record.transaction] = None
         else:
             group = _apply_to_membership(group, record)
     if group is None:
         return None
     if offsets:
         group = replace(group, offsets=group.offsets.changed(offsets))
+    if pending:
+        group = group.put_pending_offsets(pending)
     return None if group.is_nothing else group
 
 
@@ -142,7 +152,7 @@ def _apply_to_membership(group: Group, record: GroupStored | GroupTombstone | Me
         case GroupStored():
             return _as_stored(group, record)
         case GroupTombstone():
-            return replace(new_group(group.group_id), offsets=group.offsets)
+            return _with_offsets_of(group, new_group(group.group_id))
         case MemberIdGiven(_, member_id):
             return replace(group, pending_members=group.pending_members.changed({member_id: True}))
         case MemberIdsForgotten(_, member_ids):
@@ -209,10 +219,21 @@ def _as_stored(group: Group, record: GroupStored) -> Group:
         record.protocol,
         record.leader_id,
         pending_members=group.pending_members,
-        offsets=group.offsets,
     )
     protocol = record.protocol or ""
-    return stored.put_members(_member(one, protocol, group.members.get(one.member_id)) for one in record.members)
+    return _with_offsets_of(group, stored).put_members(
+        _member(one, protocol, group.members.get(one.member_id)) for one in record.members
+    )
+
+
+def _with_offsets_of(group: Group, other: Group) -> Group:
+    return replace(
+        other,
+        offsets=group.offsets,
+        pending_offsets=group.pending_offsets,
+        unstable=group.unstable,
+        pending_offset_count=group.pending_offset_count,
+    )
 
 
 def _member(stored: StoredMember, protocol: str, known: Member | None) -> Member:

@@ -17,15 +17,19 @@ from bus.consumer_groups.offsets import (
     decide_commit,
     decide_delete_offsets,
     fetch_offsets,
+    overtake,
     remove_expired_offsets,
     remove_offsets,
 )
+from bus.consumer_groups.pending_offsets import decide_end, decide_txn_commit, vote
 from bus.consumer_groups.rebalances import expire_rebalance
 from bus.consumer_groups.request_bounds import check_request
 from bus.consumer_groups.requests import (
     NO_MEMBER_ID,
+    ApplyOffsets,
     DeleteGroup,
     DescribeGroup,
+    DropOffsets,
     ExpireOffsets,
     ForgetTopic,
     GroupAnswer,
@@ -41,6 +45,8 @@ from bus.consumer_groups.requests import (
     Swept,
     SyncGroup,
     TimerKind,
+    TxnOffsetCommit,
+    VoteOffsets,
 )
 from bus.consumer_groups.steps import GroupRules, GroupStep
 from bus.consumer_groups.syncs import decide_sync, expire_syncs
@@ -91,6 +97,12 @@ def decide(group: Group | None, command: GroupCommand, *, request_id: int, rules
             decide_leave(step, command, request_id=request_id)
         case OffsetCommit():
             decide_commit(step, command, request_id=request_id)
+        case TxnOffsetCommit():
+            decide_txn_commit(step, command, request_id=request_id)
+        case VoteOffsets():
+            step.reply(request_id, vote(group, command))
+        case ApplyOffsets() | DropOffsets():
+            decide_end(step, command, request_id=request_id)
         case OffsetFetch():
             step.reply(request_id, fetch_offsets(group, command))
         case OffsetDelete():
@@ -131,8 +143,13 @@ def _decide_upkeep(step: GroupStep, command: GroupTimer | ExpireOffsets | Forget
                 expire_syncs(step)
         case ExpireOffsets(_, now_ms):
             remove_expired_offsets(step, now_ms)
-            if step.group.state is GroupState.EMPTY and not step.group.offsets and not step.group.pending_members:
+            if step.group.state is GroupState.EMPTY and not _is_in_use(step.group):
                 end_group(step)
         case ForgetTopic(_, topic, topic_id):
             offsets = step.group.offsets.items()
             remove_offsets(step, [of for of, last in offsets if of.topic == topic and last.topic_id == topic_id])
+            overtake(step, lambda offset: offset.partition.topic == topic and offset.topic_id == topic_id)
+
+
+def _is_in_use(group: Group) -> bool:
+    return bool(group.offsets or group.pending_offsets or group.pending_members)

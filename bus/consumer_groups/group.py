@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from bus.consumer_groups.records import OffsetCommitted
-from bus.consumer_groups.requests import CONSUMER_PROTOCOL_TYPE, Assignment, GroupProtocol
+from bus.consumer_groups.records import OffsetCommitted, TxnOffsetsPending
+from bus.consumer_groups.requests import CONSUMER_PROTOCOL_TYPE, Assignment, GroupProtocol, TransactionKey
 from bus.model import TopicPartition
 from bus.persistent_map import PersistentMap
 
@@ -105,6 +105,10 @@ class Group:
     data_bytes: int = 0  # of all members
     initial_delay: InitialDelay | None = None  # only while PreparingRebalance after Empty
     offsets: PersistentMap[TopicPartition, OffsetCommitted] = field(default_factory=PersistentMap)
+    pending_offsets: PersistentMap[TransactionKey, TxnOffsetsPending] = field(default_factory=PersistentMap)
+    # Of `pending_offsets`: how many transactions may yet commit an offset of the partition.
+    unstable: PersistentMap[TopicPartition, int] = field(default_factory=PersistentMap)
+    pending_offset_count: int = 0  # of all `pending_offsets`
 
     @property
     def has_all_joined(self) -> bool:
@@ -122,6 +126,7 @@ class Group:
             self.state is GroupState.EMPTY
             and self.protocol_type is None
             and not self.offsets
+            and not self.pending_offsets
             and not self.pending_members
         )
 
@@ -181,6 +186,21 @@ class Group:
         changed = self.remove_members([member_id]).put_members([by])
         return replace(changed, leader_id=by.member_id) if self.leader_id == member_id else changed
 
+    def put_pending_offsets(self, changes: Mapping[TransactionKey, TxnOffsetsPending | None]) -> Group:
+        """This group with what transactions have pending now; None: nothing any more."""
+        counts: dict[TopicPartition, int] = {}
+        for transaction, pending in changes.items():
+            for one, sign in ((self.pending_offsets.get(transaction), -1), (pending, 1)):
+                for offset in () if one is None else one.offsets:
+                    counts[offset.partition] = counts.get(offset.partition, 0) + sign
+        unstable = {of: self.unstable.get(of, 0) + count or None for of, count in counts.items() if count}
+        return replace(
+            self,
+            pending_offsets=self.pending_offsets.changed(changes),
+            unstable=self.unstable.changed(unstable),
+            pending_offset_count=self.pending_offset_count + sum(counts.values()),
+        )
+
     def has_common_protocol(self, protocols: Iterable[GroupProtocol]) -> bool:
         return any(self.supporters.get(offered.name, 0) == len(self.members) for offered in protocols)
 
@@ -225,6 +245,10 @@ class Group:
         assert self.leader_id is None or self.leader_id in self.members
         assert not self.members or self.has_common_protocol(next(iter(members)).protocols)
         assert self.initial_delay is None or self.state is GroupState.PREPARING_REBALANCE
+        pending = [offset.partition for one in self.pending_offsets.values() for offset in one.offsets]
+        assert self.pending_offset_count == len(pending)
+        assert dict(self.unstable) == {partition: pending.count(partition) for partition in pending}
+        assert all(transaction == one.transaction for transaction, one in self.pending_offsets.items())
         self._check_state()
 
     def _check_state(self) -> None:

@@ -4,7 +4,7 @@ Guards two promises. It goes on where the one before was: all that was ever answ
 under way and in no record (a rebalance, a first join) is begun again by the clients. And a record that cannot be read
 costs itself, and no more than is safe. An offset that is certain stays, also if what describes it is not. Of a group
 the generation stays, so that nothing of an older one is ever taken for new, and its members join again; its committed
-offsets are records of their own.
+offsets are records of their own. Of a transaction all offsets are kept or none.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from bus.consumer_groups.records import (
     GroupTombstone,
     LoggedRecord,
     OffsetCommitted,
+    TxnOffsetsPending,
     approximate_bytes,
     decode_key,
     decode_record,
     encode_record,
 )
-from bus.consumer_groups.requests import GroupCommand, GroupTimer, TimerKind
+from bus.consumer_groups.requests import GroupCommand, GroupTimer, TimerKind, TransactionKey
 from bus.errors import ErrorCode, Refused
 from bus.machine import Loaded, SetTimer
 from bus.model import TopicPartition
@@ -59,7 +60,7 @@ class GroupCodec:
     def fault(self, record: LoggedRecord, reason: str, *, is_too_large: bool) -> Refused:
         code = ErrorCode.INVALID_REQUEST
         if is_too_large:
-            is_offset = isinstance(record, OffsetCommitted)
+            is_offset = isinstance(record, (OffsetCommitted, TxnOffsetsPending))
             code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_offset else ErrorCode.MESSAGE_TOO_LARGE
         return Refused(code, f"group {record.group_id}: {shown(reason, _SHOWN_LENGTH)}")
 
@@ -113,12 +114,14 @@ def resume_timers(group: Group) -> tuple[SetTimer[GroupCommand], ...]:
 def _salvage_record(row: KeyedRow, error: str, *, now_ms: int) -> tuple[LoggedRecord | None, str]:
     """What counts in place of `row`, which `decode_record` refused with `error`; and the fault."""
     try:
-        partition, group_id = decode_key(row.key)
+        key = decode_key(row.key)
     except ValueError:
         return None, f"a record is passed over: {error}"
-    if partition is None:
-        return _salvage_stored(row.value or {}, group_id, error, now_ms)
-    return _salvage_offset(row, group_id, partition, error, now_ms)
+    if key.partition is not None:
+        return _salvage_offset(row, key.group_id, key.partition, error, now_ms)
+    if key.transaction is not None:
+        return None, _pending_lost(key.group_id, key.transaction, error)
+    return _salvage_stored(row.value or {}, key.group_id, error, now_ms)
 
 
 def _salvage_group(stored: GroupStored, error: str, *, now_ms: int) -> tuple[GroupStored, str]:
@@ -167,6 +170,14 @@ def _members_lost(group_id: str, error: str) -> str:
     return (
         f"the members of group {group_id!r} cannot be read and have to join again, its generation and its committed "
         f"offsets stay: {error}"
+    )
+
+
+def _pending_lost(group_id: str, transaction: TransactionKey, error: str) -> str:
+    """No part of them is kept: without a record the group votes against the transaction, and with half of it for it."""
+    return (
+        f"group {group_id!r}, offsets of {transaction}: they cannot be read and the transaction cannot be committed: "
+        f"{error}; if it was decided before, commit them again"
     )
 
 

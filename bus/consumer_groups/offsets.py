@@ -1,12 +1,15 @@
 """Committed offsets of a group: who may commit, fetch and delete them, and when they expire.
 
 Guards the promise to successors: a commit is taken from a member of the current generation or, while a group has no
-members, from a consumer that is none; so a zombie never commits over the member that has its partitions now.
+members, from a consumer that is none; so a zombie never commits over the member that has its partitions now. What a
+transaction has pending (pending_offsets.py) does not expire and is not deleted with an offset; a later commit without a
+transaction takes its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
+from dataclasses import replace
 
 from bus.config.keys import INT_MAX, LONG_MAX
 from bus.consumer_groups.group import Group, GroupState
@@ -25,6 +28,7 @@ from bus.consumer_groups.requests import (
     OffsetsDeleted,
     OffsetsFetched,
     OffsetToCommit,
+    TxnOffsetCommit,
 )
 from bus.consumer_groups.steps import GroupStep
 from bus.errors import ErrorCode, Refused
@@ -33,24 +37,40 @@ from bus.model import TopicPartition
 
 def decide_commit(step: GroupStep, command: OffsetCommit, *, request_id: int) -> None:
     """Each offset is taken or refused by itself once the member may commit at all."""
-    refused = _check_committer(step.group, command)
+    refused = check_committer(step.group, command)
     if refused is not None:
         step.reply(request_id, refused)
         return
     member = step.group.members.get(command.member_id)
     if member is not None:
         step.set_session(member)
-    results = tuple(_check_offset(offset, step.rules.offset_metadata_max_bytes) for offset in command.offsets)
-    taken = {
-        offset.partition: _committed(step, offset)
-        for offset, result in zip(command.offsets, results, strict=True)
-        if result is None
-    }
-    step.record(*taken.values())
-    step.reply(request_id, OffsetsCommitted(results))
+    taken, answer = take_offsets(command, metadata_max_bytes=step.rules.offset_metadata_max_bytes)
+    step.record(*(committed(step, offset) for offset in taken.values()))
+    if any(partition in step.group.unstable for partition in taken):
+        overtake(step, lambda offset: offset.partition in taken)
+    step.reply(request_id, answer)
 
 
-def _check_committer(group: Group, command: OffsetCommit) -> Refused | None:
+def overtake(step: GroupStep, is_overtaken: Callable[[OffsetToCommit], bool]) -> None:
+    """Take offsets out of the transactions that would commit them: of two commits the one that came later counts, as in
+    Kafka, and not the one that is applied later."""
+    group = step.group
+    for pending in group.pending_offsets.values():
+        kept = tuple(offset for offset in pending.offsets if not is_overtaken(offset))
+        if len(kept) < len(pending.offsets):
+            step.record(replace(pending, offsets=kept))
+
+
+def take_offsets(
+    command: OffsetCommit | TxnOffsetCommit, *, metadata_max_bytes: int
+) -> tuple[dict[TopicPartition, OffsetToCommit], OffsetsCommitted]:
+    """Of a partition that is named twice the last."""
+    results = tuple(_check_offset(offset, metadata_max_bytes) for offset in command.offsets)
+    judged = zip(command.offsets, results, strict=True)
+    return {offset.partition: offset for offset, result in judged if result is None}, OffsetsCommitted(results)
+
+
+def check_committer(group: Group, command: OffsetCommit | TxnOffsetCommit) -> Refused | None:
     if command.generation < 0 and group.state is GroupState.EMPTY:
         return None
     is_member = command.generation >= 0 or command.member_id != NO_MEMBER_ID or command.group_instance_id is not None
@@ -93,7 +113,7 @@ def _invalid(offset: OffsetToCommit, expected: str, found: int) -> Refused:
     return Refused(ErrorCode.INVALID_REQUEST, f"{offset.partition}: expected {expected}, found {found}")
 
 
-def _committed(step: GroupStep, offset: OffsetToCommit) -> OffsetCommitted:
+def committed(step: GroupStep, offset: OffsetToCommit) -> OffsetCommitted:
     return OffsetCommitted(
         step.group.group_id,
         offset.partition,
@@ -115,8 +135,26 @@ def fetch_offsets(group: Group | None, command: OffsetFetch) -> OffsetsFetched |
             refused = check_generation(group, command.generation, command.member_id)
         if refused is not None:
             return refused
-    wanted = group.offsets if command.partitions is None else command.partitions
-    return OffsetsFetched(tuple(_fetched(group, partition) for partition in wanted))
+    unstable: Container[TopicPartition] = group.unstable if command.require_stable else ()
+    wanted: Iterable[TopicPartition]
+    if command.partitions is not None:
+        wanted = command.partitions
+    elif command.require_stable:
+        wanted = dict.fromkeys((*group.offsets, *group.unstable))
+    else:
+        wanted = group.offsets
+    return OffsetsFetched(tuple(_unstable(group, of) if of in unstable else _fetched(group, of) for of in wanted))
+
+
+def _unstable(group: Group, partition: TopicPartition) -> CommittedOffset:
+    return CommittedOffset(partition, "", NO_OFFSET, refused=_refuse_unstable(group, partition))
+
+
+def _refuse_unstable(group: Group, partition: TopicPartition) -> Refused:
+    return Refused(
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        f"group {group.group_id}: a transaction that has not ended may commit an offset of {partition}; retry later",
+    )
 
 
 def _fetched(group: Group, partition: TopicPartition) -> CommittedOffset:
@@ -145,17 +183,18 @@ def decide_delete_offsets(step: GroupStep, command: OffsetDelete, *, request_id:
         )
         return
     subscribed = group.subscribed_topics()
-    results = tuple(
-        Refused(
+    results = tuple(_check_deletion(group, partition, subscribed) for partition in command.partitions)
+    remove_offsets(step, (p for p, refused in zip(command.partitions, results, strict=True) if refused is None))
+    step.reply(request_id, OffsetsDeleted(results))
+
+
+def _check_deletion(group: Group, partition: TopicPartition, subscribed: Container[str]) -> Refused | None:
+    if partition.topic in subscribed:
+        return Refused(
             ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
             f"{partition}: expected a topic that no member of group {group.group_id} subscribes to",
         )
-        if partition.topic in subscribed
-        else None
-        for partition in command.partitions
-    )
-    remove_offsets(step, (p for p, refused in zip(command.partitions, results, strict=True) if refused is None))
-    step.reply(request_id, OffsetsDeleted(results))
+    return _refuse_unstable(group, partition) if partition in group.unstable else None
 
 
 def remove_offsets(step: GroupStep, partitions: Iterable[TopicPartition]) -> None:
@@ -181,6 +220,7 @@ def remove_expired_offsets(step: GroupStep, now_ms: int) -> None:
             partition
             for partition, stored in group.offsets.items()
             if partition.topic not in subscribed
+            and partition not in group.unstable
             and now_ms >= _expires_ms(step, stored, since_ms=group.state_ms if is_since_empty else None)
         ],
     )

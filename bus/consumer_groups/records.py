@@ -2,7 +2,8 @@
 
 Guards two promises: what was written is what is read back, for ever; and two records have one key exactly if the later
 one replaces the earlier one, so that key compaction keeps the state. Rows come from disk, so decoding checks and never
-asserts. The key is a JSON text, ["offset", group, topic, partition] or ["group", group].
+asserts. The key is a JSON text: ["offset", group, topic, partition], ["group", group], or ["pending", group, producer
+id, producer epoch].
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from bus.config.keys import INT_MAX
-from bus.consumer_groups.requests import Assignment
+from bus.config.keys import INT_MAX, LONG_MAX
+from bus.consumer_groups.requests import PRODUCER_EPOCH_MAX, Assignment, OffsetToCommit, TransactionKey
 from bus.model import TopicPartition
 from bus.ports import KeyedRow
 from bus.records.json_text import parse_json
@@ -73,8 +74,38 @@ class GroupTombstone:
     group_id: str
 
 
-LoggedRecord = OffsetCommitted | OffsetTombstone | GroupStored | GroupTombstone
-LOGGED = (OffsetCommitted, OffsetTombstone, GroupStored, GroupTombstone)  # for isinstance
+@dataclass(frozen=True, slots=True)
+class TxnOffsetsPending:
+    """All offsets that the transaction will commit in this group, as it stands; each partition once. It may have none
+    left, and still is known here until it ends."""
+
+    group_id: str
+    transaction: TransactionKey
+    sequence: int  # of the last commit of offsets that was taken
+    commit_ms: int  # of the same
+    offsets: tuple[OffsetToCommit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TxnOffsetsEnded:
+    """The tombstone of the former: committed, together with the records of its offsets, or dropped."""
+
+    group_id: str
+    transaction: TransactionKey
+
+
+@dataclass(frozen=True, slots=True)
+class RecordKey:
+    """What a record is of: an offset, a transaction, or, with neither, the group itself."""
+
+    group_id: str
+    partition: TopicPartition | None = None
+    transaction: TransactionKey | None = None
+
+
+LoggedRecord = OffsetCommitted | OffsetTombstone | GroupStored | GroupTombstone | TxnOffsetsPending | TxnOffsetsEnded
+# For isinstance.
+LOGGED = (OffsetCommitted, OffsetTombstone, GroupStored, GroupTombstone, TxnOffsetsPending, TxnOffsetsEnded)
 
 
 def encode_record(record: LoggedRecord) -> KeyedRow:
@@ -87,33 +118,45 @@ def encode_record(record: LoggedRecord) -> KeyedRow:
             return KeyedRow(_key("group", record.group_id), _encode_group(record))
         case GroupTombstone():
             return KeyedRow(_key("group", record.group_id), None)
+        case TxnOffsetsPending():
+            return KeyedRow(_pending_key(record), _encode_pending(record))
+        case TxnOffsetsEnded():
+            return KeyedRow(_pending_key(record), None)
 
 
 def decode_record(row: KeyedRow) -> LoggedRecord:
     """Raises `ValueError`, which says what was found, for a row that this version cannot read."""
-    partition, group_id = decode_key(row.key)
-    if partition is not None:
-        if row.value is None:
-            return OffsetTombstone(group_id, partition)
-        return _decode_offset(StructFields(row.value, "OffsetCommitted"), group_id, partition)
-    if row.value is None:
-        return GroupTombstone(group_id)
-    return _decode_group(StructFields(row.value, "GroupStored"), group_id)
+    key, value = decode_key(row.key), row.value
+    if key.partition is not None:
+        if value is None:
+            return OffsetTombstone(key.group_id, key.partition)
+        return _decode_offset(StructFields(value, "OffsetCommitted"), key.group_id, key.partition)
+    if key.transaction is not None:
+        if value is None:
+            return TxnOffsetsEnded(key.group_id, key.transaction)
+        return _decode_pending(StructFields(value, "TxnOffsetsPending"), key.group_id, key.transaction)
+    if value is None:
+        return GroupTombstone(key.group_id)
+    return _decode_group(StructFields(value, "GroupStored"), key.group_id)
 
 
-def decode_key(key: bytes) -> tuple[TopicPartition | None, str]:
-    """The partition whose offset the record is of, None for a record of the group itself; and the group's id. Raises
-    `ValueError` as `decode_record` does."""
+def decode_key(key: bytes) -> RecordKey:
+    """Raises `ValueError` as `decode_record` does."""
     match _parse_key(key):
         case ["offset", str(group_id), str(topic), int(partition)] if 0 <= partition <= INT_MAX and _is_text(
             group_id, topic
         ):
-            return TopicPartition(topic, partition), group_id
+            return RecordKey(group_id, TopicPartition(topic, partition))
         case ["group", str(group_id)] if _is_text(group_id):
-            return None, group_id
+            return RecordKey(group_id)
+        case ["pending", str(group_id), int(producer_id), int(epoch)] if (
+            _is_text(group_id) and 0 <= producer_id <= LONG_MAX and 0 <= epoch <= PRODUCER_EPOCH_MAX
+        ):
+            return RecordKey(group_id, transaction=TransactionKey(producer_id, epoch))
         case _:
             found = key[:_SHOWN_KEY_BYTES]
-            raise ValueError(f"expected the key of an offset or of a group, found {found!r}: of a newer version?")
+            expected = "the key of an offset, of a group, or of offsets of a transaction"
+            raise ValueError(f"expected {expected}, found {found!r}: of a newer version?")
 
 
 def approximate_bytes(record: LoggedRecord) -> int:
@@ -123,7 +166,10 @@ def approximate_bytes(record: LoggedRecord) -> int:
             return _ROW_BYTES + 2 * len(record.group_id) + len(record.metadata)
         case GroupStored():
             return _ROW_BYTES + 2 * len(record.group_id) + sum(map(_member_bytes, record.members))
-        case OffsetTombstone() | GroupTombstone():
+        case TxnOffsetsPending():
+            offsets = sum(_ROW_BYTES + len(offset.metadata) for offset in record.offsets)
+            return _ROW_BYTES + 2 * len(record.group_id) + offsets
+        case OffsetTombstone() | GroupTombstone() | TxnOffsetsEnded():
             return _ROW_BYTES
 
 
@@ -138,6 +184,11 @@ def _key(*parts: str | int) -> bytes:
 
 def _offset_key(group_id: str, partition: TopicPartition) -> bytes:
     return _key("offset", group_id, partition.topic, partition.partition)
+
+
+def _pending_key(record: TxnOffsetsPending | TxnOffsetsEnded) -> bytes:
+    transaction = record.transaction
+    return _key("pending", record.group_id, transaction.producer_id, transaction.producer_epoch)
 
 
 def _parse_key(key: bytes) -> Any:
@@ -167,6 +218,28 @@ def _encode_offset(record: OffsetCommitted) -> dict[str, Any]:
         "metadata": record.metadata,
         "commit_ms": record.commit_ms,
         "expire_ms": record.expire_ms,
+    }
+
+
+def _encode_pending(record: TxnOffsetsPending) -> dict[str, Any]:
+    return {
+        "type": "TxnOffsetsPending",
+        "group_id": record.group_id,
+        "producer_id": record.transaction.producer_id,
+        "producer_epoch": record.transaction.producer_epoch,
+        "sequence": record.sequence,
+        "commit_ms": record.commit_ms,
+        "pending_offsets": [
+            {
+                "topic": offset.partition.topic,
+                "topic_id": offset.topic_id,
+                "partition": offset.partition.partition,
+                "committed_offset": offset.offset,
+                "leader_epoch": offset.leader_epoch,
+                "metadata": offset.metadata,
+            }
+            for offset in record.offsets
+        ],
     }
 
 
@@ -212,6 +285,29 @@ def _decode_offset(fields: StructFields, group_id: str, partition: TopicPartitio
         fields.text("metadata"),
         fields.long("commit_ms"),
         fields.long_or_none("expire_ms"),
+    )
+
+
+def _decode_pending(fields: StructFields, group_id: str, transaction: TransactionKey) -> TxnOffsetsPending:
+    named = TransactionKey(fields.long("producer_id"), fields.integer("producer_epoch", high=PRODUCER_EPOCH_MAX))
+    if (fields.text("group_id"), named) != (group_id, transaction):
+        found = f"{fields.text('group_id')} and {named}"
+        raise ValueError(
+            f"TxnOffsetsPending: expected group {group_id} and {transaction}, as its key says, found {found}"
+        )
+    offsets = tuple(_decode_pending_offset(one) for one in fields.structs("pending_offsets", "an offset"))
+    if len({offset.partition for offset in offsets}) < len(offsets):
+        raise ValueError(f"TxnOffsetsPending: expected each partition once, found {offsets}")
+    return TxnOffsetsPending(group_id, transaction, fields.integer("sequence"), fields.long("commit_ms"), offsets)
+
+
+def _decode_pending_offset(fields: StructFields) -> OffsetToCommit:
+    return OffsetToCommit(
+        TopicPartition(fields.text("topic"), fields.integer("partition")),
+        fields.text("topic_id"),
+        fields.long("committed_offset"),
+        fields.integer("leader_epoch", low=-1),
+        fields.text("metadata"),
     )
 
 

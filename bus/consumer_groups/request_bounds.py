@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bus.client_texts import check_text, shown
-from bus.config.keys import INT_MAX
+from bus.config.keys import INT_MAX, LONG_MAX
 from bus.consumer_groups.group import Group
 from bus.consumer_groups.requests import (
+    PRODUCER_EPOCH_MAX,
+    ApplyOffsets,
     Assignment,
+    DropOffsets,
     GroupCommand,
     GroupProtocol,
     Heartbeat,
@@ -23,6 +26,9 @@ from bus.consumer_groups.requests import (
     OffsetDelete,
     OffsetFetch,
     SyncGroup,
+    TransactionKey,
+    TxnOffsetCommit,
+    VoteOffsets,
 )
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
@@ -64,6 +70,15 @@ def check_request(group: Group | None, command: GroupCommand) -> Refused | None:
             return check_count(len(command.members), LEAVING_MEMBERS_MAX, "members") or _first(
                 _check_member_ids(group, member.member_id, member.group_instance_id) for member in command.members
             )
+        case TxnOffsetCommit():
+            return (
+                _check_transaction(command.transaction)
+                or _check_range("the number of a commit in its transaction", command.sequence, INT_MAX)
+                or _check_member_ids(group, command.member_id, command.group_instance_id)
+                or check_count(len(command.offsets), PARTITIONS_MAX, "partitions")
+            )
+        case VoteOffsets() | ApplyOffsets() | DropOffsets():
+            return _check_transaction(command.transaction)
         case OffsetFetch():
             return _check_member_ids(group, command.member_id, None) or _check_places(command.partitions or ())
         case OffsetDelete():
@@ -166,6 +181,18 @@ def _check_assignment(assignment: Assignment) -> Refused | None:
         or _first(map(check_topic, {partition.topic for partition in assignment.partitions}))
         or _first(check_place(partition) for partition in assignment.partitions if partition.partition < 0)
     )
+
+
+def _check_transaction(transaction: TransactionKey) -> Refused | None:
+    return _check_range("a producer id", transaction.producer_id, LONG_MAX) or _check_range(
+        "a producer epoch", transaction.producer_epoch, PRODUCER_EPOCH_MAX
+    )
+
+
+def _check_range(what: str, found: int, high: int) -> Refused | None:
+    if 0 <= found <= high:
+        return None
+    return Refused(ErrorCode.INVALID_REQUEST, f"expected {what}, 0 to {high}, found {found}")
 
 
 def _check_places(partitions: Iterable[TopicPartition]) -> Refused | None:

@@ -19,6 +19,7 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 NO_GENERATION = -1
 NO_MEMBER_ID = ""
 NO_OFFSET = -1
+PRODUCER_EPOCH_MAX = 2**15 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,17 @@ class Assignment:
 
     data: bytes = b""
     partitions: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionKey:
+    """A transaction as everyone but its coordinator knows it: each has an epoch of its own (KIP-890)."""
+
+    producer_id: int
+    producer_epoch: int
+
+    def __str__(self) -> str:
+        return f"the transaction of producer {self.producer_id}, epoch {self.producer_epoch}"
 
 
 # ---------------------------------------------------------------- membership
@@ -166,12 +178,14 @@ class OffsetsCommitted:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetch:
-    """`partitions` None: all that have an offset."""
+    """`partitions` None: all that have an offset, and with `require_stable` those that may get one. `require_stable`
+    (KIP-447): no offset that a transaction which is not decided may replace; it is UNSTABLE_OFFSET_COMMIT."""
 
     group_id: str
     partitions: tuple[TopicPartition, ...] | None
     member_id: str = NO_MEMBER_ID
     generation: int = NO_GENERATION
+    require_stable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +196,7 @@ class CommittedOffset:
     leader_epoch: int = -1
     metadata: str = ""
     commit_ms: int = -1
+    refused: Refused | None = None  # UNSTABLE_OFFSET_COMMIT, with NO_OFFSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +215,58 @@ class OffsetsDeleted:
     """For each partition of the command, in its order: None, or why its offset stays."""
 
     partitions: tuple[Refused | None, ...]
+
+
+# ---------------------------------------------------------------- offsets in transactions
+
+
+@dataclass(frozen=True, slots=True)
+class TxnOffsetCommit:
+    """Offsets that are committed once the transaction is. Who may send it is who may send an `OffsetCommit` (KIP-447).
+    `sequence` counts these calls in their transaction and group from 0: one that comes again, or late, changes nothing.
+    Answered as an `OffsetCommit` is. That the transaction is open is not checked here."""
+
+    group_id: str
+    transaction: TransactionKey
+    sequence: int
+    generation: int
+    member_id: str
+    group_instance_id: str | None
+    offsets: tuple[OffsetToCommit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VoteOffsets:
+    """Whether the transaction could be committed here: its offsets are in the log."""
+
+    group_id: str
+    transaction: TransactionKey
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsVoted:
+    has_pending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyOffsets:
+    """The transaction is decided to be committed. Safe to repeat."""
+
+    group_id: str
+    transaction: TransactionKey
+
+
+@dataclass(frozen=True, slots=True)
+class DropOffsets:
+    """The transaction is decided to be aborted. Safe to repeat."""
+
+    group_id: str
+    transaction: TransactionKey
+
+
+@dataclass(frozen=True, slots=True)
+class TxnOffsetsSettled:
+    """The answer to `ApplyOffsets` and `DropOffsets`: nothing of the transaction is pending here (any more)."""
 
 
 # ---------------------------------------------------------------- administration
@@ -223,6 +290,15 @@ class DescribedMember:
 
 
 @dataclass(frozen=True, slots=True)
+class DescribedPendingOffsets:
+    """Of one transaction."""
+
+    transaction: TransactionKey
+    offset_count: int
+    commit_ms: int  # of the last
+
+
+@dataclass(frozen=True, slots=True)
 class DescribedGroup:
     group_id: str
     state: str
@@ -231,6 +307,7 @@ class DescribedGroup:
     generation: int
     leader_id: str
     members: Sequence[DescribedMember]
+    pending_offsets: Sequence[DescribedPendingOffsets] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +356,8 @@ class ExpireOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ForgetTopic:
-    """The offsets of a topic that is deleted go; those of a later topic of the same name stay."""
+    """The offsets of a topic that is deleted go, those too that a transaction would commit; those of a later topic of
+    the same name stay."""
 
     group_id: str
     topic: str
@@ -299,6 +377,10 @@ GroupCommand = (
     | OffsetCommit
     | OffsetFetch
     | OffsetDelete
+    | TxnOffsetCommit
+    | VoteOffsets
+    | ApplyOffsets
+    | DropOffsets
     | DescribeGroup
     | DeleteGroup
     | GroupTimer
@@ -314,6 +396,8 @@ GroupAnswer = (
     | OffsetsCommitted
     | OffsetsFetched
     | OffsetsDeleted
+    | OffsetsVoted
+    | TxnOffsetsSettled
     | DescribedGroup
     | GroupDeleted
     | Swept

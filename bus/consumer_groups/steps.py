@@ -30,6 +30,8 @@ class GroupRules:
     max_size: int = 2**31 - 1
     # Ids that were given and have not come back; a large group that begins has one for each of its members.
     pending_members_max: int = 10_000
+    # Transactions of a group that have offsets pending; one producer for each member has one open.
+    pending_transactions_max: int = 10_000
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 60 * MINUTE_MS
     # Who joins for the first time cannot send heartbeats; this long may its join wait (a constant of Kafka's).

@@ -1,8 +1,8 @@
 """How much of groups one broker holds in memory, and when it takes no more.
 
 Guards one bound for each thing that a client can make grow: members and pending members, what they said in bytes,
-committed offsets, and the member ids that one client is given. Counted as groups are replaced, so that a look costs
-nothing. What is refused is refused by name, and may succeed later: members leave, ids and offsets expire.
+committed and pending offsets, and the member ids that one client is given. Counted as groups are replaced, so that a
+look costs nothing. What is refused is refused by name, and may succeed later: members leave, ids and offsets expire.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import heapq
 from dataclasses import dataclass
 
 from bus.consumer_groups.group import Group
-from bus.consumer_groups.requests import NO_MEMBER_ID, GroupCommand, JoinGroup, OffsetCommit, SyncGroup
+from bus.consumer_groups.requests import NO_MEMBER_ID, GroupCommand, JoinGroup, OffsetCommit, SyncGroup, TxnOffsetCommit
 from bus.consumer_groups.steps import MINUTE_MS
 from bus.errors import ErrorCode, Refused
 
@@ -35,7 +35,7 @@ class GroupTotals:
         self._bounds = bounds
         self.members = 0  # pending ones too
         self.member_bytes = 0
-        self.offsets = 0
+        self.offsets = 0  # pending ones too
         self._given: dict[str, list[int]] = {}  # by client: a heap of the times until which the ids may come back
         self._clients_cleaned_at = _CLIENTS_MIN
 
@@ -44,7 +44,7 @@ class GroupTotals:
             if group is not None:
                 self.members += sign * (len(group.members) + len(group.pending_members))
                 self.member_bytes += sign * group.data_bytes
-                self.offsets += sign * len(group.offsets)
+                self.offsets += sign * (len(group.offsets) + group.pending_offset_count)
 
     def check(self, command: GroupCommand, group: Group | None, *, now_ms: int) -> Refused | None:
         """COORDINATOR_NOT_AVAILABLE if the command would make grow what is at its bound. `group` is the command's."""
@@ -63,7 +63,11 @@ class GroupTotals:
             case OffsetCommit() if self.offsets >= self._bounds.offsets_max:
                 known = () if group is None else group.offsets
                 is_new = any(offset.partition not in known for offset in command.offsets)
-                return self._refuse("committed offsets", "group.offsets.count.max", self.offsets) if is_new else None
+                return self._refuse_offsets() if is_new else None
+            case TxnOffsetCommit() if self.offsets >= self._bounds.offsets_max:
+                pending = None if group is None else group.pending_offsets.get(command.transaction)
+                held = () if pending is None else tuple(offset.partition for offset in pending.offsets)
+                return None if {offset.partition for offset in command.offsets} <= {*held} else self._refuse_offsets()
             case _:
                 return None
 
@@ -92,6 +96,9 @@ class GroupTotals:
             return self._refuse(f"new members of client {client}", "group.members.per.client.max", len(given))
         heapq.heappush(given, until_ms)
         return None
+
+    def _refuse_offsets(self) -> Refused:
+        return self._refuse("committed and pending offsets", "group.offsets.count.max", self.offsets)
 
     def _refuse(self, what: str, key: str, found: int) -> Refused:
         return Refused(

@@ -79,8 +79,8 @@ CLUSTER_METADATA_VALUE_TYPE = pa.struct(
     ]
 )
 
-# The value of `__consumer_offsets`, in the same manner. Its keys are JSON texts: ["offset", group, topic, partition]
-# and ["group", group]; a null value deletes what the key names.
+# The value of `__consumer_offsets`, in the same manner. Its keys are JSON texts: ["offset", group, topic, partition],
+# ["group", group] and ["pending", group, producer id, producer epoch]; a null value deletes what the key names.
 GROUP_MEMBER_TYPE = pa.struct(
     [
         pa.field("member_id", pa.string()),
@@ -98,9 +98,19 @@ GROUP_MEMBER_TYPE = pa.struct(
         ),
     ]
 )
+PENDING_OFFSET_TYPE = pa.struct(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("topic_id", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("committed_offset", pa.int64()),
+        pa.field("leader_epoch", pa.int32()),
+        pa.field("metadata", pa.string()),
+    ]
+)
 CONSUMER_OFFSETS_VALUE_TYPE = pa.struct(
     [
-        pa.field("type", pa.string()),  # OffsetCommitted or GroupStored
+        pa.field("type", pa.string()),  # OffsetCommitted, GroupStored or TxnOffsetsPending
         pa.field("group_id", pa.string()),
         pa.field("topic", pa.string()),
         pa.field("topic_id", pa.string()),
@@ -117,6 +127,10 @@ CONSUMER_OFFSETS_VALUE_TYPE = pa.struct(
         pa.field("state", pa.string()),  # Stable or Empty
         pa.field("state_ms", pa.int64()),  # since when
         pa.field("members", pa.list_(GROUP_MEMBER_TYPE)),
+        pa.field("producer_id", pa.int64()),  # this and the rest: of a transaction
+        pa.field("producer_epoch", pa.int16()),
+        pa.field("sequence", pa.int32()),  # of its last commit of offsets
+        pa.field("pending_offsets", pa.list_(PENDING_OFFSET_TYPE)),  # committed once the transaction is
     ]
 )
 

@@ -6,10 +6,12 @@ a syncs a=x b=y         a leader gives each member its bytes
 a beats                 a heartbeat
 a commits orders-0=5 audit-1=7 meta=text
 nobody commits orders-0=5       a consumer without membership
+7.3 commits orders-0=5 for a    producer 7 in epoch 3, in its transaction, with what a knows; for nobody
+7.3 votes, 7.3 applies, 7.3 drops       what the coordinator of the transaction asks
 a leaves; desk leaves   by its member id; by its instance id, as an administrator would
 a@1 beats               as if the generation that it knows were 1
 a forgets               it will join as a new member
-fetch orders-0 audit-1; fetch
+fetch orders-0 audit-1; fetch; fetch stable orders-0; fetch stable
 wait 3000               milliseconds pass; what runs out meanwhile is told with its time
 expire, delete, describe, delete offsets orders-0, delete topic orders
 crash                   another coordinator loads the log; clients know nothing of it
@@ -23,12 +25,23 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from bus.consumer_groups.records import GroupStored, GroupTombstone, LoggedRecord, OffsetCommitted, OffsetTombstone
+from bus.consumer_groups.records import (
+    GroupStored,
+    GroupTombstone,
+    LoggedRecord,
+    OffsetCommitted,
+    OffsetTombstone,
+    TxnOffsetsEnded,
+    TxnOffsetsPending,
+)
 from bus.consumer_groups.requests import (
+    ApplyOffsets,
     Assignment,
+    CommittedOffset,
     DeleteGroup,
     DescribedGroup,
     DescribeGroup,
+    DropOffsets,
     GroupAnswer,
     GroupCommand,
     GroupDeleted,
@@ -47,9 +60,14 @@ from bus.consumer_groups.requests import (
     OffsetsCommitted,
     OffsetsDeleted,
     OffsetsFetched,
+    OffsetsVoted,
     OffsetToCommit,
     Synced,
     SyncGroup,
+    TransactionKey,
+    TxnOffsetCommit,
+    TxnOffsetsSettled,
+    VoteOffsets,
 )
 from bus.consumer_groups.steps import GroupRules
 from bus.errors import Refused
@@ -74,6 +92,7 @@ class GroupDialogue:
         self.bench = GroupBench(GroupRules(max_size=4))
         self.clients: dict[str, Client] = {}
         self.requests: dict[int, Client] = {}
+        self.sequences: dict[TransactionKey, int] = {}
         self.told = 0  # of the bench's steps
 
     def say(self, command: str) -> str:
@@ -93,11 +112,14 @@ class GroupDialogue:
                 self._ask(Client("-"), DeleteGroup(GROUP_ID))
             case ["describe"]:
                 self._ask(Client("-"), DescribeGroup(GROUP_ID))
-            case ["fetch", *partitions]:
-                wanted = tuple(map(_partition, partitions)) or None
-                self._ask(Client("-"), OffsetFetch(GROUP_ID, wanted))
+            case ["fetch", *words]:
+                is_stable = words[:1] == ["stable"]
+                wanted = tuple(map(_partition, words[is_stable:])) or None
+                self._ask(Client("-"), OffsetFetch(GROUP_ID, wanted, require_stable=is_stable))
             case ["nobody", "commits", *offsets]:
                 self._commit(Client("nobody"), offsets)
+            case [name, verb, *words] if name[0].isdigit():
+                self._transact(Client(name), verb, words)
             case [name, verb, *words]:
                 self._speak(name, verb, words, command)
         return self._outcome()
@@ -157,14 +179,37 @@ class GroupDialogue:
         )
 
     def _commit(self, client: Client, words: Iterable[str]) -> None:
-        pairs = [word.split("=") for word in words]
-        metadata = next((value for key, value in pairs if key == "meta"), "")
-        offsets = tuple(
-            OffsetToCommit(_partition(key), TOPIC_ID.format(topic=_partition(key).topic), int(value), metadata=metadata)
-            for key, value in pairs
-            if key != "meta"
-        )
+        offsets = _offsets(words)
         self._ask(client, OffsetCommit(GROUP_ID, client.generation, client.member_id, client.instance_id, offsets))
+
+    def _transact(self, producer: Client, verb: str, words: list[str]) -> None:
+        producer_id, _, epoch = producer.name.partition(".")
+        transaction = TransactionKey(int(producer_id), int(epoch))
+        match verb:
+            case "commits":
+                *words, _, name = words
+                member = self.clients.get(name, Client(name))
+                sequence = self.sequences[transaction] = self.sequences.get(transaction, -1) + 1
+                self._ask(
+                    producer,
+                    TxnOffsetCommit(
+                        GROUP_ID,
+                        transaction,
+                        sequence,
+                        member.generation,
+                        member.member_id,
+                        member.instance_id,
+                        _offsets(words),
+                    ),
+                )
+            case "votes":
+                self._ask(producer, VoteOffsets(GROUP_ID, transaction))
+            case "applies":
+                self._ask(producer, ApplyOffsets(GROUP_ID, transaction))
+            case "drops":
+                self._ask(producer, DropOffsets(GROUP_ID, transaction))
+            case _:
+                raise AssertionError(f"no such command: {verb}")
 
     def _ask(self, client: Client, command: GroupCommand) -> None:
         number = self.bench.last_request_id + 1
@@ -223,12 +268,18 @@ class GroupDialogue:
             case Left(results) | OffsetsCommitted(results) | OffsetsDeleted(results):
                 return ", ".join("ok" if r is None else f"{r.code.name} {r.message}" for r in results)
             case OffsetsFetched(offsets):
-                return (
-                    " ".join(f"{of.partition}={of.offset}{of.metadata and f' {of.metadata}'}" for of in offsets) or "-"
-                )
+                return " ".join(map(_fetched, offsets)) or "-"
+            case OffsetsVoted(has_pending):
+                return "yes" if has_pending else "no"
+            case TxnOffsetsSettled():
+                return "ok"
             case DescribedGroup():
                 members = " ".join(f"{m.member_id}={m.assignment.decode()}" for m in answer.members)
-                return f"type {answer.protocol_type or '-'} protocol {answer.protocol or '-'} members {members or '-'}"
+                pending = "".join(
+                    f" pending {_named(of.transaction)}={of.offset_count}" for of in answer.pending_offsets
+                )
+                protocols = f"type {answer.protocol_type or '-'} protocol {answer.protocol or '-'}"
+                return f"{protocols} members {members or '-'}{pending}"
             case Refused(code, message):
                 return f"{code.name} {message}"
 
@@ -236,9 +287,29 @@ class GroupDialogue:
         return self.clients[name].member_id if name in self.clients else name
 
 
+def _offsets(words: Iterable[str]) -> tuple[OffsetToCommit, ...]:
+    pairs = [word.split("=") for word in words]
+    metadata = next((value for key, value in pairs if key == "meta"), "")
+    return tuple(
+        OffsetToCommit(_partition(key), TOPIC_ID.format(topic=_partition(key).topic), int(value), metadata=metadata)
+        for key, value in pairs
+        if key != "meta"
+    )
+
+
 def _partition(text: str) -> TopicPartition:
     topic, _, number = text.rpartition("-")
     return TopicPartition(topic, int(number))
+
+
+def _fetched(offset: CommittedOffset) -> str:
+    if offset.refused is not None:
+        return f"{offset.partition} {offset.refused.code.name} {offset.refused.message}"
+    return f"{offset.partition}={offset.offset}{offset.metadata and f' {offset.metadata}'}"
+
+
+def _named(transaction: TransactionKey) -> str:
+    return f"{transaction.producer_id}.{transaction.producer_epoch}"
 
 
 def _written(record: LoggedRecord) -> str:
@@ -252,3 +323,8 @@ def _written(record: LoggedRecord) -> str:
             return f"{record.state} {record.generation}{members and ' '}{members}"
         case GroupTombstone():
             return "group gone"
+        case TxnOffsetsPending():
+            offsets = " ".join(f"{offset.partition}={offset.offset}" for offset in record.offsets)
+            return f"{_named(record.transaction)} pending {offsets or 'nothing'}"
+        case TxnOffsetsEnded():
+            return f"{_named(record.transaction)} ended"

@@ -194,9 +194,10 @@ class GroupBench:
             return
         offsets = {} if loaded is None else dict(loaded.offsets)
         assert dict(live.offsets) == offsets
+        assert dict(live.pending_offsets) == ({} if loaded is None else dict(loaded.pending_offsets))
         if live.state in (GroupState.STABLE, GroupState.EMPTY) and live.protocol_type is not None:
             as_stored = stored_group(live, live.state, at_ms=live.state_ms)
-            assert loaded == apply(None, [as_stored, *live.offsets.values()])
+            assert loaded == apply(None, [as_stored, *live.offsets.values(), *live.pending_offsets.values()])
         elif loaded is not None:
             assert loaded.generation <= live.generation
 

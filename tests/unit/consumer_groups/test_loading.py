@@ -15,9 +15,19 @@ from bus.consumer_groups.records import (
     OffsetCommitted,
     OffsetTombstone,
     StoredMember,
+    TxnOffsetsPending,
     encode_record,
 )
-from bus.consumer_groups.requests import Assignment, ExpireOffsets, GroupTimer, Heartbeat, HeartbeatTaken, TimerKind
+from bus.consumer_groups.requests import (
+    Assignment,
+    ExpireOffsets,
+    GroupTimer,
+    Heartbeat,
+    HeartbeatTaken,
+    OffsetToCommit,
+    TimerKind,
+    TransactionKey,
+)
 from bus.consumer_groups.steps import GroupRules
 from bus.machine import SetTimer
 from bus.model import TopicPartition
@@ -161,6 +171,18 @@ def test_group_without_certain_generation_is_gone_and_its_offsets_stay(change: d
     assert groups["third"].offsets == {ORDERS: offset}
     assert groups["third"].generation == 0
     assert "its committed offsets stay" in fault
+
+
+@pytest.mark.parametrize("change", [{"sequence": None}, {"pending_offsets": [{"topic": "orders"}]}])
+def test_transaction_whose_offsets_cannot_be_read_has_none_so_that_it_is_voted_against(change: dict[str, Any]) -> None:
+    transaction = TransactionKey(7, 3)
+    pending = TxnOffsetsPending("third", transaction, 0, 9, (OffsetToCommit(ORDERS, "id", 5),))
+    offset = replace(COMMITTED, group_id="third")
+    groups, (fault,) = loaded_beside(encode_record(offset), row_of(pending, **change))
+    assert groups["third"].offsets == {ORDERS: offset}
+    assert not groups["third"].pending_offsets
+    assert "producer 7, epoch 3" in fault
+    assert "cannot be committed" in fault
 
 
 @pytest.mark.parametrize("key", [b"", b"\xff", b"[" * 99_999, b'["offset","g","t",-1]', b'["share","g"]'])

@@ -14,13 +14,15 @@ from bus.consumer_groups.records import (
     OffsetCommitted,
     OffsetTombstone,
     StoredMember,
+    TxnOffsetsEnded,
+    TxnOffsetsPending,
     decode_record,
     encode_record,
 )
-from bus.consumer_groups.requests import Assignment
+from bus.consumer_groups.requests import Assignment, OffsetToCommit, TransactionKey
 from bus.model import TopicPartition
 from bus.ports import KeyedRow
-from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE, GROUP_MEMBER_TYPE
+from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE, GROUP_MEMBER_TYPE, PENDING_OFFSET_TYPE
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
 PARTITIONS = st.builds(TopicPartition, TEXTS, st.integers(0, 2**31 - 1))
@@ -40,9 +42,25 @@ MEMBERS = st.builds(
 OFFSETS = st.builds(
     OffsetCommitted, TEXTS, PARTITIONS, TEXTS, LONGS, st.integers(-1, 9), TEXTS, LONGS, st.none() | LONGS
 )
+TRANSACTIONS = st.builds(TransactionKey, LONGS, st.integers(0, 2**15 - 1))
+PENDING = st.builds(
+    TxnOffsetsPending,
+    TEXTS,
+    TRANSACTIONS,
+    INTS,
+    LONGS,
+    st.lists(
+        st.builds(OffsetToCommit, PARTITIONS, TEXTS, LONGS, st.integers(-1, 9), TEXTS),
+        max_size=3,
+        unique_by=lambda offset: offset.partition,
+    ).map(tuple),
+)
 MEMBER = StoredMember("m-1", "desk", "client", "/h", 10, 20, b"s", ("orders",), Assignment(b"a"))
 STORED = GroupStored("billing", "consumer", "range", 3, "m-1", "Stable", 99, (MEMBER,))
 EMPTY = GroupStored("billing", "consumer", None, 4, None, "Empty", 99, ())
+WAITING = TxnOffsetsPending(
+    "billing", TransactionKey(7, 3), 1, 99, (OffsetToCommit(TopicPartition("orders", 7), "id", 5, 2, "why"),)
+)
 COMMITTED = OffsetCommitted("billing", TopicPartition("orders", 7), "id", 5, 2, "why", 99)
 
 
@@ -59,7 +77,14 @@ def stored_groups(draw: st.DrawFn) -> GroupStored:
     return GroupStored(draw(TEXTS), draw(TEXTS), protocol, draw(INTS), leader, "Stable", draw(LONGS), tuple(members))
 
 
-RECORDS = OFFSETS | stored_groups() | st.builds(OffsetTombstone, TEXTS, PARTITIONS) | st.builds(GroupTombstone, TEXTS)
+RECORDS = (
+    OFFSETS
+    | stored_groups()
+    | PENDING
+    | st.builds(OffsetTombstone, TEXTS, PARTITIONS)
+    | st.builds(GroupTombstone, TEXTS)
+    | st.builds(TxnOffsetsEnded, TEXTS, TRANSACTIONS)
+)
 
 
 @given(RECORDS)
@@ -75,6 +100,8 @@ def test_a_value_has_the_fields_of_its_column_and_no_other(record: LoggedRecord)
     assert set(value) <= {field.name for field in CONSUMER_OFFSETS_VALUE_TYPE}
     for member in value.get("members", []):
         assert set(member) == {field.name for field in GROUP_MEMBER_TYPE}
+    for offset in value.get("pending_offsets", []):
+        assert set(offset) == {field.name for field in PENDING_OFFSET_TYPE}
 
 
 def test_a_tombstone_has_the_key_of_what_it_deletes() -> None:
@@ -82,6 +109,8 @@ def test_a_tombstone_has_the_key_of_what_it_deletes() -> None:
         encode_record(COMMITTED).key, None
     )
     assert encode_record(GroupTombstone("billing")) == KeyedRow(encode_record(STORED).key, None)
+    ended = encode_record(TxnOffsetsEnded("billing", TransactionKey(7, 3)))
+    assert ended == KeyedRow(encode_record(WAITING).key, None)
 
 
 def test_keys_are_json_texts() -> None:
@@ -90,6 +119,7 @@ def test_keys_are_json_texts() -> None:
         encode_record(OffsetTombstone("größe", TopicPartition('a"b', 0))).key == '["offset","größe","a\\"b",0]'.encode()
     )
     assert json.loads(encode_record(STORED).key) == ["group", "billing"]
+    assert encode_record(WAITING).key == b'["pending","billing",7,3]'
 
 
 @pytest.mark.parametrize(
@@ -102,6 +132,9 @@ def test_keys_are_json_texts() -> None:
         b'["group",1]',
         b"\xff",
         b'["group","\\ud800"]',
+        b'["pending","g",7]',
+        b'["pending","g",-1,3]',
+        b'["pending","g",7,32768]',
         b"[" * 99_999,
     ],
 )
@@ -133,6 +166,34 @@ def test_offset_that_makes_no_sense_is_an_error(change: dict[str, Any]) -> None:
     assert row.value is not None
     with pytest.raises(ValueError, match="found"):
         decode_record(KeyedRow(row.key, {**row.value, **change}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"group_id": "other"},
+        {"producer_id": 8},
+        {"producer_epoch": 4},
+        {"sequence": -1},
+        {"commit_ms": None},
+        {"pending_offsets": None},
+        {"pending_offsets": [None]},
+        {"pending_offsets": [{"topic": "orders", "partition": 7}]},
+    ],
+)
+def test_pending_offsets_that_make_no_sense_are_an_error(change: dict[str, Any]) -> None:
+    row = encode_record(WAITING)
+    assert row.value is not None
+    with pytest.raises(ValueError, match="found"):
+        decode_record(KeyedRow(row.key, {**row.value, **change}))
+
+
+def test_partition_is_pending_once_in_a_transaction() -> None:
+    row = encode_record(WAITING)
+    assert row.value is not None
+    twice = {**row.value, "pending_offsets": row.value["pending_offsets"] * 2}
+    with pytest.raises(ValueError, match="each partition once"):
+        decode_record(KeyedRow(row.key, twice))
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ from bus.consumer_groups import request_bounds as bounds
 from bus.consumer_groups.decisions import decide
 from bus.consumer_groups.group import Group
 from bus.consumer_groups.requests import (
+    ApplyOffsets,
     Assignment,
     DeleteGroup,
     DescribeGroup,
+    DropOffsets,
     GroupProtocol,
     Heartbeat,
     JoinGroup,
@@ -26,6 +28,9 @@ from bus.consumer_groups.requests import (
     OffsetsCommitted,
     OffsetToCommit,
     SyncGroup,
+    TransactionKey,
+    TxnOffsetCommit,
+    VoteOffsets,
 )
 from bus.consumer_groups.steps import GroupRules, GroupStep
 from bus.errors import ErrorCode, Refused
@@ -35,6 +40,7 @@ from tests.support.group_rules_bench import GROUP_ID, join, stable_bench
 ORDERS = TopicPartition("orders", 0)
 OFFSET = OffsetToCommit(ORDERS, "id", 5)
 JOIN = join()
+TRANSACTION = TransactionKey(7, 3)
 COMMANDS = (
     JOIN,
     SyncGroup("g", 1, "m", None, None, None),
@@ -43,6 +49,10 @@ COMMANDS = (
     OffsetCommit("g", -1, "", None, (OFFSET,)),
     OffsetFetch("g", (ORDERS,)),
     OffsetDelete("g", (ORDERS,)),
+    TxnOffsetCommit("g", TRANSACTION, 0, -1, "", None, (OFFSET,)),
+    VoteOffsets("g", TRANSACTION),
+    ApplyOffsets("g", TRANSACTION),
+    DropOffsets("g", TRANSACTION),
     DescribeGroup("g"),
     DeleteGroup("g"),
 )
@@ -91,6 +101,8 @@ def test_group_that_has_a_long_id_from_before_can_still_be_asked_for_and_deleted
         LeaveGroup(GROUP_ID, (LeavingMember("", "NAME"),)),
         OffsetCommit(GROUP_ID, 1, "NAME", None, (OFFSET,)),
         OffsetCommit(GROUP_ID, 1, "m-1", "NAME", (OFFSET,)),
+        TxnOffsetCommit(GROUP_ID, TRANSACTION, 0, 1, "NAME", None, (OFFSET,)),
+        TxnOffsetCommit(GROUP_ID, TRANSACTION, 0, 1, "m-1", "NAME", (OFFSET,)),
         OffsetFetch(GROUP_ID, (ORDERS,), "NAME"),
         replace(JOIN, member_id="NAME"),
         replace(JOIN, group_instance_id="NAME"),
@@ -132,6 +144,13 @@ def _with_name(value: Any, name: str) -> Any:
         (replace(JOIN, protocols=(GroupProtocol("r", b"m" * (1 << 19)),) * 3), ErrorCode.INVALID_REQUEST),
         (replace(JOIN, protocols=(GroupProtocol("r", b"", ("t",) * 10_001),)), ErrorCode.INVALID_REQUEST),
         (OffsetCommit(GROUP_ID, -1, "", None, (OFFSET,) * 10_001), ErrorCode.INVALID_REQUEST),
+        (TxnOffsetCommit(GROUP_ID, TRANSACTION, 0, -1, "", None, (OFFSET,) * 10_001), ErrorCode.INVALID_REQUEST),
+        (TxnOffsetCommit(GROUP_ID, TRANSACTION, -1, -1, "", None, (OFFSET,)), ErrorCode.INVALID_REQUEST),
+        (TxnOffsetCommit(GROUP_ID, TRANSACTION, 2**31, -1, "", None, (OFFSET,)), ErrorCode.INVALID_REQUEST),
+        (TxnOffsetCommit(GROUP_ID, TransactionKey(-1, 0), 0, -1, "", None, (OFFSET,)), ErrorCode.INVALID_REQUEST),
+        (VoteOffsets(GROUP_ID, TransactionKey(2**63, 0)), ErrorCode.INVALID_REQUEST),
+        (ApplyOffsets(GROUP_ID, TransactionKey(7, -1)), ErrorCode.INVALID_REQUEST),
+        (DropOffsets(GROUP_ID, TransactionKey(7, 2**15)), ErrorCode.INVALID_REQUEST),
         (OffsetFetch(GROUP_ID, (ORDERS,) * 10_001), ErrorCode.INVALID_REQUEST),
         (OffsetDelete(GROUP_ID, (ORDERS,) * 10_001), ErrorCode.INVALID_REQUEST),
         (LeaveGroup(GROUP_ID, (LeavingMember("m"),) * 1_001), ErrorCode.INVALID_REQUEST),

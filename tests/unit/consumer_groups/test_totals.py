@@ -128,3 +128,31 @@ def test_pending_members_of_a_group_are_bounded() -> None:
         assert isinstance(await bench.submit(join_of("g", None, "id-1")), rq.Joined)
 
     run(scenario, rules=replace(RULES, pending_members_max=1))
+
+
+def test_pending_offsets_count_as_committed_ones_and_may_be_committed() -> None:
+    transaction = rq.TransactionKey(7, 3)
+    offset = rq.OffsetToCommit(PARTITION, "id", 5)
+    other = replace(offset, partition=replace(PARTITION, partition=1))
+    commit = rq.TxnOffsetCommit("g", transaction, 0, -1, "", None, (offset,))
+
+    async def scenario(bench: GroupBench) -> None:
+        assert await bench.submit(commit) == TAKEN
+        assert bench.totals.offsets == 1
+        for refused in (
+            await bench.submit(replace(commit, sequence=1, offsets=(other,))),
+            await bench.submit(replace(commit, transaction=rq.TransactionKey(8, 0))),
+            await bench.submit(commit_of("h", 1)),
+        ):
+            assert refusal(refused).code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert "group.offsets.count.max" in refusal(refused).message
+        assert await bench.submit(replace(commit, sequence=1)) == TAKEN
+        successor = await bench.reopened().loaded()
+        assert successor.totals.offsets == 1
+        await successor.submit(rq.ApplyOffsets("g", transaction))
+        assert successor.totals.offsets == 1
+        await successor.submit(rq.DeleteGroup("g"))
+        assert successor.totals.offsets == 0
+        await successor.close()
+
+    run(scenario, bounds=GroupBounds(offsets_max=1))
