@@ -79,7 +79,7 @@ class TransactionCodec:
 def resume_timers(transaction: Transaction) -> tuple[SetTimer[TransactionCommand], ...]:
     """For an id that was just loaded: at once what is open is gone on with, later its expiry."""
     name = transaction.transactional_id
-    expiry = SetTimer[TransactionCommand](TransactionTimer(TimerKind.EXPIRE, name), _EXPIRY_AFTER_LOAD_MS)
+    expiry: SetTimer[TransactionCommand] = SetTimer(TransactionTimer(TimerKind.EXPIRE, name), _EXPIRY_AFTER_LOAD_MS)
     if not transaction.state.is_open:
         return (expiry,)
     return SetTimer(TransactionTimer(TimerKind.DRIVE, name), 0), expiry

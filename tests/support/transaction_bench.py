@@ -1,0 +1,373 @@
+"""One transactional id with its log, its timers and its clock, as the runtime would keep them: what the tests of the
+rules share.
+
+After every step it holds the rules to what they promise whatever happens: what is durable is what the log tells, at
+every step (T12); a state follows only states that it may follow, with one decision a transaction (T4); the epoch rises
+by one a record at most (T7); a request is answered once, and awaited until then; and whoever has to be heard of is
+asked, or has a timer. It knows the table of states by itself, as Kafka has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bus.machine import SetTimer
+from bus.model import TopicPartition
+from bus.ports import KeyedRow
+from bus.transactions.changes import logged
+from bus.transactions.decisions import decide
+from bus.transactions.epochs import needs_producer_id
+from bus.transactions.loading import TransactionCodec, resume_timers
+from bus.transactions.records import LoggedRecord, TransactionExpired, TransactionLogged, decode_record, encode_record
+from bus.transactions.requests import (
+    AbortTransaction,
+    AddOffsets,
+    AddPartitions,
+    EndTransaction,
+    FenceProducer,
+    Finished,
+    InitProducerId,
+    Noted,
+    ProducerInitialized,
+    TimerKind,
+    TransactionAnswer,
+    TransactionCommand,
+    TransactionTimer,
+    Voted,
+)
+from bus.transactions.state import (
+    PRODUCER_EPOCH_MAX,
+    AbortCause,
+    AppliedRows,
+    ProducerIdentity,
+    Transaction,
+    TransactionGroup,
+    TransactionPartition,
+    TransactionState,
+)
+from bus.transactions.steps import CollectVotes, Finish, TransactionNotice, TransactionRules, TransactionStep
+
+ID = "billing"
+BEGIN_MS = 1_000_000
+TIMEOUT_MS = 60_000
+ORDERS = TransactionPartition("orders", "id-of-orders", 0)
+AUDIT = TransactionPartition("audit", "id-of-audit", 1)
+DESK = TransactionGroup("desk", 12)
+
+_MAY_FOLLOW = {
+    "Empty": {None, "Empty", "CompleteCommit", "CompleteAbort"},
+    "Ongoing": {"Ongoing", "Empty", "CompleteCommit", "CompleteAbort"},
+    "PrepareCommit": {"Ongoing"},
+    "PrepareAbort": {"Ongoing", "Empty", "CompleteCommit", "CompleteAbort"},  # but for Ongoing: an empty one
+    "CompleteCommit": {"PrepareCommit"},
+    "CompleteAbort": {"PrepareAbort"},
+}
+
+
+class TransactionBench:
+    def __init__(self, rules: TransactionRules | None = None, *, first_producer_id: int = 7) -> None:
+        self.rules = TransactionRules() if rules is None else rules
+        self.state: Transaction | None = None
+        self.rows: list[KeyedRow] = []
+        self.records: list[LoggedRecord] = []
+        self.now_ms = BEGIN_MS
+        self.deadlines: dict[TransactionTimer, int] = {}
+        self.open: dict[int, TransactionCommand] = {}
+        self.answers: dict[int, TransactionAnswer] = {}
+        self.notices: list[TransactionNotice] = []  # of this life
+        self.steps: list[TransactionStep] = []
+        self.last_request_id = 0
+        self.next_producer_id = first_producer_id
+        self._finishing: set[int] = set()  # numbers that `Finish` was said of in this life
+
+    # ---------------------------------------------------------------- what is asked
+
+    def ask(self, command: TransactionCommand) -> int:
+        """The request id; `answers` has the answer, as soon as there is one."""
+        self.last_request_id += 1
+        self.open[self.last_request_id] = command
+        self._take(self._decide(command, self.last_request_id))
+        return self.last_request_id
+
+    def answer(self, command: TransactionCommand) -> TransactionAnswer | None:
+        """None: it waits."""
+        return self.answers.get(self.ask(command))
+
+    def init(
+        self, expected: ProducerIdentity | None = None, *, timeout_ms: int = TIMEOUT_MS
+    ) -> TransactionAnswer | None:
+        command = InitProducerId(ID, timeout_ms)
+        if expected is not None:
+            command = InitProducerId(ID, timeout_ms, expected.producer_id, expected.producer_epoch)
+        return self.answer(self.with_producer_id(command))
+
+    def with_producer_id(self, command: InitProducerId | FenceProducer) -> Any:
+        """The command as the runtime submits it."""
+        if not needs_producer_id(self.state, command):
+            return command
+        if isinstance(command, FenceProducer):
+            return FenceProducer(ID, self.new_producer_id())
+        return InitProducerId(
+            ID, command.timeout_ms, command.producer_id, command.producer_epoch, self.new_producer_id()
+        )
+
+    def new_producer_id(self) -> int:
+        self.next_producer_id += 1
+        return self.next_producer_id - 1
+
+    def add(self, *partitions: TransactionPartition, of: ProducerIdentity | None = None) -> TransactionAnswer | None:
+        who = self.known.identity if of is None else of
+        return self.answer(AddPartitions(ID, who.producer_id, who.producer_epoch, partitions))
+
+    def add_offsets(self, group: TransactionGroup, *, of: ProducerIdentity | None = None) -> TransactionAnswer | None:
+        who = self.known.identity if of is None else of
+        return self.answer(AddOffsets(ID, who.producer_id, who.producer_epoch, group))
+
+    def end(
+        self,
+        is_commit: bool,
+        *,
+        of: ProducerIdentity | None = None,
+        last_sequences: Mapping[TopicPartition, int] | None = None,
+    ) -> TransactionAnswer | None:
+        who = self.known.identity if of is None else of
+        return self.answer(
+            EndTransaction(ID, who.producer_id, who.producer_epoch, is_commit, dict(last_sequences or {}))
+        )
+
+    def commit(self, **arguments: Any) -> TransactionAnswer | None:
+        return self.end(True, **arguments)
+
+    def abort(self, **arguments: Any) -> TransactionAnswer | None:
+        return self.end(False, **arguments)
+
+    def vote(self, last_sequence: int = 4, **fields: Any) -> None:
+        """Every partition of the transaction has all up to `last_sequence`."""
+        partitions = dict.fromkeys(self.known.partitions, last_sequence)
+        found = self.answer(Voted(ID, self.known.number, **{"last_sequences": partitions, **fields}))
+        assert found == Noted()
+
+    def finish(self) -> None:
+        """Every partition and group has done it. Offsets and versions follow from the number."""
+        notice = self.last_finish
+        number = notice.number
+        results = {partition: AppliedRows(number, 10 * number) for partition, last in notice.partitions.items()}
+        if not notice.is_commit:
+            results = {}
+        new_producer_id = self.new_producer_id() if notice.needs_producer_id else None
+        assert self.answer(Finished(ID, number, results, new_producer_id)) == Noted()
+
+    @property
+    def last_finish(self) -> Finish:
+        return next(notice for notice in reversed(self.notices) if isinstance(notice, Finish))
+
+    @property
+    def last_vote(self) -> CollectVotes:
+        return next(notice for notice in reversed(self.notices) if isinstance(notice, CollectVotes))
+
+    @property
+    def known(self) -> Transaction:
+        assert self.state is not None
+        return self.state
+
+    # ---------------------------------------------------------------- time
+
+    def wait(self, ms: int) -> None:
+        """Time passes, and what runs out meanwhile does so in order."""
+        end_ms = self.now_ms + ms
+        while (timer := self.next_timer(end_ms)) is not None:
+            self.run_out(timer)
+        self.now_ms = end_ms
+
+    def next_timer(self, end_ms: int) -> TransactionTimer | None:
+        """The first that runs out by then."""
+        timer = min(self.deadlines, key=self.deadlines.__getitem__, default=None)
+        return None if timer is None or self.deadlines[timer] > end_ms else timer
+
+    def run_out(self, timer: TransactionTimer) -> None:
+        self.now_ms = max(self.now_ms, self.deadlines.pop(timer))
+        self.say(timer)
+
+    def say(self, timer: TransactionTimer) -> None:
+        """As if the timer had run out before it was cancelled."""
+        self._take(self._decide(timer, 0))
+
+    def crash(self) -> None:
+        """A new coordinator loads the log; whoever waited for the old one has to ask again."""
+        self.state = self.loaded()
+        self.open.clear()
+        self.notices.clear()
+        self._finishing.clear()
+        self.deadlines.clear()
+        for change in () if self.state is None else resume_timers(self.state):
+            assert isinstance(change.timer, TransactionTimer)
+            self.deadlines[change.timer] = self.now_ms + change.after_ms
+        self.check()
+
+    def loaded(self) -> Transaction | None:
+        """What the last row tells, as after compaction."""
+        loaded = TransactionCodec().load(self.rows[-1:], now_ms=self.now_ms)
+        assert loaded.faults == ()
+        return loaded.states.get(ID)
+
+    # ---------------------------------------------------------------- a step, and its checks
+
+    def _decide(self, command: TransactionCommand, request_id: int) -> TransactionStep:
+        return decide(self.state, command, request_id=request_id, rules=self.rules, now_ms=self.now_ms)
+
+    def _take(self, step: TransactionStep) -> None:
+        self.steps.append(step)
+        for record in step.records:
+            self.check_record(self.records[-1] if self.records else None, record)
+            self.records.append(record)
+            self.rows.append(encode_record(record))
+        self.state = step.state
+        for change in step.timers:
+            assert isinstance(change.timer, TransactionTimer)
+            if isinstance(change, SetTimer):
+                self.deadlines[change.timer] = self.now_ms + change.after_ms
+            else:
+                self.deadlines.pop(change.timer, None)
+        for reply in step.replies:
+            del self.open[reply.request_id]
+            self.answers[reply.request_id] = reply.answer
+        self.notices += step.notices
+        self._finishing |= {notice.number for notice in step.notices if isinstance(notice, Finish)}
+        self.check()
+
+    def check(self) -> None:
+        self.check_memory_is_the_log()
+        self.check_every_request_is_awaited()
+        self.check_every_open_transaction_goes_on()
+
+    def check_memory_is_the_log(self) -> None:
+        """T12."""
+        loaded = self.loaded()
+        if self.state is None or loaded is None:
+            assert self.state is loaded is None
+        else:
+            assert logged(self.state) == logged(loaded)
+
+    def check_every_request_is_awaited(self) -> None:
+        state = self.state
+        awaited = [] if state is None else [*state.awaiting_end, *(call.request_id for call in state.awaiting_init)]
+        assert sorted(awaited) == sorted(self.open)
+
+    def check_every_open_transaction_goes_on(self) -> None:
+        """A vote only beside a time-out, a decision only with somebody who carries it out, an id only until it may
+        expire."""
+        state = self.state
+        if state is None:
+            return
+        kinds = {timer.kind for timer in self.deadlines}
+        assert TimerKind.EXPIRE in kinds
+        if state.state is TransactionState.ONGOING:
+            is_timed = TransactionTimer(TimerKind.TIMEOUT, ID, state.number) in self.deadlines
+            assert is_timed or TimerKind.DRIVE in kinds
+        elif state.state.is_decided:
+            assert state.number in self._finishing or TimerKind.DRIVE in kinds
+        else:
+            assert not self.open, f"{self.open} wait for the end of nothing"
+        assert state.vote is None or state.state is TransactionState.ONGOING
+
+    def check_record(self, before: LoggedRecord | None, after: LoggedRecord) -> None:
+        if isinstance(after, TransactionExpired):
+            assert isinstance(before, TransactionLogged)
+            assert before.state.value in {"Empty", "CompleteCommit", "CompleteAbort"}
+            return
+        last = before if isinstance(before, TransactionLogged) else None
+        self.check_states(last, after)
+        if last is None:
+            assert after.producer_epoch == 0
+            earlier = [record.number for record in self.records if isinstance(record, TransactionLogged)]
+            assert not earlier or after.number > max(earlier), "a number is used again after the id has expired"
+        else:
+            self.check_epochs(last, after)
+            assert after.update_ms >= last.update_ms
+
+    @staticmethod
+    def check_states(before: TransactionLogged | None, after: TransactionLogged) -> None:
+        """T4: states by the table, numbers by one with each transaction, and no second decision about one."""
+        state = after.state.value
+        assert (None if before is None else before.state.value) in _MAY_FOLLOW[state]
+        if before is None:
+            return
+        begins = before.state.value not in ("Ongoing", "PrepareCommit", "PrepareAbort") and state != "Empty"
+        assert after.number == before.number + begins
+        if before.state.value.startswith("Prepare"):
+            assert (after.partitions, after.groups) in ((before.partitions, before.groups), ({}, ()))
+            assert after.partitions == before.partitions or after.abort_cause is not None
+
+    @staticmethod
+    def check_epochs(before: TransactionLogged, after: TransactionLogged) -> None:
+        """T7: the epoch rises by one a record at most, with every decision and every initialisation; never above
+        32,767, never back."""
+        is_raised = after.state.value in ("PrepareCommit", "PrepareAbort", "Empty")
+        if after.producer_id == before.producer_id:
+            assert after.producer_epoch == before.producer_epoch + is_raised
+        else:
+            assert after.producer_id > before.producer_id
+            assert (after.producer_epoch, before.producer_epoch) in ((0, 32_766), (0, 32_767))
+            assert is_raised == (before.producer_epoch == 32_766)
+
+
+def bench_in(state: TransactionState, *, cause: AbortCause = AbortCause.CLIENT, epoch: int = 0) -> TransactionBench:
+    """A bench whose id is in `state`, with a transaction on orders-0 that has epoch `epoch`; no call waits."""
+    bench = TransactionBench()
+    bench.init()
+    for _ in range(epoch):
+        assert isinstance(bench.init(), ProducerInitialized)
+    if state is TransactionState.EMPTY:
+        return bench
+    bench.add(ORDERS)
+    if state is TransactionState.ONGOING:
+        return bench
+    if state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT):
+        bench.commit()
+        bench.vote()
+    else:
+        _abort(bench, cause)
+    bench.crash()  # calls that waited are made again or not
+    bench.wait(0)
+    if not state.is_decided:
+        bench.finish()
+    assert bench.known.state is state
+    return bench
+
+
+def bench_at_the_last_epoch(state: TransactionState = TransactionState.EMPTY) -> TransactionBench:
+    """The same where epoch 32,766 is the current one, or that of the transaction."""
+    row = encode_record(TransactionLogged(ID, 40, 7, PRODUCER_EPOCH_MAX, TIMEOUT_MS, TransactionState.EMPTY, BEGIN_MS))
+    bench = TransactionBench(first_producer_id=8)
+    bench.rows.append(row)
+    bench.records.append(decode_record(row))
+    bench.crash()
+    if state is not TransactionState.EMPTY:
+        bench.add(ORDERS)
+    if state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT):
+        bench.commit()
+        bench.vote()
+    elif state in (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT):
+        bench.abort()
+    if state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
+        bench.finish()
+    assert bench.known.state is state
+    return bench
+
+
+def _abort(bench: TransactionBench, cause: AbortCause) -> None:
+    match cause:
+        case AbortCause.CLIENT:
+            bench.abort()
+        case AbortCause.TIMEOUT:
+            bench.wait(TIMEOUT_MS)
+        case AbortCause.VOTE:
+            bench.commit(last_sequences={ORDERS.name: 5})
+            bench.vote(4)
+        case AbortCause.OPERATOR:
+            bench.ask(AbortTransaction(ID))
+        case AbortCause.NEW_INSTANCE:
+            bench.init()
+        case AbortCause.FENCE:
+            bench.ask(bench.with_producer_id(FenceProducer(ID)))
