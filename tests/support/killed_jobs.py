@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from bus.model import TopicPartition
-from bus.ports import Committed, PreparedFiles
+from bus.ports import AppliedTransaction, Committed, PreparedFiles
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.local import FileSystem, LocalStore
 from bus.storage_delta.stores.store import Data
 from bus.storage_delta.table import DeltaPartitionTable
 from tests.support.stores import led
+from tests.support.transactions import KEY, apply_staged, staged_batch
 
 NAME = TopicPartition("ledger", 0)
 TOPIC_ID = "id"
@@ -73,9 +74,26 @@ def remove_orphans(table: DeltaPartitionTable) -> None:
     table.delete_orphans(table.find_orphans())
 
 
+def transact(table: DeltaPartitionTable) -> None:
+    """A transaction of two batches, or what is left of it to be done. Notes what was acknowledged."""
+    proof = AppliedTransaction("orders", 0, KEY.producer_id, KEY.producer_epoch)
+    if table.transaction_of(proof.transactional_id) < proof.aborted_version:
+        for number, batch in enumerate((staged_batch(0, b"a0", b"a1"), staged_batch(2, b"a2"))):
+            assert table.staged.stage(KEY, batch) is None
+            _acknowledge(table, number)
+        assert isinstance(apply_staged(table, KEY, proof, 2), Committed)
+        _acknowledge(table, 2)
+    table.staged.drop(KEY)
+
+
+def _acknowledge(table: DeltaPartitionTable, number: int) -> None:
+    Path(table._store.url, f"acknowledged-{number}").touch()
+
+
 JOBS: dict[str, Callable[[DeltaPartitionTable], None]] = {
     job.__name__: job for job in (roll, compact, retain, checkpoint, clean, remove_orphans)
 }
+TRANSACTION_JOBS: dict[str, Callable[[DeltaPartitionTable], None]] = {"transact": transact}
 
 
 # ---------------------------------------------------------------- the killed process
@@ -133,7 +151,7 @@ def _run(root: str, job: str, step: int) -> None:
     steps = _Steps(root)
     table = open_table(root, steps)
     steps.arm(step)
-    JOBS[job](table)
+    {**JOBS, **TRANSACTION_JOBS}[job](table)
 
 
 def _serve() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from bus.model import ProducerStamp, RecordBatch
+from bus.model import LogBatch, ProducerStamp, RecordBatch, TimestampType
 from bus.ports import AppliedTransaction, CommitOutcome, Committed, PartitionTable, ProducerProgress, StagingKey
 from bus.records.arrow_batches import check_records
 from tests.support.stores import NOW_MS, log_batch
@@ -42,6 +42,31 @@ def apply_transaction(
         producers=[ProducerProgress(PRODUCER, epoch, len(values) - 1)],
         transactions=[AppliedTransaction(transactional_id, number, PRODUCER, epoch)],
     )
+
+
+def apply_staged(
+    table: PartitionTable, key: StagingKey, proof: AppliedTransaction, last_sequence: int
+) -> CommitOutcome:
+    """What is staged of the transaction, as its rows."""
+    batches, offset = list[LogBatch](), table.state.high_watermark
+    for batch in table.staged.read(key, last_sequence):
+        batches.append(
+            LogBatch(
+                base_offset=offset,
+                next_offset=offset + batch.record_count,
+                record_count=batch.record_count,
+                size_bytes=batch.size_bytes,
+                leader_epoch=0,
+                timestamp_type=TimestampType.CREATE_TIME,
+                timestamp_ms=None if batch.has_timestamps else batch.timestamp_min_ms,
+                timestamp_max_ms=batch.timestamp_max_ms,
+                columns=batch.columns,
+                producer=batch.producer,
+            )
+        )
+        offset += batch.record_count
+    progress = ProducerProgress(key.producer_id, key.producer_epoch, last_sequence)
+    return table.append(batches, leader_epoch=0, now_ms=NOW_MS, producers=[progress], transactions=[proof])
 
 
 def abort_transaction(table: PartitionTable, transactional_id: str, number: int, *, now_ms: int = NOW_MS) -> Committed:

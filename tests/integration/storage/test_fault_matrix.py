@@ -4,8 +4,6 @@ lost, nothing that was refused for good is there, and the log goes on."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
-from typing import Any
 
 import pytest
 
@@ -15,63 +13,13 @@ from bus.ports import CommitOutcome, Committed, Conflicted, PreparedFiles, Unkno
 from bus.storage_delta.log.listing import partition_folder
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
-from bus.storage_delta.stores.store import OutcomeUnknown
 from bus.storage_delta.verify.verification import verify_partition
+from tests.support.faulty_store import CHANGES, Crashed, Fault, FaultyStore
 from tests.support.stores import NOW_MS, led, log_batch
 
 PARTITION = TopicPartition("orders", 0)
 FOLDER = partition_folder(PARTITION)
 FAR_MS = 2**62
-CHANGES = {"create", "confirm", "write_unique", "write_parts", "put", "delete", "sync"}
-
-
-class Crashed(BaseException):
-    """The process is gone."""
-
-
-class Fault(Enum):
-    BEFORE = "before its effect"
-    AFTER = "after its effect"
-    AFTER_UNKNOWN = "after its effect, and the store says that it does not know"
-    BUG = "after its effect, with an exception that nothing expects"
-    CRASH = "the process dies after it"
-
-
-class FaultyStore:
-    """Fails the call of the number `at`; `at` None: counts them."""
-
-    def __init__(self, store: MemoryStore, at: int | None, fault: Fault) -> None:
-        self._store = store
-        self._at = at
-        self._fault = fault
-        self.calls: list[str] = []
-        self.is_armed = False
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        if not callable(found):
-            return found
-
-        def call(*args: Any, **options: Any) -> Any:
-            is_due = self.is_armed and len(self.calls) == self._at
-            if self.is_armed:
-                self.calls.append(name)
-            if is_due and self._fault is Fault.BEFORE:
-                raise StorageFault(f"{name} failed")
-            result = found(*args, **options)
-            if is_due:
-                raise _FAULTS[self._fault]
-            return result
-
-        return call
-
-
-_FAULTS: dict[Fault, BaseException] = {
-    Fault.AFTER: StorageFault("reported an error"),
-    Fault.AFTER_UNKNOWN: OutcomeUnknown("no answer"),
-    Fault.BUG: RuntimeError("a bug"),
-    Fault.CRASH: Crashed(),
-}
 
 
 class Life:
