@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 
 from bus.cluster_metadata.cluster import ClusterState, Topic
@@ -27,6 +27,8 @@ from bus.consumer_groups.records import LoggedRecord
 from bus.consumer_groups.request_bounds import check_group_id, check_group_id_length, check_request
 from bus.consumer_groups.requests import (
     NO_MEMBER_ID,
+    ApplyOffsets,
+    DropOffsets,
     ExpireOffsets,
     ForgetTopic,
     GroupAnswer,
@@ -38,6 +40,8 @@ from bus.consumer_groups.requests import (
     ListedGroup,
     OffsetCommit,
     TimerKind,
+    TxnOffsetCommit,
+    VoteOffsets,
 )
 from bus.consumer_groups.steps import MINUTE_MS, GroupRules, Notice
 from bus.consumer_groups.totals import GroupBounds, GroupTotals
@@ -46,6 +50,7 @@ from bus.model import CONSUMER_OFFSETS_TOPIC, GROUP_PLACEMENT, BrokerEndpoint
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
+from bus.runtime.coordinators.admissions import Admissions
 from bus.runtime.coordinators.coordinated_topic import CoordinatedTopic, TopicPlan
 from bus.runtime.coordinators.log import CoordinatorLog
 from bus.runtime.coordinators.shard import CoordinatorShard
@@ -109,6 +114,7 @@ class GroupCoordinator:
         self._totals = GroupTotals(group_bounds(config))
         self._upkeep: asyncio.Task[None] | None = None
         self._listeners: dict[MemberKey, OnMemberNotice] = {}
+        self._admissions = Admissions()
         self._is_closed = False
 
     def start(self) -> None:
@@ -145,25 +151,51 @@ class GroupCoordinator:
 
     async def begin(self, command: GroupCommand) -> asyncio.Future[GroupAnswer]:
         """See `CoordinatorShard.submit`; creates `__consumer_offsets` for a command that may be a group's beginning."""
-        if (
-            self._topic.topic is None
-            and isinstance(command, (JoinGroup, OffsetCommit))
-            and not check_request(None, command)
-        ):
-            try:
-                refused = await self.prepare()
-            except NotController:  # a client that asks for the coordinator has the topic created
-                refused = Refused(ErrorCode.NOT_COORDINATOR, f"no broker coordinates group {command.group_id} yet")
+        if isinstance(command, (JoinGroup, OffsetCommit)) and not check_request(None, command):
+            refused = await self._prepare_for(command)
             if refused is not None:
                 return answered(refused)
         return self.submit(command)
 
+    async def _prepare_for(self, command: GroupCommand) -> Refused | None:
+        if self._topic.topic is not None:
+            return None
+        try:
+            return await self.prepare()
+        except NotController:  # a client that asks for the coordinator has the topic created
+            return Refused(ErrorCode.NOT_COORDINATOR, f"no broker coordinates group {command.group_id} yet")
+
     def submit(self, command: GroupCommand) -> asyncio.Future[GroupAnswer]:
         """As `begin`, for a group that is there: nothing is created."""
+        if isinstance(command, (VoteOffsets, ApplyOffsets, DropOffsets)):
+            self._admissions.end(command.group_id, command.transaction)
         shard = self._find_shard(command.group_id)
         if isinstance(shard, CoordinatorShard):
             return shard.submit(self._with_member_id(command))
         return answered(self._answer_without_groups(command) if shard is None else shard)
+
+    async def commit_in_transaction(
+        self, command: TxnOffsetCommit, admit: Callable[[int], Awaitable[Refused | None]]
+    ) -> GroupAnswer:
+        """The answer, once the offsets are pending in a transaction that has this group. `admit`, called with the
+        group's partition, adds the group to the transaction or says why it may not be; it comes first, so that the end
+        of the transaction comes here. CONCURRENT_TRANSACTIONS if that end began before the offsets were written."""
+        refused = check_request(None, command) or await self._prepare_for(command)
+        number = refused or self._number_of(command.group_id)
+        if isinstance(number, Refused):
+            return number
+        with self._admissions.begin(command.group_id, command.transaction) as admission:
+            refused = await admit(number)
+            if refused is not None:
+                return refused
+            if admission.has_ended:
+                return Refused(
+                    ErrorCode.CONCURRENT_TRANSACTIONS,
+                    f"group {command.group_id}: {command.transaction} is being ended; no offsets were added to it",
+                )
+            # No other call may come between: it is in the queue of the shard from here on.
+            answer = self.submit(command)
+        return await answer
 
     def heartbeat(self, command: Heartbeat) -> HeartbeatTaken | Refused:
         """At once."""

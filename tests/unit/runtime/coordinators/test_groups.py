@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
     BrokerRegistered,
@@ -323,5 +325,84 @@ def test_shards_go_with_their_topic() -> None:
         await bench.settle()
         assert bench.listed() == []
         assert await bench.call(commit_of(HERE, 7)) == TAKEN
+
+    run_moving(scenario)
+
+
+# ---------------------------------------------------------------- commits in transactions
+
+TRANSACTION = rq.TransactionKey(7, 3)
+
+
+def txn_commit_of(group: str, sequence: int = 0) -> rq.TxnOffsetCommit:
+    return rq.TxnOffsetCommit(group, TRANSACTION, sequence, -1, "", None, (rq.OffsetToCommit(PARTITION, "id", 5),))
+
+
+async def has_pending(bench: MovingBench, group: str) -> bool:
+    answer = await bench.call(rq.VoteOffsets(group, TRANSACTION))
+    assert isinstance(answer, rq.OffsetsVoted)
+    return answer.has_pending
+
+
+def test_offsets_are_pending_once_their_group_is_in_the_transaction_and_not_before() -> None:
+    async def scenario(bench: MovingBench) -> None:
+        refused = Refused(ErrorCode.PRODUCER_FENCED, "another one has the id")
+        asked: list[int] = []
+
+        async def admit(number: int) -> Refused | None:
+            assert not await has_pending(bench, THERE)
+            asked.append(number)
+            return refused if len(asked) == 1 else None
+
+        commit = bench.coordinator.commit_in_transaction
+        assert await commit(txn_commit_of(THERE), admit) == refused
+        assert not await has_pending(bench, THERE)
+
+        async def admit_at_once(number: int) -> Refused | None:
+            asked.append(number)
+            return None
+
+        assert await commit(txn_commit_of(THERE), admit_at_once) == TAKEN
+        assert asked == [1, 1]
+        assert await has_pending(bench, THERE)
+
+    run_moving(scenario)
+
+
+@pytest.mark.parametrize("end", [rq.VoteOffsets, rq.ApplyOffsets, rq.DropOffsets])
+def test_offsets_that_were_admitted_before_the_end_of_their_transaction_do_not_come_after_it(end: Any) -> None:
+    async def scenario(bench: MovingBench) -> None:
+        async def admit(_: int) -> Refused | None:
+            await bench.call(end(HERE, TRANSACTION))
+            return None
+
+        answer = await bench.coordinator.commit_in_transaction(txn_commit_of(HERE), admit)
+        assert code(answer) is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert not await has_pending(bench, HERE)
+
+    run_moving(scenario)
+
+
+def test_end_of_another_transaction_or_group_is_none_of_this_one() -> None:
+    async def scenario(bench: MovingBench) -> None:
+        async def admit(_: int) -> Refused | None:
+            await bench.call(rq.DropOffsets(HERE, rq.TransactionKey(7, 2)))
+            await bench.call(rq.DropOffsets(THERE, TRANSACTION))
+            return None
+
+        assert await bench.coordinator.commit_in_transaction(txn_commit_of(HERE), admit) == TAKEN
+        assert await has_pending(bench, HERE)
+        assert bench.coordinator._admissions._waiting == {}
+
+    run_moving(scenario)
+
+
+def test_commit_in_a_transaction_that_can_be_of_no_group_is_not_admitted() -> None:
+    async def scenario(bench: MovingBench) -> None:
+        async def admit(_: int) -> Refused | None:
+            raise AssertionError("asked")
+
+        answer = await bench.coordinator.commit_in_transaction(txn_commit_of(""), admit)
+        assert code(answer) is ErrorCode.INVALID_GROUP_ID
 
     run_moving(scenario)
