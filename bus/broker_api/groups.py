@@ -216,8 +216,10 @@ def commit_of(member: GroupMember, found: Sequence[rq.OffsetToCommit | Refused])
 
 
 def as_seen(committed: rq.CommittedOffset, question: rq.OffsetFetch, state: ClusterState) -> rq.CommittedOffset | None:
-    """None: it is of a topic that is gone, and was not asked for by name."""
+    """None: it is of a topic that is gone, and was not asked for by name. A refusal is passed on."""
     topic = state.topics.get(committed.partition.topic)
+    if committed.refused is not None:
+        return committed
     if committed.offset >= 0 and topic is not None and topic.topic_id == committed.topic_id:
         return committed
     return None if question.partitions is None else rq.CommittedOffset(committed.partition, "", rq.NO_OFFSET)

@@ -259,6 +259,16 @@ class MemberDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingOffsets:
+    """Offsets that an open transaction has committed; they count once the transaction is committed."""
+
+    producer_id: int
+    producer_epoch: int
+    offset_count: int
+    commit_ms: int  # of the last
+
+
+@dataclass(frozen=True, slots=True)
 class GroupDescription:
     group_id: str
     state: str
@@ -268,6 +278,7 @@ class GroupDescription:
     leader_id: str
     coordinator: BrokerInfo
     members: tuple[MemberDescription, ...]
+    pending_offsets: tuple[PendingOffsets, ...] = ()
 
     @property
     def is_active(self) -> bool:

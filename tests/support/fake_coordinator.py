@@ -36,6 +36,7 @@ class FakeGroup:
     protocol: str = ""
     leader_id: str = ""
     offsets: dict[tuple[str, int], pb.OffsetCommitPartition] = field(default_factory=dict)
+    unstable: set[tuple[str, int]] = field(default_factory=set)  # an open transaction may commit an offset
     rebalances: int = 0
 
 
@@ -232,6 +233,10 @@ class FakeCoordinator:
             for topic in asked.topics:
                 for number in topic.partitions:
                     found = group.offsets.get((topic.topic, number))
+                    if request.require_stable and (topic.topic, number) in group.unstable:
+                        code: Any = int(ErrorCode.UNSTABLE_OFFSET_COMMIT)
+                        answer.offsets.add(topic=topic.topic, partition=number, offset=-1, error_code=code)
+                        continue
                     answer.offsets.add(
                         topic=topic.topic,
                         partition=number,

@@ -26,6 +26,7 @@ class FakeGroup:
     generation: int = 0
     members: list[pb.DescribedMember] = field(default_factory=list)
     offsets: dict[TopicPartition, pb.CommittedOffset] = field(default_factory=dict)
+    pending_offsets: list[pb.PendingOffsets] = field(default_factory=list)
 
     def topics(self) -> set[str]:
         found = [pb.ConsumerSubscription.FromString(member.metadata).topics for member in self.members]
@@ -112,6 +113,7 @@ class FakeGroupBroker(FakeBroker):
             leader_id=group.members[0].member_id if group.members else "",
             coordinator=self._me(),
             members=group.members,
+            pending_offsets=group.pending_offsets,
         )
 
     def DeleteGroups(self, request: pb.DeleteGroupsRequest, context: Any) -> pb.DeleteGroupsResponse:

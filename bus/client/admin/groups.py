@@ -35,6 +35,7 @@ from bus.client.values import (
     GroupListing,
     MemberDescription,
     OffsetAndMetadata,
+    PendingOffsets,
 )
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.v1 import bus_pb2 as pb
@@ -199,6 +200,10 @@ def _description(group: pb.DescribedGroup) -> GroupDescription:
         leader_id=group.leader_id,
         coordinator=BrokerInfo(coordinator.broker_id, coordinator.host, coordinator.port),
         members=tuple(_member(member, is_consumer=is_consumer) for member in group.members),
+        pending_offsets=tuple(
+            PendingOffsets(one.producer_id, one.producer_epoch, one.offset_count, one.commit_ms)
+            for one in group.pending_offsets
+        ),
     )
 
 

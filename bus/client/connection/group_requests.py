@@ -25,6 +25,7 @@ PROTOCOL_TYPE = "consumer"
 _METADATA_LENGTH = 100
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+FetchedOffsets = Mapping[TopicPartition, OffsetAndMetadata | BusError]
 
 
 # ------------------------------------------------------------ calls
@@ -83,10 +84,12 @@ class OffsetCommit:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetch:
-    """Answered by the offset of each of these that has one."""
+    """Answered by the offset of each of these that has one. `require_stable`: in the place of one that an open
+    transaction may replace is an error (UNSTABLE_OFFSET_COMMIT), which passes with the transaction."""
 
     group_id: str
     partitions: Sequence[TopicPartition]
+    require_stable: bool = False
 
 
 GroupCall = FindCoordinator | JoinGroup | SyncGroup | Heartbeat | LeaveGroup | OffsetCommit | OffsetFetch
@@ -143,9 +146,9 @@ def encode_group_call(call: GroupCall) -> Message:
             return pb.LeaveGroupRequest(group_id=member.group_id, members=[leaving])
         case OffsetCommit(member, offsets):
             return pb.OffsetCommitRequest(**_member(member), partitions=commit_partitions(offsets))
-        case OffsetFetch(group_id, partitions):
+        case OffsetFetch(group_id, partitions, require_stable):
             group = pb.OffsetFetchGroup(group_id=group_id, topics=topic_partitions(partitions))
-            return pb.OffsetFetchRequest(groups=[group])
+            return pb.OffsetFetchRequest(groups=[group], require_stable=require_stable)
 
 
 def _member(member: GroupMetadata) -> dict[str, Any]:
@@ -253,13 +256,17 @@ def decode_group_answer(call: GroupCall, response: Any) -> Any:
                 return error
         case OffsetFetch():
             return {
-                TopicPartition(found.topic, found.partition): OffsetAndMetadata(
-                    found.offset, found.metadata, found.leader_epoch
-                )
+                TopicPartition(found.topic, found.partition): _fetched(found)
                 for found in response.offsets
-                if found.offset >= 0
+                if found.offset >= 0 or found.error_code
             }
     return None
+
+
+def _fetched(found: pb.CommittedOffset) -> OffsetAndMetadata | BusError:
+    if found.error_code:
+        return error_of(found.error_code, found.error_message or f"{found.topic}-{found.partition}")
+    return OffsetAndMetadata(found.offset, found.metadata, found.leader_epoch)
 
 
 def decode_session_answer(call: GroupCall, response: Any) -> Any:

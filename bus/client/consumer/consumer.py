@@ -343,7 +343,8 @@ class Consumer(OneThread):
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed of each, None where there is nothing. Raises `BusError`."""
+        """What the group has committed of each, None where there is nothing. With isolation_level read_committed it
+        waits for open transactions that may commit one of these. Raises `BusError`."""
         self._reader.check_open()
         wanted = check_topic_partitions("partitions", partitions)
         began_at_ms = monotonic_ms()

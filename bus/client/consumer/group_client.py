@@ -17,6 +17,7 @@ from bus.client.config.consumer import ConsumerConfig
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.connections import closed_client
 from bus.client.connection.group_requests import (
+    FetchedOffsets,
     FindCoordinator,
     Heartbeat,
     JoinGroup,
@@ -446,23 +447,41 @@ class GroupClient:
     def committed(
         self, partitions: Iterable[TopicPartition], deadline_ms: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed, None where nothing is. Raises `BusError`."""
-        wanted = list(dict.fromkeys(partitions))
-        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
-        for portion in portions(wanted) if wanted else ():
-            answer = self._fetch_offsets(OffsetFetch(self.group_id, portion), deadline_ms)
-            found.update({partition: offset for partition, offset in answer.items() if partition in found})
+        """What the group has committed, None where nothing is; with isolation_level read_committed it waits for
+        transactions that may change it. Raises `BusError`."""
+        is_stable = self._config.isolation_level == "read_committed"
+        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions)
+
+        def ask() -> None:
+            missing = [partition for partition, offset in found.items() if offset is None]
+            for partition, offset in self.find_committed(missing, deadline_ms, require_stable=is_stable).items():
+                if isinstance(offset, BusError):
+                    raise offset
+                found[partition] = offset
+
+        self._cluster.retry(ask, deadline_ms=deadline_ms)
         return found
 
-    def _fetch_offsets(self, call: OffsetFetch, deadline_ms: float) -> Offsets:
+    def find_committed(
+        self, partitions: Iterable[TopicPartition], deadline_ms: float, *, require_stable: bool
+    ) -> dict[TopicPartition, OffsetAndMetadata | BusError]:
+        """As `OffsetFetch` is answered, of these partitions. Raises `BusError` for all of them."""
+        wanted = dict.fromkeys(partitions)
+        found: dict[TopicPartition, OffsetAndMetadata | BusError] = {}
+        for portion in portions(wanted) if wanted else ():
+            answer = self._fetch_offsets(OffsetFetch(self.group_id, portion, require_stable), deadline_ms)
+            found.update({partition: offset for partition, offset in answer.items() if partition in wanted})
+        return found
+
+    def _fetch_offsets(self, call: OffsetFetch, deadline_ms: float) -> FetchedOffsets:
         message = encode_group_call(call)
 
-        def ask() -> Offsets:
+        def ask() -> FetchedOffsets:
             address = self._find_coordinator(deadline_ms)
             try:
                 timeout_ms = min(self._config.request_timeout_ms, max(0.0, deadline_ms - monotonic_ms()))
                 response = self._cluster.call("OffsetFetch", message, address=address, timeout_ms=timeout_ms)
-                answer: Offsets | BusError = decode_group_answer(call, response)
+                answer: FetchedOffsets | BusError = decode_group_answer(call, response)
                 if isinstance(answer, BusError):
                     raise answer
             except BusError as error:

@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 class CommittedOffsets(Protocol):
     """What a group knows."""
 
-    def committed(
-        self, partitions: Iterable[TopicPartition], deadline_ms: float
-    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]: ...
+    def find_committed(
+        self, partitions: Iterable[TopicPartition], deadline_ms: float, *, require_stable: bool
+    ) -> Mapping[TopicPartition, OffsetAndMetadata | BusError]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,12 @@ class Positions:
     def find(self, keys: list[TopicPartition], *, deadline_ms: float) -> None:
         """Give each of these a position, in this thread. Raises `BusError`."""
         wanted = self._wanted([p for key in keys if (p := self._fetcher.assigned.get(key)) is not None])
-        self._take_committed(wanted, deadline_ms)
+
+        def take_committed() -> None:
+            for error in self._take_committed(wanted, deadline_ms).values():
+                raise error
+
+        self._cluster.retry(take_committed, deadline_ms=deadline_ms)
         timestamps = {key: self._reset_timestamp(each.partition) for key, each in wanted.items()}
         behind_all = self._take(wanted, list_offsets(self._cluster, timestamps, deadline_ms=deadline_ms))
         if behind_all:
@@ -202,7 +207,9 @@ class Positions:
         """Give a position to each of these that can have one now; the others are put off."""
         deadline_ms = monotonic_ms() + self._config.request_timeout_ms
         wanted = self._wanted([partition for partition in partitions if partition.position is None])
-        self._take_committed(wanted, deadline_ms)
+        unstable = self._take_committed(wanted, deadline_ms)
+        for key, reason in unstable.items():
+            self._put_off([wanted.pop(key).partition], reason)
         refused = {key: each for key, each in wanted.items() if self._reset_of(each.partition) == "none"}
         timestamps = {key: self._reset_timestamp(each.partition) for key, each in wanted.items() if key not in refused}
         listed, failure = list_offsets_once(self._cluster, timestamps, deadline_ms=deadline_ms)
@@ -222,13 +229,21 @@ class Positions:
         with self._fetcher.lock:
             return {partition.partition: _Wanted(partition, partition.moves) for partition in partitions}
 
-    def _take_committed(self, wanted: dict[TopicPartition, _Wanted], deadline_ms: float) -> None:
-        """Go where the group has committed; what has a position leaves `wanted`."""
+    def _take_committed(
+        self, wanted: dict[TopicPartition, _Wanted], deadline_ms: float
+    ) -> dict[TopicPartition, BusError]:
+        """Go where the group has committed; what has a position leaves `wanted`. Why others cannot have one for now: a
+        transaction may yet commit an offset. Whatever isolation_level is, for else their records would be processed
+        twice (KIP-447)."""
         asked = [key for key, each in wanted.items() if each.partition.has_committed]
+        unstable: dict[TopicPartition, BusError] = {}
         if asked and self._group is not None:
-            for key, committed in self._group.committed(asked, deadline_ms).items():
-                if committed is not None:
-                    self._go_to(wanted.pop(key), committed.offset)
+            for key, found in self._group.find_committed(asked, deadline_ms, require_stable=True).items():
+                if isinstance(found, BusError):
+                    unstable[key] = found
+                else:
+                    self._go_to(wanted.pop(key), found.offset)
+        return unstable
 
     def _take(
         self, wanted: dict[TopicPartition, _Wanted], listed: Mapping[TopicPartition, ListedOffset]

@@ -8,6 +8,7 @@ into a group.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, TypeVar
@@ -182,21 +183,22 @@ def questions_of(request: pb.OffsetFetchRequest) -> Converted[pb.OffsetFetchGrou
     require_count(len(request.groups), GROUPS_MAX, "groups")
     partition_count = count_partitions(chain.from_iterable(group.topics for group in request.groups))
     require_count(partition_count, PARTITIONS_MAX, "partitions")
-    return Converted(request.groups, decode_offset_fetch)
+    return Converted(request.groups, functools.partial(decode_offset_fetch, require_stable=request.require_stable))
 
 
-def decode_offset_fetch(request: pb.OffsetFetchGroup) -> rq.OffsetFetch:
+def decode_offset_fetch(request: pb.OffsetFetchGroup, *, require_stable: bool = False) -> rq.OffsetFetch:
     has_member = bool(request.member_id)
     return rq.OffsetFetch(
         request.group_id,
         None if request.all_partitions else tuple(partitions_of(request.topics)),
         request.member_id,
         request.generation if has_member else rq.NO_GENERATION,
+        require_stable,
     )
 
 
 def encode_committed(committed: rq.CommittedOffset) -> pb.CommittedOffset:
-    return pb.CommittedOffset(
+    response = pb.CommittedOffset(
         topic=committed.partition.topic,
         partition=committed.partition.partition,
         offset=committed.offset,
@@ -204,6 +206,7 @@ def encode_committed(committed: rq.CommittedOffset) -> pb.CommittedOffset:
         metadata=committed.metadata,
         commit_ms=committed.commit_ms,
     )
+    return response if committed.refused is None else with_error(response, committed.refused)
 
 
 def encode_offset_delete(
@@ -276,6 +279,15 @@ def encode_describe(group_id: str, answer: Any, coordinator: BrokerEndpoint) -> 
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
             )
             for member in answer.members
+        ],
+        pending_offsets=[
+            pb.PendingOffsets(
+                producer_id=pending.transaction.producer_id,
+                producer_epoch=pending.transaction.producer_epoch,
+                offset_count=pending.offset_count,
+                commit_ms=pending.commit_ms,
+            )
+            for pending in answer.pending_offsets
         ],
     )
 

@@ -812,7 +812,7 @@ class OffsetFetchGroupResponse(_message.Message):
     def __init__(self, group_id: _Optional[str] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ...) -> None: ...
 
 class CommittedOffset(_message.Message):
-    __slots__ = ("topic", "partition", "offset", "leader_epoch", "metadata", "commit_ms", "error_code")
+    __slots__ = ("topic", "partition", "offset", "leader_epoch", "metadata", "commit_ms", "error_code", "error_message")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -820,6 +820,7 @@ class CommittedOffset(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     COMMIT_MS_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     offset: int
@@ -827,7 +828,8 @@ class CommittedOffset(_message.Message):
     metadata: str
     commit_ms: int
     error_code: ErrorCode
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., commit_ms: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ...) -> None: ...
+    error_message: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., commit_ms: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class OffsetDeleteRequest(_message.Message):
     __slots__ = ("group_id", "topics")
@@ -886,7 +888,7 @@ class DescribeGroupsResponse(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[DescribedGroup, _Mapping]]] = ...) -> None: ...
 
 class DescribedGroup(_message.Message):
-    __slots__ = ("group_id", "error_code", "error_message", "state", "protocol_type", "protocol", "generation", "leader_id", "coordinator", "members")
+    __slots__ = ("group_id", "error_code", "error_message", "state", "protocol_type", "protocol", "generation", "leader_id", "coordinator", "members", "pending_offsets")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -897,6 +899,7 @@ class DescribedGroup(_message.Message):
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    PENDING_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     error_code: ErrorCode
     error_message: str
@@ -907,7 +910,20 @@ class DescribedGroup(_message.Message):
     leader_id: str
     coordinator: Broker
     members: _containers.RepeatedCompositeFieldContainer[DescribedMember]
-    def __init__(self, group_id: _Optional[str] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., protocol: _Optional[str] = ..., generation: _Optional[int] = ..., leader_id: _Optional[str] = ..., coordinator: _Optional[_Union[Broker, _Mapping]] = ..., members: _Optional[_Iterable[_Union[DescribedMember, _Mapping]]] = ...) -> None: ...
+    pending_offsets: _containers.RepeatedCompositeFieldContainer[PendingOffsets]
+    def __init__(self, group_id: _Optional[str] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., protocol: _Optional[str] = ..., generation: _Optional[int] = ..., leader_id: _Optional[str] = ..., coordinator: _Optional[_Union[Broker, _Mapping]] = ..., members: _Optional[_Iterable[_Union[DescribedMember, _Mapping]]] = ..., pending_offsets: _Optional[_Iterable[_Union[PendingOffsets, _Mapping]]] = ...) -> None: ...
+
+class PendingOffsets(_message.Message):
+    __slots__ = ("producer_id", "producer_epoch", "offset_count", "commit_ms")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_COUNT_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_MS_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    producer_epoch: int
+    offset_count: int
+    commit_ms: int
+    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., offset_count: _Optional[int] = ..., commit_ms: _Optional[int] = ...) -> None: ...
 
 class DescribedMember(_message.Message):
     __slots__ = ("member_id", "group_instance_id", "client_id", "client_host", "metadata", "assignment", "session_timeout_ms", "rebalance_timeout_ms")

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from bus import Admin, BusError, ErrorCode, TopicPartition
-from bus.client.values import CommittedOffset, GroupListing, OffsetAndMetadata
+from bus.client.values import CommittedOffset, GroupListing, OffsetAndMetadata, PendingOffsets
+from bus.grpc_api.v1 import bus_pb2 as pb
 from tests.support.fake_groups import COMMIT_MS, FakeGroupBroker
 
 ORDERS_0, ORDERS_1, PAY_0 = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("pay", 0)
@@ -52,6 +53,15 @@ def test_a_description_tells_members_and_what_they_are_given(broker: FakeGroupBr
     assert (first.topics, first.partitions) == (("orders",), (ORDERS_0, ORDERS_1))
     assert (first.group_instance_id, second.group_instance_id) == (None, "i-2")
     assert (second.client_id, second.client_host, second.session_timeout_ms) == ("client-m2", "/127.0.0.1", 45_000)
+
+
+def test_a_description_tells_what_open_transactions_have_pending(broker: FakeGroupBroker, admin: Admin) -> None:
+    broker.commit("billing", {ORDERS_0: 1})
+    assert admin.describe_groups(["billing"])["billing"].pending_offsets == ()
+    broker.groups["billing"].pending_offsets.append(
+        pb.PendingOffsets(producer_id=7, producer_epoch=3, offset_count=2, commit_ms=99)
+    )
+    assert admin.describe_groups(["billing"])["billing"].pending_offsets == (PendingOffsets(7, 3, 2, 99),)
 
 
 def test_bytes_of_another_protocol_are_not_read(broker: FakeGroupBroker, admin: Admin) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from bus import BusError, Consumer, ConsumerRecord, ErrorCode, OffsetAndMetadata, TopicPartition
 from bus.client.consumer.records import RecordDeserializationError
+from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.records.arrow_batches import encode_arrow
 from tests.support.fake_broker import FakeBroker
 
@@ -452,6 +453,42 @@ def test_offset_of_a_partition_of_another_member_is_never_sent(broker: FakeBroke
             consumer.commit({T0: 1, TopicPartition("t", 7): 1})
         assert caught.value.code is ErrorCode.ILLEGAL_GENERATION
         assert all(share.partition != 7 for commit in broker.cluster.coordinator.commits for share in commit.partitions)
+
+
+@pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
+def test_consumer_begins_at_no_offset_that_an_open_transaction_may_replace_and_reads_its_other_partitions(
+    broker: FakeBroker, isolation_level: str
+) -> None:
+    broker.cluster.create("t", 2)
+    for partition in range(2):
+        fill(broker, partition, range(5))
+    group = broker.cluster.coordinator.groups["g"]
+    group.unstable.add(("t", 0))
+    with Consumer(broker.address, isolation_level=isolation_level, **GROUP) as consumer:
+        consumer.subscribe(["t"])
+        assert {record.partition for record in take(consumer, 5)} == {1}
+        with pytest.raises(BusError) as caught:
+            consumer.position(T0, timeout_ms=50)
+        assert caught.value.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
+        assert consumer.poll(20) == []
+        group.offsets["t", 0] = pb.OffsetCommitPartition(topic="t", partition=0, offset=3, leader_epoch=-1)
+        group.unstable.clear()
+        assert [record.offset for record in take(consumer, 2)] == [3, 4]
+
+
+def test_committed_offsets_are_waited_for_only_by_who_reads_committed(broker: FakeBroker) -> None:
+    broker.cluster.create("t", 1)
+    group = broker.cluster.coordinator.groups["g"]
+    group.offsets["t", 0] = pb.OffsetCommitPartition(topic="t", partition=0, offset=3, leader_epoch=-1)
+    group.unstable.add(("t", 0))
+    with Consumer(broker.address, **GROUP) as consumer:
+        assert consumer.committed([T0]) == {T0: OffsetAndMetadata(3)}
+    with Consumer(broker.address, isolation_level="read_committed", **GROUP) as consumer:
+        with pytest.raises(BusError) as caught:
+            consumer.committed([T0], timeout_ms=50)
+        assert caught.value.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
+        group.unstable.clear()
+        assert consumer.committed([T0]) == {T0: OffsetAndMetadata(3)}
 
 
 def test_callback_of_a_revocation_may_still_commit(broker: FakeBroker) -> None:

@@ -173,3 +173,11 @@ def test_coordinator_that_may_have_been_replaced_shows_no_offsets_and_no_groups(
     listed, refused = asyncio.run(api.list_groups([]))
     assert (listed, refused and refused.code) == ([], ErrorCode.NOT_COORDINATOR)
     assert coordinator.asked == []
+
+
+def test_unstable_offset_is_answered_as_it_is_also_if_it_was_not_asked_for_by_name() -> None:
+    refused = Refused(ErrorCode.UNSTABLE_OFFSET_COMMIT, "wait")
+    unstable = rq.CommittedOffset(TopicPartition("t", 0), "", rq.NO_OFFSET, refused=refused)
+    api = api_on(FakeCoordinator(rq.OffsetsFetched((unstable,))))
+    (answer,) = asyncio.run(api.fetch_offsets([rq.OffsetFetch("g", None, require_stable=True)]))
+    assert answer == [unstable]

@@ -67,3 +67,20 @@ def test_unknown_group_is_described_as_dead_and_a_loading_one_is_not() -> None:
 def test_partitions_that_a_request_names_are_counted_as_far_as_it_may_name_them(counts: list[int], found: int) -> None:
     topics = [pb.TopicPartitions(topic="t", partitions=[0] * count) for count in counts]
     assert calls.count_partitions(topics) == found
+
+
+def test_unstable_offset_is_an_error_in_its_place_and_stability_is_asked_for_by_the_request() -> None:
+    request = pb.OffsetFetchRequest(groups=[pb.OffsetFetchGroup(group_id="g")], require_stable=True)
+    assert [question.require_stable for question in calls.questions_of(request)] == [True]
+    refused = Refused(ErrorCode.UNSTABLE_OFFSET_COMMIT, "wait")
+    answer = calls.encode_committed(rq.CommittedOffset(TopicPartition("t", 1), "", rq.NO_OFFSET, refused=refused))
+    assert (answer.error_code, answer.error_message, answer.offset) == (88, "wait", -1)
+
+
+def test_description_tells_what_is_pending() -> None:
+    pending = rq.DescribedPendingOffsets(rq.TransactionKey(7, 3), 2, 99)
+    described = rq.DescribedGroup("g", "Empty", "", "", 0, "", (), (pending,))
+    message = calls.encode_describe("g", described, BrokerEndpoint(0, "h", 1))
+    assert list(message.pending_offsets) == [
+        pb.PendingOffsets(producer_id=7, producer_epoch=3, offset_count=2, commit_ms=99)
+    ]

@@ -115,6 +115,22 @@ def test_offsets_that_are_not_committed_are_no_answer() -> None:
     assert decode_group_answer(fetch, response) == {P0: OffsetAndMetadata(7, "text", 2)}
 
 
+def test_offset_that_may_yet_be_replaced_is_an_error_in_its_place() -> None:
+    fetch = OffsetFetch("g", [P0, P1], require_stable=True)
+    message: Any = encode_group_call(fetch)
+    assert message.require_stable
+    code: Any = int(ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    offsets = [
+        pb.CommittedOffset(topic="t", partition=0, offset=7),
+        pb.CommittedOffset(topic="t", partition=1, offset=-1, error_code=code, error_message="wait"),
+    ]
+    response = pb.OffsetFetchResponse(groups=[pb.OffsetFetchGroupResponse(offsets=offsets)])
+    found = decode_group_answer(fetch, response)
+    assert found[P0] == OffsetAndMetadata(7, "", 0)
+    assert isinstance(found[P1], BusError)
+    assert found[P1].retriable
+
+
 def test_coordinator_is_a_broker() -> None:
     response = pb.FindCoordinatorResponse(coordinator=pb.Broker(broker_id=1, host="h", port=2))
     assert decode_group_answer(FindCoordinator("g"), response) == BrokerInfo(1, "h", 2)
