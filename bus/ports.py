@@ -543,6 +543,11 @@ class TypedLog(Leadable, Protocol):
         """Whether no other writer has come behind the last version that memory knows. One look, without a reload."""
         ...
 
+    def is_at_end(self) -> bool:
+        """Whether nothing has come behind it: also no commit of this broker that is seen by others already, while its
+        own call has not ended."""
+        ...
+
     def append(self, rows: Sequence[Mapping[str, Any]], *, leader_epoch: int, now_ms: int) -> CommitOutcome: ...
 
     @property

@@ -225,6 +225,10 @@ class DeltaPartitionTable:
         """Whether no other writer has come behind the last version that memory knows."""
         return self._log.is_last(self.state.version)
 
+    def is_at_end(self) -> bool:
+        """Whether no version at all has come behind it."""
+        return self._log.is_at_end(self.state.version)
+
     # ------------------------------------------------------------------ the writer
 
     def append(

@@ -39,6 +39,9 @@ class DeltaTypedLog:
     def is_last(self) -> bool:
         return self._table.is_last()
 
+    def is_at_end(self) -> bool:
+        return self._table.is_at_end()
+
     def append(self, rows: Sequence[Mapping[str, Any]], *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         """Raises `ValueError` for a row with a field that the struct has not, or a value of another type."""
         _check_fields(rows, self._names)

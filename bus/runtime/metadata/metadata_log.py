@@ -146,9 +146,11 @@ class MetadataLog:
 
     async def confirm(self) -> None:
         """Look at the log; what is new there is applied. Raises `StorageFault`. Waits for a change under way only if
-        the log has more than `cluster`."""
+        the log has more than `cluster`: other brokers may act on it, long before a slow disk lets the change end here.
+        """
         began = self._now()
-        is_last = await self._calls.read(self._log.is_last)
+        is_alone = self._cluster.is_alone(self._broker_id)  # no other broker acts on anything
+        is_last = await self._calls.read(self._log.is_last if is_alone else self._log.is_at_end)
         # Else the log was read on meanwhile, or is: what it says is not in `cluster` yet.
         if is_last and self._log.state.high_watermark == self._applied:
             self._confirmed = began
@@ -225,7 +227,7 @@ class MetadataLog:
             if not self.is_leading:
                 return
             began = self._now()
-            if self._leader.is_reload_due or not await self._calls.control(self._log.is_last):
+            if self._leader.is_reload_due or not await self._calls.control(self._log.is_at_end):
                 await self._reload()
             if not self.is_leading:
                 return

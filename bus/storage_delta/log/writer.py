@@ -310,9 +310,14 @@ class LogWriter:
     def is_last(self, version: int) -> bool:
         """Whether no other writer has come behind `version`, which memory knows: a leader that was overtaken deletes
         nothing."""
-        if self.is_followed(version):
-            return False
         # Versions are dropped from the oldest on: where the one that memory knows is there, the next was not dropped.
+        return not self.is_followed(version) and self._is_there(version)
+
+    def is_at_end(self, version: int) -> bool:
+        """Whether nothing has come behind `version`, which memory knows, not even one of ours."""
+        return not self._is_there(version + 1) and self._is_there(version)
+
+    def _is_there(self, version: int) -> bool:
         try:
             self._store.size(self._key(version))
         except KeyNotFound:

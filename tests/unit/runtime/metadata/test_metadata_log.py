@@ -33,13 +33,27 @@ class Log:
         self.state = LogState(0, 0, 0, 0, 0, 0)
         self.table = cast(PartitionTable, FakeTable())
         self.is_checkpoint_due = False
+        self.syncing = 0  # records that others see, of an own commit that has not ended
         self.replay_fault: StorageFault | None = None
 
     def write(self, record: ClusterRecord) -> None:
         self.disk.append(encode_record(record))
 
     def is_last(self) -> bool:
+        return self.state.high_watermark == len(self.disk) - self.syncing
+
+    def is_at_end(self) -> bool:
         return self.state.high_watermark == len(self.disk)
+
+    def append_slowly(self, rows: Sequence[Mapping[str, Any]], **_: Any) -> CommitOutcome:
+        """Until `end_sync`."""
+        self.disk.extend(rows)
+        self.syncing = len(rows)
+        return Committed(len(self.disk), len(self.disk))
+
+    def end_sync(self) -> None:
+        self.syncing = 0
+        self.follow()
 
     def follow(self) -> LogState:
         self.state = replace(self.state, version=len(self.disk), high_watermark=len(self.disk))
@@ -116,6 +130,10 @@ def add_second(state: ClusterState) -> Step[ClusterRecord, str]:
     return Step("added", (SECOND,))
 
 
+def add_third(state: ClusterState) -> Step[ClusterRecord, str]:
+    return Step("added", (BrokerRegistered(2, "h", 3),))
+
+
 def test_look_at_a_log_that_is_being_read_on_confirms_nothing_that_memory_does_not_have() -> None:
     async def scenario(bench: Bench) -> None:
         bench.log.write(SECOND)
@@ -132,6 +150,47 @@ def test_look_at_a_log_that_is_being_read_on_confirms_nothing_that_memory_does_n
         await asyncio.gather(following, confirming)
         assert bench.metadata.confirmed.monotonic_ms == 10_000
         assert bench.metadata.cluster.brokers.keys() == {0, 1}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_what_a_change_says_that_others_see_already_is_not_taken_for_unsaid(is_alone: bool) -> None:
+    """The sync of its commit is slow. Another broker may lead by it what this one answers for; if there is one."""
+
+    async def scenario(bench: Bench) -> None:
+        if not is_alone:
+            bench.log.write(SECOND)
+        await bench.metadata.follow()
+        await bench.metadata.elect(lambda _: Step("elected"), instead_of=None)
+        bench.log.append = bench.log.append_slowly  # type: ignore[method-assign]
+        bench.calls.gate.clear()
+        changing = asyncio.ensure_future(bench.metadata.change([add_third]))
+        await wait_until(lambda: bench.log.syncing == 1)
+        bench.clock.advance(10_000)
+        confirming = asyncio.ensure_future(bench.metadata.confirm())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert (bench.metadata.confirmed.monotonic_ms == 10_000) == is_alone
+        bench.log.end_sync()
+        bench.calls.gate.set()
+        await asyncio.gather(changing, confirming)
+        assert bench.metadata.confirmed.monotonic_ms == 10_000
+        assert 2 in bench.metadata.cluster.brokers
+
+    run(scenario)
+
+
+def test_own_version_that_appears_late_is_read_at_the_next_look() -> None:
+    """Of a commit that was given up, as a network file system tries a lost call again."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.log.write(SECOND)
+        await bench.metadata.follow()
+        await bench.metadata.elect(lambda _: Step("elected"), instead_of=None)
+        bench.log.append_slowly([encode_record(BrokerRegistered(2, "h", 3))])
+        await bench.metadata.check_leading()
+        assert 2 in bench.metadata.cluster.brokers
 
     run(scenario)
 

@@ -17,8 +17,10 @@ def test_version_of_another_leader_is_seen_behind_one_of_ours_that_memory_does_n
     table = ours.create_partition(P0, topic_id="id-1")
     assert isinstance(table.lead(1, 0, fence=True), Committed)
     assert table.is_last()
+    assert table.is_at_end()
     doubtful = ours.open_partition(P0, topic_id="id-1")
     assert isinstance(doubtful.lead(2, 0, fence=True), Committed)
     assert table.is_last(), "a version of ours, on its way into memory"
+    assert not table.is_at_end()
     assert isinstance(others.open_partition(P0, topic_id="id-1").lead(3, 0, fence=True), Committed)
     assert not table.is_last()
