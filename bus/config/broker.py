@@ -186,8 +186,14 @@ class BrokerConfig:
     )
     transactional_id_expiration_ms: int = integer(
         604_800_000,
-        "How long the name of an unused producer is kept; later it begins again, with another producer id.",
+        "How long an unused transactional id, or name of a producer, is kept; later it gets another producer id.",
         Between(1),
+    )
+    transaction_max_timeout_ms: int = integer(
+        900_000, "Longest time-out of a transaction that a producer may ask for.", Between(1)
+    )
+    transaction_state_log_num_partitions: int = integer(
+        50, "Partitions of __transaction_state when it is created; later it has no effect.", Between(1, PARTITIONS_MAX)
     )
     transaction_staged_max_bytes: int = long(
         134_217_728,

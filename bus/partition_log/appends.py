@@ -37,7 +37,9 @@ class AppendRules:
     is_key_required: bool = False  # compaction by key would not know what to do with a record without one
 
 
-def check_acks(acks: int) -> Refused | None:
+def check_acks(acks: int, *, is_transactional: bool = False) -> Refused | None:
+    if is_transactional and acks != ACKS_ALL:
+        return Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"expected acks -1 (all) with a transactional id, found {acks}")
     if acks in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
         return None
     return Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"expected acks -1 (all), 0 or 1, found {acks}")

@@ -37,6 +37,11 @@ class ProducerStates:
         self._placed_version = -1
         self.forgotten_max = -1
 
+    @property
+    def committed(self) -> Mapping[int, ProducerState]:
+        """By producer id, as the log has them."""
+        return self._committed
+
     def __len__(self) -> int:
         return len(self._committed)
 

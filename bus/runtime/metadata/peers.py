@@ -12,6 +12,7 @@ from bus.errors import Refused
 from bus.model import BrokerEndpoint
 from bus.runtime.replicas.committed_versions import Leaders
 from bus.runtime.replicas.lagging_replicas import Lagging
+from bus.runtime.transaction_calls import TransactionPeers
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class HeartbeatAnswer:
     lagging: Lagging = field(default_factory=dict)  # of the whole cluster
 
 
-class Peers(Leaders, Protocol):
+class Peers(Leaders, TransactionPeers, Protocol):
     """The other brokers of the cluster. NETWORK_EXCEPTION and REQUEST_TIMED_OUT are refusals as any other."""
 
     async def identify(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> BrokerIdentity | Refused:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault, show_way_out
 from bus.model import LATEST_TIMESTAMP, LogBatch, RecordBatch, TopicPartition
 from bus.partition_log.appends import AppendRules
+from bus.partition_log.producers import ProducerState
 from bus.partition_log.reads import (
     ListedOffset,
     NotYet,
@@ -106,11 +107,15 @@ class Partition:
             maintenance=maintenance,
             writer=self.writer,
         )
-        self.writer.watch(committed=self._follow_commit, stopped=self.maintenance.stop)
+        self.writer.watch(committed=self._follow_commit, stopped=self._follow_stop)
 
     def _follow_commit(self) -> None:
         self._tell_committed(self.name, self.state.version)
         self.maintenance.look_after_commit()
+
+    def _follow_stop(self, reason: Refused) -> None:
+        self.transactions.stop()
+        self.maintenance.stop(reason)
 
     def configure(self, settings: PartitionSettings) -> None:
         """Take new topic configs; they count from the next batch on."""
@@ -125,6 +130,11 @@ class Partition:
     def stopped(self) -> Refused | None:
         """Why this partition does not serve; None while it serves."""
         return self.writer.stopped
+
+    @property
+    def producers(self) -> Mapping[int, ProducerState]:
+        """The idempotent producers that memory knows, by id."""
+        return self.writer.producers
 
     @property
     def append_rules(self) -> AppendRules:

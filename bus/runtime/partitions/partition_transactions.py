@@ -20,6 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import RecordBatch, TopicPartition
@@ -31,6 +32,7 @@ from bus.partition_log.staging import (
     StagedState,
     decide_stage,
 )
+from bus.partition_log.state import check_leader_epoch
 from bus.ports import AppliedTransaction, Clock, PartitionTable, Staged, StagingKey
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.partitions.partition_queue import Appended, AppendResult, ApplyResult, TransactionWritten
@@ -95,6 +97,7 @@ class PartitionTransactions:
         self._tasks = tasks
         self._open: dict[StagingKey, _Open] = {}
         self._waiting_bytes = 0
+        self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended: dict[int, int] = {}  # producer id -> highest epoch that has ended here, the latest last
         self._written: dict[str, tuple[int, TransactionWritten]] = {}  # by transactional id, with the number
 
@@ -106,12 +109,18 @@ class PartitionTransactions:
         key: StagingKey,
         add: AddPartition,
         *,
+        current_leader_epoch: int | None = None,
         on_settled: Callable[[AppendResult], None] | None = None,
     ) -> asyncio.Future[AppendResult]:
         """Behind the batches of the same transaction that came before. The batch is durable, and the partition in the
         transaction, when it is answered; it has no offsets yet. `add` asks the coordinator. The future never fails."""
         waiting = _Waiting(batch, add, asyncio.get_running_loop().create_future(), on_settled)
-        refusal = self._writer.stopped or self._refuse_ended(key) or self._refuse_for_room(batch.size_bytes)
+        refusal = (
+            self._writer.stopped
+            or check_leader_epoch(self._writer.state, current_leader_epoch)
+            or self._refuse_ended(key)
+            or self._refuse_for_room(batch.size_bytes)
+        )
         if refusal is not None:
             waiting.settle(refusal)
             return waiting.answer
@@ -182,10 +191,19 @@ class PartitionTransactions:
                     _follow(transaction, waiting.batch)
         finally:
             if adding is not None:
-                not_added = await adding
+                not_added = await self._wait_until_added(adding)
                 transaction.is_added = not_added is None
                 refusal = not_added or refusal
         return refusal
+
+    async def _wait_until_added(self, adding: asyncio.Task[Refused | None]) -> Refused | None:
+        """A partition that stops does not wait for the coordinator."""
+        either: list[asyncio.Future[Any]] = [adding, self._stopping]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if adding.done():
+            return adding.result()
+        adding.cancel()
+        return self._writer.stopped
 
     def _decide(self, transaction: _Open, batch: RecordBatch) -> StageBatch | AlreadyStaged | LookForStaged | Refused:
         settings = self._writer.settings
@@ -221,20 +239,22 @@ class PartitionTransactions:
         not taken back. Safe to repeat. What is staged of the transaction is deleted behind it."""
         if self._writer.stopped is not None:
             return self._writer.stopped
-        result: ApplyResult
-        if is_applied(self._table, applied):
-            result = TransactionWritten(self._writer.state.version, -1)
-        else:
+        written = await self._write(key, applied, last_sequence)
+        if isinstance(written, Refused):
+            return written
+        self._tasks.start(self._drop_quietly(key), f"{self._name}/staged")
+        return self._remember(applied, written)
+
+    async def _write(self, key: StagingKey, applied: AppliedTransaction, last_sequence: int) -> ApplyResult:
+        batches: Sequence[RecordBatch] = ()
+        if not is_applied(self._table, applied):
             try:
                 batches = await self._calls.read(functools.partial(self._table.staged.read, key, last_sequence))
             except StorageFault as fault:
-                _log.error("%s: transaction %s cannot be applied: %s", self._name, applied, fault)
-                return self._refuse(str(fault))
-            result = await self._writer.apply_transaction(applied, batches)
-        if isinstance(result, Refused):
-            return result
-        self._tasks.start(self._drop_quietly(key), f"{self._name}/staged")
-        return self._remember(applied, result)
+                if not is_applied(self._table, applied):  # else the call that it repeats has ended meanwhile
+                    _log.error("%s: %s cannot be applied: %s", self._name, applied, fault)
+                    return self._refuse(str(fault))
+        return await self._writer.apply_transaction(applied, batches)
 
     def _remember(self, applied: AppliedTransaction, written: TransactionWritten) -> TransactionWritten:
         """What a repeat is answered, as far as memory goes."""
@@ -287,9 +307,13 @@ class PartitionTransactions:
         """All that lies beside the table. Raises `StorageFault`."""
         return await self._calls.housekeep(self._table.staged.list)
 
+    def stop(self) -> None:
+        """The partition has stopped."""
+        if not self._stopping.done():
+            self._stopping.set_result(None)
+
     async def join(self) -> None:
-        """Once the partition has stopped: batches that wait are refused as they come up. Returns when none is being
-        staged."""
+        """After `stop`: batches that wait are refused as they come up. Returns when none is being staged."""
         while tasks := [known.task for known in self._open.values() if known.task is not None]:
             await asyncio.wait(tasks)
 

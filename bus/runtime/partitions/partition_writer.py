@@ -20,13 +20,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from bus.errors import ErrorCode, Refused, StorageFault, count_of, show_way_out
 from bus.model import LogBatch, RecordBatch, TopicPartition
 from bus.partition_log.appends import ACKS_LEADER, ACKS_NONE
 from bus.partition_log.pacing import Pacing, decide_delay_ms, refill, spend, start_pacing
+from bus.partition_log.producers import ProducerState
 from bus.partition_log.staging import has_older_records_only, place_transaction, progress_of
 from bus.partition_log.state import (
     CommitFailed,
@@ -129,6 +130,11 @@ class PartitionWriter:
         return self._state
 
     @property
+    def producers(self) -> Mapping[int, ProducerState]:
+        """The idempotent producers that memory knows, by id, as the log has them."""
+        return self._producers.states.committed
+
+    @property
     def stopped(self) -> Refused | None:
         """Why this partition does not serve; None while it serves."""
         return self._leader.stopped
@@ -169,7 +175,8 @@ class PartitionWriter:
         self, applied: AppliedTransaction, batches: Sequence[RecordBatch]
     ) -> asyncio.Future[ApplyResult]:
         """Commit all rows of a transaction as one version, with the mark that it is applied. Of no effect if the log
-        has that mark, or a later one of the same transactional id. The future never fails."""
+        has that mark, or a later one of the same transactional id; without `batches`, only to learn so. The future
+        never fails."""
         waiting = WaitingTransaction(applied, batches, _new_future())
         refusal = self.stopped or self._queue.put(waiting)
         if refusal is not None:
@@ -374,6 +381,8 @@ class PartitionWriter:
                 return refusal
             if is_applied(self._table, applied):
                 return TransactionWritten(self._state.version, -1)
+            if not waiting.batches:
+                return self._leader.refuse("the transaction is not in the log after all; retry later")
             batches = self._place_transaction(waiting.batches)
             outcome = await self._leader.commit(self._append_call(batches, [applied]), self._calls.append)
             match outcome:

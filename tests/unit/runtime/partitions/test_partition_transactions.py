@@ -305,6 +305,18 @@ def test_partition_that_closes_refuses_what_waits_and_is_waited_for() -> None:
     run(scenario)
 
 
+def test_partition_that_closes_waits_for_no_coordinator() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator = Coordinator()
+        coordinator.gate.clear()
+        answer = stage(bench, coordinator, 0)
+        await wait_until(lambda: KEY in bench.table.staged.batches)
+        await bench.partition.close(DELETED)
+        assert await answer == DELETED
+
+    run(scenario)
+
+
 def test_what_is_open_is_known_with_what_is_staged() -> None:
     async def scenario(bench: Bench) -> None:
         transactions = bench.partition.transactions

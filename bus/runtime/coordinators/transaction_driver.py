@@ -1,0 +1,271 @@
+"""What a coordinator of transactions has done in other places: votes, and the application of decisions.
+
+Theory of operation. The rules say what they need as a notice, a task asks all who take part until each has answered,
+and the answer goes back to the rules as a command. What cannot be told now (a leader is away, a partition is being
+opened) is asked again, of the broker that leads then: a decision is carried out however long that takes. A partition
+whose topic is deleted has done everything: the coordinator knew the topic when the partition was added, so if its
+metadata have the topic no more, it is gone for ever. The task of a shard that closes, or whose transaction has gone on,
+ends by itself; a shard that loads its transactions again has the rest done again, which is safe. Guards one promise:
+for a transaction and a step there is one task at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from bus.cluster_metadata.cluster import ClusterState
+from bus.errors import ErrorCode, Refused
+from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, TopicPartition
+from bus.runtime.tasks import TaskScope
+from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest
+from bus.transactions.requests import Finished, TransactionCommand, Voted
+from bus.transactions.state import NO_SEQUENCE, AppliedRows, TransactionGroup, TransactionPartition
+from bus.transactions.steps import CollectVotes, Finish, TransactionNotice
+
+_log = logging.getLogger(__name__)
+
+_RETRY_S_MIN = 0.05
+_RETRY_S_MAX = 2.0
+# A step that fails for so long is worth a line in the log.
+_LOGGED_AFTER_TRIES = 8
+
+_Key = tuple[str, int, bool]  # transactional id, number, whether it is decided
+AskBroker = Callable[[BrokerEndpoint, StepKind, StepRequest], Awaitable[StepAnswer | Refused]]
+
+
+@dataclass(slots=True)
+class _Left:
+    """What has not answered yet, with what it is asked."""
+
+    partitions: dict[TransactionPartition, tuple[StepKind, int]]
+    groups: dict[TransactionGroup, StepKind]
+    done: dict[TransactionPartition, Stepped] = field(default_factory=dict)
+    groups_done: dict[TransactionGroup, Stepped] = field(default_factory=dict)
+    gone: set[TransactionPartition] = field(default_factory=set)
+    last_refusal: Refused | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.partitions or self.groups)
+
+
+class TransactionDriver:
+    """Of one broker. `ask` a broker, this one too; `take_producer_id` gives one that was never given."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Callable[[], ClusterState],
+        ask: AskBroker,
+        take_producer_id: Callable[[], Awaitable[int | Refused]],
+        tasks: TaskScope,
+    ) -> None:
+        self._cluster = cluster
+        self._ask = ask
+        self._take_producer_id = take_producer_id
+        self._tasks = tasks
+        self._running: dict[_Key, asyncio.Task[None]] = {}
+        self._again: dict[_Key, Callable[[], None]] = {}  # asked for while it runs
+
+    def begin(
+        self,
+        notice: TransactionNotice,
+        *,
+        coordinator_partition: int,
+        is_wanted: Callable[[], bool],
+        submit: Callable[[TransactionCommand], Awaitable[object]],
+    ) -> None:
+        """`is_wanted`: the coordinator still waits for it. `submit` takes the answer."""
+        key = notice.transactional_id, notice.number, isinstance(notice, Finish)
+        if key in self._running:
+            self._again[key] = functools.partial(
+                self.begin,
+                notice,
+                coordinator_partition=coordinator_partition,
+                is_wanted=is_wanted,
+                submit=submit,
+            )
+            return
+
+        async def run() -> None:
+            try:
+                command = await self._drive(notice, coordinator_partition, is_wanted)
+                if command is not None:
+                    await submit(command)
+            finally:
+                del self._running[key]
+                again = self._again.pop(key, None)
+                if again is not None and is_wanted():
+                    again()
+
+        self._running[key] = self._tasks.start(run(), f"transaction/{notice.transactional_id}/{notice.number}")
+
+    def stop(self) -> None:
+        """Before the broker stops: its successor goes on."""
+        self._again.clear()
+        for task in self._running.values():
+            task.cancel()
+
+    async def _drive(
+        self, notice: TransactionNotice, coordinator_partition: int, is_wanted: Callable[[], bool]
+    ) -> TransactionCommand | None:
+        """The answer; None: it is not wanted any more."""
+        match notice:
+            case CollectVotes():
+                return await self._collect(notice, coordinator_partition, is_wanted)
+            case Finish():
+                return await self._finish(notice, coordinator_partition, is_wanted)
+
+    # ------------------------------------------------------------------ the two steps
+
+    async def _collect(
+        self, notice: CollectVotes, coordinator_partition: int, is_wanted: Callable[[], bool]
+    ) -> Voted | None:
+        named = notice.last_sequences
+        left = _Left(
+            {each: (StepKind.VOTE, named.get(each.name, NO_SEQUENCE)) for each in notice.partitions},
+            dict.fromkeys(notice.groups, StepKind.VOTE),
+        )
+        if not await self._ask_all(left, notice, coordinator_partition, is_wanted):
+            return None
+        lacking = [group.group_id for group, stepped in left.groups_done.items() if not stepped.has_pending]
+        refused = None
+        if lacking:
+            found = f"group {min(lacking)} has no offsets of it"
+            refused = Refused(ErrorCode.TRANSACTION_ABORTABLE, f"{notice.transactional_id}: {found}")
+        votes = {partition: stepped.last_sequence for partition, stepped in left.done.items()}
+        return Voted(notice.transactional_id, notice.number, votes, frozenset(left.gone), refused)
+
+    async def _finish(
+        self, notice: Finish, coordinator_partition: int, is_wanted: Callable[[], bool]
+    ) -> Finished | None:
+        def kind(last_sequence: int) -> StepKind:
+            return StepKind.APPLY if notice.is_commit and last_sequence != NO_SEQUENCE else StepKind.DROP
+
+        left = _Left(
+            {each: (kind(last_sequence), last_sequence) for each, last_sequence in notice.partitions.items()},
+            dict.fromkeys(notice.groups, StepKind.APPLY if notice.is_commit else StepKind.DROP),
+        )
+        if not await self._ask_all(left, notice, coordinator_partition, is_wanted):
+            return None
+        new_producer_id = await self._new_producer_id(is_wanted) if notice.needs_producer_id else None
+        results = {
+            partition: AppliedRows(stepped.version, stepped.base_offset)
+            for partition, stepped in left.done.items()
+            if notice.is_commit and notice.partitions[partition] != NO_SEQUENCE
+        }
+        return Finished(notice.transactional_id, notice.number, results, new_producer_id)
+
+    async def _new_producer_id(self, is_wanted: Callable[[], bool]) -> int | None:
+        delay_s = _RETRY_S_MIN
+        while is_wanted():
+            taken = await self._take_producer_id()
+            if not isinstance(taken, Refused):
+                return taken
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _RETRY_S_MAX)
+        return None
+
+    # ------------------------------------------------------------------ asking
+
+    async def _ask_all(
+        self, left: _Left, notice: TransactionNotice, coordinator_partition: int, is_wanted: Callable[[], bool]
+    ) -> bool:
+        """Until every one has answered; False: the answers are not wanted any more."""
+        delay_s, tries = _RETRY_S_MIN, 0
+        while True:
+            self._leave_out_gone(left)
+            if not left:
+                return True
+            if not is_wanted():
+                return False
+            await self._ask_once(left, notice, coordinator_partition)
+            tries += 1
+            if not left:
+                return True
+            if tries % _LOGGED_AFTER_TRIES == 0 and left.last_refusal is not None:
+                _log.warning(
+                    "transaction %d of %s waits for %d partitions and %d groups: %s",
+                    notice.number,
+                    notice.transactional_id,
+                    len(left.partitions),
+                    len(left.groups),
+                    left.last_refusal.message,
+                )
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _RETRY_S_MAX)
+
+    def _leave_out_gone(self, left: _Left) -> None:
+        known = self._cluster().topic_names
+        for partition in [each for each in left.partitions if each.topic_id not in known]:
+            del left.partitions[partition]
+            left.gone.add(partition)
+
+    async def _ask_once(self, left: _Left, notice: TransactionNotice, coordinator_partition: int) -> None:
+        requests: list[tuple[BrokerEndpoint, StepKind, StepRequest]] = []
+        for (leader, kind), (partitions, groups) in self._by_leader(left).items():
+            request = StepRequest(
+                notice.transactional_id,
+                notice.number,
+                notice.producer_id,
+                notice.producer_epoch,
+                coordinator_partition,
+                partitions,
+                groups,
+            )
+            requests.append((leader, kind, request))
+        answers = await asyncio.gather(*(self._ask(*each) for each in requests))
+        for (_, _, request), answer in zip(requests, answers, strict=True):
+            _take(left, request, answer)
+
+    def _by_leader(
+        self, left: _Left
+    ) -> Mapping[
+        tuple[BrokerEndpoint, StepKind], tuple[list[tuple[TransactionPartition, int]], list[TransactionGroup]]
+    ]:
+        """Those without a leader that can be reached are asked later."""
+        found: dict[
+            tuple[BrokerEndpoint, StepKind], tuple[list[tuple[TransactionPartition, int]], list[TransactionGroup]]
+        ] = {}
+        for partition, (kind, last_sequence) in left.partitions.items():
+            leader = self._leader(partition.name)
+            if isinstance(leader, Refused):
+                left.last_refusal = leader
+            else:
+                found.setdefault((leader, kind), ([], []))[0].append((partition, last_sequence))
+        for group, kind in left.groups.items():
+            leader = self._leader(TopicPartition(CONSUMER_OFFSETS_TOPIC, group.offsets_partition))
+            if isinstance(leader, Refused):
+                left.last_refusal = leader
+            else:
+                found.setdefault((leader, kind), ([], []))[1].append(group)
+        return found
+
+    def _leader(self, name: TopicPartition) -> BrokerEndpoint | Refused:
+        cluster = self._cluster()
+        leadership = cluster.leadership(name)
+        leader = None if leadership is None else cluster.brokers.get(leadership.leader_id)
+        if leader is None or leader.is_fenced:
+            return Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"{name} has no leader that can be reached")
+        return leader.endpoint
+
+
+def _take(left: _Left, request: StepRequest, answer: StepAnswer | Refused) -> None:
+    if isinstance(answer, Refused):
+        left.last_refusal = answer
+        return
+    for (partition, _), stepped in zip(request.partitions, answer.partitions, strict=True):
+        if isinstance(stepped, Refused):
+            left.last_refusal = stepped
+        else:
+            del left.partitions[partition]
+            left.done[partition] = stepped
+    for group, stepped in zip(request.groups, answer.groups, strict=True):
+        if isinstance(stepped, Refused):
+            left.last_refusal = stepped
+        else:
+            del left.groups[group]
+            left.groups_done[group] = stepped

@@ -1,0 +1,108 @@
+"""From a partition or a group to the coordinator of a transaction, wherever that is: each part is added to the
+transaction before anything of it is acknowledged (KIP-890).
+
+The coordinator may be moving or loading. The producer knows nothing of it, so it is looked for here, until the time of
+a request is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from bus.config.broker import BrokerConfig
+from bus.errors import ErrorCode, Refused
+from bus.model import BrokerEndpoint
+from bus.ports import Clock
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.cluster import Cluster
+from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.coordinators.transaction_participants import TransactionParticipants
+from bus.runtime.coordinators.transactions import TransactionCoordinator
+from bus.runtime.metadata.peers import Peers
+from bus.runtime.tasks import TaskScope
+from bus.runtime.transaction_calls import TransactionAddition, TransactionPeers
+
+_RETRY_S = 0.05
+_MAY_PASS = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """All that a broker has of transactions beside its partitions and groups."""
+
+    coordinator: TransactionCoordinator
+    participants: TransactionParticipants
+    link: CoordinatorLink
+
+    def start(self) -> None:
+        self.coordinator.start()
+
+    def close(self) -> None:
+        """Calls that wait are refused; what is open, other brokers go on with, or the next life of this one."""
+        self.link.close()
+        self.coordinator.close()
+
+
+class CoordinatorLink:
+    def __init__(
+        self, own: BrokerEndpoint, coordinator: TransactionCoordinator, peers: TransactionPeers, *, timeout_ms: int
+    ) -> None:
+        self._own = own
+        self._coordinator = coordinator
+        self._peers = peers
+        self._timeout_s = timeout_ms / 1000
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Nothing is tried again."""
+        self._is_closed = True
+
+    def partition_of(self, transactional_id: str) -> int | Refused:
+        """Of `__transaction_state`; refused for an id that no producer can have been initialised with."""
+        return self._coordinator.partition_of(transactional_id)
+
+    async def add(self, addition: TransactionAddition) -> Refused | None:
+        """None once the coordinator has it in its log. REQUEST_TIMED_OUT if no coordinator has answered in time."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._timeout_s
+        while True:
+            refused = await self._add_once(addition, deadline_s - loop.time())
+            if refused is None or refused.code not in _MAY_PASS:
+                return refused
+            if self._is_closed or loop.time() + _RETRY_S >= deadline_s:
+                return Refused(ErrorCode.REQUEST_TIMED_OUT, f"the transaction's coordinator: {refused.message}")
+            await asyncio.sleep(_RETRY_S)
+
+    async def _add_once(self, addition: TransactionAddition, timeout_s: float) -> Refused | None:
+        coordinator = self._coordinator.find_known(addition.transactional_id)
+        if isinstance(coordinator, Refused):
+            return coordinator
+        if coordinator.broker_id != self._own.broker_id:
+            return await self._peers.add_to_transaction(coordinator, addition, timeout_s=timeout_s)
+        answer = await self._coordinator.add(addition)
+        return answer if isinstance(answer, Refused) else None
+
+
+def new_transactions(
+    cluster: Cluster,
+    config: BrokerConfig,
+    peers: Peers,
+    groups: GroupCoordinator,
+    *,
+    clock: Clock,
+    calls: BlockingCalls,
+    tasks: TaskScope,
+) -> Transactions:
+    participants = TransactionParticipants(cluster.host, groups, tasks)
+    coordinator = TransactionCoordinator(cluster, config, peers, participants, clock=clock, calls=calls, tasks=tasks)
+    link = CoordinatorLink(cluster.endpoint, coordinator, peers, timeout_ms=config.request_timeout_ms)
+    return Transactions(coordinator, participants, link)

@@ -1,0 +1,79 @@
+"""The partitions and groups of this broker as the coordinators of transactions ask them.
+
+Each is asked by itself, all at once, so a busy one holds up no other. What has begun runs to its end, also if the
+coordinator that asked goes away: it asks again, and everything here is safe to repeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from bus.consumer_groups import requests as groups
+from bus.errors import ErrorCode, Refused
+from bus.ports import AppliedTransaction, StagingKey
+from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.partitions.partition_host import PartitionHost
+from bus.runtime.tasks import TaskScope
+from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest
+from bus.transactions.state import TransactionGroup, TransactionPartition
+
+
+class TransactionParticipants:
+    def __init__(self, host: PartitionHost, groups: GroupCoordinator, tasks: TaskScope) -> None:
+        self._host = host
+        self._groups = groups
+        self._tasks = tasks
+
+    async def step(self, kind: StepKind, request: StepRequest) -> StepAnswer:
+        """An answer for each; the refusals of those that are led elsewhere say so."""
+        return await self._tasks.finish(self._step(kind, request), f"transaction/{kind.value}")
+
+    async def _step(self, kind: StepKind, request: StepRequest) -> StepAnswer:
+        partitions = asyncio.gather(
+            *(self._step_partition(kind, request, partition, last) for partition, last in request.partitions)
+        )
+        groups = asyncio.gather(*(self._step_group(kind, request, group) for group in request.groups))
+        return StepAnswer(await partitions, await groups)
+
+    async def _step_partition(
+        self, kind: StepKind, request: StepRequest, name: TransactionPartition, last_sequence: int
+    ) -> Stepped | Refused:
+        partition = self._host.find(name.name, name.topic_id)
+        if isinstance(partition, Refused):
+            return partition
+        key = StagingKey(request.coordinator_partition, request.producer_id, request.producer_epoch)
+        match kind:
+            case StepKind.VOTE:
+                voted = await partition.transactions.vote(key, last_sequence)
+                return voted if isinstance(voted, Refused) else Stepped(last_sequence=voted)
+            case StepKind.APPLY:
+                applied = AppliedTransaction(
+                    request.transactional_id, request.number, request.producer_id, request.producer_epoch
+                )
+                written = await partition.transactions.apply(key, applied, last_sequence)
+                if isinstance(written, Refused):
+                    return written
+                return Stepped(version=written.version, base_offset=written.base_offset)
+            case StepKind.DROP:
+                return await partition.transactions.drop(key) or Stepped()
+
+    async def _step_group(self, kind: StepKind, request: StepRequest, group: TransactionGroup) -> Stepped | Refused:
+        key = groups.TransactionKey(request.producer_id, request.producer_epoch)
+        command: groups.VoteOffsets | groups.ApplyOffsets | groups.DropOffsets
+        match kind:
+            case StepKind.VOTE:
+                command = groups.VoteOffsets(group.group_id, key)
+            case StepKind.APPLY:
+                command = groups.ApplyOffsets(group.group_id, key)
+            case StepKind.DROP:
+                command = groups.DropOffsets(group.group_id, key)
+        answer = await self._groups.submit(command)
+        match answer:
+            case groups.OffsetsVoted(has_pending):
+                return Stepped(has_pending=has_pending)
+            case groups.TxnOffsetsSettled():
+                return Stepped()
+            case Refused():
+                return answer
+            case _:
+                return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"group {group.group_id}: found the answer {answer}")

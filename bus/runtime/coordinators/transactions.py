@@ -1,0 +1,268 @@
+"""The coordinator of transactions on one broker: which shard a transactional id belongs to, and what runs beside the
+calls.
+
+Theory of operation. A transactional id belongs to one partition of `__transaction_state`, and to its shard (shard.py)
+on the broker that leads it (coordinated_topic.py). The topic is created when a first producer asks for its coordinator.
+The rules (bus/transactions) decide; what they want done at other brokers, the driver (transaction_driver.py) has done.
+An end and an initialisation wait in the rules until it is done everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+from bus.config.broker import BrokerConfig
+from bus.errors import ErrorCode, NotController, Refused
+from bus.java_hash import java_abs, java_hash
+from bus.model import TRANSACTION_STATE_TOPIC, BrokerEndpoint
+from bus.ports import Clock
+from bus.runtime.blocking import BlockingCalls
+from bus.runtime.cluster import Cluster
+from bus.runtime.coordinators.coordinated_topic import CoordinatedTopic, TopicPlan
+from bus.runtime.coordinators.log import CoordinatorLog
+from bus.runtime.coordinators.shard import CoordinatorShard
+from bus.runtime.coordinators.transaction_driver import TransactionDriver
+from bus.runtime.coordinators.transaction_participants import TransactionParticipants
+from bus.runtime.metadata.peers import Peers
+from bus.runtime.partitions.partition import Partition
+from bus.runtime.tasks import TaskScope, answered
+from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, TransactionAddition
+from bus.transactions.decisions import TransactionMachine
+from bus.transactions.epochs import needs_producer_id
+from bus.transactions.loading import TransactionCodec
+from bus.transactions.records import LoggedRecord
+from bus.transactions.request_bounds import check_transactional_id
+from bus.transactions.requests import (
+    AddPartitions,
+    FenceProducer,
+    InitProducerId,
+    TransactionAnswer,
+    TransactionCommand,
+)
+from bus.transactions.state import ProducerIdentity, Transaction
+from bus.transactions.steps import Finish, TransactionNotice, TransactionRules
+
+_log = logging.getLogger(__name__)
+
+# Shards that commit at a time, as of groups: the others gather meanwhile what will be one commit then.
+COMMITS_MAX = 1
+
+TransactionShard = CoordinatorShard[Transaction, TransactionCommand, LoggedRecord, TransactionAnswer, TransactionNotice]
+TransactionTopic = CoordinatedTopic[Transaction, TransactionCommand, LoggedRecord, TransactionAnswer, TransactionNotice]
+
+
+class NoTotals:
+    """Transactional ids are small, and those that are unused expire: nothing bounds them together, as in Kafka."""
+
+    def check(self, command: TransactionCommand, state: Transaction | None, *, now_ms: int) -> Refused | None:
+        return None
+
+    def replace(self, before: Transaction | None, after: Transaction | None) -> None:
+        return
+
+
+class TransactionCoordinator:
+    """`start` once the cluster has; `close` before it ends."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: BrokerConfig,
+        peers: Peers,
+        participants: TransactionParticipants,
+        *,
+        clock: Clock,
+        calls: BlockingCalls,
+        tasks: TaskScope,
+    ) -> None:
+        self._cluster = cluster
+        self._peers = peers
+        self._participants = participants
+        self._clock = clock
+        self._calls = calls
+        self._tasks = tasks
+        self._timeout_s = config.request_timeout_ms / 1000
+        self._machine = TransactionMachine(
+            TransactionRules(
+                transaction_max_timeout_ms=config.transaction_max_timeout_ms,
+                transactional_id_expiration_ms=config.transactional_id_expiration_ms,
+            )
+        )
+        self._totals = NoTotals()
+        self._commit_slots = asyncio.Semaphore(COMMITS_MAX)
+        self._topic: TransactionTopic = CoordinatedTopic(
+            TopicPlan(TRANSACTION_STATE_TOPIC, "transactions", config.transaction_state_log_num_partitions, kept={}),
+            cluster,
+            tasks,
+            new_shard=self._new_shard,
+        )
+        self._driver = TransactionDriver(
+            cluster=lambda: cluster.state, ask=self._ask, take_producer_id=self._take_producer_id, tasks=tasks
+        )
+
+    def start(self) -> None:
+        """Load the transactions that there are, in the background, and go on with what is open."""
+        self._topic.start()
+
+    def close(self) -> None:
+        """Calls that wait are refused, and so is all that comes; what is open, the next coordinator goes on with."""
+        self._topic.close()
+        self._driver.stop()
+
+    # ------------------------------------------------------------------ where a transactional id is
+
+    async def find(self, transactional_id: str) -> BrokerEndpoint | Refused:
+        """Its coordinator. Creates `__transaction_state` if it is not there. Raises `NotController`."""
+        refused = check_transactional_id(transactional_id) or await self._topic.prepare()
+        if refused is not None:
+            return refused
+        return self._topic.find(self._number_of(transactional_id))
+
+    def find_known(self, transactional_id: str) -> BrokerEndpoint | Refused:
+        """The same, and nothing is created: INVALID_PRODUCER_ID_MAPPING if no transactional id was ever initialised."""
+        refused = check_transactional_id(transactional_id)
+        if refused is not None:
+            return refused
+        if self._topic.topic is None:
+            return _unknown(transactional_id)
+        return self._topic.find(self._number_of(transactional_id))
+
+    def partition_of(self, transactional_id: str) -> int | Refused:
+        """Of `__transaction_state`."""
+        refused = check_transactional_id(transactional_id)
+        if refused is not None:
+            return refused
+        return _unknown(transactional_id) if self._topic.topic is None else self._number_of(transactional_id)
+
+    def _number_of(self, transactional_id: str) -> int:
+        assert self._topic.topic is not None, "there is no partition without its topic"
+        return _partition_of(transactional_id, len(self._topic.topic.partitions))
+
+    def _shard_of(self, transactional_id: str) -> TransactionShard | Refused:
+        number = self.partition_of(transactional_id)
+        return number if isinstance(number, Refused) else self._topic.shard(number)
+
+    # ------------------------------------------------------------------ calls
+
+    def submit(self, command: TransactionCommand) -> asyncio.Future[TransactionAnswer]:
+        """See `CoordinatorShard.submit`. For an id whose coordinator is elsewhere NOT_COORDINATOR."""
+        shard = self._shard_of(command.transactional_id)
+        return answered(shard) if isinstance(shard, Refused) else shard.submit(command)
+
+    def add(self, addition: TransactionAddition) -> asyncio.Future[TransactionAnswer]:
+        """Refused for a topic that this broker has not heard of yet. Of one that it has heard of it knows when it is
+        deleted, and so does every later coordinator, so none takes a new topic for one that is gone."""
+        if isinstance(addition, AddPartitions):
+            known = self._cluster.state.topic_names
+            unknown = [partition for partition in addition.partitions if partition.topic_id not in known]
+            if unknown:
+                message = f"{addition.transactional_id}: topic {min(unknown).topic} is not known here yet, or deleted"
+                return answered(Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
+        return self.submit(addition)
+
+    async def initialize(self, command: InitProducerId | FenceProducer) -> TransactionAnswer:
+        """The command, with a new producer id if it needs one."""
+        shard = self._shard_of(command.transactional_id)
+        if isinstance(shard, Refused):
+            return shard
+        if shard.refusal is not None:
+            return shard.refusal
+        if needs_producer_id(shard.states.get(command.transactional_id), command):
+            taken = await self._take_producer_id()
+            if isinstance(taken, Refused):
+                return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, taken.message)
+            command = replace(command, new_producer_id=taken)
+        return await shard.submit(command)
+
+    def list_transactions(self) -> tuple[Iterator[Transaction], Refused | None]:
+        """Of all partitions that this broker leads, as they are now; and why some may be missing, if they may."""
+        refusals = [
+            refused
+            for shard in map(self._topic.shard, self._topic.led_here())
+            if (refused := shard if isinstance(shard, Refused) else shard.refusal) is not None
+        ]
+        found = [transaction for shard in self._topic.serving() for transaction in shard.states.values()]
+        return iter(found), (refusals[0] if refusals else None)
+
+    def open_transactions(self, number: int) -> frozenset[ProducerIdentity] | Refused:
+        """Those of that partition of `__transaction_state` that have not ended everywhere, by what their rows carry."""
+        if self._topic.topic is None or not 0 <= number < len(self._topic.topic.partitions):
+            return Refused(ErrorCode.NOT_COORDINATOR, f"{TRANSACTION_STATE_TOPIC}-{number} is not known here")
+        shard = self._topic.shard(number)
+        if isinstance(shard, Refused):
+            return shard
+        if shard.refusal is not None:
+            return shard.refusal
+        identities = (transaction.open_identity for transaction in shard.states.values())
+        return frozenset(identity for identity in identities if identity is not None)
+
+    # ------------------------------------------------------------------ shards
+
+    def _new_shard(self, number: int, partition: Partition) -> TransactionShard:
+        rows = self._cluster.storage.keyed_rows(TRANSACTION_STATE_TOPIC)
+        return CoordinatorShard(
+            self._machine,
+            CoordinatorLog(partition, rows, TransactionCodec(), clock=self._clock, calls=self._calls),
+            self._totals,
+            clock=self._clock,
+            tasks=self._tasks,
+            commit_slots=self._commit_slots,
+            on_notice=functools.partial(self._on_notice, number),
+        )
+
+    def _on_notice(self, number: int, notice: TransactionNotice) -> None:
+        self._driver.begin(
+            notice,
+            coordinator_partition=number,
+            is_wanted=functools.partial(self._is_wanted, number, notice),
+            submit=self.submit,
+        )
+
+    def _is_wanted(self, number: int, notice: TransactionNotice) -> bool:
+        """Whether the transaction waits for it, as this coordinator knows it."""
+        shard = self._topic.shard(number)
+        if isinstance(shard, Refused) or shard.refusal is not None:
+            return False
+        transaction = shard.states.get(notice.transactional_id)
+        if transaction is None or transaction.number != notice.number:
+            return False
+        return transaction.state.is_decided if isinstance(notice, Finish) else transaction.vote is not None
+
+    # ------------------------------------------------------------------ other brokers
+
+    async def _ask(self, broker: BrokerEndpoint, kind: StepKind, request: StepRequest) -> StepAnswer | Refused:
+        if broker.broker_id == self._cluster.endpoint.broker_id:
+            return await self._participants.step(kind, request)
+        return await self._peers.step_transaction(broker, kind, request, timeout_s=self._timeout_s)
+
+    async def _take_producer_id(self) -> int | Refused:
+        """From the controller, whichever broker that is."""
+        try:
+            identity = await self._cluster.producers.init(None)
+            return identity if isinstance(identity, Refused) else identity.producer_id
+        except NotController as error:
+            controller = self._cluster.metadata.controller
+            if controller is None or controller.broker_id == self._cluster.endpoint.broker_id:
+                return Refused(ErrorCode.NOT_CONTROLLER, str(error))
+        taken = await self._peers.take_producer_id(controller, timeout_s=self._timeout_s)
+        if isinstance(taken, Refused):
+            return taken
+        await self._cluster.metadata.wait_until_applied(taken.metadata_offset)
+        return taken.producer_id
+
+
+def _unknown(transactional_id: str) -> Refused:
+    return Refused(
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        f"{transactional_id}: expected a transactional id that was initialised (InitProducerId), found none",
+    )
+
+
+@functools.lru_cache(maxsize=65_536)
+def _partition_of(transactional_id: str, count: int) -> int:
+    """Kafka's choice; remembered, since the hash is computed letter by letter for every batch."""
+    return java_abs(java_hash(transactional_id)) % count

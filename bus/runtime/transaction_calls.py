@@ -1,0 +1,89 @@
+"""What brokers say to each other about transactions: values, and the port to the other brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from bus.errors import Refused
+from bus.model import BrokerEndpoint
+from bus.transactions.requests import AddOffsets, AddPartitions
+from bus.transactions.state import NO_SEQUENCE, ProducerIdentity, TransactionGroup, TransactionPartition
+
+TransactionAddition = AddPartitions | AddOffsets
+
+
+class StepKind(Enum):
+    """What a coordinator asks of those who take part."""
+
+    VOTE = "vote"  # what is there of the transaction?
+    APPLY = "apply"  # it is committed
+    DROP = "drop"  # it is aborted, or nothing of it counts here
+
+
+@dataclass(frozen=True, slots=True)
+class StepRequest:
+    """About partitions and groups that one broker leads. Of a partition with the last sequence: of a vote, the one that
+    the producer was answered for; else the last one to apply."""
+
+    transactional_id: str
+    number: int
+    producer_id: int
+    producer_epoch: int  # of the rows
+    coordinator_partition: int
+    partitions: Sequence[tuple[TransactionPartition, int]]
+    groups: Sequence[TransactionGroup]
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A partition or group has done it. `last_sequence`: the vote of a partition; `has_pending`: that of a group.
+    `version` and `base_offset`: where the rows are, after APPLY."""
+
+    last_sequence: int = NO_SEQUENCE
+    version: int = -1
+    base_offset: int = -1
+    has_pending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepAnswer:
+    """In the order of the request."""
+
+    partitions: Sequence[Stepped | Refused]
+    groups: Sequence[Stepped | Refused]
+
+
+@dataclass(frozen=True, slots=True)
+class TakenProducerId:
+    """`metadata_offset`: up to here the cluster metadata have to be followed to know of it."""
+
+    producer_id: int
+    metadata_offset: int
+
+
+class TransactionPeers(Protocol):
+    """The other brokers, as far as transactions need them. NETWORK_EXCEPTION and REQUEST_TIMED_OUT are refusals as any
+    other. All calls may be repeated."""
+
+    async def add_to_transaction(
+        self, coordinator: BrokerEndpoint, addition: TransactionAddition, *, timeout_s: float
+    ) -> Refused | None:
+        """None: it takes part."""
+        ...
+
+    async def step_transaction(
+        self, leader: BrokerEndpoint, kind: StepKind, request: StepRequest, *, timeout_s: float
+    ) -> StepAnswer | Refused: ...
+
+    async def open_transactions(
+        self, coordinator: BrokerEndpoint, coordinator_partition: int, *, timeout_s: float
+    ) -> frozenset[ProducerIdentity] | Refused:
+        """Those that are not yet carried out everywhere. Refused unless the coordinator has loaded them."""
+        ...
+
+    async def take_producer_id(self, controller: BrokerEndpoint, *, timeout_s: float) -> TakenProducerId | Refused:
+        """A producer id that was never given."""
+        ...
