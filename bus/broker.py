@@ -30,6 +30,7 @@ from bus.process_tuning import tune_process
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.coordinators.transaction_link import Transactions, new_transactions
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.partitions.fetches import Stopping
@@ -69,6 +70,7 @@ class BrokerCore:
         self.calls = calls
         self._cluster: Cluster | None = None
         self._coordinator: GroupCoordinator | None = None
+        self._transactions: Transactions | None = None
 
     @property
     def storage(self) -> Storage:
@@ -84,6 +86,11 @@ class BrokerCore:
     def coordinator(self) -> GroupCoordinator:
         assert self._coordinator is not None, "the broker has not started"
         return self._coordinator
+
+    @property
+    def transactions(self) -> Transactions:
+        assert self._transactions is not None, "the broker has not started"
+        return self._transactions
 
     async def start(self, storage: Storage, address: Address) -> BrokerApi:
         """Raises `StorageFault`; then nothing of it runs any more. The core closes `storage`."""
@@ -109,12 +116,23 @@ class BrokerCore:
                 new_uuid=self._new_uuid,
             )
             self.coordinator.start()
+            self._transactions = new_transactions(
+                self.cluster,
+                self._config,
+                self._peers,
+                self.coordinator,
+                clock=self._clock,
+                calls=self.calls,
+                tasks=self._tasks,
+            )
+            self.transactions.start()
         except BaseException:
             await self.abandon()
             raise
         return BrokerApi(
             self.cluster,
             self.coordinator,
+            self.transactions,
             self._config,
             clock=self._clock,
             calls=self.calls,
@@ -138,7 +156,10 @@ class BrokerCore:
         await self.cluster.leave()
 
     def begin_stop(self) -> None:
-        """Members of groups are sent away; commits in flight are answered yet."""
+        """Members of groups are sent away, and so are producers that wait for the end of a transaction; commits in
+        flight are answered yet."""
+        if self._transactions is not None:
+            self._transactions.close()
         if self._coordinator is not None:
             self._coordinator.close()
 

@@ -11,11 +11,13 @@ from bus.broker_api.metadata import MetadataApi
 from bus.broker_api.produce import ProduceApi
 from bus.broker_api.producers import ProducerApi
 from bus.broker_api.request_memory import RequestMemory
+from bus.broker_api.transactions import TransactionApi
 from bus.config.broker import BrokerConfig
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.coordinators.transaction_link import Transactions
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.fetches import Stopping
 
@@ -33,6 +35,7 @@ class BrokerApi:
         self,
         cluster: Cluster,
         coordinator: GroupCoordinator,
+        transactions: Transactions,
         config: BrokerConfig,
         *,
         clock: Clock,
@@ -52,7 +55,17 @@ class BrokerApi:
         self.cluster = ClusterApi(cluster, stopping)
         self.metadata = MetadataApi(cluster, shares)
         self.producers = ProducerApi(cluster, shares, request_timeout_ms=timeout_ms)
-        self.produce = ProduceApi(cluster, clock, calls, shares, request_timeout_ms=timeout_ms)
+        self.produce = ProduceApi(cluster, transactions.link, clock, calls, shares, request_timeout_ms=timeout_ms)
+        self.transactions = TransactionApi(
+            cluster,
+            transactions.coordinator,
+            transactions.participants,
+            transactions.link,
+            coordinator,
+            shares,
+            now_ms=clock.now_ms,
+            request_timeout_ms=timeout_ms,
+        )
         self.fetch = FetchApi(cluster, stopping, answers, shares, bytes_max=config.fetch_max_bytes)
         self.groups = GroupApi(cluster, coordinator, shares)
         self.maintenance = MaintenanceApi(

@@ -52,8 +52,7 @@ class LookedUpCommit:
 
     def outcomes(self, answer: GroupAnswer) -> list[Refused | None]:
         """`answer`: to the command. For each partition why its offset was not committed, None if it was."""
-        taken = iter(answer.partitions if isinstance(answer, rq.OffsetsCommitted) else ())
-        return [refused or (answer if isinstance(answer, Refused) else next(taken)) for refused in self.refused]
+        return outcomes_of(self.refused, answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +212,14 @@ def commit_of(member: GroupMember, found: Sequence[rq.OffsetToCommit | Refused])
     known = tuple(item for item in found if not isinstance(item, Refused))
     command = rq.OffsetCommit(member.group_id, member.generation, member.member_id, member.group_instance_id, known)
     return LookedUpCommit(command, [item if isinstance(item, Refused) else None for item in found])
+
+
+def outcomes_of(found: Sequence[object], answer: GroupAnswer) -> list[Refused | None]:
+    """Of a commit of those of `found` that are no refusals."""
+    taken = iter(answer.partitions if isinstance(answer, rq.OffsetsCommitted) else ())
+    return [
+        one if isinstance(one, Refused) else (answer if isinstance(answer, Refused) else next(taken)) for one in found
+    ]
 
 
 def as_seen(committed: rq.CommittedOffset, question: rq.OffsetFetch, state: ClusterState) -> rq.CommittedOffset | None:

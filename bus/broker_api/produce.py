@@ -23,14 +23,17 @@ from bus.cluster_metadata.names import is_internal_topic
 from bus.errors import ErrorCode, Refused
 from bus.model import ProducerStamp, RecordBatch, TopicPartition
 from bus.partition_log.appends import ACKS_ALL, check_acks
-from bus.ports import Clock
+from bus.ports import Clock, StagingKey
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
+from bus.runtime.coordinators.transaction_link import CoordinatorLink
 from bus.runtime.loop_shares import LoopShares
 from bus.runtime.partitions.partition import Partition
 from bus.runtime.partitions.partition_queue import Appended, AppendResult
 from bus.runtime.replicas.in_sync_replicas import find_unreplicated
 from bus.runtime.tasks import TaskScope
+from bus.transactions.requests import AddPartitions
+from bus.transactions.state import TransactionPartition
 
 # Of a refused batch of more, the records at fault are looked for in a thread.
 _QUICK_FAULTS_RECORDS = 10_000
@@ -74,6 +77,7 @@ class ProduceRequest:
     timeout_ms: int
     destinations: Items[Destination]
     payload: Payload
+    transactional_id: str = ""  # not empty: of the transaction that all batches are in
 
 
 @dataclass(slots=True)
@@ -91,12 +95,21 @@ class _Submitted:
 
 
 @dataclass(frozen=True, slots=True)
+class _Staging:
+    """The transaction of a batch, and what its coordinator is asked with the first one."""
+
+    key: StagingKey
+    addition: AddPartitions
+
+
+@dataclass(frozen=True, slots=True)
 class _Target:
     """Where a batch goes, and the identity of its producer if that is idempotent."""
 
     partition: Partition
     stamp: ProducerStamp | None
     replicas_min: int = 1
+    staging: _Staging | None = None  # of a batch in a transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +138,17 @@ class ProduceApi:
     """`request_timeout_ms`: of requests that have none."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, calls: BlockingCalls, shares: LoopShares, *, request_timeout_ms: int
+        self,
+        cluster: Cluster,
+        coordinator: CoordinatorLink,
+        clock: Clock,
+        calls: BlockingCalls,
+        shares: LoopShares,
+        *,
+        request_timeout_ms: int,
     ) -> None:
         self._cluster = cluster
+        self._coordinator = coordinator
         self._clock = clock
         self._calls = calls
         self._shares = shares
@@ -143,7 +164,8 @@ class ProduceApi:
 
         A partition is looked for before its records are decoded, and again when they are: that may have taken a while.
         """
-        refusal = check_acks(request.acks) or await self._cluster.prove_leadership()
+        refusal = check_acks(request.acks, is_transactional=bool(request.transactional_id))
+        refusal = refusal or await self._cluster.prove_leadership()
         if refusal is not None:
             return await self._refuse(request, refusal)
         now_ms = self._clock.now_ms()
@@ -154,7 +176,7 @@ class ProduceApi:
             if share.is_used_up:
                 await share.wait()
             destinations.append(destination)
-            targets.append(self._find(destination, request.acks))
+            targets.append(self._find(destination, request))
         refused = [target if isinstance(target, Refused) else None for target in targets]
         try:
             decoded = request.payload.decode_quickly(refused, now_ms)
@@ -171,7 +193,7 @@ class ProduceApi:
                 await share.wait()
                 is_stale = True
             if is_stale and not isinstance(target, Refused):
-                target = self._find(destination, request.acks)
+                target = self._find(destination, request)
             submitted = self._append(destination, target, item, request, caller, held, in_flight.received_ms)
             in_flight.submitted.append(submitted)
         return in_flight
@@ -198,7 +220,7 @@ class ProduceApi:
             now_ms,
         )
 
-    def _find(self, destination: Destination, acks: int) -> _Target | Refused:
+    def _find(self, destination: Destination, request: ProduceRequest) -> _Target | Refused:
         """Where the batch goes, if it may, as far as is known without its records."""
         name = destination.partition
         partition = self._cluster.host.find(name, destination.topic_id)
@@ -207,19 +229,37 @@ class ProduceApi:
         if is_internal_topic(name.topic):
             message = f"{name.topic} is internal, only the bus writes to it"
             return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
-        replicas_min = partition.min_insync_replicas if acks == ACKS_ALL else 1
+        replicas_min = partition.min_insync_replicas if request.acks == ACKS_ALL else 1
         if replicas_min > 1:
             reason = find_unreplicated(self._cluster.host.in_sync.find(name), replicas_min)
             if reason is not None:
                 return Refused(ErrorCode.NOT_ENOUGH_REPLICAS, f"{name}: {reason}")
-        stamp = check_stamp(destination.stamp, acks)
+        stamp = check_stamp(destination.stamp, request.acks)
         if stamp is None:
-            return _Target(partition, None, replicas_min)
+            return _Target(partition, None, replicas_min) if not request.transactional_id else _no_stamp(name)
         refusal = stamp if isinstance(stamp, Refused) else self._cluster.producers.check(stamp)
         if refusal is not None:
             return Refused(refusal.code, f"{name}: {refusal.message}")
         assert not isinstance(stamp, Refused)
-        return _Target(partition, stamp, replicas_min)
+        if not request.transactional_id:
+            return _Target(partition, stamp, replicas_min)
+        staging = self._find_staging(name, request.transactional_id, stamp)
+        return staging if isinstance(staging, Refused) else _Target(partition, stamp, staging=staging)
+
+    def _find_staging(self, name: TopicPartition, transactional_id: str, stamp: ProducerStamp) -> _Staging | Refused:
+        coordinator_partition = self._coordinator.partition_of(transactional_id)
+        if isinstance(coordinator_partition, Refused):
+            return coordinator_partition
+        topic_id = self._cluster.state.topics[name.topic].topic_id
+        return _Staging(
+            StagingKey(coordinator_partition, stamp.producer_id, stamp.producer_epoch),
+            AddPartitions(
+                transactional_id,
+                stamp.producer_id,
+                stamp.producer_epoch,
+                (TransactionPartition(name.topic, topic_id, name.partition),),
+            ),
+        )
 
     def _append(
         self,
@@ -239,14 +279,32 @@ class ProduceApi:
         batch = decoded if target.stamp is None else replace(decoded, producer=target.stamp)
         submitted = _Submitted(name, None, None, batch, batch.size_bytes, target.replicas_min)
         held.use()
+        on_settled = functools.partial(self._settle, submitted, target.partition, held, received_ms)
+        if target.staging is not None:
+            submitted.answer = target.partition.transactions.stage(
+                batch,
+                target.staging.key,
+                functools.partial(self._add_partition, target.staging.addition),
+                current_leader_epoch=destination.current_leader_epoch,
+                on_settled=on_settled,
+            )
+            return submitted
         submitted.answer = target.partition.append(
             batch,
             acks=request.acks,
             current_leader_epoch=destination.current_leader_epoch,
             request_id=f"{caller.request_id}/{request.correlation_id}",
-            on_settled=functools.partial(self._settle, submitted, target.partition, held, received_ms),
+            on_settled=on_settled,
         )
         return submitted
+
+    async def _add_partition(self, addition: AddPartitions) -> Refused | None:
+        """What a producer is told of its epoch by a leader, it may take for a reason to abort; by the coordinator, for
+        its end (KIP-588)."""
+        refused = await self._coordinator.add(addition)
+        if refused is not None and refused.code is ErrorCode.PRODUCER_FENCED:
+            return Refused(ErrorCode.INVALID_PRODUCER_EPOCH, refused.message)
+        return refused
 
     def _settle(
         self, submitted: _Submitted, partition: Partition, held: Held, received_ms: int, result: AppendResult
@@ -326,3 +384,7 @@ class ProduceApi:
         elif result.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED:
             return self._drain_rates.throttle_ms(item.partition, item.size_bytes, now_s)
         return 0
+
+
+def _no_stamp(name: TopicPartition) -> Refused:
+    return Refused(ErrorCode.INVALID_REQUEST, f"{name}: expected a producer id with a transactional id, found none")

@@ -43,7 +43,8 @@ IDENTITIES: WeakKeyDictionary[QuietBroker, dict[int, pb.InitProducerIdResponse]]
 # They change nothing that a restart would have to find again.
 READING = frozenset(
     (
-        *("DescribeConfigs", "DescribeGroups", "Fetch", "FetchOnce", "Heartbeat"),
+        *("DescribeConfigs", "DescribeGroups", "DescribeProducers", "DescribeTransactions"),
+        *("Fetch", "FetchOnce", "Heartbeat", "ListTransactions"),
         *("DescribeCluster", "ListGroups", "ListOffsets", "ListPartitionReassignments", "ListViews", "OffsetFetch"),
     )
 )
@@ -290,6 +291,52 @@ async def delete_offsets(broker: QuietBroker, n: int) -> None:
     await broker.call("OffsetCommit", pb.OffsetCommitRequest(group_id=f"f{n}", generation=-1, partitions=offsets))
     topics = [pb.TopicPartitions(topic="offsets", partitions=[0])]
     await broker.call("OffsetDelete", pb.OffsetDeleteRequest(group_id=f"f{n}", topics=topics))
+
+
+async def init_transactions(broker: QuietBroker, name: str) -> dict[str, Any]:
+    await make_topic(broker, "offsets")
+    asked = pb.FindCoordinatorRequest(key=name, key_type=pb.COORDINATOR_TYPE_TRANSACTION)
+    await broker.call("FindCoordinator", asked)
+    request = pb.InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+    identity = await broker.call("InitProducerId", request)
+    assert not identity.error_code, identity
+    return {
+        "transactional_id": name,
+        "producer_id": identity.producer_id,
+        "producer_epoch": identity.producer_epoch,
+    }
+
+
+async def stage(broker: QuietBroker, topic: str, who: dict[str, Any]) -> None:
+    arrow = encode_arrow(pa.RecordBatch.from_arrays([pa.array([b"v"] * 3)], names=["value"]))
+    stamp = {key: who[key] for key in ("producer_id", "producer_epoch")}
+    data = pb.PartitionProduceData(topic=topic, arrow=arrow, base_sequence=0, **stamp)
+    request = pb.ProduceRequest(transactional_id=who["transactional_id"], partitions=[data])
+    answer = await broker.call("ProduceOnce", parse_call(request.SerializeToString()))
+    assert not answer.partitions[0].error_code, answer
+
+
+@call("InitProducerId", "ProduceOnce", "TxnOffsetCommit", "EndTxn")
+async def commit_a_transaction(broker: QuietBroker, n: int) -> None:
+    await make_topic(broker, f"staged{n}", 1)
+    who = await init_transactions(broker, f"commits{n}")
+    await stage(broker, f"staged{n}", who)
+    offsets = [pb.OffsetCommitPartition(topic="offsets", partition=0, offset=7)]
+    request = pb.TxnOffsetCommitRequest(**who, group_id=f"t{n}", generation=-1, partitions=offsets)
+    assert not (await broker.call("TxnOffsetCommit", request)).partitions[0].error_code
+    assert not (await broker.call("EndTxn", pb.EndTxnRequest(**who, is_commit=True))).error_code
+
+
+@call("AbortTransaction", "FenceProducers")
+async def abort_a_transaction_of_another(broker: QuietBroker, n: int) -> None:
+    await make_topic(broker, f"dropped{n}", 1)
+    who = await init_transactions(broker, f"aborts{n}")
+    await stage(broker, f"dropped{n}", who)
+    request = pb.AbortTransactionRequest(transactional_id=f"aborts{n}")
+    assert not (await broker.call("AbortTransaction", request)).error_code
+    await stage(broker, f"dropped{n}", {**who, "producer_epoch": who["producer_epoch"] + 1})
+    fenced = await broker.call("FenceProducers", pb.FenceProducersRequest(transactional_ids=[f"aborts{n}"]))
+    assert not fenced.producers[0].error_code
 
 
 # ---------------------------------------------------------------------- what must hold

@@ -159,11 +159,13 @@ def encode_leave(request: pb.LeaveGroupRequest, answer: Any) -> pb.LeaveGroupRes
 # ---------------------------------------------------------------- offsets
 
 
-def member_of(request: pb.OffsetCommitRequest) -> GroupMember:
+def member_of(request: pb.OffsetCommitRequest | pb.TxnOffsetCommitRequest) -> GroupMember:
     return GroupMember(request.group_id, request.generation, request.member_id, _instance_id(request))
 
 
-def offsets_of(request: pb.OffsetCommitRequest) -> Converted[pb.OffsetCommitPartition, PartitionOffset]:
+def offsets_of(
+    request: pb.OffsetCommitRequest | pb.TxnOffsetCommitRequest,
+) -> Converted[pb.OffsetCommitPartition, PartitionOffset]:
     return Converted(request.partitions, _partition_offset)
 
 
@@ -172,10 +174,16 @@ def _partition_offset(item: pb.OffsetCommitPartition) -> PartitionOffset:
 
 
 def encode_commit(request: pb.OffsetCommitRequest, outcomes: Sequence[Refused | None]) -> pb.OffsetCommitResponse:
-    response = pb.OffsetCommitResponse()
-    for item, why in zip(request.partitions, outcomes, strict=True):
-        response.partitions.append(_partition_response(TopicPartition(item.topic, item.partition), why))
-    return response
+    return pb.OffsetCommitResponse(partitions=encode_outcomes(request.partitions, outcomes))
+
+
+def encode_outcomes(
+    partitions: Sequence[pb.OffsetCommitPartition], outcomes: Sequence[Refused | None]
+) -> list[pb.OffsetCommitPartitionResponse]:
+    return [
+        _partition_response(TopicPartition(item.topic, item.partition), why)
+        for item, why in zip(partitions, outcomes, strict=True)
+    ]
 
 
 def questions_of(request: pb.OffsetFetchRequest) -> Converted[pb.OffsetFetchGroup, rq.OffsetFetch]:

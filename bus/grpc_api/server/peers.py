@@ -14,10 +14,19 @@ from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.errors import ErrorCode, Refused
 from bus.grpc_api.server.conversions import encode_lagging, lagging_of, topics_of, versions_of
+from bus.grpc_api.server.transaction_messages import (
+    STEP_METHODS,
+    encode_addition,
+    encode_step,
+    refusal_of,
+    step_answer_of,
+)
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Registered
 from bus.runtime.replicas.committed_versions import VersionsAnswer, VersionsRequest
+from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, TakenProducerId, TransactionAddition
+from bus.transactions.state import ProducerIdentity
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Cluster"]
 CHANNELS_MAX = 1_000
@@ -150,6 +159,44 @@ class GrpcPeers:
         )
         answer = await self._ask(controller, "RaiseLeaderEpoch", request, _CHANGE_TIMEOUT_S)
         return answer if isinstance(answer, Refused) else int(answer.leader_epoch)
+
+    async def add_to_transaction(
+        self, coordinator: BrokerEndpoint, addition: TransactionAddition, *, timeout_s: float
+    ) -> Refused | None:
+        request = pb.AddPartitionsToTxnRequest(transactions=[encode_addition(addition)])
+        answer = await self._transport.call(coordinator, "AddPartitionsToTxn", request, timeout_s=timeout_s)
+        if isinstance(answer, Refused):
+            return answer
+        if len(answer.transactions) != 1:
+            return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"expected one answer, found {len(answer.transactions)}")
+        return refusal_of(answer.transactions[0])
+
+    async def step_transaction(
+        self, leader: BrokerEndpoint, kind: StepKind, request: StepRequest, *, timeout_s: float
+    ) -> StepAnswer | Refused:
+        answer = await self._transport.call(leader, STEP_METHODS[kind], encode_step(request), timeout_s=timeout_s)
+        return answer if isinstance(answer, Refused) else step_answer_of(request, answer)
+
+    async def open_transactions(
+        self, coordinator: BrokerEndpoint, coordinator_partition: int, *, timeout_s: float
+    ) -> frozenset[ProducerIdentity] | Refused:
+        request = pb.OpenTransactionsRequest(coordinator_partition=coordinator_partition)
+        answer = await self._ask(coordinator, "OpenTransactions", request, timeout_s)
+        if isinstance(answer, Refused):
+            return answer
+        return frozenset(map(ProducerIdentity, answer.producer_ids, answer.producer_epochs))
+
+    async def take_producer_id(self, controller: BrokerEndpoint, *, timeout_s: float) -> TakenProducerId | Refused:
+        envelope = pb.EnvelopeRequest(
+            method="InitProducerId", request=pb.InitProducerIdRequest().SerializeToString(), client="broker"
+        )
+        answer = await self.forward(controller, envelope, timeout_s=timeout_s)
+        if isinstance(answer, Refused):
+            return answer
+        identity = pb.InitProducerIdResponse.FromString(answer.response)
+        if identity.error_code != pb.ERROR_CODE_NONE:
+            return Refused(ErrorCode(identity.error_code), identity.error_message)
+        return TakenProducerId(identity.producer_id, answer.metadata_offset)
 
     async def forward(
         self, controller: BrokerEndpoint, envelope: pb.EnvelopeRequest, *, timeout_s: float

@@ -118,6 +118,7 @@ class ProduceHandler:
             message.timeout_ms,
             Converted(message.partitions, _destination),
             CallPayload(call, self._unpacked_bytes_max),
+            message.transactional_id,
         )
 
     async def _answer(self, in_flight: ProduceInFlight) -> pb.ProduceResponse:

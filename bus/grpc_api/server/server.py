@@ -26,8 +26,11 @@ from bus.grpc_api.server.metadata import MetadataHandler
 from bus.grpc_api.server.peers import GrpcPeers
 from bus.grpc_api.server.produce import ProduceHandler, ProducerHandler
 from bus.grpc_api.server.service_door import BUS, CLUSTER, ServiceDoor
+from bus.grpc_api.server.transactions import TransactionHandler
+from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.runtime.partitions.fetches import Stopping
+from bus.runtime.transaction_calls import StepKind
 
 _PENDING_CALLS_MAX = 20_000
 _CONCURRENT_CALLS_MAX = 4_096
@@ -60,9 +63,10 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         self._group_sessions = GroupSessionHandler(api.groups, streams, self._control_memory)
         self._maintenance = MaintenanceHandler(api.maintenance, api.shares)
         self._cluster_admin = ClusterAdminHandler(api.cluster_admin, api.shares)
+        self.transactions = TransactionHandler(api.transactions, api.shares)
         self.forwardable: dict[str, Handle] = {
             "InitProducerId": self._producers.init,
-            "FindCoordinator": self._groups.find_coordinator,
+            "FindCoordinator": self._find_coordinator,
             "Metadata": self._metadata.metadata,
             "CreateTopics": self._metadata.create_topics,
             "DeleteTopics": self._metadata.delete_topics,
@@ -76,6 +80,11 @@ class BusServicer(bus_pb2_grpc.BusServicer):
             "UpdateFeatures": self._cluster_admin.update_features,
         }
         self._forwarding = Forwarding(api.cluster, peers, self.forwardable, timeout_ms=config.request_timeout_ms)
+
+    async def _find_coordinator(self, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
+        if request.key_type == pb.COORDINATOR_TYPE_TRANSACTION:
+            return await self.transactions.find_coordinator(request)
+        return await self._groups.find_coordinator(request)
 
     async def _here_or_forwarded(self, method: str, request: Any, context: grpc.aio.ServicerContext) -> Any:
         handle = functools.partial(self._forwarding.handle, method, client=client_host(context.peer()))
@@ -93,6 +102,8 @@ class BusServicer(bus_pb2_grpc.BusServicer):
         return await guard(functools.partial(self._produce.once, context=context), request, context)
 
     async def InitProducerId(self, request, context):  # type: ignore[no-untyped-def]
+        if getattr(request, "transactional_id", ""):  # its coordinator is asked; a request may be `Unreadable`
+            return await self.unary(self.transactions.init, request, context)
         return await self._here_or_forwarded("InitProducerId", request, context)
 
     async def ResumeProducer(self, request, context):  # type: ignore[no-untyped-def]
@@ -139,6 +150,27 @@ class BusServicer(bus_pb2_grpc.BusServicer):
 
     async def GroupSession(self, request_iterator, context):  # type: ignore[no-untyped-def]
         await guard_stream(self._group_sessions.stream, request_iterator, context)
+
+    async def TxnOffsetCommit(self, request, context):  # type: ignore[no-untyped-def]
+        return await self.unary(self.transactions.commit_offsets, request, context)
+
+    async def EndTxn(self, request, context):  # type: ignore[no-untyped-def]
+        return await self.unary(self.transactions.end, request, context)
+
+    async def ListTransactions(self, request, context):  # type: ignore[no-untyped-def]
+        return await self.unary(self.transactions.list_transactions, request, context)
+
+    async def DescribeTransactions(self, request, context):  # type: ignore[no-untyped-def]
+        return await self.unary(self.transactions.describe_transactions, request, context)
+
+    async def DescribeProducers(self, request, context):  # type: ignore[no-untyped-def]
+        return await self.unary(self.transactions.describe_producers, request, context)
+
+    async def AbortTransaction(self, request, context):  # type: ignore[no-untyped-def]
+        return await self.unary(self.transactions.abort, request, context)
+
+    async def FenceProducers(self, request, context):  # type: ignore[no-untyped-def]
+        return await self.unary(self.transactions.fence, request, context)
 
     async def ListOffsets(self, request, context):  # type: ignore[no-untyped-def]
         return await self.unary(self._metadata.list_offsets, request, context)
@@ -202,6 +234,7 @@ class BusServicer(bus_pb2_grpc.BusServicer):
 class ClusterServicer(bus_pb2_grpc.ClusterServicer):
     def __init__(self, api: BrokerApi, bus: BusServicer) -> None:
         self._cluster = ClusterHandler(api.cluster, bus.forwardable)
+        self._transactions = bus.transactions
         self._unary = bus.unary
 
     async def IdentifyBroker(self, request, context):  # type: ignore[no-untyped-def]
@@ -218,6 +251,21 @@ class ClusterServicer(bus_pb2_grpc.ClusterServicer):
 
     async def RaiseLeaderEpoch(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary(self._cluster.raise_leader_epoch, request, context)
+
+    async def AddPartitionsToTxn(self, request, context):  # type: ignore[no-untyped-def]
+        return await self._unary(self._transactions.add, request, context)
+
+    async def VoteTransaction(self, request, context):  # type: ignore[no-untyped-def]
+        return await self._unary(functools.partial(self._transactions.step, StepKind.VOTE), request, context)
+
+    async def ApplyTransaction(self, request, context):  # type: ignore[no-untyped-def]
+        return await self._unary(functools.partial(self._transactions.step, StepKind.APPLY), request, context)
+
+    async def DropTransaction(self, request, context):  # type: ignore[no-untyped-def]
+        return await self._unary(functools.partial(self._transactions.step, StepKind.DROP), request, context)
+
+    async def OpenTransactions(self, request, context):  # type: ignore[no-untyped-def]
+        return await self._unary(self._transactions.open_transactions, request, context)
 
     async def Envelope(self, request, context):  # type: ignore[no-untyped-def]
         return await self._unary(self._cluster.envelope, request, context)

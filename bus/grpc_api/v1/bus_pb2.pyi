@@ -1601,7 +1601,7 @@ class AlterConfigsResponse(_message.Message):
     def __init__(self, resources: _Optional[_Iterable[_Union[ConfigsResult, _Mapping]]] = ...) -> None: ...
 
 class TxnOffsetCommitRequest(_message.Message):
-    __slots__ = ("transactional_id", "group_id", "producer_id", "producer_epoch", "generation", "member_id", "group_instance_id", "partitions")
+    __slots__ = ("transactional_id", "group_id", "producer_id", "producer_epoch", "generation", "member_id", "group_instance_id", "partitions", "sequence")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1610,6 +1610,7 @@ class TxnOffsetCommitRequest(_message.Message):
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     group_id: str
     producer_id: int
@@ -1618,7 +1619,8 @@ class TxnOffsetCommitRequest(_message.Message):
     member_id: str
     group_instance_id: str
     partitions: _containers.RepeatedCompositeFieldContainer[OffsetCommitPartition]
-    def __init__(self, transactional_id: _Optional[str] = ..., group_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., generation: _Optional[int] = ..., member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[OffsetCommitPartition, _Mapping]]] = ...) -> None: ...
+    sequence: int
+    def __init__(self, transactional_id: _Optional[str] = ..., group_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., generation: _Optional[int] = ..., member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[OffsetCommitPartition, _Mapping]]] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class TxnOffsetCommitResponse(_message.Message):
     __slots__ = ("partitions",)
@@ -2063,14 +2065,10 @@ class TransactionGroup(_message.Message):
     def __init__(self, group_id: _Optional[str] = ..., offsets_partition: _Optional[int] = ...) -> None: ...
 
 class AddPartitionsToTxnResponse(_message.Message):
-    __slots__ = ("error_code", "error_message", "transactions")
-    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
-    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("transactions",)
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
-    error_code: ErrorCode
-    error_message: str
     transactions: _containers.RepeatedCompositeFieldContainer[TransactionAdded]
-    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., transactions: _Optional[_Iterable[_Union[TransactionAdded, _Mapping]]] = ...) -> None: ...
+    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionAdded, _Mapping]]] = ...) -> None: ...
 
 class TransactionAdded(_message.Message):
     __slots__ = ("error_code", "error_message")
@@ -2099,16 +2097,12 @@ class TransactionStepRequest(_message.Message):
     def __init__(self, transactional_id: _Optional[str] = ..., number: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., coordinator_partition: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[TransactionPartition, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[TransactionGroup, _Mapping]]] = ...) -> None: ...
 
 class TransactionStepResponse(_message.Message):
-    __slots__ = ("error_code", "error_message", "partitions", "groups")
-    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
-    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("partitions", "groups")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
-    error_code: ErrorCode
-    error_message: str
     partitions: _containers.RepeatedCompositeFieldContainer[TransactionStepResult]
     groups: _containers.RepeatedCompositeFieldContainer[TransactionStepResult]
-    def __init__(self, error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[TransactionStepResult, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[TransactionStepResult, _Mapping]]] = ...) -> None: ...
+    def __init__(self, partitions: _Optional[_Iterable[_Union[TransactionStepResult, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[TransactionStepResult, _Mapping]]] = ...) -> None: ...
 
 class TransactionStepResult(_message.Message):
     __slots__ = ("error_code", "error_message", "last_sequence", "version", "base_offset", "is_pending")

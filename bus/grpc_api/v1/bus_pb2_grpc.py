@@ -124,6 +124,41 @@ class BusStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.GroupSessionRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.GroupSessionResponse.FromString,
                 _registered_method=True)
+        self.TxnOffsetCommit = channel.unary_unary(
+                '/bus.v1.Bus/TxnOffsetCommit',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TxnOffsetCommitRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TxnOffsetCommitResponse.FromString,
+                _registered_method=True)
+        self.EndTxn = channel.unary_unary(
+                '/bus.v1.Bus/EndTxn',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.EndTxnRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.EndTxnResponse.FromString,
+                _registered_method=True)
+        self.ListTransactions = channel.unary_unary(
+                '/bus.v1.Bus/ListTransactions',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListTransactionsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListTransactionsResponse.FromString,
+                _registered_method=True)
+        self.DescribeTransactions = channel.unary_unary(
+                '/bus.v1.Bus/DescribeTransactions',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeTransactionsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeTransactionsResponse.FromString,
+                _registered_method=True)
+        self.DescribeProducers = channel.unary_unary(
+                '/bus.v1.Bus/DescribeProducers',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeProducersRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeProducersResponse.FromString,
+                _registered_method=True)
+        self.AbortTransaction = channel.unary_unary(
+                '/bus.v1.Bus/AbortTransaction',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AbortTransactionRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AbortTransactionResponse.FromString,
+                _registered_method=True)
+        self.FenceProducers = channel.unary_unary(
+                '/bus.v1.Bus/FenceProducers',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FenceProducersRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FenceProducersResponse.FromString,
+                _registered_method=True)
         self.ListOffsets = channel.unary_unary(
                 '/bus.v1.Bus/ListOffsets',
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListOffsetsRequest.SerializeToString,
@@ -337,6 +372,49 @@ class BusServicer:
     def GroupSession(self, request_iterator, context):
         """A member's heartbeats and offset commits on one stream, and the coordinator's word as soon as the group rebalances.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TxnOffsetCommit(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndTxn(self, request, context):
+        """The end of a transaction, answered when it is done in every partition and group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTransactions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeTransactions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeProducers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AbortTransaction(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FenceProducers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -558,6 +636,41 @@ def add_BusServicer_to_server(servicer, server):
                     servicer.GroupSession,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.GroupSessionRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.GroupSessionResponse.SerializeToString,
+            ),
+            'TxnOffsetCommit': grpc.unary_unary_rpc_method_handler(
+                    servicer.TxnOffsetCommit,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TxnOffsetCommitRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TxnOffsetCommitResponse.SerializeToString,
+            ),
+            'EndTxn': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndTxn,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.EndTxnRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.EndTxnResponse.SerializeToString,
+            ),
+            'ListTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTransactions,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListTransactionsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListTransactionsResponse.SerializeToString,
+            ),
+            'DescribeTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeTransactions,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeTransactionsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeTransactionsResponse.SerializeToString,
+            ),
+            'DescribeProducers': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeProducers,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeProducersRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeProducersResponse.SerializeToString,
+            ),
+            'AbortTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.AbortTransaction,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AbortTransactionRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AbortTransactionResponse.SerializeToString,
+            ),
+            'FenceProducers': grpc.unary_unary_rpc_method_handler(
+                    servicer.FenceProducers,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FenceProducersRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.FenceProducersResponse.SerializeToString,
             ),
             'ListOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.ListOffsets,
@@ -1152,6 +1265,195 @@ class Bus:
             _registered_method=True)
 
     @staticmethod
+    def TxnOffsetCommit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/TxnOffsetCommit',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.TxnOffsetCommitRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.TxnOffsetCommitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndTxn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/EndTxn',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.EndTxnRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.EndTxnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/ListTransactions',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListTransactionsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.ListTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/DescribeTransactions',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeTransactionsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeProducers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/DescribeProducers',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeProducersRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.DescribeProducersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AbortTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/AbortTransaction',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.AbortTransactionRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.AbortTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FenceProducers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Bus/FenceProducers',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.FenceProducersRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.FenceProducersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListOffsets(request,
             target,
             options=(),
@@ -1700,6 +2002,31 @@ class ClusterStub:
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.RaiseLeaderEpochRequest.SerializeToString,
                 response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.RaiseLeaderEpochResponse.FromString,
                 _registered_method=True)
+        self.AddPartitionsToTxn = channel.unary_unary(
+                '/bus.v1.Cluster/AddPartitionsToTxn',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AddPartitionsToTxnRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AddPartitionsToTxnResponse.FromString,
+                _registered_method=True)
+        self.VoteTransaction = channel.unary_unary(
+                '/bus.v1.Cluster/VoteTransaction',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.FromString,
+                _registered_method=True)
+        self.ApplyTransaction = channel.unary_unary(
+                '/bus.v1.Cluster/ApplyTransaction',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.FromString,
+                _registered_method=True)
+        self.DropTransaction = channel.unary_unary(
+                '/bus.v1.Cluster/DropTransaction',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.FromString,
+                _registered_method=True)
+        self.OpenTransactions = channel.unary_unary(
+                '/bus.v1.Cluster/OpenTransactions',
+                request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OpenTransactionsRequest.SerializeToString,
+                response_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OpenTransactionsResponse.FromString,
+                _registered_method=True)
         self.Envelope = channel.unary_unary(
                 '/bus.v1.Cluster/Envelope',
                 request_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.EnvelopeRequest.SerializeToString,
@@ -1750,6 +2077,40 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddPartitionsToTxn(self, request, context):
+        """From the leader of a partition, or the coordinator of a group, to that of a transaction, before the first batch or
+        offset is acknowledged.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VoteTransaction(self, request, context):
+        """From the coordinator of a transaction to the leaders of its partitions and the coordinators of its groups: what they
+        have of it; put it in the log; forget it. Each is safe to repeat.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ApplyTransaction(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DropTransaction(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OpenTransactions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Envelope(self, request, context):
         """A call of the service Bus that changes the cluster metadata, as a client sent it to another broker (KIP-590).
         """
@@ -1784,6 +2145,31 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.RaiseLeaderEpoch,
                     request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.RaiseLeaderEpochRequest.FromString,
                     response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.RaiseLeaderEpochResponse.SerializeToString,
+            ),
+            'AddPartitionsToTxn': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddPartitionsToTxn,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AddPartitionsToTxnRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.AddPartitionsToTxnResponse.SerializeToString,
+            ),
+            'VoteTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.VoteTransaction,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.SerializeToString,
+            ),
+            'ApplyTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApplyTransaction,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.SerializeToString,
+            ),
+            'DropTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropTransaction,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.SerializeToString,
+            ),
+            'OpenTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenTransactions,
+                    request_deserializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OpenTransactionsRequest.FromString,
+                    response_serializer=bus_dot_grpc__api_dot_v1_dot_bus__pb2.OpenTransactionsResponse.SerializeToString,
             ),
             'Envelope': grpc.unary_unary_rpc_method_handler(
                     servicer.Envelope,
@@ -1927,6 +2313,141 @@ class Cluster:
             '/bus.v1.Cluster/RaiseLeaderEpoch',
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.RaiseLeaderEpochRequest.SerializeToString,
             bus_dot_grpc__api_dot_v1_dot_bus__pb2.RaiseLeaderEpochResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddPartitionsToTxn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Cluster/AddPartitionsToTxn',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.AddPartitionsToTxnRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.AddPartitionsToTxnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VoteTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Cluster/VoteTransaction',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ApplyTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Cluster/ApplyTransaction',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Cluster/DropTransaction',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.TransactionStepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bus.v1.Cluster/OpenTransactions',
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.OpenTransactionsRequest.SerializeToString,
+            bus_dot_grpc__api_dot_v1_dot_bus__pb2.OpenTransactionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -92,7 +92,7 @@ class Bench:
         clock: Any = SimpleNamespace(now_ms=lambda: 1)
         calls: Any = SimpleNamespace(compute=self._compute)
         self.memory = RequestMemory(1 << 20)
-        self.api = ProduceApi(cluster, clock, calls, LoopShares(), request_timeout_ms=30_000)
+        self.api = ProduceApi(cluster, cast(Any, None), clock, calls, LoopShares(), request_timeout_ms=30_000)
 
     def _find(self, name: TopicPartition, topic_id: str) -> Any:
         return self.partitions.get(name, UNKNOWN)

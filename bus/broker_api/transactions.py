@@ -1,0 +1,294 @@
+"""Transactions: the calls of their producers, of administrators, and of the other brokers.
+
+What can be said of a request without its transaction is said here: how many items it may have, and that it names each
+once. Guards one promise: an answer of a producer's call comes within the time of a request, and one that does not say
+how the transaction ended may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from bus.broker_api.groups import GroupMember, PartitionOffset, outcomes_of, require_count, with_topic_id
+from bus.broker_api.producers import check_identity
+from bus.broker_api.requests import Items
+from bus.consumer_groups import requests as groups
+from bus.consumer_groups.request_bounds import PARTITIONS_MAX as GROUP_PARTITIONS_MAX
+from bus.errors import ErrorCode, Refused
+from bus.model import BrokerEndpoint, TopicPartition
+from bus.partition_log.staging import NOTHING_STAGED
+from bus.runtime.cluster import Cluster
+from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.coordinators.transaction_link import CoordinatorLink
+from bus.runtime.coordinators.transaction_participants import TransactionParticipants
+from bus.runtime.coordinators.transactions import TransactionCoordinator
+from bus.runtime.loop_shares import LoopShares
+from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, TransactionAddition
+from bus.transactions import requests as rq
+from bus.transactions.administration import TransactionFilter, list_transaction
+from bus.transactions.request_bounds import PARTITIONS_MAX
+from bus.transactions.state import ProducerIdentity, TransactionGroup, TransactionState
+
+IDS_MAX = 1_000  # transactional ids, or partitions, of a request of administrators
+STATES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveProducer:
+    """A producer as a partition's leader knows it. `coordinator_partition`: of a transaction that is staged; -1: the
+    producer's records are in the log."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_partition: int = -1
+    staged_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTransactions:
+    """`refused`: why some may be missing."""
+
+    transactions: Sequence[rq.ListedTransaction]
+    unknown_states: Sequence[str]
+    refused: Refused | None
+
+
+class TransactionApi:
+    def __init__(
+        self,
+        cluster: Cluster,
+        coordinator: TransactionCoordinator,
+        participants: TransactionParticipants,
+        link: CoordinatorLink,
+        groups: GroupCoordinator,
+        shares: LoopShares,
+        *,
+        now_ms: Callable[[], int],
+        request_timeout_ms: int,
+    ) -> None:
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._participants = participants
+        self._link = link
+        self._groups = groups
+        self._shares = shares
+        self._now_ms = now_ms
+        self._timeout_ms = request_timeout_ms
+        self.endpoint = cluster.endpoint
+
+    async def find_coordinator(self, transactional_id: str) -> BrokerEndpoint | Refused:
+        """Raises `NotController`."""
+        return await self._coordinator.find(transactional_id)
+
+    # ------------------------------------------------------------------ producers
+
+    async def init_producer(
+        self, transactional_id: str, timeout_ms: int, *, producer_id: int | None, producer_epoch: int
+    ) -> ProducerIdentity | Refused:
+        """`producer_id` None: a new instance. CONCURRENT_TRANSACTIONS if what was open could not be ended in time."""
+        command = rq.InitProducerId(transactional_id, timeout_ms)
+        if producer_id is not None:
+            refused = check_identity(producer_id, producer_epoch)
+            if refused is not None:
+                return refused
+            command = rq.InitProducerId(transactional_id, timeout_ms, producer_id, producer_epoch)
+        return await self._initialize(command)
+
+    async def _initialize(self, command: rq.InitProducerId | rq.FenceProducer) -> ProducerIdentity | Refused:
+        asked = asyncio.ensure_future(self._coordinator.initialize(command))
+        answer = await self._wait(asked, ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction before it has not ended")
+        if isinstance(answer, Refused):
+            return answer
+        assert isinstance(answer, rq.ProducerInitialized), f"expected an identity, found {answer}"
+        return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+    async def commit_offsets(
+        self,
+        transactional_id: str,
+        identity: ProducerIdentity,
+        member: GroupMember,
+        offsets: Items[PartitionOffset],
+        *,
+        sequence: int,
+    ) -> list[Refused | None]:
+        """Of each partition why its offset is not pending in the transaction; None if it is. Raises `InvalidArgument`
+        for more partitions than a request may name."""
+        require_count(len(offsets), GROUP_PARTITIONS_MAX, "partitions")
+        state, share = self._cluster.state, self._shares.begin()
+        found: list[groups.OffsetToCommit | Refused] = []
+        await share.extend(found, (with_topic_id(item, state) for item in offsets))
+        command = groups.TxnOffsetCommit(
+            member.group_id,
+            groups.TransactionKey(identity.producer_id, identity.producer_epoch),
+            sequence,
+            member.generation,
+            member.member_id,
+            member.group_instance_id,
+            tuple(item for item in found if not isinstance(item, Refused)),
+        )
+        answer: groups.GroupAnswer = groups.OffsetsCommitted(())
+        if command.offsets:
+            answer = await self._commit_offsets(transactional_id, identity, command)
+        return outcomes_of(found, answer)
+
+    async def _commit_offsets(
+        self, transactional_id: str, identity: ProducerIdentity, command: groups.TxnOffsetCommit
+    ) -> groups.GroupAnswer:
+        async def admit(offsets_partition: int) -> Refused | None:
+            group = TransactionGroup(command.group_id, offsets_partition)
+            who = identity.producer_id, identity.producer_epoch
+            return await self._link.add(rq.AddOffsets(transactional_id, *who, group))
+
+        refused = check_identity(identity.producer_id, identity.producer_epoch)
+        return refused or await self._groups.commit_in_transaction(command, admit)
+
+    async def end(
+        self,
+        transactional_id: str,
+        identity: ProducerIdentity,
+        *,
+        is_commit: bool,
+        last_sequences: Items[tuple[TopicPartition, int]],
+    ) -> rq.TransactionEnded | Refused:
+        """REQUEST_TIMED_OUT: the same call has to be repeated, and no other."""
+        refused = check_identity(identity.producer_id, identity.producer_epoch)
+        if refused is not None:
+            return refused
+        if len(last_sequences) > PARTITIONS_MAX:
+            found = f"expected at most {PARTITIONS_MAX} partitions, found {len(last_sequences)}"
+            return Refused(ErrorCode.INVALID_REQUEST, found)
+        ends = dict(last_sequences)
+        if len(ends) < len(last_sequences):
+            return Refused(ErrorCode.INVALID_REQUEST, "expected each partition once, found one more than once")
+        command = rq.EndTransaction(
+            transactional_id, identity.producer_id, identity.producer_epoch, is_commit, ends if is_commit else {}
+        )
+        return await self._wait_for_end(self._coordinator.submit(command))
+
+    async def _wait_for_end(self, asked: asyncio.Future[rq.TransactionAnswer]) -> rq.TransactionEnded | Refused:
+        answer = await self._wait(asked, ErrorCode.REQUEST_TIMED_OUT, "the transaction is not ended everywhere yet")
+        assert isinstance(answer, (rq.TransactionEnded, Refused)), f"expected the end, found {answer}"
+        return answer
+
+    async def _wait(
+        self, asked: asyncio.Future[rq.TransactionAnswer], late: ErrorCode, reason: str
+    ) -> rq.TransactionAnswer:
+        """What is decided goes on, also if the answer comes too late for this caller."""
+        try:
+            await asyncio.wait([asked], timeout=self._timeout_ms / 1000)
+            if asked.done():
+                return asked.result()
+            return Refused(late, f"{reason}, after {self._timeout_ms} ms; repeat the call")
+        finally:
+            asked.cancel()
+
+    # ------------------------------------------------------------------ administration
+
+    async def list_transactions(
+        self, states: Items[str], producer_ids: Items[int], *, duration_ms: int
+    ) -> ListedTransactions:
+        """Of the coordinators on this broker. Raises `InvalidArgument` for too many filters."""
+        require_count(len(states), STATES_MAX, "states")
+        require_count(len(producer_ids), IDS_MAX, "producer ids")
+        known = {state.value for state in TransactionState}
+        unknown = [state for state in states if state not in known]
+        unproved = await self._prove()
+        if unproved is not None:
+            return ListedTransactions((), unknown, unproved)
+        wanted = TransactionFilter(frozenset(states), frozenset(producer_ids), duration_ms if duration_ms > 0 else -1)
+        there, refused = self._coordinator.list_transactions()
+        now_ms, listed = self._now_ms(), list[rq.ListedTransaction]()
+        matching = (list_transaction(each) for each in there if wanted.matches(each, now_ms=now_ms))
+        await self._shares.begin().extend(listed, matching)
+        return ListedTransactions(listed, unknown, refused)
+
+    async def describe_transactions(
+        self, transactional_ids: Items[str]
+    ) -> list[tuple[rq.DescribedTransaction, int] | Refused]:
+        """Each with its partition of `__transaction_state`. Raises `InvalidArgument` for too many ids."""
+        require_count(len(transactional_ids), IDS_MAX, "transactional ids")
+        unproved = await self._prove()
+        described: list[tuple[rq.DescribedTransaction, int] | Refused] = []
+        for transactional_id in transactional_ids:
+            described.append(unproved or await self._describe(transactional_id))
+        return described
+
+    async def _describe(self, transactional_id: str) -> tuple[rq.DescribedTransaction, int] | Refused:
+        number = self._coordinator.partition_of(transactional_id)
+        if isinstance(number, Refused):
+            return _not_found(number)
+        answer = await self._coordinator.submit(rq.DescribeTransaction(transactional_id))
+        assert isinstance(answer, (rq.DescribedTransaction, Refused)), f"expected a description, found {answer}"
+        return answer if isinstance(answer, Refused) else (answer, number)
+
+    async def abort(self, transactional_id: str, expected: ProducerIdentity | None) -> Refused | None:
+        answer = await self._wait_for_end(self._coordinator.submit(rq.AbortTransaction(transactional_id, expected)))
+        return _not_found(answer) if isinstance(answer, Refused) else None
+
+    async def fence(self, transactional_ids: Items[str]) -> list[ProducerIdentity | Refused]:
+        """All at once. Raises `InvalidArgument` for too many ids."""
+        require_count(len(transactional_ids), IDS_MAX, "transactional ids")
+        fenced = await asyncio.gather(*(self._initialize(rq.FenceProducer(each)) for each in transactional_ids))
+        return [_not_found(each) if isinstance(each, Refused) else each for each in fenced]
+
+    async def describe_producers(self, partitions: Items[TopicPartition]) -> list[list[ActiveProducer] | Refused]:
+        """Of each partition the producers that memory knows and the transactions that are staged, by producer id.
+        Raises `InvalidArgument` for too many partitions."""
+        require_count(len(partitions), IDS_MAX, "partitions")
+        unproved = await self._cluster.prove_leadership()
+        answers: list[list[ActiveProducer] | Refused] = []
+        share = self._shares.begin()
+        await share.extend(answers, (unproved or self._producers_of(name) for name in partitions))
+        return answers
+
+    def _producers_of(self, name: TopicPartition) -> list[ActiveProducer] | Refused:
+        partition = self._cluster.host.find(name)
+        if isinstance(partition, Refused) or partition.stopped is not None:
+            return partition if isinstance(partition, Refused) else partition.stopped or []
+        found = [
+            ActiveProducer(producer_id, state.producer_epoch, state.last_sequence, state.last_append_ms)
+            for producer_id, state in partition.producers.items()
+        ]
+        found += [
+            ActiveProducer(
+                key.producer_id,
+                key.producer_epoch,
+                staged.last_sequence,
+                -1,
+                key.coordinator_partition,
+                staged.size_bytes,
+            )
+            for key, staged in partition.transactions.staged.items()
+            if staged.last_sequence != NOTHING_STAGED
+        ]
+        return sorted(found, key=lambda each: (each.producer_id, each.producer_epoch))
+
+    async def _prove(self) -> Refused | None:
+        refused = await self._cluster.prove_leadership()
+        return None if refused is None else Refused(ErrorCode.NOT_COORDINATOR, refused.message)
+
+    # ------------------------------------------------------------------ other brokers
+
+    async def add(self, additions: Iterable[TransactionAddition]) -> Refused | None:
+        """None once all take part; else the first refusal."""
+        answers = [self._coordinator.add(addition) for addition in additions]
+        found = [await answer for answer in answers]
+        return next((answer for answer in found if isinstance(answer, Refused)), None)
+
+    async def step(self, kind: StepKind, request: StepRequest) -> StepAnswer:
+        return await self._participants.step(kind, request)
+
+    def open_transactions(self, coordinator_partition: int) -> frozenset[ProducerIdentity] | Refused:
+        """Refused unless this broker is the coordinator and has loaded them."""
+        return self._coordinator.open_transactions(coordinator_partition)
+
+
+def _not_found(refused: Refused) -> Refused:
+    """For administrators: an id that no producer was initialised with is not there."""
+    if refused.code is not ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+        return refused
+    return Refused(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, refused.message)

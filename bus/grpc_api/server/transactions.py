@@ -1,0 +1,203 @@
+"""Transactions over gRPC: messages to values, and answers back."""
+
+from __future__ import annotations
+
+from bus.broker_api.transactions import ActiveProducer, TransactionApi
+from bus.errors import ErrorCode, Refused
+from bus.grpc_api.server.conversions import Converted, with_error
+from bus.grpc_api.server.group_calls import (
+    encode_coordinator,
+    encode_outcomes,
+    member_of,
+    offsets_of,
+    partitions_of,
+)
+from bus.grpc_api.server.transaction_messages import (
+    additions_of,
+    encode_step_answer,
+    step_of,
+)
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.model import TopicPartition
+from bus.runtime.loop_shares import LoopShares
+from bus.runtime.transaction_calls import StepKind
+from bus.transactions.requests import DescribedTransaction, TransactionEnded
+from bus.transactions.state import ProducerIdentity
+
+
+class TransactionHandler:
+    def __init__(self, api: TransactionApi, shares: LoopShares) -> None:
+        self._api = api
+        self._shares = shares
+
+    # ------------------------------------------------------------------ producers
+
+    async def find_coordinator(self, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
+        return encode_coordinator(await self._api.find_coordinator(request.key))
+
+    async def init(self, request: pb.InitProducerIdRequest) -> pb.InitProducerIdResponse:
+        if request.name or request.keep_epoch:
+            refused = Refused(
+                ErrorCode.INVALID_REQUEST, "expected a name or a transactional id, found both, or an epoch to keep"
+            )
+            return with_error(pb.InitProducerIdResponse(producer_id=-1, producer_epoch=-1), refused)
+        identity = await self._api.init_producer(
+            request.transactional_id,
+            request.transaction_timeout_ms,
+            producer_id=request.producer_id if request.HasField("producer_id") else None,
+            producer_epoch=request.producer_epoch,
+        )
+        if isinstance(identity, Refused):
+            return with_error(pb.InitProducerIdResponse(producer_id=-1, producer_epoch=-1), identity)
+        return pb.InitProducerIdResponse(producer_id=identity.producer_id, producer_epoch=identity.producer_epoch)
+
+    async def commit_offsets(self, request: pb.TxnOffsetCommitRequest) -> pb.TxnOffsetCommitResponse:
+        outcomes = await self._api.commit_offsets(
+            request.transactional_id,
+            ProducerIdentity(request.producer_id, request.producer_epoch),
+            member_of(request),
+            offsets_of(request),
+            sequence=request.sequence,
+        )
+        return pb.TxnOffsetCommitResponse(partitions=encode_outcomes(request.partitions, outcomes))
+
+    async def end(self, request: pb.EndTxnRequest) -> pb.EndTxnResponse:
+        answer = await self._api.end(
+            request.transactional_id,
+            ProducerIdentity(request.producer_id, request.producer_epoch),
+            is_commit=request.is_commit,
+            last_sequences=Converted(request.ends, _end_of),
+        )
+        if isinstance(answer, Refused):
+            return with_error(pb.EndTxnResponse(producer_id=-1, producer_epoch=-1), answer)
+        return _encode_ended(answer)
+
+    # ------------------------------------------------------------------ administration
+
+    async def list_transactions(self, request: pb.ListTransactionsRequest) -> pb.ListTransactionsResponse:
+        listed = await self._api.list_transactions(
+            request.states, request.producer_ids, duration_ms=request.duration_ms
+        )
+        response = pb.ListTransactionsResponse(unknown_states=listed.unknown_states)
+        encoded = (
+            pb.ListedTransaction(transactional_id=each.transactional_id, producer_id=each.producer_id, state=each.state)
+            for each in listed.transactions
+        )
+        await self._shares.begin().extend(response.transactions, encoded)
+        return response if listed.refused is None else with_error(response, listed.refused)
+
+    async def describe_transactions(self, request: pb.DescribeTransactionsRequest) -> pb.DescribeTransactionsResponse:
+        answers = await self._api.describe_transactions(request.transactional_ids)
+        response = pb.DescribeTransactionsResponse()
+        encoded = (
+            self._encode_described(transactional_id, answer)
+            for transactional_id, answer in zip(request.transactional_ids, answers, strict=True)
+        )
+        await self._shares.begin().extend(response.transactions, encoded)
+        return response
+
+    def _encode_described(
+        self, transactional_id: str, answer: tuple[DescribedTransaction, int] | Refused
+    ) -> pb.DescribedTransaction:
+        if isinstance(answer, Refused):
+            return with_error(pb.DescribedTransaction(transactional_id=transactional_id), answer)
+        described, coordinator_partition = answer
+        topics: dict[str, list[int]] = {}
+        for partition in described.partitions:
+            topics.setdefault(partition.topic, []).append(partition.partition)
+        own = self._api.endpoint
+        return pb.DescribedTransaction(
+            transactional_id=transactional_id,
+            state=described.state,
+            producer_id=described.producer_id,
+            producer_epoch=described.producer_epoch,
+            timeout_ms=described.timeout_ms,
+            start_ms=described.start_ms,
+            update_ms=described.update_ms,
+            topics=[pb.TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in topics.items()],
+            group_ids=described.groups,
+            number=described.number,
+            coordinator=pb.Broker(broker_id=own.broker_id, host=own.host, port=own.port),
+            coordinator_partition=coordinator_partition,
+        )
+
+    async def describe_producers(self, request: pb.DescribeProducersRequest) -> pb.DescribeProducersResponse:
+        names = partitions_of(request.topics)
+        answers = await self._api.describe_producers(names)
+        response = pb.DescribeProducersResponse()
+        share = self._shares.begin()
+        for name, answer in zip(names, answers, strict=True):
+            part = response.partitions.add(topic=name.topic, partition=name.partition)
+            if isinstance(answer, Refused):
+                with_error(part, answer)
+            else:
+                await share.extend(part.producers, map(_encode_producer, answer))
+        return response
+
+    async def abort(self, request: pb.AbortTransactionRequest) -> pb.AbortTransactionResponse:
+        expected = None
+        if request.HasField("producer_id"):
+            expected = ProducerIdentity(request.producer_id, request.producer_epoch)
+        refused = await self._api.abort(request.transactional_id, expected)
+        response = pb.AbortTransactionResponse()
+        return response if refused is None else with_error(response, refused)
+
+    async def fence(self, request: pb.FenceProducersRequest) -> pb.FenceProducersResponse:
+        answers = await self._api.fence(request.transactional_ids)
+        return pb.FenceProducersResponse(producers=map(_encode_fenced, request.transactional_ids, answers))
+
+    # ------------------------------------------------------------------ other brokers
+
+    async def add(self, request: pb.AddPartitionsToTxnRequest) -> pb.AddPartitionsToTxnResponse:
+        response = pb.AddPartitionsToTxnResponse()
+        for additions in request.transactions:
+            refused = await self._api.add(additions_of(additions))
+            added = response.transactions.add()
+            if refused is not None:
+                with_error(added, refused)
+        return response
+
+    async def step(self, kind: StepKind, request: pb.TransactionStepRequest) -> pb.TransactionStepResponse:
+        return encode_step_answer(await self._api.step(kind, step_of(request)))
+
+    async def open_transactions(self, request: pb.OpenTransactionsRequest) -> pb.OpenTransactionsResponse:
+        found = self._api.open_transactions(request.coordinator_partition)
+        if isinstance(found, Refused):
+            return with_error(pb.OpenTransactionsResponse(), found)
+        return pb.OpenTransactionsResponse(
+            producer_ids=[each.producer_id for each in found], producer_epochs=[each.producer_epoch for each in found]
+        )
+
+
+def _end_of(message: pb.TransactionEnd) -> tuple[TopicPartition, int]:
+    return TopicPartition(message.topic, message.partition), message.last_sequence
+
+
+def _encode_ended(answer: TransactionEnded) -> pb.EndTxnResponse:
+    versions = [
+        pb.TransactionVersion(
+            topic=partition.topic, partition=partition.partition, version=rows.version, base_offset=rows.base_offset
+        )
+        for partition, rows in answer.versions.items()
+    ]
+    return pb.EndTxnResponse(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch, versions=versions)
+
+
+def _encode_producer(producer: ActiveProducer) -> pb.ActiveProducer:
+    return pb.ActiveProducer(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        last_sequence=producer.last_sequence,
+        last_timestamp_ms=producer.last_timestamp_ms,
+        coordinator_partition=producer.coordinator_partition,
+        staged_bytes=producer.staged_bytes,
+    )
+
+
+def _encode_fenced(transactional_id: str, answer: ProducerIdentity | Refused) -> pb.FencedProducer:
+    if isinstance(answer, Refused):
+        fenced = pb.FencedProducer(transactional_id=transactional_id, producer_id=-1, producer_epoch=-1)
+        return with_error(fenced, answer)
+    return pb.FencedProducer(
+        transactional_id=transactional_id, producer_id=answer.producer_id, producer_epoch=answer.producer_epoch
+    )
