@@ -1,0 +1,265 @@
+"""A producer's transactions: which call may come when, and what each error means. No thread, clock or I/O.
+
+Theory of operation. The producer's calls (`begin_...`) are checked against the state, and what the brokers say
+(`on_...`) moves it on. An error has one of three meanings, by the call that met it (`judge`, Kafka's TransactionManager
+row by row): the call is repeated; the transaction can only be aborted; or the producer can only be closed. From the
+moment in which the end of a transaction is asked for until it is answered, its outcome is open: the same call may come
+again, as often as it takes, and no other. Guards one promise: a transaction that a coordinator was asked to commit is
+not asked to be aborted, unless the coordinator has said that it is not committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from bus.errors import BusError, ErrorCode
+from bus.model import TopicPartition
+
+
+class TransactionState(Enum):
+    UNINITIALIZED = "uninitialized"  # no identity: nothing may be sent
+    INITIALIZING = "initializing"
+    READY = "ready"  # an identity, and no transaction
+    IN_TRANSACTION = "in transaction"
+    COMMITTING = "committing"  # nothing more may be sent; the outcome is open
+    ABORTING = "aborting"
+    ABORTABLE_ERROR = "abortable error"  # the transaction can only be aborted
+    FATAL_ERROR = "fatal error"  # the producer can only be closed
+
+
+_S = TransactionState
+
+# State -> the states it may follow, each with what brings it about.
+TRANSITIONS: Mapping[TransactionState, Mapping[TransactionState, str]] = {
+    _S.UNINITIALIZED: {_S.INITIALIZING: "the transactional id cannot be initialised for now"},
+    _S.INITIALIZING: {_S.UNINITIALIZED: "init_transactions"},
+    _S.READY: {
+        _S.INITIALIZING: "the coordinator has given an identity",
+        _S.COMMITTING: "committed everywhere, or there was nothing to commit",
+        _S.ABORTING: "aborted, or there was nothing to abort",
+    },
+    _S.IN_TRANSACTION: {_S.READY: "begin_transaction"},
+    _S.COMMITTING: {_S.IN_TRANSACTION: "commit_transaction"},
+    _S.ABORTING: {
+        _S.IN_TRANSACTION: "abort_transaction",
+        _S.ABORTABLE_ERROR: "abort_transaction",
+        _S.COMMITTING: "abort_transaction, while no broker was asked to commit",
+    },
+    _S.ABORTABLE_ERROR: {
+        _S.IN_TRANSACTION: "a record or an offset was not taken",
+        _S.COMMITTING: "a record was not taken, or the coordinator has aborted",
+        _S.ABORTING: "the coordinator says so",
+    },
+    _S.FATAL_ERROR: dict.fromkeys(_S, "another instance has the transactional id, or the coordinator does not go on"),
+}
+
+
+class Call(Enum):
+    INITIALIZE = "InitProducerId"
+    PRODUCE = "Produce"
+    COMMIT_OFFSETS = "TxnOffsetCommit"
+    COMMIT = "EndTxn, to commit"
+    ABORT = "EndTxn, to abort"
+
+
+class Verdict(Enum):
+    RETRY = "the call is repeated"
+    ABORTABLE = "the transaction can only be aborted"
+    FATAL = "the producer can only be closed"
+
+
+_MEMBERSHIP = (
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+)
+# The calls for which a code is abortable; for all others it is fatal.
+_ABORTABLE: Mapping[ErrorCode, frozenset[Call]] = {
+    ErrorCode.PRODUCER_FENCED: frozenset(),
+    ErrorCode.INVALID_PRODUCER_EPOCH: frozenset({Call.PRODUCE}),  # perhaps its time-out aborted it (KIP-588)
+    ErrorCode.INVALID_TXN_STATE: frozenset({Call.PRODUCE}),
+    # A commit that meets these can be given up: the coordinator has forgotten the id.
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: frozenset({Call.PRODUCE, Call.COMMIT}),
+    ErrorCode.UNKNOWN_PRODUCER_ID: frozenset({Call.PRODUCE, Call.COMMIT}),
+    ErrorCode.TRANSACTION_ABORTABLE: frozenset(Call),
+    **dict.fromkeys(_MEMBERSHIP, frozenset({Call.COMMIT_OFFSETS})),
+}
+
+
+def judge(call: Call, error: BusError) -> Verdict:
+    """What `error`, which answered `call`, means for the transaction. Produce is repeated by the sender: what comes
+    from there has failed for good."""
+    abortable_in = _ABORTABLE.get(error.code)
+    if abortable_in is not None:
+        return Verdict.ABORTABLE if call in abortable_in else Verdict.FATAL
+    if call is Call.PRODUCE:
+        return Verdict.ABORTABLE
+    if error.retriable:
+        return Verdict.RETRY
+    return Verdict.ABORTABLE if call is Call.COMMIT_OFFSETS else Verdict.FATAL
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnd:
+    """What is to be asked of the coordinator; the same until it is answered. `last_sequences`: of each partition the
+    last sequence that was acknowledged."""
+
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    last_sequences: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+class TransactionManager:
+    """`begin_...` raises `BusError`: INVALID_TXN_STATE if the call has no place here, else the error for which the
+    transaction, or the producer, is to be ended."""
+
+    def __init__(self, transactional_id: str) -> None:
+        self.transactional_id = transactional_id
+        self.state = _S.UNINITIALIZED
+        self.identity: tuple[int, int] | None = None  # producer id and epoch, of this transaction alone
+        self.error: BusError | None = None  # in one of the two states of error
+        self._last_sequences: dict[TopicPartition, int] = {}  # acknowledged
+        self._offset_commits: dict[str, int] = {}  # by group: how many
+        self._is_begun = False  # a broker may know of this transaction
+        self._is_commit_asked = False  # of the coordinator
+
+    # ------------------------------------------------------------ what the user calls
+
+    def begin_initializing(self) -> None:
+        self._raise_error()
+        if self.state is not _S.INITIALIZING:
+            self._require(_S.UNINITIALIZED, "init_transactions() was called already")
+            self._move(_S.INITIALIZING)
+
+    def begin_transaction(self) -> None:
+        self._raise_error()
+        self._require(_S.READY, "expected init_transactions(), and the end of the transaction before, to have come")
+        self._move(_S.IN_TRANSACTION)
+        self._last_sequences, self._offset_commits = {}, {}
+        self._is_begun = self._is_commit_asked = False
+
+    def check_may_send(self) -> None:
+        """Asked before a record is taken in."""
+        self._raise_error()
+        self._require(_S.IN_TRANSACTION, "expected begin_transaction() before a record is sent")
+
+    def begin_offsets(self, group_id: str) -> int:
+        """The number of this commit of offsets, among those of the group in the transaction."""
+        self._raise_error()
+        self._require(_S.IN_TRANSACTION, "expected begin_transaction() before offsets are sent to it")
+        number = self._offset_commits.get(group_id, 0)
+        self._offset_commits[group_id] = number + 1
+        self._is_begun = True
+        return number
+
+    def begin_commit(self) -> None:
+        """Nothing is sent from now on; what was sent has to be settled before `end`."""
+        self._raise_error()
+        if self.state is not _S.COMMITTING:
+            self._require(_S.IN_TRANSACTION, "expected a transaction to commit")
+            self._move(_S.COMMITTING)
+
+    def begin_abort(self) -> None:
+        """Nothing of this transaction is sent from now on."""
+        if self.state is _S.FATAL_ERROR:
+            self._raise_error()
+        if self.state is _S.COMMITTING and self._is_commit_asked:
+            raise self._misplaced("commit_transaction() was called and its outcome is open: call it again")
+        if self.state not in (_S.ABORTING, _S.ABORTABLE_ERROR, _S.COMMITTING):
+            self._require(_S.IN_TRANSACTION, "expected a transaction to abort")
+        if self.state is not _S.ABORTING:
+            self._move(_S.ABORTING)
+            self.error = None
+
+    def end(self) -> TransactionEnd | None:
+        """What the coordinator is asked, after `begin_commit` or `begin_abort`. None: no broker knows of the
+        transaction, and it has ended. Raises the error of a record that failed before it could be committed."""
+        if self.state is not _S.ABORTING:
+            self._raise_error()
+        assert self.identity is not None, "a transaction has an identity"
+        if not self._is_begun:
+            self._move(_S.READY)
+            return None
+        is_commit = self.state is _S.COMMITTING
+        self._is_commit_asked = is_commit
+        return TransactionEnd(*self.identity, is_commit, dict(self._last_sequences) if is_commit else {})
+
+    # ------------------------------------------------------------ what happens
+
+    def on_initialized(self, producer_id: int, producer_epoch: int) -> None:
+        self._move(_S.READY)
+        self.identity = producer_id, producer_epoch
+
+    def on_sending(self) -> None:
+        """A request with records of the transaction leaves."""
+        self._is_begun = True
+
+    def on_acknowledged(self, partition: TopicPartition, last_sequence: int) -> None:
+        """What is acknowledged comes in the order of its sequences."""
+        if self.state in (_S.IN_TRANSACTION, _S.COMMITTING):
+            self._last_sequences[partition] = last_sequence
+
+    def on_ended(self, producer_id: int, producer_epoch: int) -> None:
+        """With the identity for the next transaction."""
+        self._move(_S.READY)
+        self.identity = producer_id, producer_epoch
+
+    def on_failed(self, call: Call, error: BusError) -> Verdict:
+        """Moves to the state of the verdict. A later error does not take the place of the first one."""
+        verdict = judge(call, error)
+        if verdict is Verdict.FATAL:
+            self._fail(_S.FATAL_ERROR, error)
+        elif verdict is Verdict.ABORTABLE:
+            self._on_abortable(call, error)
+        return verdict
+
+    def on_timed_out(self, call: Call, error: BusError) -> None:
+        """The user's time for a call is up, and it is not known whether it had an effect. An end stays open; of offsets
+        it does not matter, since they can be aborted; and initialising begins anew."""
+        if call is Call.COMMIT_OFFSETS:
+            self._on_abortable(call, error)
+        elif call is Call.INITIALIZE:
+            self._move(_S.UNINITIALIZED)
+
+    def _on_abortable(self, call: Call, error: BusError) -> None:
+        if call is Call.INITIALIZE:
+            self._move(_S.UNINITIALIZED)
+        elif self.state in TRANSITIONS[_S.ABORTABLE_ERROR] and not (
+            call in (Call.PRODUCE, Call.COMMIT_OFFSETS) and self._is_ending
+        ):
+            self._fail(_S.ABORTABLE_ERROR, error)
+
+    @property
+    def _is_ending(self) -> bool:
+        """What becomes of single records does not count any more."""
+        return self.state is _S.ABORTING or (self.state is _S.COMMITTING and self._is_commit_asked)
+
+    # ------------------------------------------------------------ the state
+
+    def _fail(self, state: TransactionState, error: BusError) -> None:
+        if self.state is not _S.FATAL_ERROR:
+            self._move(state)
+            self.error = error
+
+    def _move(self, state: TransactionState) -> None:
+        assert self.state in TRANSITIONS[state], f"{self.transactional_id}: {state.value} after {self.state.value}"
+        self.state = state
+
+    def _require(self, state: TransactionState, expected: str) -> None:
+        if self.state is not state:
+            raise self._misplaced(expected)
+
+    def _misplaced(self, expected: str) -> BusError:
+        return BusError(
+            ErrorCode.INVALID_TXN_STATE, f"{self.transactional_id}: {expected}; found it {self.state.value}"
+        )
+
+    def _raise_error(self) -> None:
+        if self.error is None:
+            return
+        way_out = "abort_transaction()" if self.state is _S.ABORTABLE_ERROR else "close this producer"
+        raise BusError(self.error.code, f"{self.error.message}; {way_out} is the only way on") from self.error
