@@ -13,6 +13,7 @@ import functools
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bus.broker_api.partition_answers import CurrentLeader, find_current_leader
 from bus.broker_api.request_memory import Held, RequestMemory
@@ -51,8 +52,7 @@ class FetchRequest:
     rack: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedPartition:
+class FetchedPartition(NamedTuple):  # a tuple: one is made for each partition of each fetch
     """`offset`: from which it was fetched. `read_replica`: the broker that is to be asked from now on."""
 
     partition: TopicPartition

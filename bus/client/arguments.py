@@ -104,8 +104,9 @@ def check_timeout(timeout: Any, name: str = "timeout") -> float | None:
 
 def check_items(name: str, value: Any, check: Callable[[str, Any], ItemT], kind: str) -> list[ItemT]:
     """Each item of a list, a set, the keys of a mapping ...; `kind`: what they are, for people."""
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        hint = f"give [{value!r}]" if isinstance(value, (str, bytes)) else ""
+    is_single = isinstance(value, (str, bytes, TopicPartition))
+    if is_single or not isinstance(value, Iterable):
+        hint = f"give [{value!r}]" if is_single else ""
         raise wrong_type(f"{name} as a list of {kind}", value, hint)
     return [check(f"an item of {name}", item) for item in value]
 

@@ -8,14 +8,14 @@ no answer from the one before it, so neither the high watermark nor the log star
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bus.errors import ErrorCode, Refused
 from bus.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 from bus.partition_log.state import PartitionState, check_leader_epoch
 
 
-@dataclass(frozen=True, slots=True)
-class Readable:
+class Readable(NamedTuple):  # a tuple: one is made for each partition of each fetch
     """Records from `offset` up to, but not including, `end_offset`; none yet if they are equal."""
 
     offset: int

@@ -13,8 +13,8 @@ import asyncio
 import contextlib
 import enum
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from bus.errors import Refused, StorageFault
 from bus.model import LogBatch, TopicPartition
@@ -25,8 +25,7 @@ from bus.runtime.partitions.partition import ReadResult
 DEFAULT_PARTITION_BYTES_MAX = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPosition:
+class FetchPosition(NamedTuple):  # a tuple: one is made for each partition of each fetch
     partition: TopicPartition
     topic_id: str  # empty: not checked
     offset: int
@@ -270,7 +269,7 @@ async def _read(
             if not isinstance(result, Refused) and result.batches:
                 batches, size = wish.fit(result.batches, bytes_left, is_first=is_first)
                 if len(batches) < len(result.batches):
-                    result = replace(result, batches=batches)
+                    result = result._replace(batches=batches)
                 bytes_left -= size
                 is_first = is_first and not batches
         except StorageFault as fault:

@@ -11,7 +11,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from bus.errors import ErrorCode, RecordsDamaged, Refused, StorageDamaged, StorageFault, show_way_out
 from bus.model import LATEST_TIMESTAMP, LogBatch, RecordBatch, TopicPartition
@@ -47,8 +47,7 @@ from bus.runtime.tasks import TaskScope
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadResult:
+class ReadResult(NamedTuple):  # a tuple: one is made for each partition of each fetch
     """What a fetch of one partition found, and where the log stood then."""
 
     batches: Sequence[LogBatch]

@@ -126,6 +126,8 @@ def test_names_are_bounded_and_have_no_control_characters(command: Any, name: st
 def _with_name(value: Any, name: str) -> Any:
     if value == "NAME":
         return name
+    if isinstance(value, TopicPartition):
+        return TopicPartition(_with_name(value.topic, name), value.partition)
     if isinstance(value, tuple):
         return tuple(_with_name(item, name) for item in value)
     if isinstance(value, dict):

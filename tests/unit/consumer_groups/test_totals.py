@@ -113,7 +113,7 @@ def test_new_offsets_beyond_the_bound_are_refused_and_those_that_are_there_move_
         assert refused.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert "group.offsets.count.max" in refused.message
         assert await bench.commit("g", 2) == TAKEN
-        other = replace(commit_of("g", 1).offsets[0], partition=replace(PARTITION, partition=1))
+        other = replace(commit_of("g", 1).offsets[0], partition=PARTITION._replace(partition=1))
         assert "group.offsets.count.max" in refusal(await bench.commit("g", 1, offsets=(other,))).message
 
     run(scenario, bounds=GroupBounds(offsets_max=1))
