@@ -71,7 +71,7 @@ class Sizes:
     failover_partitions: int = 1_000
     failover_repeats: int = 20
     failover_peer_repeats: int = 5  # each takes Kafka half a minute
-    failover_rate: float = 200.0  # records a second, each a commit of its own: what two cores do besides
+    failover_rate: float = 50.0  # records a second, each a commit of its own: two cores do a round besides
     failover_rest_seconds: float = 3.0
 
 
