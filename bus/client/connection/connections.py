@@ -152,7 +152,10 @@ def translate_rpc_error(error: grpc.RpcError, *, address: str, what: str) -> Bus
 
 def _unreachable(address: str, details: str) -> BusError:
     if "refused" in details.lower():
-        message = f"no broker listens at {address} (connection refused)"
+        message = (
+            f"no broker listens at {address} (connection refused); start one with: bus serve --listen {address}, "
+            "or a cluster with: bus cluster up"
+        )
     else:
         message = f"the broker at {address} cannot be reached: {details}"
     is_sent = not any(sign in details.lower() for sign in _NEVER_CONNECTED)
