@@ -45,17 +45,17 @@ class Group:
         self.generation = -1
 
     def begin(self) -> None:
-        joined = self.stub.JoinGroup(
-            pb.JoinGroupRequest(
-                group_id=self.group_id,
-                group_instance_id="desk",
-                client_id="client",
-                session_timeout_ms=60_000,
-                protocol_type="consumer",
-                protocols=[pb.GroupProtocol(name="range", metadata=SUBSCRIPTION)],
-            ),
-            timeout=30,
+        request = pb.JoinGroupRequest(
+            group_id=self.group_id,
+            group_instance_id="desk",
+            client_id="client",
+            session_timeout_ms=60_000,
+            protocol_type="consumer",
+            protocols=[pb.GroupProtocol(name="range", metadata=SUBSCRIPTION)],
         )
+        joined = self.stub.JoinGroup(request, timeout=30)
+        while joined.error_code == pb.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS:  # the first group creates the topic
+            joined = self.stub.JoinGroup(request, timeout=30)
         assert joined.error_code == pb.ERROR_CODE_NONE, joined
         self.hear(joined, "desk")
         synced = self.stub.SyncGroup(
