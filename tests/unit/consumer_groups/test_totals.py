@@ -133,7 +133,7 @@ def test_pending_members_of_a_group_are_bounded() -> None:
 def test_pending_offsets_count_as_committed_ones_and_may_be_committed() -> None:
     transaction = rq.TransactionKey(7, 3)
     offset = rq.OffsetToCommit(PARTITION, "id", 5)
-    other = replace(offset, partition=replace(PARTITION, partition=1))
+    other = replace(offset, partition=PARTITION._replace(partition=1))
     commit = rq.TxnOffsetCommit("g", transaction, 0, -1, "", None, (offset,))
 
     async def scenario(bench: GroupBench) -> None:
