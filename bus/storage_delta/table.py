@@ -59,7 +59,7 @@ from bus.storage_delta.log.replaced_versions import commit_again
 from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.log.table_metadata import bring_up_to_date
 from bus.storage_delta.log.table_state import Removal
-from bus.storage_delta.log.txns import decode_producers, decode_transactions, forgotten_id_max_of
+from bus.storage_delta.log.txns import decode_producers, decode_transactions, encode_proofs, forgotten_id_max_of
 from bus.storage_delta.log.writer import FilesUnderWay, LogWriter
 from bus.storage_delta.maintenance.key_compaction import KeyCompaction
 from bus.storage_delta.maintenance.old_versions import Limits, OldVersions
@@ -250,7 +250,12 @@ class DeltaPartitionTable:
         signature = self._log.sign(leader_epoch, now_ms)
         # One id for both: it tells which file a version is about.
         encoded = encode_data_file(
-            batches, self._schema, name_suffix=signature.txn_id, compression=compression, committed_ms=now_ms
+            batches,
+            self._schema,
+            name_suffix=signature.txn_id,
+            compression=compression,
+            committed_ms=now_ms,
+            notes=encode_proofs(transactions),
         )
         version = state.version + 1
         file = encoded.file

@@ -6,7 +6,7 @@ Rows lie in offset order, in row groups small enough that a fetch decodes little
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -64,9 +64,16 @@ class EncodedFile:
 
 
 def encode_data_file(
-    batches: Sequence[LogBatch], schema: pa.Schema, *, name_suffix: str, compression: str, committed_ms: int = 0
+    batches: Sequence[LogBatch],
+    schema: pa.Schema,
+    *,
+    name_suffix: str,
+    compression: str,
+    committed_ms: int = 0,
+    notes: Mapping[str, str] | None = None,
 ) -> EncodedFile:
-    """`batches` follow each other without a gap. The file is named by its first offset and `name_suffix`."""
+    """`batches` follow each other without a gap. The file is named by its first offset and `name_suffix`. `notes`: what
+    its footer says beside, for a repair that has no version of it."""
     stamps = stamps_of(batches) if len(batches) > 1 else None
     brought = _brought_columns(batches)
     rows = _merge(batches, stamps, brought, schema)
@@ -80,6 +87,8 @@ def encode_data_file(
         for group in _cut(rows, max(1, ROW_GROUP_BYTES * rows.num_rows // _size_bytes(batches))):
             writer.write_batch(group, row_group_size=group.num_rows)
             ends.append(sink.tell())
+        if notes:
+            writer.add_key_value_metadata(notes)
     data = sink.getvalue()
 
     time_min_us, time_max_us = _min_max_us(batches, rows)

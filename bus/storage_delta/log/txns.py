@@ -13,13 +13,15 @@ more.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
 from bus.ports import AppliedTransaction, ProducerProgress
+from bus.records.json_text import parse_json
 from bus.storage_delta.files.live_file import check_int64
 
 HIGH_WATERMARK_APP = "bus/high_watermark"
@@ -28,6 +30,7 @@ COMPACTED_APP = "bus/compacted"
 LOG_START_APP = "bus/log_start"
 FORGOTTEN_APP = "bus/forgotten"
 TRANSACTION_APPS = "bus/txn/"
+TRANSACTIONS_NOTE = "bus.transactions"  # in the footer of a data file: the proofs of its version
 _TAKEN_BACK = -1
 _LOST_APP = re.compile(r"bus/lost/(\d+)")
 _PRODUCER_APP = re.compile(r"bus/(\d+)")
@@ -97,6 +100,27 @@ def transaction_txns(txns: Mapping[str, Txn]) -> Iterator[tuple[str, Txn]]:
     for app_id, txn in txns.items():
         if app_id.startswith(TRANSACTION_APPS) and txn.version >= 0:
             yield unquote(app_id.removeprefix(TRANSACTION_APPS)), txn
+
+
+def encode_proofs(transactions: Sequence[AppliedTransaction]) -> dict[str, str]:
+    """The notes of a data file that has the rows of `transactions`."""
+    if not transactions:
+        return {}
+    proofs = {transaction_app(each.transactional_id): each.applied_version for each in transactions}
+    return {TRANSACTIONS_NOTE: json.dumps(proofs)}
+
+
+def decode_proofs(notes: Mapping[bytes, bytes]) -> dict[str, int]:
+    """The `appId` of each proof -> its version. Notes that are not ours prove nothing."""
+    try:
+        told = parse_json(notes.get(TRANSACTIONS_NOTE.encode(), b"{}"))
+    except ValueError:
+        return {}
+    return {
+        app_id: version
+        for app_id, version in (told.items() if isinstance(told, dict) else ())
+        if app_id.startswith(TRANSACTION_APPS) and type(version) is int and 0 <= version < 1 << 63
+    }
 
 
 def transaction_app(transactional_id: str) -> str:

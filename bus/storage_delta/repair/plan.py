@@ -36,6 +36,7 @@ from bus.storage_delta.log.txns import (
     Txn,
     decode_lost_ranges,
     decode_producers,
+    decode_proofs,
     lost_app,
     producer_app,
 )
@@ -122,6 +123,7 @@ class Planner:
         end = max([end, *(found.file.next_offset for found in cover.files)])
         lost = _newly_lost(cover.files, cover.holes, txns, log_start=log_start)
         self._add_progress(txns, cover.files)
+        self._add_proofs(txns, cover.files)
         _add_own(txns, cover.files, lost, end, self._now_ms)
         protocol, metadata = self._protocol_and_metadata(history)
         chosen = {found.file.path for found in cover.files}
@@ -176,6 +178,17 @@ class Planner:
                 known = told.get(producer_id)
                 if known is None or (known.producer_epoch, known.last_sequence) != (epoch, sequence):
                     txns[producer_app(producer_id)] = Txn(epoch << 32 | sequence, self._now_ms)
+
+    def _add_proofs(self, txns: dict[str, Txn], files: Sequence[FoundFile]) -> None:
+        """Of transactions whose rows come back, though the version that said so is lost: else they would be applied
+        again."""
+        for found in files:
+            if found.body is not None or found.data is not None:
+                continue  # the log names it; or only a part of it is left
+            parquet, _ = self._reader.open_unnamed(found.source or found.file.path)
+            for app_id, version in decode_proofs(parquet.metadata.metadata or {}).items():
+                if version > _version_of(txns, app_id, -1):
+                    txns[app_id] = Txn(version, self._now_ms)
 
     def _producer_rows(self, found: FoundFile) -> Iterable[pa.Table]:
         if found.data is not None:

@@ -21,6 +21,7 @@ from bus.ports import Committed
 from bus.records.log_schema import log_schema
 from bus.storage_delta.files.read_cache import ReadCache
 from bus.storage_delta.log.listing import partition_folder
+from bus.storage_delta.log.txns import decode_proofs
 from bus.storage_delta.partition_reader import FollowingReader
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.local import LocalStore
@@ -171,14 +172,46 @@ def test_a_repair_keeps_the_proofs_behind_the_damage(log: LogRoot, lost: str) ->
     assert log.verify().breaches == []
 
 
-def test_rows_whose_proof_was_lost_are_known_by_their_producer(log: LogRoot) -> None:
-    """The version of the transaction is gone, its data file is there."""
-    (log.log / f"{4:020d}.json").unlink()
+@pytest.mark.parametrize("damage", ["version gone", "version torn", "all versions behind the checkpoint gone"])
+def test_rows_come_back_with_their_proof_though_their_version_is_lost(log: LogRoot, damage: str) -> None:
+    """Else the coordinator, which was not answered, would have them applied again."""
+    log.table.write_checkpoint()
+    apply_transaction(log.table, 'more "', 6, b"32", epoch=6)
+    version = log.log / f"{6:020d}.json"
+    if damage == "version torn":
+        apply_transaction(log.table, 'more "', 7, b"33", epoch=7)
+        version.write_bytes(version.read_bytes()[:100])
+    elif damage == "version gone":
+        apply_transaction(log.table, 'more "', 7, b"33", epoch=7)
+        version.unlink()
+    else:
+        apply_transaction(log.table, 'more "', 7, b"33", epoch=7)
+        version.unlink()
+        (log.log / f"{7:020d}.json").unlink()
     repair(log, "--execute")
     table = log.open()
-    assert log.values()[30:] == [b"30", b"31"]
-    assert table.transaction_of("orders") == -1
-    assert table.producer_progress[41].producer_epoch == 0
+    assert log.values()[30:] == [b"30", b"31", b"32", b"33"]
+    assert table.transaction_of('more "') == 15
+    assert (table.transaction_of("orders"), table.transaction_of("bills")) == (1, 8)
+    assert log.verify().breaches == []
+
+
+def test_an_interrupted_application_that_a_repair_brings_back_is_proved(log: LogRoot) -> None:
+    """A crash left the data file, and no version."""
+    apply_transaction(log.table, "more", 6, b"32", epoch=6)
+    (log.log / f"{6:020d}.json").unlink()
+    (log.log / f"{2:020d}.json").write_bytes(b"torn")
+    repair(log, "--execute")
+    table = log.open()
+    has_rows = log.values()[-1] == b"32"
+    assert table.transaction_of("more") == (13 if has_rows else -1)
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"no json", b"[1]", b'{"bus/high_watermark": 0}', b'{"bus/txn/a": -1}', b"{" * 9]
+)
+def test_notes_that_are_not_ours_prove_nothing(said: bytes) -> None:
+    assert decode_proofs({b"bus.transactions": said}) == {}
 
 
 # ------------------------------------------------------------------ the topic goes
