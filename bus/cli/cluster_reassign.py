@@ -34,8 +34,12 @@ Racks = Mapping[int, str | None]  # of the brokers that may get partitions
 
 def plan_evenly(current: Mapping[TopicPartition, Sequence[int]], racks: Racks, count: int | None = None) -> Plan:
     """Leaders in turns over the brokers, and followers on other racks than their leader's as far as there are some.
-    Each partition keeps its number of replicas, or gets `count`, or one on each broker if there are fewer."""
+    Each partition keeps its number of replicas, or has one on each broker if there are fewer; or it gets `count`.
+    Raises `Failure` if that are more than there are brokers."""
     ring = _in_turns(racks)
+    if count is not None and count > len(ring):
+        known = ", ".join(map(str, sorted(ring)))
+        raise Failure(f"expected {len(ring)} replicas at most, one on each active broker of {known}, found {count}")
     plan: Plan = {}
     for place, partition in enumerate(sorted(current)):
         size = min(count or len(current[partition]), len(ring))

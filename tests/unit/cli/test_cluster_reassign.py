@@ -32,8 +32,13 @@ def test_even_plan_puts_the_replicas_of_a_partition_on_different_racks() -> None
 
 
 def test_partition_gets_no_more_replicas_than_there_are_brokers() -> None:
-    assert {len(replicas) for replicas in plan_evenly(current(3, 0), NO_RACKS, 5).values()} == {3}
+    assert {len(replicas) for replicas in plan_evenly(current(3, 0), NO_RACKS, 3).values()} == {3}
     assert {len(replicas) for replicas in plan_evenly(current(3, 0, 1, 2), {1: None}).values()} == {1}
+
+
+def test_more_replicas_than_brokers_are_refused() -> None:
+    with pytest.raises(Failure, match="expected 3 replicas at most, one on each active broker of 0, 1, 2, found 4"):
+        plan_evenly(current(3, 0), NO_RACKS, 4)
 
 
 @pytest.mark.parametrize("replicas", [(0,), (0, 1), (1, 0)])
