@@ -67,22 +67,25 @@ class _MapDraft(Generic[KeyT, ValueT]):
     """A mapping that is copied when it is first changed."""
 
     def __init__(self, base: Mapping[KeyT, ValueT]) -> None:
-        self._base = base
+        self.base = base
+        self.changed: set[KeyT] = set()
         self._own: dict[KeyT, ValueT] | None = None
 
     @property
     def now(self) -> Mapping[KeyT, ValueT]:
-        return self._base if self._own is None else self._own
+        return self.base if self._own is None else self._own
 
     def put(self, key: KeyT, value: ValueT) -> None:
+        self.changed.add(key)
         self._changed()[key] = value
 
     def remove(self, key: KeyT) -> None:
+        self.changed.add(key)
         del self._changed()[key]
 
     def _changed(self) -> dict[KeyT, ValueT]:
         if self._own is None:
-            self._own = dict(self._base)
+            self._own = dict(self.base)
         return self._own
 
 
@@ -103,6 +106,7 @@ class ClusterDraft:
         self._raised: Counter[int] = Counter()  # by broker: added to the epoch of each partition that it leads
         self._assigned: dict[str, list[tuple[int, ...]]] = {}  # by name of a topic whose replicas have changed
         self._leader_counts = Counter(state.leader_counts)
+        self._preferred_counts = Counter(state.preferred_counts)  # of the topics that `_topics` began with
         self._broker_epoch_max = state.broker_epoch_max
         self._controller = state.controller
         self._level = state.level
@@ -124,6 +128,7 @@ class ClusterDraft:
             collisions=self._collisions.now,
             brokers=self._brokers.now,
             leader_counts={broker_id: count for broker_id, count in self._leader_counts.items() if count},
+            preferred_counts=self._count_preferred(),
             broker_epoch_max=self._broker_epoch_max,
             controller=self._controller,
             level=self._level,
@@ -131,6 +136,14 @@ class ClusterDraft:
             producers=self._producers.finish(),
             views=self._views.now,
         )
+
+    def _count_preferred(self) -> Mapping[int, int]:
+        counts = self._preferred_counts.copy()
+        for name in self._topics.changed:
+            for topics, sign in ((self._topics.base, -1), (self._topics.now, 1)):
+                for number in range(len(topics[name].partitions) if name in topics else 0):
+                    counts[topics[name].replicas(number)[0]] += sign
+        return {broker_id: count for broker_id, count in counts.items() if count}
 
     # ------------------------------------------------------------------ as it stands
 

@@ -63,7 +63,7 @@ class ElectedController:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """Every look-up is one step. `topic_names`, `collisions` and `leader_counts` follow from `topics`.
+    """Every look-up is one step. `topic_names`, `collisions` and the counts follow from `topics`.
 
     Invariants: every leader and every replica is in `brokers`, no partition has a replica twice; no id is both in
     `topic_names` and in `deleted_topics`.
@@ -74,6 +74,7 @@ class ClusterState:
     collisions: Mapping[str, str] = field(default_factory=dict)  # collision_key(name) -> name
     brokers: Mapping[int, Broker] = field(default_factory=dict)  # by broker id
     leader_counts: Mapping[int, int] = field(default_factory=dict)  # by id of a broker that leads any partition
+    preferred_counts: Mapping[int, int] = field(default_factory=dict)  # by id of the first replica of any partition
     broker_epoch_max: int = 0  # that was ever given
     controller: ElectedController | None = None  # None: none was elected since the cluster has level 1
     level: int = 0  # of bus.version

@@ -69,13 +69,14 @@ def _placed(name: str, topic_id: str, first: int, lists: Sequence[tuple[int, ...
 
 
 def _place(state: ClusterState, count: int, replication_factor: int) -> list[tuple[int, ...]]:
-    """Replicas of `count` new partitions, leaders first. The broker that leads least leads next. Its followers are the
+    """Replicas of `count` new partitions, leaders first. The broker that is the preferred leader of the fewest leads
+    next: one that came back a moment ago leads little, and has its partitions again soon. Its followers are the
     brokers behind it in an order that takes the racks in turn; each partition of a leader begins one further, so that
     its partitions are spread over all others when it fails."""
     racks = _racks(state)
     ring = _in_turns(state.unfenced_brokers or sorted(state.brokers), racks)
     size = min(replication_factor, len(ring))
-    counts = Counter({broker_id: state.leader_counts.get(broker_id, 0) for broker_id in ring})
+    counts = Counter({broker_id: state.preferred_counts.get(broker_id, 0) for broker_id in ring})
     places = {broker_id: place for place, broker_id in enumerate(ring)}
     lists = []
     for _ in range(count):

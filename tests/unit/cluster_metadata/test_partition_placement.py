@@ -92,6 +92,16 @@ def test_broker_that_leads_least_leads_next() -> None:
     assert with_topic(state, "t", 8).leader_counts == {0: 5, 1: 5, 2: 5}
 
 
+def test_broker_that_is_back_and_leads_nothing_yet_gets_no_more_than_its_share() -> None:
+    state = with_topic(THREE, "old", 6)
+    state = apply_all(state, decide_fence_brokers(state, {1: 2}).records)
+    state = apply_all(state, decide_unfence_broker(state, 1, 2).records)
+    assert state.leader_counts == {0: 3, 2: 3}
+    assert state.preferred_counts == {0: 2, 1: 2, 2: 2}
+    after = with_topic(state, "new", 6)
+    assert Counter(replicas[0] for replicas in after.topics["new"].assignments) == {0: 2, 1: 2, 2: 2}
+
+
 @pytest.mark.parametrize(("factor", "count"), [(1, 1), (2, 2), (3, 3), (9, 3)])
 def test_partition_has_as_many_replicas_as_are_asked_for_or_as_there_are_unfenced_brokers(
     factor: int, count: int
