@@ -71,7 +71,9 @@ class BrokerSessions:
         end_offset: int,
         now_ms: float,
     ) -> Refused | None:
-        """Extends the session. A fenced broker whose session ended, and that is heard again, has one again.
+        """Extends the session. A fenced broker whose session ended, and that is heard again, has one again. It may have
+        applied a record whose commit has not ended at the controller; but of `applied_offset` no more is believed than
+        `end_offset`, up to which the controller knows the log.
 
         Refused: BROKER_ID_NOT_REGISTERED; STALE_BROKER_EPOCH for another broker epoch or incarnation than the
         registered one. Either way the broker has to register again.
@@ -86,7 +88,7 @@ class BrokerSessions:
             return Refused(ErrorCode.STALE_BROKER_EPOCH, message)
         self.begin(broker_id, broker_epoch, end_offset=end_offset, now_ms=now_ms)
         session = self._sessions[broker_id]
-        session.applied_offset = max(session.applied_offset, applied_offset)
+        session.applied_offset = max(session.applied_offset, min(applied_offset, end_offset))
         return None
 
     def check(self, state: ClusterState, now_ms: float) -> dict[int, int]:

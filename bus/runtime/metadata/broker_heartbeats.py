@@ -168,8 +168,9 @@ class BrokerHeartbeats:
         if heartbeat.wants_shut_down:
             self._leaving[broker_id] = heartbeat.broker_epoch
         self._note_heard()
-        if heartbeat.metadata_offset >= self._metadata.applied_offset and not self._may_leave(broker_id):
-            newer = self._metadata.wait_until_applied(heartbeat.metadata_offset + 1)
+        end_offset = self._metadata.applied_offset
+        if heartbeat.metadata_offset >= end_offset and not self._may_leave(broker_id):
+            newer = self._metadata.wait_until_applied(end_offset + 1)
             wait_ms = min(heartbeat.max_wait_ms, self._config.broker_heartbeat_interval_ms)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(newer, wait_ms / 1000)

@@ -155,3 +155,12 @@ def test_records_hold_everywhere_once_each_unfenced_broker_has_applied_them() ->
     beat(sessions, 2, 0, applied=150)
     assert sessions.have_applied(STATE, 150)
     assert not sessions.have_applied(STATE, 151)
+
+
+def test_broker_that_says_to_have_applied_what_is_not_in_the_log_is_not_believed() -> None:
+    """Else it would count for records that are not decided yet, for good: 200 is the end."""
+    sessions = begun()
+    for broker_id in (1, 2):
+        beat(sessions, broker_id, 0, applied=2**62)
+    assert sessions.have_applied(STATE, 200)
+    assert not sessions.have_applied(STATE, 201)

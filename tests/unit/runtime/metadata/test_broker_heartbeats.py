@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster import EMPTY_CLUSTER, apply_all
 from bus.cluster_metadata.cluster_records import (
@@ -54,6 +56,10 @@ class Metadata:
             ],
         )
         self.applied_offset = 5
+        self.waits: list[int] = []
+
+    async def wait_until_applied(self, offset: int) -> None:
+        self.waits.append(offset)
 
     async def change(self, decisions: Sequence[Decide[Any]]) -> list[Any]:
         (decide,) = decisions
@@ -138,6 +144,20 @@ def test_controller_that_is_deposed_while_it_asks_commits_nothing() -> None:
         assert isinstance(answer, Refused)
         assert answer.code is ErrorCode.NOT_CONTROLLER
         assert bench.metadata.cluster.brokers.keys() == {0}
+
+    run_virtually(run())
+
+
+@pytest.mark.parametrize("claimed", [6, 7, 2**62])
+def test_heartbeat_of_a_broker_that_is_ahead_waits_for_the_next_record_as_others_do(claimed: int) -> None:
+    """It has read a version whose commit has not ended here; or it has a bug."""
+
+    async def run() -> None:
+        bench = Bench(BrokerIdentity("root", 1, "life-1"))
+        await bench.register()
+        answer = await bench.heartbeats.take(BrokerHeartbeat(1, 2, "life-1", claimed, False, 100))
+        assert isinstance(answer, HeartbeatAnswer)
+        assert (answer.metadata_offset, bench.metadata.waits) == (6, [7])
 
     run_virtually(run())
 
