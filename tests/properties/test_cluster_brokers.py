@@ -339,6 +339,10 @@ class BrokersMachine(RuleBasedStateMachine):
     def leaders_are_counted(self) -> None:
         led = [one.leader_id for topic in self.state.topics.values() for one in topic.partitions]
         assert self.state.leader_counts == Counter(led)
+        preferred = [
+            topic.replicas(number)[0] for topic in self.state.topics.values() for number in range(len(topic.partitions))
+        ]
+        assert self.state.preferred_counts == Counter(preferred)
 
 
 TestBrokersMachine = BrokersMachine.TestCase
