@@ -39,8 +39,7 @@ class ClusterApi:
         await self._cluster.metadata.wait_until_applied(metadata_offset)
 
     async def register(self, command: RegisterBroker, *, cluster_id: str) -> Registered | Refused:
-        """An earlier life of the broker has ended: the lock of its id was free."""
-        return await self._cluster.heartbeats.register(command, cluster_id=cluster_id, is_live=False)
+        return await self._cluster.heartbeats.register(command, cluster_id=cluster_id)
 
     async def raise_leader_epoch(self, command: RaiseLeaderEpoch) -> int | Refused:
         """See `decide_raise_leader_epoch`; NOT_CONTROLLER from any other broker."""

@@ -123,15 +123,12 @@ def _start_alone(state: ClusterState, endpoint: BrokerEndpoint, gone: Collection
     )
 
 
-def decide_register_broker(
-    state: ClusterState, command: RegisterBroker, *, is_live: bool
-) -> Step[ClusterRecord, int | Refused]:
-    """Registers a life of a broker, fenced; the response is its broker epoch. `is_live`: another life of it, that is
-    registered, has a session. A life that registers again keeps its epoch, and stays fenced or unfenced as it is. What
+def decide_register_broker(state: ClusterState, command: RegisterBroker) -> Step[ClusterRecord, int | Refused]:
+    """Registers a life of a broker, fenced; the response is its broker epoch. An earlier life of it has ended, as the
+    lock of its id was free. A life that registers again keeps its epoch, and stays fenced or unfenced as it is. What
     an earlier life leads gets other leaders, if there is an unfenced broker.
 
-    Refused: UNSUPPORTED_VERSION (level 0, or one that the broker cannot work at), INVALID_REGISTRATION,
-    DUPLICATE_BROKER_REGISTRATION.
+    Refused: UNSUPPORTED_VERSION (level 0, or one that the broker cannot work at), INVALID_REGISTRATION.
     """
     refused = _check_level(state, "more than one broker") or _check_registration(state, command)
     if refused is not None:
@@ -140,13 +137,6 @@ def decide_register_broker(
     before = state.brokers.get(broker_id)
     if before is not None and before.incarnation == command.incarnation:
         return Step(before.broker_epoch, tuple(_amend(command, before)))
-    if before is not None and is_live:
-        return Step(
-            Refused(
-                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-                f"expected one broker {broker_id}, found another life of it that is alive, at {_show(before)}",
-            )
-        )
     epoch = state.broker_epoch_max + 1
     others = [one for one in state.unfenced_brokers if one != broker_id]
     moves: list[ClusterRecord] = move_leaders(state, [broker_id], others) if others else []

@@ -159,7 +159,7 @@ async def change_the_cluster(broker: QuietBroker, n: int) -> None:
     await make_topic(broker, f"led{n}")
     await broker.call("UpdateFeatures", pb.UpdateFeaturesRequest(feature="bus.version", level=1))
     command = RegisterBroker(BrokerEndpoint(7, "h", 1), f"life {n}")
-    decide = functools.partial(decide_register_broker, command=command, is_live=False)
+    decide = functools.partial(decide_register_broker, command=command)
     await broker.cluster.metadata.change([decide])
     for replica_ids in ([0, 7], [0]):
         asked = pb.PartitionReassignment(topic=f"led{n}", partition=1, replica_ids=replica_ids)

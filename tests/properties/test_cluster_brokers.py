@@ -121,15 +121,15 @@ class BrokersMachine(RuleBasedStateMachine):
                 assert old is not None
                 assert now.leader_epoch == old.leader_epoch + 1, "an earlier life may still write"
 
-    @rule(broker_id=BROKERS, is_new=st.booleans(), is_live=st.booleans(), rack=RACKS, port=st.integers(0, 2))
-    def register(self, broker_id: int, is_new: bool, is_live: bool, rack: str | None, port: int) -> None:
+    @rule(broker_id=BROKERS, is_new=st.booleans(), rack=RACKS, port=st.integers(0, 2))
+    def register(self, broker_id: int, is_new: bool, rack: str | None, port: int) -> None:
         before, level = self.state.brokers.get(broker_id), self.state.level
         led = list(self.state.partitions_led_by(broker_id))
         old = self.state
         command = RegisterBroker(BrokerEndpoint(broker_id, "h", port), self.life(broker_id, is_new=is_new), rack)
-        answer = self.take(decide_register_broker(self.state, command, is_live=is_live))
+        answer = self.take(decide_register_broker(self.state, command))
         is_same = before is not None and before.incarnation == command.incarnation
-        may = level == 1 and port > 0 and (is_same or before is None or not is_live)
+        may = level == 1 and port > 0
         assert isinstance(answer, int) == may, answer
         if not may:
             return

@@ -106,7 +106,7 @@ class BrokerHeartbeats:
         self._is_stopped = True
         self._note_heard()
 
-    async def register(self, command: RegisterBroker, *, cluster_id: str, is_live: bool) -> Registered | Refused:
+    async def register(self, command: RegisterBroker, *, cluster_id: str) -> Registered | Refused:
         """See `decide_register_broker` and `check_advertised_address`: the controller asks for the broker where it says
         that it is, for two seconds at most. INVALID_REGISTRATION also for a broker of another root."""
         if cluster_id != self._cluster_id:
@@ -116,7 +116,7 @@ class BrokerHeartbeats:
             )
         if self._sessions is None:
             return _NOT_CONTROLLER
-        decide = functools.partial(decide_register_broker, command=command, is_live=is_live)
+        decide = functools.partial(decide_register_broker, command=command)
         foreseen = decide(self._metadata.cluster).response
         refused = foreseen if isinstance(foreseen, Refused) else await self._check_address(command)
         if refused is not None:

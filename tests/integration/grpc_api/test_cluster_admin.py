@@ -24,7 +24,7 @@ def on_cluster(do: Callable[[QuietBroker], Awaitable[None]]) -> None:
     async def prepare(broker: QuietBroker) -> None:
         for broker_id in (1, 2):
             command = RegisterBroker(BrokerEndpoint(broker_id, "h", 9094 + broker_id), f"life {broker_id}", "east")
-            decide = functools.partial(decide_register_broker, command=command, is_live=False)
+            decide = functools.partial(decide_register_broker, command=command)
             await broker.cluster.metadata.change([decide])
         await broker.call("CreateTopics", pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t", partitions=2)]))
         await do(broker)

@@ -147,7 +147,7 @@ def test_restart_changes_partitions_of_internal_topics_too() -> None:
 def test_what_needs_several_brokers_is_refused_at_level_0() -> None:
     expected = "expected bus.version 1 or higher, found 0"
     for step in (
-        decide_register_broker(STATE, starting(1, "b", 2), is_live=False),
+        decide_register_broker(STATE, starting(1, "b", 2)),
         decide_unfence_broker(STATE, 0, 0),
         decide_fence_brokers(STATE, {0: 0}),
         decide_controlled_shutdown(STATE, 0, 0),
@@ -243,18 +243,14 @@ def test_elected_controller_takes_over_from_brokers_that_were_fenced_when_no_oth
 
 def test_new_broker_is_registered_fenced_with_an_epoch_that_none_had() -> None:
     state = apply_all(THREE, [started(3, 8), BrokerUnregistered(3)])
-    step = decide_register_broker(state, starting(4, "d", 4, "new", "r"), is_live=False)
+    step = decide_register_broker(state, starting(4, "d", 4, "new", "r"))
     assert (step.response, step.records) == (9, (BrokerStarted(4, "d", 4, "r", "new", 9, 0, 1),))
 
 
-def test_restarted_broker_is_registered_once_its_earlier_life_is_gone_and_leads_nothing_at_first() -> None:
+def test_restarted_broker_is_registered_anew_and_leads_nothing_at_first() -> None:
     state = apply_all(THREE, [TopicCreated("t", "id-1", 2, 1)])
     command = starting(1, "h", 1, "next")
-    assert refusal(decide_register_broker(state, command, is_live=True).response) == (
-        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-        "expected one broker 1, found another life of it that is alive, at h:1",
-    )
-    step = decide_register_broker(state, command, is_live=False)
+    step = decide_register_broker(state, command)
     assert step.response == 4
     after = apply_all(state, step.records)
     assert leaders(after, "t") == [(0, 1), (2, 1)]
@@ -263,15 +259,12 @@ def test_restarted_broker_is_registered_once_its_earlier_life_is_gone_and_leads_
 
 def test_restarted_broker_leads_on_at_new_epochs_if_no_other_is_unfenced() -> None:
     state = cluster(LEVEL, *unfenced(0, 1), TopicCreated("t", "id-1", 2, 0))
-    step = decide_register_broker(state, starting(0, "h", 1, "next"), is_live=False)
+    step = decide_register_broker(state, starting(0, "h", 1, "next"))
     assert step.records == (started(0, 2, "next"), LeaderEpochsRaised(0))
 
 
-def test_same_life_registers_again_with_its_epoch_alive_or_not() -> None:
-    assert decide_register_broker(THREE, starting(1, "h", 1), is_live=True) == decide_register_broker(
-        THREE, starting(1, "h", 1), is_live=False
-    )
-    step = decide_register_broker(THREE, starting(1, "moved", 9), is_live=True)
+def test_same_life_registers_again_with_its_epoch() -> None:
+    step = decide_register_broker(THREE, starting(1, "moved", 9))
     assert (step.response, step.records) == (2, (BrokerStarted(1, "moved", 9, None, "life", 2, 0, 1),))
     assert not apply_all(THREE, step.records).brokers[1].is_fenced
 
@@ -298,7 +291,7 @@ def test_same_life_registers_again_with_its_epoch_alive_or_not() -> None:
     ],
 )
 def test_registration_that_a_record_cannot_hold_or_clients_cannot_use_is_refused(command: RegisterBroker) -> None:
-    step = decide_register_broker(THREE, command, is_live=False)
+    step = decide_register_broker(THREE, command)
     assert refusal(step.response)[0] is ErrorCode.INVALID_REGISTRATION
     assert step.records == ()
 
@@ -306,7 +299,7 @@ def test_registration_that_a_record_cannot_hold_or_clients_cannot_use_is_refused
 def test_broker_that_cannot_work_at_the_level_is_refused() -> None:
     for level_min, level_max in ((0, 0), (2, 3)):
         command = dataclasses.replace(starting(3, "h", 1), level_min=level_min, level_max=level_max)
-        assert refusal(decide_register_broker(THREE, command, is_live=False).response) == (
+        assert refusal(decide_register_broker(THREE, command).response) == (
             ErrorCode.UNSUPPORTED_VERSION,
             f"expected a broker that can work at bus.version 1, found broker 3 with levels {level_min} to {level_max}",
         )

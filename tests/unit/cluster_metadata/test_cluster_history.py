@@ -87,7 +87,7 @@ class Log:
 
     def register(self, broker_id: int, incarnation: str = "life") -> Step[ClusterRecord, Any]:
         command = RegisterBroker(BrokerEndpoint(broker_id, "h", 1), incarnation)
-        return decide_register_broker(self.state, command, is_live=False)
+        return decide_register_broker(self.state, command)
 
     def unfence(self, broker_id: int) -> LogPlace:
         epoch = self.state.brokers[broker_id].broker_epoch

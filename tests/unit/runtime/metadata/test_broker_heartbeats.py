@@ -96,7 +96,7 @@ class Bench:
         self.heartbeats.begin([])
 
     async def register(self, command: RegisterBroker = NEW) -> Registered | Refused:
-        return await self.heartbeats.register(command, cluster_id="root", is_live=False)
+        return await self.heartbeats.register(command, cluster_id="root")
 
 
 def test_broker_whose_address_is_reached_a_moment_later_is_taken_in() -> None:
