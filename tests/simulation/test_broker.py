@@ -423,7 +423,7 @@ def broken_views(monkeypatch: pytest.MonkeyPatch) -> None:
     async def lower(self: Partition, readable: Readable, max_bytes: int) -> Any:
         found = await read(self, readable, max_bytes)
         is_short = not isinstance(found, Refused) and readable.offset == readable.end_offset > 3
-        return replace(found, high_watermark=found.high_watermark - 2) if is_short else found  # type: ignore[type-var]
+        return found._replace(high_watermark=found.high_watermark - 2) if is_short else found  # type: ignore[union-attr]
 
     monkeypatch.setattr(Partition, "read", lower)
 
