@@ -30,7 +30,8 @@ from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, Step, Topi
 
 NOTHING_KEPT: Mapping[str, str] = MappingProxyType({})
 DEFAULT_PARTITIONS = (-1, 0)  # both mean: as many as num.partitions says
-LEADER_EPOCH_MAX = 2**31 - 1
+# One that a table or a broker names may not be higher: as many elections as that are left then.
+LEADER_EPOCH_MAX = 2**30
 _KEPT_KEYS = frozenset(collision_key(name) for name in (CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC))
 
 

@@ -332,6 +332,7 @@ def test_leader_whose_table_has_a_higher_epoch_gets_one_above_it() -> None:
         (raising(broker_epoch=2), ErrorCode.STALE_BROKER_EPOCH),
         (raising(leader_id=2), ErrorCode.STALE_BROKER_EPOCH),
         (raising(above=2**31 - 1), ErrorCode.INVALID_REQUEST),
+        (raising(above=2**31 - 2), ErrorCode.INVALID_REQUEST),  # nothing above what it would get
     ],
 )
 def test_only_the_registered_life_of_the_leader_may_raise_the_epoch(command: RaiseLeaderEpoch, code: ErrorCode) -> None:
