@@ -24,7 +24,7 @@ from bus.config.broker import Address, BrokerConfig
 from bus.errors import RootLost, StorageFault, count_of
 from bus.grpc_api.server.peers import GrpcPeers, GrpcTransport
 from bus.grpc_api.server.server import BusServer
-from bus.model import BrokerEndpoint
+from bus.model import BrokerEndpoint, RunningBroker
 from bus.ports import Clock, Storage
 from bus.process_tuning import tune_process
 from bus.runtime.blocking import BlockingCalls
@@ -211,8 +211,8 @@ class Broker:
             address = self._config.advertised_address(self.port)
             storage = self._given_storage
             if storage is None:
-                holder = f"broker {self._config.broker_id} at {address}, pid {os.getpid()}"
-                storage = open_storage(self._config.root, holder=holder, broker_id=self._config.broker_id)
+                holder = RunningBroker(self._config.broker_id, str(address), os.getpid())
+                storage = open_storage(self._config.root, holder=str(holder), broker_id=self._config.broker_id)
             undo.callback(storage.close)
             undo.push_async_callback(self._server.abandon)
             await self._server.listen(BrokerIdentity(storage.cluster_id, self._config.broker_id, storage.incarnation))

@@ -6,6 +6,7 @@ sizes and timestamps only, so the hot path never touches a single record.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -108,6 +109,27 @@ class BrokerEndpoint:
     broker_id: int
     host: str
     port: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBroker:
+    """The process of a broker, as it names itself in the lock of its id."""
+
+    broker_id: int
+    address: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"broker {self.broker_id} at {self.address}, pid {self.pid}"
+
+    @staticmethod
+    def parse(text: str) -> RunningBroker | None:
+        """None for anything that is not the text of one."""
+        found = _RUNNING_BROKER.fullmatch(text)
+        return None if found is None else RunningBroker(int(found[1]), found[2], int(found[3]))
+
+
+_RUNNING_BROKER = re.compile(r"broker ([0-9]+) at (.+), pid ([0-9]+)")
 
 
 # What an appended record's timestamp may be: 1970-01-01 to 9999-12-30, in UTC. Every reader shows these in every time

@@ -15,11 +15,12 @@ from bus.cli.cluster_processes import down, kill, pause, restart, resume, timeou
 from bus.cli.cluster_reassign import assigned_replicas, plan_without, reassign
 from bus.cli.failures import Failure
 from bus.cli.groups import BusGroup
-from bus.cli.local_cluster import LocalCluster, RunningBroker, wait_until
+from bus.cli.local_cluster import LocalCluster, wait_until
 from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
 from bus.cli.output import Column, resolve_form, write_heading, write_json, write_listing
 from bus.cli.partition_arguments import parse_topics, partitions_in
 from bus.errors import BusError, ErrorCode, count_of
+from bus.model import RunningBroker
 
 if TYPE_CHECKING:
     from bus.client.admin.admin import Admin

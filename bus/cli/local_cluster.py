@@ -20,11 +20,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bus.cli.failures import Failure
+from bus.model import RunningBroker
 
 HOST = "127.0.0.1"
 _POLL_S = 0.05
 _LOG_LINES_SHOWN = 15
-_HOLDER = re.compile(r"broker (?P<id>[0-9]+) at (?P<address>.+), pid (?P<pid>[0-9]+)")
 _OF_A_BROKER = re.compile(r"broker-([0-9]+)\.(?:lock|json)")
 
 
@@ -35,13 +35,6 @@ class LaunchOptions:
     port: int
     rack: str | None
     options: tuple[str, ...]  # of `bus serve`, beside those that follow from the rest
-
-
-@dataclass(frozen=True, slots=True)
-class RunningBroker:
-    broker_id: int
-    address: str
-    pid: int
 
 
 class LocalCluster:
@@ -72,16 +65,15 @@ class LocalCluster:
                 raise Failure(f"broker {broker_id} does not run; start it with: bus cluster up")
             there = ", ".join(map(str, known)) or "none"
             raise Failure(f"expected a broker of {self.root}, {there}, found {broker_id}")
-        found = _HOLDER.fullmatch(holder)
-        if found is None or int(found["id"]) != broker_id:
+        found = RunningBroker.parse(holder)
+        if found is None or found.broker_id != broker_id:
             raise Failure(f"expected the lock of broker {broker_id} to name its process, found {holder!r}")
-        pid = int(found["pid"])
-        if not _has_open(pid, self._lock_path(broker_id)):
+        if not _has_open(found.pid, self._lock_path(broker_id)):
             raise Failure(
                 f"broker {broker_id} runs, but not on this machine or in another container: its lock says {holder!r}, "
-                f"and no process {pid} here has that file open"
+                f"and no process {found.pid} here has that file open"
             )
-        return RunningBroker(broker_id, found["address"], pid)
+        return found
 
     def send(self, broker_id: int, *numbers: signal.Signals) -> RunningBroker:
         """Raises `Failure` as `find` does."""
@@ -115,8 +107,8 @@ class LocalCluster:
 
     def addresses(self) -> list[str]:
         holders = (self._holder(broker_id) for broker_id in self.known())
-        found = (_HOLDER.fullmatch(holder) for holder in holders if holder is not None)
-        return [match["address"] for match in found if match is not None]
+        found = (RunningBroker.parse(holder) for holder in holders if holder is not None)
+        return [broker.address for broker in found if broker is not None]
 
     # ------------------------------------------------------------ starting
 
