@@ -121,6 +121,7 @@ def list_topics(internal: bool, form: str | None, address: str) -> None:
     bus topics describe orders
     bus topics describe orders --configs
     bus topics describe --under-replicated --unavailable
+    bus topics describe --under-min-isr
     """
 )
 @topic_argument(is_repeatable=True, is_required=False)
@@ -130,6 +131,11 @@ def list_topics(internal: bool, form: str | None, address: str) -> None:
     is_flag=True,
     help="Only partitions with a replica that is not in sync.",
 )
+@click.option(
+    *("--under-min-isr", "--under-min-isr-partitions"),
+    is_flag=True,
+    help="Only partitions with fewer replicas in sync than min.insync.replicas.",
+)
 @click.option("--unavailable", "--unavailable-partitions", is_flag=True, help="Only partitions whose leader is gone.")
 @listing_format_option()
 @address_option()
@@ -137,22 +143,31 @@ def describe(
     topics: tuple[str, ...],
     configs: bool,
     under_replicated: bool,
+    under_min_isr: bool,
     unavailable: bool,
     form: str | None,
     address: str,
 ) -> None:
     """Describe topics, or all of them: id, configs, leaders, replicas, offsets.
 
-    With both --under-replicated and --unavailable: partitions of which either is true. Without a topic they are about
-    the bus's own topics, too.
+    With several of --under-replicated, --under-min-isr and --unavailable: partitions of which any is true. Without a
+    topic they are about the bus's own topics, too.
     """
-    if configs and (under_replicated or unavailable):
-        raise click.UsageError("expected --configs without --under-replicated and --unavailable, found both")
+    is_about_trouble = under_replicated or under_min_isr or unavailable
+    if configs and is_about_trouble:
+        raise click.UsageError(
+            "expected --configs without --under-replicated, --under-min-isr and --unavailable, found both"
+        )
     with open_admin(address) as admin:
         found = admin.describe_topics(topics or None)
         chosen = [found[name] for name in dict.fromkeys(topics or sorted(found))]
-        if under_replicated or unavailable:
-            chosen = with_partitions_in_trouble(chosen, under_replicated=under_replicated, unavailable=unavailable)
+        if is_about_trouble:
+            chosen = with_partitions_in_trouble(
+                chosen,
+                under_replicated=under_replicated,
+                unavailable=unavailable,
+                isr_min={topic.name: _isr_min(admin, topic.name) for topic in chosen if under_min_isr},
+            )
         elif not topics:
             chosen = [topic for topic in chosen if not topic.is_internal]
         if configs:
@@ -170,17 +185,24 @@ def describe(
                 _write_description(topic)
 
 
+def _isr_min(admin: Admin, topic: str) -> int:
+    return next(int(entry.value) for entry in admin.describe_configs(topic) if entry.name == "min.insync.replicas")
+
+
 def with_partitions_in_trouble(
-    topics: Sequence[TopicDescription], *, under_replicated: bool, unavailable: bool
+    topics: Sequence[TopicDescription], *, under_replicated: bool, unavailable: bool, isr_min: Mapping[str, int]
 ) -> list[TopicDescription]:
-    """Those of their partitions, and the topics that have such."""
+    """Those of their partitions, and the topics that have such. `isr_min`: by topic, how many replicas have to be in
+    sync; a partition with fewer is in trouble."""
     some = [
         replace(
             topic,
             partitions=tuple(
                 one
                 for one in topic.partitions
-                if (under_replicated and one.is_under_replicated) or (unavailable and one.is_offline)
+                if (under_replicated and one.is_under_replicated)
+                or (unavailable and one.is_offline)
+                or len(one.isr) < isr_min.get(topic.name, 0)
             ),
         )
         for topic in topics

@@ -82,6 +82,7 @@ class Cluster:
         assert described["offline_partitions"] == 0
         assert json.loads(self.done("topics", "describe", "--unavailable").stdout) == []
         topics = json.loads(self.done("topics", "describe", "--under-replicated").stdout)
+        assert json.loads(self.done("topics", "describe", "--under-min-isr").stdout) == []  # 1, which the leader is
         found = {(topic["topic"], one["partition"]) for topic in topics for one in topic["partitions"]}
         assert described["under_replicated_partitions"] == len(found)
         return bool(found), {(topic, number) for topic, number in found if not topic.startswith("__")}

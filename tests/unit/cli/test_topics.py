@@ -17,11 +17,20 @@ TOPICS = [
 
 
 @pytest.mark.parametrize(
-    ("under_replicated", "unavailable", "expected"),
-    [(True, False, (LACKING,)), (False, True, (OFFLINE,)), (True, True, (LACKING, OFFLINE))],
+    ("under_replicated", "unavailable", "isr_min", "expected"),
+    [
+        (True, False, {}, (LACKING,)),
+        (False, True, {}, (OFFLINE,)),
+        (True, True, {}, (LACKING, OFFLINE)),
+        (False, False, {"t": 2, "u": 1}, (LACKING,)),
+        (False, True, {"t": 2, "u": 2}, (LACKING, OFFLINE)),
+        (False, False, {"t": 3, "u": 2}, (WHOLE, LACKING, OFFLINE)),
+    ],
 )
 def test_topics_keep_the_partitions_in_trouble_and_those_without_any_go(
-    under_replicated: bool, unavailable: bool, expected: tuple[PartitionDescription, ...]
+    under_replicated: bool, unavailable: bool, isr_min: dict[str, int], expected: tuple[PartitionDescription, ...]
 ) -> None:
-    found = with_partitions_in_trouble(TOPICS, under_replicated=under_replicated, unavailable=unavailable)
+    found = with_partitions_in_trouble(
+        TOPICS, under_replicated=under_replicated, unavailable=unavailable, isr_min=isr_min
+    )
     assert [(topic.name, topic.partitions) for topic in found] == [("t", expected)]
