@@ -16,9 +16,8 @@ from bus.broker_api.producers import check_identity
 from bus.broker_api.requests import Items
 from bus.consumer_groups import requests as groups
 from bus.consumer_groups.request_bounds import PARTITIONS_MAX as GROUP_PARTITIONS_MAX
-from bus.errors import ErrorCode, Refused
+from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import BrokerEndpoint, TopicPartition
-from bus.partition_log.staging import NOTHING_STAGED
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
 from bus.runtime.coordinators.transaction_link import CoordinatorLink
@@ -236,34 +235,43 @@ class TransactionApi:
         return [_not_found(each) if isinstance(each, Refused) else each for each in fenced]
 
     async def describe_producers(self, partitions: Items[TopicPartition]) -> list[list[ActiveProducer] | Refused]:
-        """Of each partition the producers that memory knows and the transactions that are staged, by producer id.
-        Raises `InvalidArgument` for too many partitions."""
+        """Of each partition the producers whose records are in the log, as far as memory knows them, and what is staged
+        beside it, also if no transaction needs it any more; by producer id. Raises `InvalidArgument` for too many
+        partitions."""
         require_count(len(partitions), IDS_MAX, "partitions")
         unproved = await self._cluster.prove_leadership()
-        answers: list[list[ActiveProducer] | Refused] = []
-        share = self._shares.begin()
-        await share.extend(answers, (unproved or self._producers_of(name) for name in partitions))
-        return answers
+        if unproved is not None:
+            return [unproved] * len(partitions)
+        return await asyncio.gather(*map(self._producers_of, partitions))
 
-    def _producers_of(self, name: TopicPartition) -> list[ActiveProducer] | Refused:
+    async def _producers_of(self, name: TopicPartition) -> list[ActiveProducer] | Refused:
         partition = self._cluster.host.find(name)
-        if isinstance(partition, Refused) or partition.stopped is not None:
-            return partition if isinstance(partition, Refused) else partition.stopped or []
-        found = [
-            ActiveProducer(producer_id, state.producer_epoch, state.last_sequence, state.last_append_ms)
-            for producer_id, state in partition.producers.items()
-        ]
+        if isinstance(partition, Refused):
+            return partition
+        if partition.stopped is not None:
+            return partition.stopped
+        found: list[ActiveProducer] = []
+        await self._shares.begin().extend(
+            found,
+            (
+                ActiveProducer(producer_id, state.producer_epoch, state.last_sequence, state.last_append_ms)
+                for producer_id, state in partition.producers.items()
+            ),
+        )
+        try:
+            staged = await partition.transactions.list_staged()
+        except StorageFault as fault:
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}: {fault}")
         found += [
             ActiveProducer(
                 key.producer_id,
                 key.producer_epoch,
-                staged.last_sequence,
-                -1,
+                known.last_sequence,
+                known.newest_ms,
                 key.coordinator_partition,
-                staged.size_bytes,
+                known.size_bytes,
             )
-            for key, staged in partition.transactions.staged.items()
-            if staged.last_sequence != NOTHING_STAGED
+            for key, known in staged
         ]
         return sorted(found, key=lambda each: (each.producer_id, each.producer_epoch))
 
