@@ -287,6 +287,82 @@ class GroupDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """`state`: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit or CompleteAbort; Unreadable: the record of
+    the id cannot be read, and only fencing it gives it up."""
+
+    transactional_id: str
+    coordinator_id: int
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id, and its transaction if one is open: then `start_ms` says since when, else it is -1, and there
+    are no partitions and groups. `producer_epoch`: of the producer's next transaction once one is decided."""
+
+    transactional_id: str
+    coordinator: BrokerInfo
+    coordinator_partition: int  # of __transaction_state
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_ms: int
+    update_ms: int
+    number: int  # grows by one with each transaction of the id
+    partitions: tuple[TopicPartition, ...]  # sorted
+    group_ids: tuple[str, ...]
+
+    @property
+    def open_epoch(self) -> int:
+        """Of the open transaction, -1 if none is: the one that its rows have. The decision raises the epoch."""
+        match self.state:
+            case "Ongoing":
+                return self.producer_epoch
+            case "PrepareCommit" | "PrepareAbort":
+                return self.producer_epoch - 1
+            case _:
+                return -1
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What a partition has of a producer id and epoch. `coordinator_partition`: of `__transaction_state`, if that are
+    batches which are staged and no rows yet; None: it is in the log. `last_timestamp_ms`: when the last of it came."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_partition: int | None
+    staged_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HangingTransaction:
+    """What is staged in a partition, or pending in a group, of a transaction that is not open. `staged_bytes`,
+    `offset_count`: how much it is."""
+
+    producer_id: int
+    producer_epoch: int
+    partition: TopicPartition | None  # None: offsets of a group
+    group_id: str | None
+    last_timestamp_ms: int  # when the last of it came
+    staged_bytes: int = 0
+    offset_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FencedProducer:
+    """The identity that the next instance would have; what has a lower epoch is refused."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class CommittedOffset:
     """Of the next record to read. `leader_epoch` of the last record read; -1: not known."""
 

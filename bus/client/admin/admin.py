@@ -1,4 +1,4 @@
-"""The administrator's client: topics, their partitions and configs, logs, offsets, consumer groups, the cluster.
+"""The administrator's client: topics and configs, logs, offsets, consumer groups, transactions, the cluster.
 
 Guards one promise: a call that returns has done all that it was asked. Items are tried all, and if any failed, one
 `BusError` tells of every failure, with the code of the first.
@@ -14,9 +14,11 @@ from typing import Any, TypeVar, overload
 
 from bus.client.admin import offset_targets as targets
 from bus.client.admin.cluster import ClusterAdmin
+from bus.client.admin.coordinator_calls import CoordinatorCalls
 from bus.client.admin.failures import raise_failures
-from bus.client.admin.groups import GroupAdmin, GroupCalls
+from bus.client.admin.groups import GroupAdmin
 from bus.client.admin.logs import LogAdmin
+from bus.client.admin.transactions import OPEN_STATES, UNREADABLE, TransactionAdmin
 from bus.client.admin.views import ViewAdmin
 from bus.client.arguments import (
     INT_64_MAX,
@@ -32,6 +34,7 @@ from bus.client.arguments import (
     check_topic_partitions,
     offsets_by_partition,
     wrong_type,
+    wrong_value,
 )
 from bus.client.config.parsing import MISSING, AdminConfig, parse_addresses, parse_config
 from bus.client.connection.cluster import Cluster, error_of
@@ -45,15 +48,20 @@ from bus.client.values import (
     CommittedOffset,
     ConfigDescription,
     DeletedRecords,
+    FencedProducer,
     GroupDescription,
     GroupListing,
+    HangingTransaction,
     ListedOffset,
     MaintainedLog,
     NewTopic,
     OffsetAndMetadata,
     PartitionDescription,
     PartitionReassignment,
+    ProducerState,
     TopicDescription,
+    TransactionDescription,
+    TransactionListing,
     check_committed,
 )
 from bus.errors import BusError, ErrorCode
@@ -83,11 +91,16 @@ class Admin:
     def __init__(self, address: str | list[str] = MISSING, **configs: Any) -> None:
         self._config = parse_config(AdminConfig, configs)
         self._cluster = Cluster(parse_addresses(address), self._config)
-        calls = GroupCalls(self._cluster, timeout_ms=self._config.default_api_timeout_ms, retries=self._config.retries)
-        self._groups = GroupAdmin(self._cluster, calls)
+        self._groups = GroupAdmin(self._cluster, self._coordinators(pb.COORDINATOR_TYPE_GROUP))
+        coordinators = self._coordinators(pb.COORDINATOR_TYPE_TRANSACTION)
+        self._transactions = TransactionAdmin(self._cluster, coordinators)
         self._logs = LogAdmin(self._cluster, self._config)
         self._views = ViewAdmin(self._on_controller, self._ask)
         self._brokers = ClusterAdmin(self._on_controller, self._ask)
+
+    def _coordinators(self, key_type: pb.CoordinatorType) -> CoordinatorCalls:
+        timeout_ms, retries = self._config.default_api_timeout_ms, self._config.retries
+        return CoordinatorCalls(self._cluster, key_type, timeout_ms=timeout_ms, retries=retries)
 
     # ------------------------------------------------------------ topics
 
@@ -453,6 +466,106 @@ class Admin:
         found = {TopicPartition(name, one.partition) for name in described for one in described[name].partitions}
         return sorted(found | {one for one in named if isinstance(one, TopicPartition)})
 
+    # ------------------------------------------------------------ transactions
+
+    def list_transactions(
+        self, states: Iterable[str] = (), producer_ids: Iterable[int] = (), *, duration_ms: int = 0
+    ) -> list[TransactionListing]:
+        """All transactional ids, or those that fit all that is given (KIP-664), sorted: in one of `states`, with one of
+        `producer_ids`, with a transaction that has been open for longer than `duration_ms` (KIP-994). Raises
+        INVALID_REQUEST for a state that there is not."""
+        wanted_states = check_texts("states", states)
+        wanted_ids = check_items("producer_ids", producer_ids, _check_producer_id, "integers")
+        check_integer("duration_ms", duration_ms, 0, INT_64_MAX)
+        return self._list_transactions(wanted_states, wanted_ids, duration_ms, self._deadline_ms())
+
+    def _list_transactions(
+        self, states: Sequence[str], producer_ids: Sequence[int], duration_ms: int, deadline_ms: float
+    ) -> list[TransactionListing]:
+        def ask() -> list[TransactionListing]:
+            """Of the brokers that there are by then: ids of one that is gone are found at another one."""
+            found: dict[str, TransactionListing] = {}
+            for broker in self._cluster.describe(deadline_ms=deadline_ms).brokers:
+                listed = self._transactions.list_on(broker, states, producer_ids, duration_ms, deadline_ms)
+                found.update({one.transactional_id: one for one in listed})
+            return [found[name] for name in sorted(found)]
+
+        return self._retrying(ask, deadline_ms)
+
+    def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        """By id, in the order of `transactional_ids`. Raises TRANSACTIONAL_ID_NOT_FOUND for an id that was never
+        initialised, or has expired."""
+        return self._transactions.describe(check_texts("transactional_ids", transactional_ids))
+
+    def describe_producers(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        """Who has records in each of these partitions, and whose are staged beside it, sorted by producer id."""
+        named = check_topic_partitions("partitions", partitions)
+        return self._transactions.describe_producers(named, self._deadline_ms())
+
+    def abort_transaction(
+        self, transactional_id: str, *, producer_id: int | None = None, producer_epoch: int | None = None
+    ) -> TransactionDescription:
+        """End the open transaction of an id without its producer, and with nothing of it in any partition or group;
+        what it was. The producer's next call is refused with TRANSACTION_ABORTABLE, and it may begin again. With
+        `producer_id` and `producer_epoch` only the transaction of these.
+
+        Raises INVALID_TXN_STATE if none is open, or another one, or if it is decided that it is committed;
+        TRANSACTIONAL_ID_NOT_FOUND.
+        """
+        check_text("transactional_id", transactional_id)
+        if (producer_id is None) != (producer_epoch is None):
+            raise wrong_value("producer_id and producer_epoch, or neither", (producer_id, producer_epoch))
+        found = self._transactions.describe([transactional_id])[transactional_id]
+        expected = found.producer_id, found.open_epoch
+        if producer_id is not None:
+            _check_producer_id("producer_id", producer_id)
+            expected = producer_id, check_integer("producer_epoch", producer_epoch, 0)
+        elif found.state not in ("Ongoing", "PrepareAbort"):
+            raise BusError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"{transactional_id}: expected a transaction that is open and not decided, found {found.state}",
+            )
+        self._transactions.abort(transactional_id, expected)
+        return found
+
+    def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, FencedProducer]:
+        """Shut out every producer that has one of these ids, as another instance would: what it has open is aborted,
+        and each of its calls is refused for good. By id the lowest identity that is not refused. Raises
+        TRANSACTIONAL_ID_NOT_FOUND."""
+        return self._transactions.fence(check_texts("transactional_ids", transactional_ids))
+
+    def find_hanging_transactions(
+        self, partitions: Collection[TopicPartition] | None = None, *, older_than_ms: int = 900_000
+    ) -> list[HangingTransaction]:
+        """What is staged in these partitions, or in all, and what is pending in any group, of transactions that are not
+        open, if the last of it came longer ago than `older_than_ms`: `transaction.max.timeout.ms`, since a first batch
+        may be there before its transaction is. No reader waits for it; the leaders delete what is staged in time."""
+        check_integer("older_than_ms", older_than_ms, 0, INT_64_MAX)
+        if partitions is not None:
+            partitions = check_topic_partitions("partitions", partitions)
+        else:
+            described = self.describe_topics().values()
+            partitions = [
+                TopicPartition(topic.name, one.partition)
+                for topic in described
+                if not topic.is_internal
+                for one in topic.partitions
+            ]
+        deadline_ms = self._deadline_ms()
+        return self._transactions.find_hanging(
+            partitions,
+            describe_groups=self._describe_all_groups,
+            list_open=lambda: self._list_transactions((*OPEN_STATES, UNREADABLE), (), 0, deadline_ms),
+            older_than_ms=older_than_ms,
+            deadline_ms=deadline_ms,
+        )
+
+    def _describe_all_groups(self) -> Iterable[GroupDescription]:
+        listed = [one.group_id for one in self.list_groups()]
+        return self._groups.describe(listed, may_be_gone=True).values()
+
     def close(self) -> None:
         """Safe to repeat."""
         self._cluster.close()
@@ -556,6 +669,10 @@ def _check_new_topic(name: str, value: Any) -> NewTopic:
 
 def _check_topic_or_partition(name: str, value: Any) -> str | TopicPartition:
     return check_topic_partition(name, value) if isinstance(value, TopicPartition) else check_text(name, value)
+
+
+def _check_producer_id(name: str, value: Any) -> int:
+    return check_integer(name, value, 0, INT_64_MAX)
 
 
 def _check_replicas(name: str, value: Any) -> Sequence[int] | None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from bus.client.admin.groups import GROUPS_MAX, MEMBERS_MAX
+from bus.client.admin.coordinator_calls import KEYS_MAX
+from bus.client.admin.groups import MEMBERS_MAX
 from bus.client.connection.portions import CHANGES_MAX, ITEMS_MAX, portions
 from bus.consumer_groups import request_bounds
 from bus.grpc_api.server import request_limits
@@ -18,5 +19,5 @@ def test_bounds_of_clients_are_below_those_of_brokers() -> None:
     assert ITEMS_MAX * 400 < request_limits.CONTROL_BYTES_MAX  # a topic of 249 bytes, its id, and a few numbers
     changes = ("CreateTopicsRequest", "DeleteTopicsRequest", "CreatePartitionsRequest")
     assert all(request_limits._ITEMS_MAX_OF[name] >= CHANGES_MAX for name in changes)
-    assert min(request_bounds.GROUPS_MAX, request_limits._ITEMS_MAX_OF["DeleteGroupsRequest"]) >= GROUPS_MAX
+    assert min(request_bounds.GROUPS_MAX, request_limits._ITEMS_MAX_OF["DeleteGroupsRequest"]) >= KEYS_MAX
     assert request_bounds.LEAVING_MEMBERS_MAX >= MEMBERS_MAX
