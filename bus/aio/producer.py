@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -23,8 +24,9 @@ from bus.aio.waiting_lines import WaitingLines
 from bus.client.arguments import check_timeout, check_topic
 from bus.client.config.parsing import MISSING, ProducerConfig, parse_config
 from bus.client.producer.producer import Producer as BlockingProducer
-from bus.client.values import BatchMetadata, RecordMetadata
+from bus.client.values import BatchMetadata, CommittedRows, GroupMetadata, OffsetAndMetadata, RecordMetadata
 from bus.errors import BusError, ErrorCode
+from bus.model import TopicPartition
 
 Headers = Sequence[tuple[str, bytes | None]]
 ResultT = TypeVar("ResultT")
@@ -170,6 +172,58 @@ class Producer:
         assert self._outcomes is not None, "expected a call before anything waits in line"
         closed = "the producer was closed before this record had memory or metadata: it was not sent"
         self._outcomes.fail(future, BusError(ErrorCode.REQUEST_TIMED_OUT, closed))
+
+    # ------------------------------------------------------------ transactions
+
+    async def init_transactions(self) -> None:
+        """As `bus.Producer.init_transactions`."""
+        await self._in_thread(self._blocking.init_transactions)
+
+    async def begin_transaction(self) -> None:
+        """As `bus.Producer.begin_transaction`."""
+        self._here()
+        self._blocking.begin_transaction()
+
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group_metadata: GroupMetadata
+    ) -> None:
+        """As `bus.Producer.send_offsets_to_transaction`."""
+        await self._in_thread(partial(self._blocking.send_offsets_to_transaction, offsets, group_metadata))
+
+    async def commit_transaction(self) -> dict[TopicPartition, CommittedRows]:
+        """As `bus.Producer.commit_transaction`, of all that was sent before this call. It goes on if who awaits it is
+        cancelled; the outcome is then open, and the same call tells it."""
+        return await self._end_transaction(self._blocking.commit_transaction)
+
+    async def abort_transaction(self) -> None:
+        """As `bus.Producer.abort_transaction`."""
+        await self._end_transaction(self._blocking.abort_transaction)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Producer]:
+        """As `bus.Producer.transaction`, for `async with`."""
+        await self.begin_transaction()
+        try:
+            yield self
+        except BaseException:
+            await self._end_transaction(self._blocking._abort_after_failure)
+            raise
+        try:
+            await self.commit_transaction()
+        except BusError:
+            await self._end_transaction(self._blocking._abort_after_failure)
+            raise
+
+    async def _end_transaction(self, end: Callable[[], ResultT]) -> ResultT:
+        """What waits in line belongs to it, and not to the next one."""
+        loop, _ = self._here()
+        markers = self._lines.mark()
+
+        def end_behind_them() -> ResultT:
+            _are_reached(markers, None)
+            return end()
+
+        return await asyncio.shield(loop.run_in_executor(None, end_behind_them))
 
     # ------------------------------------------------------------ the rest
 

@@ -97,6 +97,14 @@ class GroupMetadata:
     group_instance_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CommittedRows:
+    """Where the rows of a transaction are in a partition: in one version of its table, from `base_offset` on, dense."""
+
+    version: int
+    base_offset: int
+
+
 # What other clients call the arguments of NewTopic, and what they do not have here.
 _NOT_OF_NEW_TOPIC = {
     "num_partitions": "the argument is partitions",

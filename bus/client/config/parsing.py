@@ -47,7 +47,6 @@ _KINDS: dict[type[ClientConfig], str] = {
 _BACKOFFS = (("retry_backoff_ms", "retry_backoff_max_ms"), ("reconnect_backoff_ms", "reconnect_backoff_max_ms"))
 ConfigT = TypeVar("ConfigT", AdminConfig, ProducerConfig, ConsumerConfig)
 
-_NO_TRANSACTIONS = "transactions are not supported yet"
 _GRPC_SOCKETS = "gRPC sizes and keeps its own connections"
 _OWN_METRICS = "metrics are read with metrics(), all of them, whenever you like"
 _NO_SECURITY = "connections are neither encrypted nor authenticated in this version"
@@ -66,9 +65,7 @@ _NOT_SUPPORTED = {
     "group_remote_assignor": "the group's leader assigns: give partition_assignment_strategy",
     "check_crcs": "every batch is checked when it is opened",
     "exclude_internal_topics": "a pattern never matches the bus's own topics",
-    "transactional_id": f"{_NO_TRANSACTIONS}; for a producer that goes on after a restart use name",
-    "transaction_timeout_ms": _NO_TRANSACTIONS,
-    "transaction_two_phase_commit_enable": _NO_TRANSACTIONS,
+    "transaction_two_phase_commit_enable": "a transaction has no second coordinator",
     "partitioner_class": "give a function or an object as partitioner",
     "interceptor_classes": "give a list of objects as interceptors",
     "metric_reporters": _OWN_METRICS,

@@ -24,6 +24,8 @@ class ProducerConfig:
 
     client_id: str = setting("bus-producer", values.client_id)
     name: str | None = setting(None, values.name)
+    transactional_id: str | None = setting(None, values.transactional_id)
+    transaction_timeout_ms: int = setting(60_000, SOME_MILLISECONDS)
     acks: int = setting(-1, choice(_ACKS))
     enable_idempotence: bool = setting(True, values.boolean)
     linger_ms: int = setting(5, ANY_MILLISECONDS)
@@ -57,9 +59,28 @@ class ProducerConfig:
 
 def reconcile(config: ProducerConfig, given: Collection[str]) -> ProducerConfig:
     """`given`: the names of those that are no defaults. Raises `BusError` INVALID_CONFIG."""
+    _check_transactions(config, given)
     config = _reconcile_idempotence(config, given)
     config = _reconcile_delivery_timeout(config, given)
     return _reconcile_sizes(config, given)
+
+
+def _check_transactions(config: ProducerConfig, given: Collection[str]) -> None:
+    """A name and a transactional id are two identities; and transactions need idempotence."""
+    if config.transactional_id is None:
+        if "transaction_timeout_ms" in given:
+            raise conflict("transaction_timeout_ms: expected a transactional_id beside it, found none")
+        return
+    identity = f"transactional_id={config.transactional_id!r}"
+    if config.name is not None:
+        raise conflict(f"{identity}: expected no name beside it, found name={config.name!r}")
+    if not config.enable_idempotence:
+        raise conflict(f"{identity}: expected enable_idempotence=True, found False")
+    if config.acks != -1 or config.retries == 0:
+        raise conflict(
+            f"{identity}: expected acks='all' and retries above 0, found acks={config.acks} and "
+            f"retries={config.retries}"
+        )
 
 
 def _reconcile_idempotence(config: ProducerConfig, given: Collection[str]) -> ProducerConfig:

@@ -79,6 +79,12 @@ def name(value: Any) -> str | None:
     return value
 
 
+def transactional_id(value: Any) -> str | None:
+    if value is not None and not (isinstance(value, str) and value.strip()):
+        raise ValueError("None, or a text that is not blank")
+    return value
+
+
 def group_id(value: Any) -> str | None:
     if value is not None and not (isinstance(value, str) and value.strip()):
         raise ValueError("None, or a text that is not blank")

@@ -91,9 +91,18 @@ class WireCompression:
         return payload, NO_CODEC, payload.size
 
 
-def encode_request(correlation_id: int, shares: Iterable[list[Any]], *, acks: int, timeout_ms: int) -> bytes:
+def encode_request(
+    correlation_id: int,
+    shares: Iterable[list[Any]],
+    *,
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None = None,
+) -> bytes:
     """`shares`: what `encode_share` made, of one partition each."""
-    head = pb.ProduceRequest(correlation_id=correlation_id, acks=acks, timeout_ms=timeout_ms)
+    head = pb.ProduceRequest(
+        correlation_id=correlation_id, acks=acks, timeout_ms=timeout_ms, transactional_id=transactional_id or ""
+    )
     return b"".join([head.SerializeToString(), *chain.from_iterable(shares)])
 
 

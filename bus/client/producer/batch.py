@@ -135,6 +135,10 @@ class RowChunk:
         self.is_settled = True  # last: a thread that sees it without the lock finds the outcome
         self.values, self.keys, self.headers = [], None, None
 
+    @property
+    def failure(self) -> BusError | None:
+        return None if self.outcome is None else self.outcome.error
+
     def announce(self) -> None:
         self.batch.announce(self)
 

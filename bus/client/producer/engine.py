@@ -23,6 +23,7 @@ from bus.client.producer.instructions import Connection, Cut, Errand, Open, Requ
 from bus.client.producer.interrupts import uninterrupted
 from bus.client.producer.queue import Chunk
 from bus.client.producer.sender import Sender
+from bus.client.producer.transactions import Call, TransactionEnd, TransactionManager, Verdict
 from bus.errors import BusError, ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -372,6 +373,47 @@ class Engine:
         self.announce()
         return self._agenda.wakes_at_ms
 
+    # ------------------------------------------------------------ transactions
+
+    @property
+    def transactions(self) -> TransactionManager | None:
+        """To be called with `lock` held."""
+        return self.sender.transactions
+
+    def start_commit(self) -> list[Any]:
+        """As `start_flush`, and nothing more is taken in. Raises `BusError` if there is nothing to be committed."""
+        with self.lock, self._step:
+            unsettled = self.sender.start_commit(self._clock())
+        return self._to_wait_for(unsettled)
+
+    def start_abort(self) -> None:
+        """Fail what is not acknowledged, and take nothing more in. Raises `BusError` if there is nothing to abort."""
+        with self.lock, self._step:
+            self.sender.start_abort(self._clock())
+        self.announce_soon()
+
+    def end_transaction(self) -> TransactionEnd | None:
+        with self.lock:
+            return self.sender.end_transaction()
+
+    def on_initialized(self, producer_id: int, producer_epoch: int) -> None:
+        with self.lock:
+            self.sender.on_initialized(producer_id, producer_epoch)
+
+    def on_transaction_ended(self, producer_id: int, producer_epoch: int) -> None:
+        with self.lock:
+            self.sender.on_transaction_ended(producer_id, producer_epoch)
+
+    def on_transaction_failed(self, call: Call, error: BusError) -> Verdict:
+        with self.lock, self._step:
+            verdict = self.sender.on_transaction_failed(call, error, self._clock())
+        self.announce_soon()
+        return verdict
+
+    def on_transaction_timed_out(self, call: Call, error: BusError) -> None:
+        with self.lock:
+            self.sender.on_transaction_timed_out(call, error)
+
     # ------------------------------------------------------------ flushing, closing
 
     def start_flush(self) -> list[Any]:
@@ -379,6 +421,9 @@ class Engine:
         each with `wait(timeout)`. `end_flush` follows."""
         with self.lock, self._step:
             unsettled = self.sender.start_flush(self._clock())
+        return self._to_wait_for(unsettled)
+
+    def _to_wait_for(self, unsettled: Sequence[Chunk]) -> list[Any]:
         self.announce_soon()
         return list({id(chunk.batch): chunk.batch for chunk in unsettled}.values())  # type: ignore[attr-defined]
 

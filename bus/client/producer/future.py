@@ -103,12 +103,12 @@ class RunChunk:
     """One run of a batch: records of one partition, encoded already."""
 
     __slots__ = (
-        "_error",
         "_metadata",
         "_slot",
         "batch",
         "deadline_ms",
         "due_at_ms",
+        "failure",
         "is_settled",
         "partition",
         "payload",
@@ -143,7 +143,7 @@ class RunChunk:
         self.is_settled = False
         self.partition = partition
         self._metadata: BatchMetadata | None = None
-        self._error: BusError | None = None
+        self.failure: BusError | None = None
 
     def settle(
         self, metadata: BatchMetadata | None, error: BusError | None, offsets: Sequence[int] | None = None
@@ -152,11 +152,11 @@ class RunChunk:
         self.is_settled = True
         if metadata is not None and metadata.timestamp_ms < 0 and self.timestamp_ms is not None:
             metadata = metadata.with_timestamp(self.timestamp_ms)
-        self._metadata, self._error = metadata, error
+        self._metadata, self.failure = metadata, error
         self.payload = ()
 
     def announce(self) -> None:
-        self.batch.resolve(self._slot, self._metadata, self._error)
+        self.batch.resolve(self._slot, self._metadata, self.failure)
 
     def refuse_records(self, errors: Mapping[int, BusError]) -> None:
         raise AssertionError("a run is refused as a whole")

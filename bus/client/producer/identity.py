@@ -22,6 +22,7 @@ class Identity:
     def __init__(self, config: ProducerConfig, agenda: Agenda, backoff_ms: Callable[[int], float]) -> None:
         self.current: tuple[int, int] | None = None  # producer id and epoch
         self._is_named = config.name is not None
+        self._is_transactional = config.transactional_id is not None
         self._agenda = agenda
         self._backoff_ms = backoff_ms
         self._is_asking = False
@@ -29,6 +30,8 @@ class Identity:
         self._failures = 0
 
     def ask(self, now_ms: float) -> None:
+        if self._is_transactional:
+            return  # the user asks for it, and the end of each transaction gives the next one
         if not self._is_asking and now_ms >= self._retry_at_ms:
             self._is_asking = True
             self._agenda.add(InitProducer(*(self.current or (None, None))))

@@ -6,17 +6,19 @@ sent; everything later comes through the future. Never looks at single records o
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from time import time_ns
 from types import TracebackType
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from bus.client.arguments import check_integer, check_timeout, check_topic
+from bus.client.arguments import check_integer, check_timeout, check_topic, offsets_by_partition
 from bus.client.config.parsing import MISSING, ProducerConfig, parse_addresses, parse_config
 from bus.client.connection.cluster import Cluster, TopicInfo
 from bus.client.connection.retrying import monotonic_ms
@@ -27,9 +29,14 @@ from bus.client.producer.checks import check_bytes, check_headers, check_partiti
 from bus.client.producer.future import BatchFuture, RunChunk, wait_all
 from bus.client.producer.partitioning import record_partitioner_of
 from bus.client.producer.threads import ProducerThreads
+from bus.client.producer.transaction_calls import TransactionCalls
+from bus.client.producer.transactions import TransactionManager
+from bus.client.values import CommittedRows, GroupMetadata, OffsetAndMetadata, check_committed
 from bus.errors import BusError, ErrorCode
 from bus.model import TopicPartition
 from bus.serializers import serializer_of
+
+logger = logging.getLogger(__name__)
 
 _ENVELOPE_BYTES = 1_024  # schema, metadata and padding of an Arrow stream
 
@@ -45,6 +52,10 @@ class Producer:
     send (older ones get PRODUCER_FENCED), and `last_sequence` tells where the log ends. `acks`: "all" (the default), 1
     or 0; without idempotence delivery is at least once, with `retries=0` at most once.
 
+    With `transactional_id="..."` records are sent in transactions: `init_transactions` once, then `with
+    producer.transaction():` around what belongs together. A record's future is done when the record is safely staged,
+    without an offset; `commit_transaction` tells where the rows are.
+
     Takes Kafka's configs with underscores for dots; an unknown one is an error. Raises `BusError` INVALID_CONFIG.
     No connection is made before the first call.
     """
@@ -59,6 +70,11 @@ class Producer:
         self._partitioner = record_partitioner_of(self._config.partitioner)
         self._serialize_key = serializer_of(self._config.key_serializer, "key")
         self._serialize_value = serializer_of(self._config.value_serializer, "value")
+        self._transactions = (
+            None
+            if self._config.transactional_id is None
+            else TransactionCalls(self._cluster, self._config, self._engine)
+        )
         self._interceptors = InterceptorChain(self._config.interceptors)
         # Nothing has to be asked for a record of bytes: `send` may put it where the one before it is.
         self._is_plain = (
@@ -228,6 +244,110 @@ class Producer:
         self._hand_over(topic, runs, future, timestamp_ms, deadline_ms)
         return future
 
+    # ------------------------------------------------------------ transactions
+
+    def init_transactions(self) -> None:
+        """Once, before the first transaction: ends what an earlier instance with this transactional id left open, and
+        fences it. Waits up to max.block.ms; may be repeated after REQUEST_TIMED_OUT. Raises `BusError`."""
+        calls = self._needed_transactions("init_transactions")
+        with self._lock:
+            self._manager.begin_initializing()
+        calls.initialize()
+
+    def begin_transaction(self) -> None:
+        """What is sent from now on belongs to the transaction, until it is committed or aborted. Raises `BusError`."""
+        self._needed_transactions("begin_transaction")
+        with self._lock:
+            self._manager.begin_transaction()
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group_metadata: GroupMetadata
+    ) -> None:
+        """Commit offsets of the group with the transaction, and not before: those of the next records to read.
+        `group_metadata`: the consumer's, by which a consumer that is no member any more is refused (KIP-447). The
+        consumer itself must not commit these. Waits up to max.block.ms. After an error the transaction can only be
+        aborted. Raises `BusError`."""
+        calls = self._needed_transactions("send_offsets_to_transaction")
+        checked = offsets_by_partition("offsets", offsets, check_committed)
+        with self._lock:
+            self._manager.check_may_send()
+        if checked:
+            calls.commit_offsets(checked, group_metadata)
+
+    def commit_transaction(self) -> dict[TopicPartition, CommittedRows]:
+        """Flush, and make all of the transaction visible, in each partition at once; or nothing of it. Returns where
+        the rows are in each partition.
+
+        After REQUEST_TIMED_OUT (max.block.ms), or an interrupt, the outcome is open: only this call may be made, again.
+        After every other error nothing of the transaction is, or ever will be, in a log: call `abort_transaction`, or
+        close the producer if the message says so. Raises `BusError`."""
+        calls = self._needed_transactions("commit_transaction")
+        unsettled = self._engine.start_commit()
+        try:
+            wait_all(unsettled, None)
+        finally:
+            self._engine.end_flush()
+        end = self._engine.end_transaction()
+        return {} if end is None else calls.end(end)
+
+    def abort_transaction(self) -> None:
+        """Nothing of the transaction will ever be in a log. Futures that are not done fail with TRANSACTION_ABORTABLE.
+        Waits up to max.block.ms; may be repeated after REQUEST_TIMED_OUT. Refused with INVALID_TXN_STATE once a commit
+        was asked for, unless that was refused. Raises `BusError`."""
+        self._abort(self._needed_transactions("abort_transaction"), None)
+
+    def _abort(self, calls: TransactionCalls, timeout: float | None) -> None:
+        self._engine.start_abort()
+        end = self._engine.end_transaction()
+        if end is not None:
+            calls.end(end, timeout)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Producer]:
+        """A transaction that is committed at the end of the block, and aborted if the block or a record fails. An error
+        of the commit is raised; if it is REQUEST_TIMED_OUT, the outcome is open (see `commit_transaction`)."""
+        self.begin_transaction()
+        try:
+            yield self
+        except BaseException:
+            self._abort_after_failure()
+            raise
+        try:
+            self.commit_transaction()
+        except BusError:
+            self._abort_after_failure()
+            raise
+
+    def _abort_after_failure(self, timeout: float | None = None) -> None:
+        """If it can be aborted: what failed is told, and not this."""
+        with self._lock:
+            may_abort = self._manager.may_abort
+        if may_abort and self._transactions is not None:
+            try:
+                self._abort(self._transactions, timeout)
+            except BusError as error:
+                logger.warning("a transaction could not be aborted; its time-out will do it: %s", error)
+
+    @property
+    def _manager(self) -> TransactionManager:
+        manager = self._engine.transactions
+        assert manager is not None, "of a producer that has a transactional id only"
+        return manager
+
+    def _needed_transactions(self, call: str) -> TransactionCalls:
+        self._check_process()
+        if self._transactions is None:
+            raise BusError(
+                ErrorCode.INVALID_REQUEST, f"{call}(): expected a producer with a transactional_id, found none"
+            )
+        if self._engine.is_in_callback:
+            raise BusError(ErrorCode.INVALID_REQUEST, f"expected {call}() outside of callbacks: answers wait behind it")
+        if self._is_closed:
+            raise BusError(ErrorCode.INVALID_REQUEST, "this producer is closed")
+        return self._transactions
+
+    # ------------------------------------------------------------ the end
+
     def flush(self, timeout: float | None = None) -> None:
         """Send what waits for company, and wait until everything sent before this call has its outcome and its
         callbacks have run; errors stay in the futures. So a thread that holds a lock which a callback wants must not
@@ -249,9 +369,9 @@ class Producer:
             self._engine.end_flush()
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, then end. What is not acknowledged within `timeout` seconds fails with REQUEST_TIMED_OUT, which says
-        so; 0, and a call in a callback, waits for nothing. Then interceptors, serializers and the partitioner are
-        closed, each that has a `close()`, once. Safe to repeat."""
+        """Flush, then end; a transaction that is open is aborted. What is not acknowledged within `timeout` seconds
+        fails with REQUEST_TIMED_OUT, which says so; 0, and a call in a callback, waits for nothing. Then interceptors,
+        serializers and the partitioner are closed, each that has a `close()`, once. Safe to repeat."""
         timeout = check_timeout(timeout)
         if self._is_closed:
             return
@@ -259,8 +379,11 @@ class Producer:
         exit_hooks.forget(self)
         if os.getpid() != self._pid:
             return  # everything belongs to the process that made it
+        is_in_callback = self._engine.is_in_callback
         try:
-            exit_hooks.end(self._threads, 0.0 if self._engine.is_in_callback else timeout)
+            if self._transactions is not None and not is_in_callback and timeout != 0:
+                self._abort_after_failure(timeout)
+            exit_hooks.end(self._threads, 0.0 if is_in_callback else timeout)
         finally:
             self._close_what_was_given()
 

@@ -7,8 +7,9 @@ Where records dropped out (refused, timed out), the sequences behind them must c
 time. So the partition is *resumed* first: the leader fences the epoch, so that nothing that is still on its way can
 arrive, and tells how far the log came; what is not in it goes again under a new epoch. A named producer's queue is
 strict: it leaves no gap at all, so that the k-th record it was given has the sequence k, or is not in the log; when one
-fails, all behind it fail. Without idempotence a failure may reorder and repeat records, as in Kafka. Does no I/O, holds
-no lock and reads no clock: its owner does.
+fails, all behind it fail. So is one of a transaction, which then can only be aborted: nothing is resumed. Without
+idempotence a failure may reorder and repeat records, as in Kafka. Does no I/O, holds no lock and reads no clock: its
+owner does.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ class Chunk(Protocol):
     due_at_ms: float  # when it need not wait for company any longer
     deadline_ms: float
     is_settled: bool
+
+    @property
+    def failure(self) -> BusError | None:
+        """Once it is settled: why it is not in the log."""
+        ...
 
     def settle(
         self, metadata: BatchMetadata | None, error: BusError | None, offsets: Sequence[int] | None = None
@@ -248,6 +254,11 @@ class PartitionQueue:
             return self._drop(part, error)
         self._split(part)
         return []
+
+    def give_up(self, part: Part, error: BusError) -> Settled:
+        """Nothing of the part will be taken, however it comes."""
+        self._leave(part)
+        return self._drop(part, error)
 
     def _split(self, part: Part) -> None:
         """Two halves in its place; the records keep their sequences, unless some of them were given up meanwhile."""

@@ -19,8 +19,9 @@ from bus.client.producer.identity import Identity
 from bus.client.producer.instructions import Agenda, Resume
 from bus.client.producer.metrics import ProducerMetrics
 from bus.client.producer.queue import Chunk, Part, PartitionQueue
+from bus.client.producer.transactions import Call, TransactionManager, Verdict, judge
 from bus.errors import BusError, ErrorCode
-from bus.model import ProducerStamp
+from bus.model import ProducerStamp, TopicPartition, sequence_after
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,16 @@ _STALE_METADATA = frozenset(
     }
 )
 _FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+# Of a transaction: whatever is sent of it meets the same.
+_LOST_IDENTITY = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
 
 
 class Queues:
@@ -49,6 +60,7 @@ class Queues:
         identity: Identity,
         leaders: Leaders,
         agenda: Agenda,
+        transactions: TransactionManager | None = None,
         *,
         backoff_ms: Callable[[int], float],
     ) -> None:
@@ -62,6 +74,7 @@ class Queues:
         self._identity = identity
         self._leaders = leaders
         self._agenda = agenda
+        self._transactions = transactions
         self._backoff_ms = backoff_ms
 
     def get(self, topic: str, partition: int) -> PartitionQueue | None:
@@ -70,7 +83,7 @@ class Queues:
     def push(self, topic: str, partition: int, chunk: Chunk) -> None:
         queue = self._queues.get((topic, partition))
         if queue is None:
-            is_strict = self._config.name is not None
+            is_strict = self._config.name is not None or self._transactions is not None
             queue = self._queues[topic, partition] = PartitionQueue(topic, partition, is_strict=is_strict)
             self._identity.begin(queue)
             past = self._given_up.pop((topic, partition), None)
@@ -102,6 +115,8 @@ class Queues:
 
     def fail(self, queue: PartitionQueue, chunks: Sequence[Chunk], now_ms: float) -> None:
         self.settle(chunks)
+        if chunks and self._transactions is not None and chunks[0].failure is not None:
+            self._transactions.on_failed(Call.PRODUCE, chunks[0].failure)
         if chunks:
             self._metrics.record_errors(queue.topic, sum(chunk.record_count for chunk in chunks), now_ms)
 
@@ -114,6 +129,13 @@ class Queues:
             self.fail(queue, queue.fail_all(error), now_ms)
         self.active.clear()
 
+    def forget_all(self) -> None:
+        """A transaction has ended, and everything of it is settled: sequences begin anew."""
+        assert not self.active or not any(self.unsettled()), "a transaction has ended with records under way"
+        self._queues.clear()
+        self._given_up.clear()
+        self.active.clear()
+
     def give_up(self, topic: str, first_partition: int, error: BusError, now_ms: float) -> None:
         """A new queue of the partition goes on after the sequences of the old one, and resumes first: the topic may
         still be there, and a sequence that is used twice would be taken for a duplicate."""
@@ -124,7 +146,7 @@ class Queues:
             if queue.broken is not None:
                 continue  # it stays broken, also if the topic comes back
             del self._queues[key]
-            if queue.stamp_next is not None:
+            if queue.stamp_next is not None and self._transactions is None:
                 self._given_up[key] = queue.stamp_next
 
     # ------------------------------------------------------------ answers
@@ -137,17 +159,26 @@ class Queues:
         queue.answered_at_ms = now_ms
         if error is None:
             offset, time_ms = answer.base_offset, answer.log_append_time_ms
+            self._note_acknowledged(part)
             self.settle(queue.acknowledge(part, offset, time_ms, answer.version, answer.offsets))
         elif error.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:  # it is in the log, or was and is retired
+            self._note_acknowledged(part)
             self.settle(queue.acknowledge(part, -1, -1, -1))
         elif error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             if queue.retries or queue.needs_resume:
                 self.fail(queue, queue.put_off(part), now_ms)
+            elif self._transactions is not None:
+                self.fail(queue, queue.give_up(part, error), now_ms)
             else:
                 logger.warning("%s: the log misses what went before; asking where it ends: %s", queue, error)
                 self.fail(queue, queue.lose_order(part), now_ms)
         elif error.code in _FENCED and self._identity.is_newer_than(part):
             self.fail(queue, queue.lose_order(part), now_ms)
+        elif self._transactions is not None and judge(Call.PRODUCE, error) is Verdict.FATAL:
+            self._transactions.on_failed(Call.PRODUCE, error)
+            return error
+        elif self._transactions is not None and error.code in _LOST_IDENTITY:
+            self.fail(queue, queue.give_up(part, error), now_ms)
         elif error.code in _FENCED or error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             return error
         elif answer.leader is not None and self._leaders.has_moved(queue, answer.leader):
@@ -160,6 +191,11 @@ class Queues:
             self._metrics.record_split(now_ms)
             self.fail(queue, queue.refuse(part, error, answer.record_errors), now_ms)
         return None
+
+    def _note_acknowledged(self, part: Part) -> None:
+        if self._transactions is not None and part.stamp is not None:
+            last = sequence_after(part.stamp.base_sequence, part.record_count - 1)
+            self._transactions.on_acknowledged(TopicPartition(part.queue.topic, part.queue.partition), last)
 
     def lose(self, part: Part, error: BusError, now_ms: float, *, is_oldest: bool) -> None:
         """The stream of a part ended with `error`; `is_oldest`: the part was in its oldest request."""

@@ -25,6 +25,7 @@ from bus.client.producer.metrics import ProducerMetrics
 from bus.client.producer.partition_choice import PartitionChoice
 from bus.client.producer.queue import FULL_BYTES, Chunk, Part, PartitionQueue
 from bus.client.producer.queues import Queues
+from bus.client.producer.transactions import Call, TransactionEnd, TransactionManager, Verdict
 from bus.errors import BusError, ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -46,8 +47,16 @@ class Sender:
         self.metrics = ProducerMetrics(config, pool)
         self.metrics.add_gauge("requests-in-flight", lambda _: float(self.connections.count_requests()))
         self._leaders = Leaders(metadata, self.agenda, backoff_ms)
+        self.transactions = None if config.transactional_id is None else TransactionManager(config.transactional_id)
         self.queues = Queues(
-            config, pool, self.metrics, self.identity, self._leaders, self.agenda, backoff_ms=backoff_ms
+            config,
+            pool,
+            self.metrics,
+            self.identity,
+            self._leaders,
+            self.agenda,
+            self.transactions,
+            backoff_ms=backoff_ms,
         )
         choice = PartitionChoice(config, leader_of=metadata.leader_address, queue_of=self.queues.get)
         self.split = choice.split
@@ -60,13 +69,15 @@ class Sender:
 
     @property
     def is_usable(self) -> bool:
-        return self._fatal is None and not self._is_closed
+        return self._fatal is None and not self._is_closed and (self.transactions is None or self.transactions.may_send)
 
     def check_usable(self) -> None:
         if self._fatal is not None:
             raise self._fatal
         if self._is_closed:
             raise BusError(ErrorCode.INVALID_REQUEST, "this producer is closed")
+        if self.transactions is not None:
+            self.transactions.check_may_send()
 
     def make_room(
         self, topic: str, size_bytes: int, partition_count: int, now_ms: float, *, limit_bytes: int, least_bytes: int
@@ -221,6 +232,8 @@ class Sender:
                 queue.answered_at_ms = now_ms
             part = queue.take(room, is_idempotent=self._config.enable_idempotence)
             parts.append(part)
+            if self.transactions is not None:
+                self.transactions.on_sending()
             room -= part.size_bytes
             active[queue] = active.pop(queue)  # to the end: the others have their turn first
         self.connections.send(connection, parts, now_ms)
@@ -311,6 +324,49 @@ class Sender:
         for batch in list(self.accumulator.open.values()):
             self._close_batch(batch, now_ms)
         self.queues.fail_all(error, now_ms)
+
+    # ------------------------------------------------------------ transactions
+
+    def start_commit(self, now_ms: float) -> list[Chunk]:
+        """As `start_flush`; raises `BusError` if there is nothing that may be committed."""
+        self._manager.begin_commit()
+        return self.start_flush(now_ms)
+
+    def start_abort(self, now_ms: float) -> None:
+        """What is not acknowledged fails; what of it is on its way, or comes later, is of no effect."""
+        self._manager.begin_abort()
+        aborted = "the transaction was aborted before this was acknowledged"
+        self._fail_everything(BusError(ErrorCode.TRANSACTION_ABORTABLE, aborted), now_ms)
+
+    def end_transaction(self) -> TransactionEnd | None:
+        """See `TransactionManager.end`."""
+        end = self._manager.end()
+        if end is None:
+            self.queues.forget_all()
+        return end
+
+    def on_initialized(self, producer_id: int, producer_epoch: int) -> None:
+        self._manager.on_initialized(producer_id, producer_epoch)
+        self.identity.current = producer_id, producer_epoch
+
+    def on_transaction_ended(self, producer_id: int, producer_epoch: int) -> None:
+        self._manager.on_ended(producer_id, producer_epoch)
+        self.identity.current = producer_id, producer_epoch
+        self.queues.forget_all()
+
+    def on_transaction_failed(self, call: Call, error: BusError, now_ms: float) -> Verdict:
+        verdict = self._manager.on_failed(call, error)
+        if verdict is Verdict.FATAL:
+            self._fail_for_good(error, now_ms)
+        return verdict
+
+    def on_transaction_timed_out(self, call: Call, error: BusError) -> None:
+        self._manager.on_timed_out(call, error)
+
+    @property
+    def _manager(self) -> TransactionManager:
+        assert self.transactions is not None, "asked of a producer that has a transactional id only"
+        return self.transactions
 
     # ------------------------------------------------------------ time
 

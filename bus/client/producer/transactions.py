@@ -142,6 +142,15 @@ class TransactionManager:
         self._last_sequences, self._offset_commits = {}, {}
         self._is_begun = self._is_commit_asked = False
 
+    @property
+    def may_send(self) -> bool:
+        return self.state is _S.IN_TRANSACTION
+
+    @property
+    def may_abort(self) -> bool:
+        is_open = self.state is _S.COMMITTING and self._is_commit_asked
+        return (not is_open and self.state in TRANSITIONS[_S.ABORTING]) or self.state is _S.ABORTING
+
     def check_may_send(self) -> None:
         """Asked before a record is taken in."""
         self._raise_error()

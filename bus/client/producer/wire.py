@@ -25,11 +25,18 @@ class PartEncoder:
     def __init__(self, config: ProducerConfig) -> None:
         self._acks = config.acks
         self._timeout_ms = config.request_timeout_ms
+        self._transactional_id = config.transactional_id
         self._compression = WireCompression.of(config)
 
     def encode(self, request: Request) -> bytes:
         shares = map(self._encode_part, request.parts)
-        return encode_request(request.correlation_id, shares, acks=self._acks, timeout_ms=self._timeout_ms)
+        return encode_request(
+            request.correlation_id,
+            shares,
+            acks=self._acks,
+            timeout_ms=self._timeout_ms,
+            transactional_id=self._transactional_id,
+        )
 
     def _encode_part(self, part: Part) -> list[Any]:
         if part.payload is None:

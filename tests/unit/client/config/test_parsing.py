@@ -96,9 +96,24 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("configs", "expected"),
+    [
+        ({"transactional_id": " "}, "not blank"),
+        ({"transactional_id": "a", "name": "b"}, "no name beside it"),
+        ({"transactional_id": "a", "enable_idempotence": False}, "enable_idempotence=True"),
+        ({"transactional_id": "a", "acks": 1}, "acks='all'"),
+        ({"transactional_id": "a", "retries": 0}, "retries above 0"),
+        ({"transaction_timeout_ms": 1_000}, "a transactional_id beside it"),
+    ],
+)
+def test_transactions_need_an_identity_of_their_own_and_idempotence(configs: dict[str, Any], expected: str) -> None:
+    assert expected in refusal(ProducerConfig, configs)
+
+
+@pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("transactional_id", "not supported yet"),
+        ("transaction_two_phase_commit_enable", "no second coordinator"),
         ("bootstrap_servers", "first argument"),
         ("partitioner_class", "as partitioner"),
         ("interceptor_classes", "as interceptors"),
