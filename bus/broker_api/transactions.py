@@ -219,20 +219,20 @@ class TransactionApi:
     async def _describe(self, transactional_id: str) -> tuple[rq.DescribedTransaction, int] | Refused:
         number = self._coordinator.partition_of(transactional_id)
         if isinstance(number, Refused):
-            return _not_found(number)
+            return number
         answer = await self._coordinator.submit(rq.DescribeTransaction(transactional_id))
         assert isinstance(answer, (rq.DescribedTransaction, Refused)), f"expected a description, found {answer}"
         return answer if isinstance(answer, Refused) else (answer, number)
 
     async def abort(self, transactional_id: str, expected: ProducerIdentity | None) -> Refused | None:
         answer = await self._wait_for_end(self._coordinator.submit(rq.AbortTransaction(transactional_id, expected)))
-        return _not_found(answer) if isinstance(answer, Refused) else None
+        return answer if isinstance(answer, Refused) else None
 
     async def fence(self, transactional_ids: Items[str]) -> list[ProducerIdentity | Refused]:
         """All at once. Raises `InvalidArgument` for too many ids."""
         require_count(len(transactional_ids), IDS_MAX, "transactional ids")
         fenced = await asyncio.gather(*(self._initialize(rq.FenceProducer(each)) for each in transactional_ids))
-        return [_not_found(each) if isinstance(each, Refused) else each for each in fenced]
+        return list(fenced)
 
     async def describe_producers(self, partitions: Items[TopicPartition]) -> list[list[ActiveProducer] | Refused]:
         """Of each partition the producers whose records are in the log, as far as memory knows them, and what is staged
@@ -293,10 +293,3 @@ class TransactionApi:
     def open_transactions(self, coordinator_partition: int) -> frozenset[ProducerIdentity] | Refused:
         """Refused unless this broker is the coordinator and has loaded them."""
         return self._coordinator.open_transactions(coordinator_partition)
-
-
-def _not_found(refused: Refused) -> Refused:
-    """For administrators: an id that no producer was initialised with is not there."""
-    if refused.code is not ErrorCode.INVALID_PRODUCER_ID_MAPPING:
-        return refused
-    return Refused(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, refused.message)

@@ -123,12 +123,12 @@ class TransactionCoordinator:
         return self._topic.find(self._number_of(transactional_id))
 
     def find_known(self, transactional_id: str) -> BrokerEndpoint | Refused:
-        """The same, and nothing is created: INVALID_PRODUCER_ID_MAPPING if no transactional id was ever initialised."""
+        """The same, and nothing is created: NOT_COORDINATOR if this broker knows of no `__transaction_state`."""
         refused = check_transactional_id(transactional_id)
         if refused is not None:
             return refused
         if self._topic.topic is None:
-            return _unknown(transactional_id)
+            return _not_here(transactional_id)
         return self._topic.find(self._number_of(transactional_id))
 
     def partition_of(self, transactional_id: str) -> int | Refused:
@@ -136,7 +136,7 @@ class TransactionCoordinator:
         refused = check_transactional_id(transactional_id)
         if refused is not None:
             return refused
-        return _unknown(transactional_id) if self._topic.topic is None else self._number_of(transactional_id)
+        return _not_here(transactional_id) if self._topic.topic is None else self._number_of(transactional_id)
 
     def _number_of(self, transactional_id: str) -> int:
         assert self._topic.topic is not None, "there is no partition without its topic"
@@ -255,11 +255,9 @@ class TransactionCoordinator:
         return taken.producer_id
 
 
-def _unknown(transactional_id: str) -> Refused:
-    return Refused(
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        f"{transactional_id}: expected a transactional id that was initialised (InitProducerId), found none",
-    )
+def _not_here(transactional_id: str) -> Refused:
+    message = f"{transactional_id}: no broker is known here that coordinates transactions; ask for the coordinator"
+    return Refused(ErrorCode.NOT_COORDINATOR, message)
 
 
 @functools.lru_cache(maxsize=65_536)
