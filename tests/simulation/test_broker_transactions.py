@@ -1,0 +1,149 @@
+"""What a whole broker promises of transactions, through everything that its disk, its threads, its process and a
+network may do to it, and to several producers of one transactional id. See test_broker.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from bus.model import RecordBatch
+from bus.ports import StagingKey
+from bus.runtime.coordinators.transaction_participants import TransactionParticipants
+from bus.runtime.partitions import partition_transactions, partition_writer
+from bus.runtime.partitions.partition_queue import TransactionWritten
+from bus.runtime.partitions.partition_transactions import PartitionTransactions
+from bus.runtime.transaction_calls import StepKind, Stepped, StepRequest
+from bus.storage_delta.staging import DeltaStagedTransactions
+from bus.transactions import decisions
+from tests.simulation.broker_faults import NO_FAULTS, some_faults
+from tests.simulation.broker_programs import Consumer, Producer, create_topic
+from tests.simulation.broker_world import BrokerWorld, simulate
+from tests.simulation.test_broker import disturb_if_any, seeds
+from tests.simulation.transaction_invariants import TransactionsAreWhole
+from tests.simulation.transaction_programs import Transactor
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def new_world(seed: int, broker_count: int = 1, *, is_well: bool = False) -> BrokerWorld:
+    faults = NO_FAULTS if is_well else some_faults(Random(seed), rarer=4 if broker_count > 1 else 1)
+    world = BrokerWorld(seed, faults, broker_count=broker_count, transaction_state_log_num_partitions=2)
+    world.invariants.append(TransactionsAreWhole(world))
+    return world
+
+
+def new_cluster(seed: int) -> BrokerWorld:
+    return new_world(seed, 3)
+
+
+async def transact(world: BrokerWorld) -> None:
+    """Two instances of one transactional id and one of another, beside a producer without transactions."""
+    world.start()
+    topics = []
+    for name in ("t", "u"):
+        topic = await create_topic(world, name, 2, {})
+        world.live_topics.add(topic.topic_id)
+        topics.append(topic)
+    for number, transactional_id in enumerate(("a", "a", "b")):
+        world.spawn(Transactor(world, f"x{number}", transactional_id, list(topics)).run())
+    world.spawn(Producer(world, "p", topics[0]).send_bursts(20))
+    world.spawn(Consumer(world, "c", topics[0]).run())
+    await disturb_if_any(world)
+    if world.faults == NO_FAULTS:
+        await asyncio.sleep(20.0)
+    await world.settle()
+    for invariant in world.invariants:  # of what was asked in the end, too
+        if isinstance(invariant, TransactionsAreWhole):
+            invariant.check_end()
+
+
+def test_transactions_are_whole_whatever_fails() -> None:
+    for seed in seeds():
+        simulate(seed, new_world, transact)
+
+
+def test_transactions_are_whole_where_nothing_fails() -> None:
+    simulate(1, lambda seed: new_world(seed, is_well=True), transact)
+
+
+def test_transactions_are_whole_on_three_brokers() -> None:
+    for seed in seeds():
+        simulate(seed, new_cluster, transact)
+
+
+# ---------------------------------------------------------------------- broken promises are seen
+
+
+def fails_in(new: Callable[[int], BrokerWorld], match: str) -> None:
+    """Some seed sees it."""
+
+    def play() -> None:
+        for seed in range(20):
+            simulate(seed, new, transact)
+
+    with pytest.raises(AssertionError, match=match):
+        play()
+
+
+def test_commit_that_leaves_a_partition_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    apply = PartitionTransactions.apply
+
+    async def forget(self: PartitionTransactions, key: StagingKey, *about: Any) -> Any:
+        if self._name.partition == 1:
+            return TransactionWritten(self._writer.state.version, -1)
+        return await apply(self, key, *about)
+
+    monkeypatch.setattr(PartitionTransactions, "apply", forget)
+    fails_in(new_world, "TransactionsAreWhole|expected . of them")
+
+
+def test_rows_of_an_aborted_transaction_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = TransactionParticipants._step_partition
+
+    async def apply_always(
+        self: TransactionParticipants, kind: StepKind, request: StepRequest, name: Any, last_sequence: int
+    ) -> Any:
+        if kind is StepKind.DROP:
+            voted = await step(self, StepKind.VOTE, request, name, -1)
+            if isinstance(voted, Stepped) and voted.last_sequence >= 0:
+                return await step(self, StepKind.APPLY, request, name, voted.last_sequence)
+        return await step(self, kind, request, name, last_sequence)
+
+    monkeypatch.setattr(TransactionParticipants, "_step_partition", apply_always)
+    fails_in(new_world, "was aborted, found")
+
+
+def test_acknowledged_batch_that_is_not_durable_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The vote believes the producer; then what it commits is not there, and it never ends."""
+
+    async def believe(self: PartitionTransactions, key: StagingKey, last_sequence: int) -> int:
+        return last_sequence
+
+    stage = DeltaStagedTransactions.stage
+
+    def lose_second(self: DeltaStagedTransactions, key: StagingKey, batch: RecordBatch) -> Any:
+        assert batch.producer is not None
+        return None if batch.producer.base_sequence > 0 else stage(self, key, batch)
+
+    monkeypatch.setattr(PartitionTransactions, "vote", believe)
+    monkeypatch.setattr(DeltaStagedTransactions, "stage", lose_second)
+    fails_in(new_world, "EverythingEnds")
+
+
+def test_decision_that_a_new_coordinator_does_not_carry_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decisions, "resume_timers", lambda transaction: ())
+    fails_in(new_world, "EverythingEnds")
+
+
+def test_transaction_that_is_applied_twice_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_writer, "is_applied", lambda table, applied: False)
+    monkeypatch.setattr(partition_transactions, "is_applied", lambda table, applied: False)
+    monkeypatch.setattr(partition_transactions.PartitionTransactions, "_drop_quietly", _do_nothing)
+    fails_in(new_world, "found|NoUnforeseenError|TablesAreSound")
+
+
+async def _do_nothing(*_: Any) -> None: ...

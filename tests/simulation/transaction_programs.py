@@ -1,0 +1,253 @@
+"""Producers that write in transactions, call by call, and what they are told of how each transaction ended."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+from bus.client.connection.cluster import TopicInfo, error_of
+from bus.errors import BusError, ErrorCode
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.records.arrow_batches import encode_arrow
+from tests.simulation.broker_programs import Place, Program, ask, leader_of, topic_info
+from tests.simulation.broker_world import BrokerWorld, SimulatedBroker
+
+# Rows of transactions are told from those of other producers by it.
+VALUE_PREFIX = b"tx:"
+_END_S_MAX = 60.0
+# Answers of EndTxn that do not say how the transaction ended: the same call is made again.
+_INDEFINITE = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+
+
+class Outcome(Enum):
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    OPEN = "not known"
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One transaction of one instance. `sent` has for each partition the values in the order of their sequences;
+    `acknowledged`: how many of them, from the first on."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    sent: dict[Place, list[bytes]] = field(default_factory=dict)
+    acknowledged: dict[Place, int] = field(default_factory=dict)
+    is_commit_asked: bool = False
+    names_ends: bool = True
+    outcome: Outcome = Outcome.OPEN
+    versions: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # version, base offset
+
+
+class Transactor(Program):
+    """An instance of a transactional id; several may have the same id. It commits most transactions, aborts some, and
+    leaves some open for their time-out."""
+
+    def __init__(self, world: BrokerWorld, name: str, transactional_id: str, topics: list[TopicInfo]) -> None:
+        super().__init__(world, name)
+        self.transactional_id = transactional_id
+        self._topics = topics
+        self._identity: tuple[int, int] | None = None
+        self._coordinator: SimulatedBroker | None = None
+        self._number = 0
+        self.attempts: list[Attempt] = []
+
+    async def do_something(self) -> None:
+        world = self.world
+        await asyncio.sleep(world.random.choice((0.0, 0.01, world.random.uniform(0, 1.0))))
+        if self._identity is None or world.random.randrange(12) == 0:
+            await self._init()
+        if self._identity is not None:
+            await self._transact(world.random.choice(("commit", "commit", "commit", "abort", "leave")))
+
+    # ------------------------------------------------------------ the steps
+
+    async def _init(self) -> None:
+        request = pb.InitProducerIdRequest(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=self.world.random.choice((1_000, 3_000, 20_000)),
+        )
+        if self._identity is not None and self.world.random.randrange(2):
+            request.producer_id, request.producer_epoch = self._identity
+        answer = await ask(
+            self.world, self.name, "InitProducerId", request, is_repeatable=True, broker=await self._find()
+        )
+        if isinstance(answer, BusError):
+            self._coordinator = None
+            return
+        code = ErrorCode(answer.error_code)
+        if code is ErrorCode.NONE:
+            self._identity = answer.producer_id, answer.producer_epoch
+        else:
+            self._identity = None if code is ErrorCode.PRODUCER_FENCED else self._identity
+            self._coordinator = None
+            assert code is ErrorCode.PRODUCER_FENCED or error_of(code, "").retriable, f"InitProducerId: {answer}"
+
+    async def _find(self) -> SimulatedBroker | None:
+        if self._coordinator is None:
+            request = pb.FindCoordinatorRequest(key=self.transactional_id, key_type=pb.COORDINATOR_TYPE_TRANSACTION)
+            answer = await ask(self.world, self.name, "FindCoordinator", request)
+            if not isinstance(answer, BusError) and not answer.error_code:
+                self._coordinator = self.world.broker_at(answer.coordinator.port)
+        return self._coordinator
+
+    async def _transact(self, end: str) -> Attempt:
+        assert self._identity is not None
+        world = self.world
+        attempt = Attempt(self.transactional_id, *self._identity)
+        self.attempts.append(attempt)
+        is_whole = True
+        for _ in range(world.random.randrange(1, 5)):
+            topic = world.random.choice(self._topics)
+            number = world.random.randrange(len(topic.partitions))
+            is_whole = await self._send(attempt, topic, number) and is_whole
+            if not is_whole and world.random.randrange(2):
+                break
+        if end == "leave":
+            self._identity = None if world.random.randrange(2) else self._identity
+            if self._identity is not None:
+                await asyncio.sleep(world.random.uniform(0, 4.0))
+                await self._end(attempt, is_commit=True)
+        else:
+            await self._end(attempt, is_commit=end == "commit")
+        return attempt
+
+    async def _send(self, attempt: Attempt, topic: TopicInfo, number: int) -> bool:
+        """Whether it was acknowledged. A batch that fails is sent again, as it was; what comes behind it is not."""
+        world = self.world
+        place = Place(topic.name, topic.topic_id, number)
+        sent = attempt.sent.setdefault(place, [])
+        if len(sent) > attempt.acknowledged.get(place, 0):
+            return False
+        values = []
+        for _ in range(world.random.randrange(1, 4)):
+            self._number += 1
+            values.append(b"%s%s:%d" % (VALUE_PREFIX, self.name.encode(), self._number))
+        base = len(sent)
+        sent += values
+        data = pb.PartitionProduceData(
+            topic=topic.name,
+            partition=number,
+            topic_id=topic.topic_id,
+            arrow=encode_arrow(pa.RecordBatch.from_arrays([pa.array(values)], names=["value"])),
+            producer_id=attempt.producer_id,
+            producer_epoch=attempt.producer_epoch,
+            base_sequence=base,
+        )
+        request = pb.ProduceRequest(transactional_id=self.transactional_id, partitions=[data])
+        for _ in range(world.random.randrange(1, 6)):
+            answer = await ask(world, self.name, "ProduceOnce", request, broker=leader_of(world, topic, number))
+            if not isinstance(answer, BusError):
+                code = ErrorCode(answer.partitions[0].error_code)
+                if code is ErrorCode.NONE:
+                    attempt.acknowledged[place] = len(sent)
+                    return True
+                if code in _TRANSACTION_ENDS:
+                    return False
+            topic = await self._refresh(topic)
+            await asyncio.sleep(0.1)
+        return False
+
+    async def _refresh(self, topic: TopicInfo) -> TopicInfo:
+        answer = await ask(self.world, self.name, "Metadata", pb.MetadataRequest(topics=[topic.name]))
+        if isinstance(answer, BusError) or answer.topics[0].error_code:
+            return topic
+        self._topics[self._topics.index(topic)] = found = topic_info(answer.topics[0])
+        return found
+
+    async def _end(self, attempt: Attempt, *, is_commit: bool) -> None:
+        """Asked until there is an answer, as after a time-out only the same call may be made."""
+        world = self.world
+        attempt.is_commit_asked = is_commit
+        attempt.names_ends = world.random.randrange(4) > 0
+        ends = [
+            pb.TransactionEnd(topic=place.topic, partition=place.partition, last_sequence=count - 1)
+            for place, count in attempt.acknowledged.items()
+        ]
+        request = pb.EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=attempt.producer_id,
+            producer_epoch=attempt.producer_epoch,
+            is_commit=is_commit,
+            ends=ends if attempt.names_ends else [],
+        )
+        answer_at_most = world.now + _END_S_MAX  # once nothing fails any more
+        while True:
+            answer = await ask(world, self.name, "EndTxn", request, broker=await self._find())
+            if not isinstance(answer, BusError):
+                code = ErrorCode(answer.error_code)
+                if code not in _INDEFINITE:
+                    break
+            assert answer_at_most > world.now or not world.is_healed, f"EverythingEnds: {attempt}: {answer}"
+            self._coordinator = None
+            answer_at_most = world.now + _END_S_MAX if not world.is_healed else answer_at_most
+            await asyncio.sleep(0.2)
+        if code is ErrorCode.NONE:
+            attempt.outcome = Outcome.COMMITTED if is_commit else Outcome.ABORTED
+            attempt.versions = {
+                (each.topic, each.partition): (each.version, each.base_offset) for each in answer.versions
+            }
+            self._identity = answer.producer_id, answer.producer_epoch
+            return
+        assert code in _TRANSACTION_ENDS, f"EndTxn of {attempt}: {answer}"
+        if code is ErrorCode.TRANSACTION_ABORTABLE:
+            attempt.outcome = Outcome.ABORTED
+        self._identity = None
+
+    # ------------------------------------------------------------ the end
+
+    async def check_end(self) -> None:
+        """Its next transaction is committed, soon."""
+        deadline = self.world.now + 60.0
+        while True:
+            assert self.world.now < deadline, f"EverythingEnds: {self.name} commits no transaction"
+            self._identity = None
+            await self._init()
+            if self._identity is not None:
+                attempt = await self._transact("commit")
+                if attempt.outcome is Outcome.COMMITTED:
+                    break
+            await asyncio.sleep(0.5)
+        await self._check_ended()
+
+    async def _check_ended(self) -> None:
+        """No transaction stays decided, or open beyond its time-out."""
+        deadline = self.world.now + 60.0
+        states = ["Ongoing", "PrepareCommit", "PrepareAbort"]
+        answer: Any = None
+        for broker in self.world.brokers:
+            while True:
+                assert self.world.now < deadline, f"EverythingEnds: {broker.name} has {answer}"
+                answer = await ask(
+                    self.world, self.name, "ListTransactions", pb.ListTransactionsRequest(states=states), broker=broker
+                )
+                if not isinstance(answer, BusError) and not answer.error_code and not answer.transactions:
+                    break
+                await asyncio.sleep(1.0)
+
+
+# Another instance has come, the transaction was aborted, or it has to be.
+_TRANSACTION_ENDS = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
