@@ -21,6 +21,7 @@ from bus.cli.main import cli
 
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 SERVE_OPTIONS = ("--set", "group.initial.rebalance.delay.ms=0", "--set", "offsets.topic.num.partitions=1")
+SERVE_OPTIONS += ("--set", "transaction.state.log.num.partitions=1")
 _HELP = re.compile(r"(?<=<!-- help: )(bus[^>]*)( -->\n```text\n)(.*?)(?=```\n)", re.DOTALL)
 _SESSION = re.compile(r"(?<=```console\n)(.*?)(?=```\n)", re.DOTALL)
 # What differs from run to run: ids, times, sizes, names of files, how long it took.

@@ -106,6 +106,8 @@ def _describe_bus_error(error: BusError) -> str:
         return f"{message}; those that exist: bus topics list"
     if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
         return f"{message}; those that exist: bus groups list"
+    if error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+        return f"{message}; those that exist: bus transactions list"
     return message
 
 
@@ -166,6 +168,7 @@ _REASONS = {
     "--replication-factor": "a partition has one copy, on the storage of the root",
     "--zookeeper": "there is no ZooKeeper: the cluster's metadata is a log in the root",
     "--command-config": "there are no settings of the connection but --address",
+    "--transactional-id": "an id is written without an option",
     "--topic": "a topic is written without an option",
 }
 

@@ -21,6 +21,10 @@ _COMMANDS = {
         "bus.cli.consumer_groups:groups",
         "List, describe, create, delete and reset consumer groups; remove members.",
     ),
+    "transactions": (
+        "bus.cli.transactions:transactions",
+        "List, describe, abort and fence transactions; find what hangs.",
+    ),
     "offsets": ("bus.cli.offsets:offsets", "Show the offsets of a topic's partitions."),
     "sql": ("bus.cli.sql:sql", "Query topics with SQL, broker up or down."),
     "views": ("bus.cli.views:views", "JSON values as typed columns for SQL: create, list, describe, delete."),

@@ -83,6 +83,11 @@ def complete_groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
     return _complete(ctx, incomplete, lambda admin: [group.group_id for group in admin.list_groups()])
 
 
+def complete_transactional_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Transactional ids from the brokers."""
+    return _complete(ctx, incomplete, lambda admin: [one.transactional_id for one in admin.list_transactions()])
+
+
 def _complete(ctx: click.Context, incomplete: str, names_of: Callable[[Admin], list[str]]) -> list[str]:
     """If the broker answers within a moment; nothing otherwise, and never an error."""
     from bus.client.admin.admin import Admin

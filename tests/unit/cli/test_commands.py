@@ -14,7 +14,8 @@ from bus.cli.options import parse_properties
 from bus.cli.produce import _read_lines
 from bus.errors import BusError, ErrorCode, RootInUse
 
-COMMANDS = ["serve", "topics", "produce", "consume", "groups", "offsets", "sql", "log", "cluster", "perf", "completion"]
+COMMANDS = ["serve", "topics", "produce", "consume", "groups", "offsets", "sql", "log", "cluster", "perf"]
+COMMANDS += ["transactions", "completion"]
 
 
 def run(*arguments: str, text: str | None = None) -> Result:

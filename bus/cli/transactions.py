@@ -1,0 +1,290 @@
+"""`bus transactions`: list, describe, abort and fence (KIP-664), with the columns of kafka-transactions.sh."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bus.cli.failures import Failure
+from bus.cli.groups import BusGroup
+from bus.cli.options import address_option, complete_transactional_ids, listing_format_option, open_admin
+from bus.cli.output import Column, write_listing
+from bus.cli.partition_arguments import parse_scope, partitions_in
+from bus.errors import count_of
+
+if TYPE_CHECKING:
+    from bus.client.values import HangingTransaction, ProducerState, TransactionDescription
+    from bus.model import TopicPartition
+
+_STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Unreadable")
+_LIST_COLUMNS = (
+    Column("transactional_id", "TransactionalId", is_key=True),
+    Column("coordinator", "Coordinator", is_number=True),
+    Column("producer_id", "ProducerId", is_number=True),
+    Column("transaction_state", "TransactionState"),
+)
+_DESCRIBE_COLUMNS = (
+    Column("coordinator_id", "CoordinatorId", is_number=True),
+    Column("transactional_id", "TransactionalId", is_key=True),
+    Column("producer_id", "ProducerId", is_number=True),
+    Column("producer_epoch", "ProducerEpoch", is_number=True),
+    Column("transaction_state", "TransactionState"),
+    Column("transaction_timeout_ms", "TransactionTimeoutMs", is_number=True),
+    Column("current_transaction_start_time_ms", "CurrentTransactionStartTimeMs", is_number=True),
+    Column("transaction_duration_ms", "TransactionDurationMs", is_number=True),
+    Column("topic_partitions", "TopicPartitions"),
+    Column("groups", "Groups"),
+)
+_PARTITION_COLUMNS = (
+    Column("topic", "Topic", is_key=True),
+    Column("partition", "Partition", is_number=True, is_key=True),
+)
+_PRODUCER_COLUMNS = (
+    *_PARTITION_COLUMNS,
+    Column("producer_id", "ProducerId", is_number=True),
+    Column("producer_epoch", "ProducerEpoch", is_number=True),
+    Column("last_sequence", "LastSequence", is_number=True),
+    Column("last_timestamp_ms", "LastTimestamp", is_time_ms=True),
+    Column("coordinator_partition", "CoordinatorPartition", is_number=True),
+    Column("staged_bytes", "StagedBytes", is_bytes=True),
+)
+_HANGING_COLUMNS = (
+    *_PARTITION_COLUMNS,
+    Column("group", "Group", is_key=True),
+    Column("producer_id", "ProducerId", is_number=True),
+    Column("producer_epoch", "ProducerEpoch", is_number=True),
+    Column("last_timestamp_ms", "LastTimestamp", is_time_ms=True),
+    Column("duration_s", "Duration(s)", is_number=True),
+    Column("staged_bytes", "StagedBytes", is_bytes=True),
+    Column("offsets", "Offsets", is_number=True),
+)
+_FENCED_COLUMNS = (
+    Column("transactional_id", "TransactionalId", is_key=True),
+    Column("producer_id", "ProducerId", is_number=True),
+    Column("producer_epoch", "ProducerEpoch", is_number=True),
+)
+
+
+@click.group(cls=BusGroup)
+def transactions() -> None:
+    """List, describe, abort and fence transactions."""
+
+
+@transactions.command(
+    "list",
+    examples="""
+    bus transactions list
+    bus transactions list --state Ongoing --state PrepareCommit
+    bus transactions list --duration-filter 60000
+    """,
+)
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(_STATES, case_sensitive=False),
+    multiple=True,
+    metavar="STATE",
+    help=f"Only those in this state: {', '.join(_STATES)}; repeatable.",
+)
+@click.option(
+    "--producer-id",
+    "producer_ids",
+    type=click.IntRange(0),
+    multiple=True,
+    metavar="ID",
+    help="Only with this producer id; repeatable.",
+)
+@click.option(
+    "--duration-filter",
+    "duration_ms",
+    type=click.IntRange(0),
+    default=0,
+    show_default=False,
+    metavar="MS",
+    help="Only with a transaction that has been open for longer.",
+)
+@listing_format_option()
+@address_option()
+def list_transactions(
+    states: tuple[str, ...], producer_ids: tuple[int, ...], duration_ms: int, form: str | None, address: str
+) -> None:
+    """List the transactional ids. One whose record cannot be read is Unreadable: all its calls are refused until bus
+    transactions fence gives it up."""
+    with open_admin(address) as admin:
+        listed = admin.list_transactions(states, producer_ids, duration_ms=duration_ms)
+    rows = [(one.transactional_id, one.coordinator_id, one.producer_id, one.state) for one in listed]
+    write_listing(_LIST_COLUMNS, rows, form)
+
+
+@transactions.command(
+    examples="""
+    bus transactions describe payments
+    bus transactions describe payments invoices --format json
+    """
+)
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_transactional_ids)
+@listing_format_option()
+@address_option()
+def describe(ids: tuple[str, ...], form: str | None, address: str) -> None:
+    """Show state, producer and time-out of transactional ids, and what takes part in their open transaction.
+
+    One that stays in PrepareCommit or PrepareAbort waits for a partition: bus topics describe --unavailable.
+    """
+    with open_admin(address) as admin:
+        described = admin.describe_transactions(ids)
+    now_ms = int(time.time() * 1_000)
+    write_listing(_DESCRIBE_COLUMNS, [_description_row(one, now_ms) for one in described.values()], form)
+
+
+def _description_row(one: TransactionDescription, now_ms: int) -> tuple[Any, ...]:
+    start_ms = one.start_ms if one.start_ms >= 0 else None
+    return (
+        one.coordinator.broker_id,
+        one.transactional_id,
+        one.producer_id,
+        one.producer_epoch,
+        one.state,
+        one.timeout_ms,
+        start_ms,
+        None if start_ms is None else max(0, now_ms - start_ms),
+        ",".join(map(str, one.partitions)) or None,
+        ",".join(one.group_ids) or None,
+    )
+
+
+@transactions.command(
+    "describe-producers",
+    examples="""
+    bus transactions describe-producers orders
+    bus transactions describe-producers orders/0,1 payments
+    """,
+)
+@click.argument("topics", metavar="TOPIC[/0,1]...", nargs=-1, required=True)
+@listing_format_option()
+@address_option()
+def describe_producers(topics: tuple[str, ...], form: str | None, address: str) -> None:
+    """Show who has written to partitions, as far as their leaders remember, and what is staged of transactions.
+
+    What has a coordinator partition, of __transaction_state, is staged: no reader sees it before it is committed.
+    """
+    scope = parse_scope(topics)
+    with open_admin(address) as admin:
+        found = admin.describe_producers(partitions_in(scope, admin))
+    write_listing(_PRODUCER_COLUMNS, [_producer_row(name, one) for name, of_it in found.items() for one in of_it], form)
+
+
+def _producer_row(name: TopicPartition, one: ProducerState) -> tuple[Any, ...]:
+    is_staged = one.coordinator_partition is not None
+    return (
+        name.topic,
+        name.partition,
+        one.producer_id,
+        one.producer_epoch,
+        one.last_sequence if one.last_sequence >= 0 else None,
+        one.last_timestamp_ms if one.last_timestamp_ms >= 0 else None,
+        one.coordinator_partition,
+        one.staged_bytes if is_staged else None,
+    )
+
+
+@transactions.command(
+    "find-hanging",
+    examples="""
+    bus transactions find-hanging
+    bus transactions find-hanging --topic orders/0 --topic payments
+    bus transactions find-hanging --max-transaction-timeout 60
+    """,
+)
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[/0,1]", help="Only in these partitions; repeatable.")
+@click.option(
+    "--max-transaction-timeout",
+    "timeout_minutes",
+    type=click.IntRange(0),
+    default=15,
+    metavar="MINUTES",
+    help="Nothing that came later; the brokers' transaction.max.timeout.ms.",
+)
+@listing_format_option()
+@address_option()
+def find_hanging(topics: tuple[str, ...], timeout_minutes: int, form: str | None, address: str) -> None:
+    """Find what is staged in partitions, or pending in groups, of transactions that are not open.
+
+    No reader waits for what is staged, and the leaders delete it in time. Offsets that are pending keep consumers of
+    the group from their positions.
+    """
+    scope = parse_scope(topics)
+    with open_admin(address) as admin:
+        partitions = partitions_in(scope, admin) if scope else None
+        found = admin.find_hanging_transactions(partitions, older_than_ms=timeout_minutes * 60_000)
+    now_ms = int(time.time() * 1_000)
+    write_listing(_HANGING_COLUMNS, [_hanging_row(one, now_ms) for one in found], form)
+
+
+def _hanging_row(one: HangingTransaction, now_ms: int) -> tuple[Any, ...]:
+    place = (None, None) if one.partition is None else (one.partition.topic, one.partition.partition)
+    return (
+        *place,
+        one.group_id,
+        one.producer_id,
+        one.producer_epoch,
+        one.last_timestamp_ms,
+        max(0, now_ms - one.last_timestamp_ms) // 1_000,
+        None if one.partition is None else one.staged_bytes,
+        None if one.group_id is None else one.offset_count,
+    )
+
+
+@transactions.command(
+    examples="""
+    bus transactions abort payments
+    bus transactions abort payments --producer-id 4000 --producer-epoch 17 --yes
+    """
+)
+@click.argument("transactional_id", metavar="ID", shell_complete=complete_transactional_ids)
+@click.option("--producer-id", type=click.IntRange(0), metavar="ID", help="Only the transaction with this producer id.")
+@click.option("--producer-epoch", type=click.IntRange(0), metavar="N", help="And with this epoch.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@address_option()
+def abort(transactional_id: str, producer_id: int | None, producer_epoch: int | None, yes: bool, address: str) -> None:
+    """Abort the open transaction of ID. Asks first on a terminal; refused once a commit is decided.
+
+    Its producer is told so with its next call, and may begin again.
+    """
+    if (producer_id is None) != (producer_epoch is None):
+        raise click.UsageError("expected --producer-id and --producer-epoch, or neither")
+    _confirm(f"abort the transaction of {transactional_id}?", yes, otherwise="nothing was aborted")
+    with open_admin(address) as admin:
+        was = admin.abort_transaction(transactional_id, producer_id=producer_id, producer_epoch=producer_epoch)
+    count = count_of(len(was.partitions), "partition")
+    groups = f" and {count_of(len(was.group_ids), 'group')}" if was.group_ids else ""
+    click.echo(f"aborted the transaction of {transactional_id} in {count}{groups}")
+
+
+@transactions.command(
+    examples="""
+    bus transactions fence payments
+    bus transactions fence payments invoices --yes
+    """
+)
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_transactional_ids)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@listing_format_option()
+@address_option()
+def fence(ids: tuple[str, ...], yes: bool, form: str | None, address: str) -> None:
+    """Shut out the producers with these transactional ids, and abort what they have open. Asks first on a terminal.
+
+    A producer that lives gets PRODUCER_FENCED and can only be closed; its next instance takes the id over. What is
+    printed is the lowest identity that is not refused.
+    """
+    _confirm(f"fence {', '.join(ids)}?", yes, otherwise="nothing was fenced")
+    with open_admin(address) as admin:
+        fenced = admin.fence_producers(ids)
+    write_listing(_FENCED_COLUMNS, [(name, one.producer_id, one.producer_epoch) for name, one in fenced.items()], form)
+
+
+def _confirm(question: str, yes: bool, *, otherwise: str) -> None:
+    if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
+        raise Failure(otherwise)
