@@ -13,6 +13,7 @@ import pytest
 import bus.aio
 from bus import Admin, BusError, Consumer, ErrorCode, NewTopic, Producer, TopicPartition
 from bus.client.values import GroupMetadata
+from bus.config.broker import BrokerConfig
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from tests.support.broker_thread import running_broker
@@ -23,7 +24,8 @@ QUICK: dict[str, Any] = {"linger_ms": 0, "retry_backoff_ms": 5, "retry_backoff_m
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_broker(tmp_path_factory.mktemp("root") / "data") as broker:
+    quick = BrokerConfig(group_initial_rebalance_delay_ms=0)
+    with running_broker(tmp_path_factory.mktemp("root") / "data", config=quick) as broker:
         yield f"127.0.0.1:{broker.port}"
 
 
@@ -205,6 +207,65 @@ def test_consumer_that_is_no_member_any_more_cannot_commit_with_the_transaction(
         assert refusal(producer.commit_transaction) is ErrorCode.ILLEGAL_GENERATION
         producer.abort_transaction()
     assert values_of(address, topic) == []
+
+
+def test_loop_that_dies_and_loses_its_partitions_counts_each_record_once(address: str, topic: str) -> None:
+    """Read, work, write: the first one dies with its transaction open, and is a zombie when it comes back."""
+    out = f"{topic}-out"
+    with Admin(address) as admin:
+        admin.create_topics([NewTopic(out, 1)])
+    reading: dict[str, Any] = {"group_id": topic, "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    with Producer(address, **QUICK) as source:
+        for number in range(20):
+            source.send(topic, b"%d" % number, partition=0)
+    with (
+        Consumer(address, max_poll_records=5, **reading) as zombies_consumer,
+        transactional(address, f"{topic}-1") as zombie,
+        transactional(address, f"{topic}-2") as successor,
+    ):
+        zombie.init_transactions()
+        zombies_consumer.subscribe([topic])
+        step(zombies_consumer, zombie, out)
+        zombie.begin_transaction()
+        records = poll_some(zombies_consumer)
+        for record in records:
+            zombie.send(out, record.value)
+        zombie.send_offsets_to_transaction(zombies_consumer.consumed(), zombies_consumer.group_metadata())
+        member = zombies_consumer.group_metadata()
+        with Admin(address) as admin:
+            admin.remove_members(topic, member_ids=[member.member_id])
+        with Consumer(address, max_poll_records=5, **reading) as consumer:
+            successor.init_transactions()
+            consumer.subscribe([topic])
+            while not consumer.assignment():
+                assert consumer.poll(20) == []
+            assert consumer.poll(300) == [], "the offset may yet be committed"
+            zombie.commit_transaction()
+            zombie.begin_transaction()
+            late = {TopicPartition(topic, 0): 1}
+            assert refusal(lambda: zombie.send_offsets_to_transaction(late, member)) in (
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                ErrorCode.ILLEGAL_GENERATION,
+            )
+            for _ in range(2):
+                step(consumer, successor, out)
+    assert values_of(address, out) == [b"%d" % number for number in range(20)]
+
+
+def poll_some(consumer: Consumer) -> list[Any]:
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        records = consumer.poll(200)
+        if records:
+            return records
+    raise AssertionError("no record came")
+
+
+def step(consumer: Consumer, producer: Producer, out: str) -> None:
+    with producer.transaction():
+        for record in poll_some(consumer):
+            producer.send(out, record.value)
+        producer.send_offsets_to_transaction(consumer.consumed(), consumer.group_metadata())
 
 
 # ---------------------------------------------------------------- other doors
