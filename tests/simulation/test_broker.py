@@ -490,6 +490,7 @@ def broken_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 def broken_looking_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader does not look whether another one has come behind it."""
     monkeypatch.setattr(writer.LogWriter, "is_last", lambda self, version: True)
+    monkeypatch.setattr(writer.LogWriter, "is_at_end", lambda self, version: True)
     monkeypatch.setattr(writer.LogWriter, "is_followed", lambda self, version: False)
 
 
