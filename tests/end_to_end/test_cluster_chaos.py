@@ -10,10 +10,9 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +25,7 @@ from bus.cli.main import cli
 from bus.client.producer.batch import RecordFuture
 from bus.errors import ErrorCode
 from bus.storage_delta.log.listing import partition_folder
+from tests.support.chaos_programs import SETTLE_S, Program, told_if_it_fails
 from tests.support.chaotic_cluster import BROKERS, ChaoticCluster, Fault, choose_faults
 
 SEEDS = int(os.environ.get("BUS_CHAOS_SEEDS", "1"))
@@ -34,47 +34,8 @@ FAULTS = int(os.environ.get("BUS_CHAOS_FAULTS", "5"))
 ORDERS = [TopicPartition("orders", number) for number in range(4)]
 LEDGER = [TopicPartition("ledger", number) for number in range(2)]
 KEYS = 12
-SETTLE_S = 60.0
+
 _LOST_MEMBERSHIP = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
-
-
-class Program:
-    """A context: runs in a thread until the block ends. What goes wrong in it is raised there."""
-
-    def __init__(self) -> None:
-        self._is_over = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
-
-    def _run(self) -> None:
-        try:
-            while not self._is_over.is_set():
-                self.step()
-        except BaseException as failure:
-            self._failure = failure
-
-    def step(self) -> None:
-        raise NotImplementedError
-
-    def check(self) -> None:
-        if self._failure is not None:
-            raise AssertionError(f"{type(self).__name__} failed") from self._failure
-
-    def end(self) -> None:
-        self._is_over.set()
-        self._thread.join(SETTLE_S)
-        self.check()
-        assert not self._thread.is_alive(), f"{type(self).__name__} hangs"
-
-    def __enter__(self) -> Any:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._is_over.set()
-        self._thread.join(SETTLE_S)
 
 
 class IdempotentProducer(Program):
@@ -302,17 +263,3 @@ def run_programs(cluster: ChaoticCluster, faults: list[Fault]) -> None:
 def committed_by_group(addresses: list[str]) -> dict[TopicPartition, int]:
     with Admin(addresses) as admin:
         return {one: found.offset for one, found in admin.list_group_offsets("g").items()}
-
-
-@contextmanager
-def told_if_it_fails(cluster: ChaoticCluster) -> Iterator[None]:
-    """Also while all is well, for who runs it with `-s`."""
-    try:
-        yield
-    except BaseException:
-        for broker in cluster.brokers:
-            lines = broker.process.log_path.read_text().splitlines()
-            print(f"broker {broker.broker_id}:", *lines[-40:], sep="\n  ")
-        raise
-    finally:
-        print(*cluster.told, sep="\n")
