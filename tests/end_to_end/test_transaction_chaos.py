@@ -1,0 +1,276 @@
+"""Transactions in three brokers whose processes and links fail as a seed chooses, with producers that die: in every
+version of every table a transaction is there as a whole, or not at all.
+
+BUS_CHAOS_SEEDS says how many seeds are played, BUS_CHAOS_SEED the first one, BUS_CHAOS_FAULTS how many faults each has.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter, defaultdict
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+
+from bus import Admin, BusError, Consumer, NewTopic, Producer, TopicPartition
+from bus.cli.main import cli
+from bus.errors import ErrorCode
+from bus.storage_delta.log.listing import partition_folder
+from tests.support.chaos_programs import SETTLE_S, Program, told_if_it_fails
+from tests.support.chaotic_cluster import BROKERS, ChaoticCluster, Fault, choose_faults
+
+SEEDS = int(os.environ.get("BUS_CHAOS_SEEDS", "1"))
+FIRST_SEED = int(os.environ.get("BUS_CHAOS_SEED", "0"))
+FAULTS = int(os.environ.get("BUS_CHAOS_FAULTS", "4"))
+ACCOUNTS = [TopicPartition("accounts", number) for number in range(3)]
+COPIES = [TopicPartition("copies", number) for number in range(2)]
+TIMEOUT_MS = 20_000
+
+
+class Writer(Program):
+    """Transaction after transaction of one id, by instances that now and then die in the middle. The value of a record
+    names its transaction and how many records that has in the partition."""
+
+    def __init__(self, addresses: list[str], name: str, seed: int) -> None:
+        super().__init__()
+        self._addresses = addresses
+        self._name = name
+        self._chance = random.Random(f"{seed}-{name}")
+        self._producer: Producer | None = None
+        self._number = 0
+        self.sent: dict[str, Counter[int]] = {}  # by transaction: records in each partition
+        self.committed: set[str] = set()
+        self.aborted: set[str] = set()
+
+    def step(self) -> None:
+        producer = self._producer
+        if producer is None:
+            producer = Producer(
+                self._addresses,
+                transactional_id=self._name,
+                transaction_timeout_ms=TIMEOUT_MS,
+                max_block_ms=120_000,
+                linger_ms=0,
+            )
+            producer.init_transactions()
+            self._producer = producer
+        self._number += 1
+        name = f"{self._name}/{self._number}"
+        count = self._chance.randint(1, 6)
+        self.sent[name] = Counter(self._chance.randrange(len(ACCOUNTS)) for _ in range(count))
+        try:
+            self._write(producer, name)
+        except BusError as error:
+            self._give_up(producer, name, error)
+
+    def _write(self, producer: Producer, name: str) -> None:
+        producer.begin_transaction()
+        for partition, count in self.sent[name].items():
+            for _ in range(count):
+                producer.send("accounts", f"{name}:{count}".encode(), partition=partition)
+        end = self._chance.random()
+        if end < 0.1:
+            self._die(producer)
+        elif end < 0.3:
+            producer.abort_transaction()
+            self.aborted.add(name)
+        else:
+            producer.commit_transaction()
+            self.committed.add(name)
+
+    def _give_up(self, producer: Producer, name: str, error: BusError) -> None:
+        """A commit that was refused is aborted; one of which nothing is known stays so."""
+        if error.code is ErrorCode.REQUEST_TIMED_OUT:
+            self._die(producer)
+            return
+        try:
+            producer.abort_transaction()
+            self.aborted.add(name)
+        except BusError:
+            self._die(producer)
+
+    def _die(self, producer: Producer) -> None:
+        self._producer = None
+        producer.close(timeout=0)
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self._producer.close(timeout=10)
+
+
+class Copier(Program):
+    """Copies each record of `accounts` once: what it reads and what it writes are one transaction."""
+
+    def __init__(self, addresses: list[str], name: str, seed: int) -> None:
+        super().__init__()
+        self._addresses = addresses
+        self._name = name
+        self._chance = random.Random(f"{seed}-{name}")
+        self._stack = ExitStack()
+        self._consumer: Consumer | None = None
+        self._producer: Producer | None = None
+
+    def step(self) -> None:
+        if self._consumer is None or self._producer is None:
+            self._start()
+            return
+        records = self._consumer.poll(200)
+        if not records:
+            return
+        try:
+            with self._producer.transaction() as producer:
+                offsets = {}
+                for record in records:
+                    value = f"{record.partition}/{record.offset}".encode()
+                    producer.send("copies", value, partition=record.partition % len(COPIES))
+                    offsets[TopicPartition(record.topic, record.partition)] = record.offset + 1
+                producer.send_offsets_to_transaction(offsets, self._consumer.group_metadata())
+            if self._chance.random() < 0.05:
+                self.close()
+        except BusError:
+            self.close()  # the next instance begins where the group's offsets are
+
+    def _start(self) -> None:
+        self._producer = Producer(
+            self._addresses,
+            transactional_id=self._name,
+            transaction_timeout_ms=TIMEOUT_MS,
+            max_block_ms=120_000,
+            linger_ms=0,
+        )
+        self._producer.init_transactions()
+        self._consumer = Consumer(
+            self._addresses,
+            group_id="copiers",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=10_000,
+            heartbeat_interval_ms=500,
+        )
+        self._consumer.subscribe(["accounts"])
+
+    def close(self) -> None:
+        consumer, producer, self._consumer, self._producer = self._consumer, self._producer, None, None
+        if consumer is not None:
+            consumer.close()
+        if producer is not None:
+            producer.close(timeout=0)
+
+
+class VersionReader(Program):
+    """Reads every version of the tables of `accounts` with delta-rs: of each transaction all rows of a partition come
+    in one version."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self._root = root
+        self._next: dict[TopicPartition, int] = defaultdict(int)
+        self.seen: dict[TopicPartition, Counter[str]] = {one: Counter() for one in ACCOUNTS}
+        self.versions = 0
+
+    def step(self) -> None:
+        for one in ACCOUNTS:
+            table = DeltaTable(str(self._root / partition_folder(one)))
+            for version in range(self._next[one], table.version() + 1):
+                table.load_as_version(version)
+                values = table.to_pyarrow_table(columns=["value"]).column("value").to_pylist()
+                found = Counter(value.decode() for value in values)
+                for value, count in found.items():
+                    wanted = int(value.rpartition(":")[2])
+                    assert count == wanted, f"version {version} of {one}: {count} rows of {value}, expected {wanted}"
+                for value, count in self.seen[one].items():
+                    assert found[value] == count, f"version {version} of {one}: the rows of {value} are gone"
+                self.seen[one] = found
+                self.versions += 1
+            self._next[one] = table.version() + 1
+        time.sleep(0.2)
+
+
+@pytest.mark.timeout(180 + 20 * FAULTS)
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
+def test_a_transaction_is_there_as_a_whole_or_not_at_all(seed: int, tmp_path: Path) -> None:
+    faults = choose_faults(random.Random(seed), FAULTS)
+    with ChaoticCluster(tmp_path) as cluster, told_if_it_fails(cluster):
+        writers = run_programs(cluster, faults, seed)
+        assert cluster.stop() == [0] * BROKERS
+        verified = CliRunner().invoke(cli, ["log", "verify", "--all"], env={"BUS_ROOT": str(cluster.root)})
+        assert verified.exit_code == 0, verified.output
+    assert any(writer.committed for writer in writers)
+
+
+def run_programs(cluster: ChaoticCluster, faults: list[Fault], seed: int) -> list[Writer]:
+    with Admin(cluster.addresses) as admin:
+        admin.create_topics([NewTopic("accounts", len(ACCOUNTS)), NewTopic("copies", len(COPIES))])
+    writers = [Writer(cluster.addresses, f"writer-{number}", seed) for number in range(2)]
+    copiers = [Copier(cluster.addresses, f"copier-{number}", seed) for number in range(2)]
+    reader = VersionReader(cluster.root)
+    programs: list[Program] = [*writers, *copiers, reader]
+    with ExitStack() as stack:
+        for program in programs:
+            stack.enter_context(program)
+        cluster.play(faults)
+        for writer in writers:
+            writer.end()
+            writer.close()
+        cluster.tell("the writers have ended")
+        settle_transactions(cluster.addresses, writers)
+        rows = wait_for_copies(cluster.root, programs)
+        for program in (*copiers, reader):
+            program.end()
+        for copier in copiers:
+            copier.close()
+    check_writers(writers, rows)
+    assert reader.versions > len(ACCOUNTS)
+    return writers
+
+
+def settle_transactions(addresses: list[str], writers: list[Writer]) -> None:
+    """A new instance ends what was left open."""
+    for writer in writers:
+        with Producer(addresses, transactional_id=writer._name, max_block_ms=120_000) as producer:
+            producer.init_transactions()
+
+
+def values_of(root: Path, partition: TopicPartition) -> list[str]:
+    table = DeltaTable(str(root / partition_folder(partition))).to_pyarrow_table(columns=["offset", "value"])
+    return [row["value"].decode() for row in sorted(table.to_pylist(), key=lambda row: int(row["offset"]))]
+
+
+def wait_for_copies(root: Path, programs: list[Program]) -> dict[TopicPartition, list[str]]:
+    """Until each record is copied; none is copied twice."""
+    rows = {one: values_of(root, one) for one in ACCOUNTS}
+    wanted = {f"{one.partition}/{offset}" for one, values in rows.items() for offset in range(len(values))}
+    deadline_s = time.monotonic() + SETTLE_S + 2 * TIMEOUT_MS / 1000
+    while True:
+        copies = [value for one in COPIES for value in values_of(root, one)]
+        assert len(copies) == len(set(copies)), "a record was copied twice"
+        assert set(copies) <= wanted, "a record was copied that is not there"
+        if len(copies) == len(wanted):
+            return rows
+        for program in programs:
+            program.check()
+        assert time.monotonic() < deadline_s, f"{len(copies)} of {len(wanted)} records were copied"
+        time.sleep(0.2)
+
+
+def check_writers(writers: list[Writer], rows: dict[TopicPartition, list[str]]) -> None:
+    """What was committed is there, what was aborted is not, and of every other transaction all or nothing is there."""
+    found: dict[str, Counter[int]] = defaultdict(Counter)
+    for one, values in rows.items():
+        for value in values:
+            found[value.rpartition(":")[0]][one.partition] += 1
+    for writer in writers:
+        for name, sent in writer.sent.items():
+            if name in writer.committed:
+                assert found[name] == sent, f"{name} was committed"
+            elif name in writer.aborted:
+                assert not found[name], f"{name} was aborted"
+            else:
+                assert found[name] in (sent, Counter()), f"{name} is there in part"
+        numbers = [int(name.rpartition("/")[2]) for name in found if name.startswith(f"{writer._name}/")]
+        assert len(numbers) == len(set(numbers))
