@@ -68,6 +68,7 @@ class Sizes:
     spark_freshness: int = 40
     spark_triggers: int = 10
     cluster_partitions: int = 10_000
+    transaction_pipeline_records: int = 20_000
     failover_partitions: int = 1_000
     failover_repeats: int = 20
     failover_peer_repeats: int = 5  # each takes Kafka half a minute
@@ -110,6 +111,7 @@ QUICK = Sizes(
     spark_freshness=5,
     spark_triggers=3,
     cluster_partitions=300,
+    transaction_pipeline_records=2_000,
     failover_partitions=30,
     failover_repeats=2,
     failover_peer_repeats=1,

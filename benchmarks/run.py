@@ -39,6 +39,7 @@ from benchmarks.themes.spark_reads import measure_spark_batch, measure_spark_str
 from benchmarks.themes.spark_waits import measure_spark_freshness, measure_spark_latency, measure_spark_partitions
 from benchmarks.themes.spark_writes import measure_spark_sink
 from benchmarks.themes.timers import measure_timers
+from benchmarks.themes.transactions import measure_transactions
 
 Tell = Callable[[str], None]
 Theme = Callable[[Bench], Sequence[Figure | Curve]]
@@ -61,6 +62,7 @@ _THEMES: dict[str, Theme] = {
     "maintenance": measure_maintenance,
     "day": measure_day,
     "restarts": measure_restarts,
+    "transactions": measure_transactions,
     "cluster": measure_cluster,
     "failover": measure_failover,
     "spark-batch": measure_spark_batch,
