@@ -6,16 +6,13 @@ counts, and a null value deletes. A root without groups has empty views.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bus.errors import StorageFault
 from bus.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from bus.records.log_schema import CONSUMER_OFFSETS_VALUE_TYPE, TIMESTAMP_TYPE
-from bus.storage_delta.partition_reader import TableFiles
-from bus.tables.snapshots import check_plain
+from bus.tables.keyed_rows import fields_of, last_values, time_of, view_table
 from bus.tables.topics import TopicTables
 
 _PLACE = pa.struct([pa.field("topic", pa.string()), pa.field("partition", pa.int32())])
@@ -115,7 +112,7 @@ def group_members(tables: TopicTables) -> pa.Table:
     stored = _GroupRows(tables).of_type("GroupStored")
     lists = stored.column("members").combine_chunks()
     owners = stored.select(["group_id", "generation"]).take(pc.list_parent_indices(lists))
-    members = _fields(pc.list_flatten(lists))
+    members = fields_of(pc.list_flatten(lists))
     columns = {name: members[name] for name in GROUP_MEMBERS.names if name in members}
     table = view_table(GROUP_MEMBERS, {**columns, **_same_named(owners, ("group_id", "generation"))})
     return table.sort_by([("group_id", "ascending"), ("member_id", "ascending")])
@@ -162,7 +159,7 @@ def _owners(members: pa.Table) -> pa.Table:
     """One row for each partition that is assigned."""
     lists = members.column("partitions").combine_chunks()
     member = members.select(["group_id", "member_id", "client_id", "client_host"]).take(pc.list_parent_indices(lists))
-    places = _fields(pc.list_flatten(lists))
+    places = fields_of(pc.list_flatten(lists))
     return pa.table(
         {
             "group_id": member.column("group_id"),
@@ -195,47 +192,11 @@ class _GroupRows:
     """The log of the groups, compacted: of every key the last row, if it has a value."""
 
     def __init__(self, tables: TopicTables) -> None:
-        is_there = CONSUMER_OFFSETS_TOPIC in tables.topics()
-        parts = [_last_rows(tables, one) for one in tables.partitions(CONSUMER_OFFSETS_TOPIC)] if is_there else []
-        self._rows = pa.concat_tables([_ROWS.empty_table(), *parts])
+        self._rows = last_values(tables, CONSUMER_OFFSETS_TOPIC, CONSUMER_OFFSETS_VALUE_TYPE)
 
     def of_type(self, name: str) -> pa.Table:
         return self._rows.filter(pc.equal(self._rows.column("type"), name))
 
 
-_ROWS = pa.schema([*CONSUMER_OFFSETS_VALUE_TYPE, pa.field("log_partition", pa.int32())])
-
-
-def _last_rows(tables: TopicTables, partition: TopicPartition) -> pa.Table:
-    snapshot = check_plain(tables.snapshot(partition))
-    if not snapshot.files:
-        return _ROWS.empty_table()
-    rows = pa.concat_tables(list(TableFiles(snapshot.folder).read(snapshot.files, ["offset", "key", "value"])))
-    last = rows.group_by("key").aggregate([("offset", "max")]).column("offset_max")
-    rows = rows.filter(pc.and_(pc.is_in(rows.column("offset"), last), pc.is_valid(rows.column("value"))))
-    fields = _fields(rows.column("value").combine_chunks())
-    count = rows.num_rows
-    columns = [fields.get(field.name, pa.nulls(count, field.type)) for field in CONSUMER_OFFSETS_VALUE_TYPE]
-    return pa.Table.from_arrays([*columns, pa.repeat(pa.scalar(partition.partition, pa.int32()), count)], schema=_ROWS)
-
-
-def _fields(structs: pa.Array) -> dict[str, pa.Array]:
-    """The columns of an array of structs; a null struct is null in each."""
-    if isinstance(structs, pa.ChunkedArray):
-        structs = structs.combine_chunks()
-    return dict(zip((field.name for field in structs.type), structs.flatten(), strict=True))
-
-
 def _same_named(rows: pa.Table, names: tuple[str, ...]) -> dict[str, pa.ChunkedArray]:
     return {name: rows.column(name) for name in names}
-
-
-def time_of(milliseconds: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.cast(pc.cast(milliseconds, pa.timestamp("ms", tz="UTC")), TIMESTAMP_TYPE)
-
-
-def view_table(schema: pa.Schema, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
-    """These columns in the schema's order and types; one that is not given is null."""
-    count = len(next(iter(columns.values())))
-    arrays = [pc.cast(columns.get(field.name, pa.nulls(count, field.type)), field.type) for field in schema]
-    return pa.Table.from_arrays(arrays, schema=schema)
