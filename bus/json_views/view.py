@@ -44,6 +44,8 @@ SYSTEM_VIEW_NAMES = (
     "replicas",
     "elections",
     "reassignments",
+    "transactions",
+    "transaction_history",
 )
 NAME_LENGTH_MAX = 249
 SCHEMA_LENGTH_MAX = 100_000

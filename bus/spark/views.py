@@ -32,8 +32,8 @@ def register(
 ) -> None:
     """Make temporary views of the topics of a bus, or of those named: `spark.sql("SELECT * FROM flights")` reads what
     `bus.spark.read_topic` reads. Beside them `groups`, `group_members`, `group_offsets`, `lag`, `topics`, `partitions`,
-    `versions`, `log_maintenance`, `brokers`, `replicas`, `elections`, `reassignments` and the views of JSON values that
-    were created, or those of `views`.
+    `versions`, `log_maintenance`, `brokers`, `replicas`, `elections`, `reassignments`, `transactions`,
+    `transaction_history` and the views of JSON values that were created, or those of `views`.
 
     `where` is a root, or the address of a broker whose storage can be reached from here. The views of topics and of
     their JSON values show what is committed when a query runs, the others what was there at this call; call it again

@@ -1,10 +1,10 @@
-"""What a root tells about its groups, topics and logs, as tables: the views of `bus sql` and of Spark.
+"""What a root tells about its groups, transactions, topics and logs, as tables: the views of `bus sql` and of Spark.
 
 Everything is read from the tables under the root, so a broker need not be up; the life of a log is read from its
 versions, so a view tells as far back as `delta.log.retention.ms` and `delta.log.versions.max` keep them. Guards two
 promises: both engines show the same names and the same columns, since they are made here once; and a table or a version
 that cannot be read has a row that says so, and hides no other. The views of groups are in group_views.py, those of
-brokers and leaders in cluster_views.py.
+brokers and leaders in cluster_views.py, those of transactions in transaction_views.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bus.json_views.view import SYSTEM_VIEW_NAMES
 from bus.model import INTERNAL_TOPIC_PREFIX, TopicPartition
 from bus.records.log_schema import TIMESTAMP_TYPE
 from bus.storage_delta.log.history import FilesSummary, VersionSummary, read_history
-from bus.tables import cluster_views, group_views
+from bus.tables import cluster_views, group_views, transaction_views
 from bus.tables.topics import TopicTables
 
 VIEW_NAMES = SYSTEM_VIEW_NAMES
@@ -28,7 +28,7 @@ VIEW_SCHEMA = "bus"  # of the database: the views are there even if topics have 
 
 
 def read_view(name: str, tables: TopicTables) -> pa.Table:
-    """The view as of now. Raises `StorageFault` if the log of the groups cannot be read."""
+    """The view as of now. Raises `StorageFault` if the log of the groups, or of the transactions, cannot be read."""
     return _VIEWS[name](tables)
 
 
@@ -211,5 +211,7 @@ _VIEWS: Mapping[str, Callable[[TopicTables], pa.Table]] = {
     "replicas": cluster_views.replicas,
     "elections": cluster_views.elections,
     "reassignments": cluster_views.reassignments,
+    "transactions": transaction_views.transactions,
+    "transaction_history": transaction_views.transaction_history,
 }
 assert tuple(_VIEWS) == VIEW_NAMES, "a view of a topic's values may not have the name of any of these"

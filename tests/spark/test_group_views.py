@@ -14,6 +14,7 @@ from bus.spark import read_topic, register
 from bus.tables.system_views import VIEW_NAMES
 from tests.support.hand_written_groups import NO_TOPIC_ID, HandWrittenGroups, member
 from tests.support.hand_written_root import HandWrittenRoot
+from tests.support.hand_written_transactions import HandWrittenTransactions
 
 
 @pytest.fixture
@@ -42,9 +43,22 @@ def groups(root: HandWrittenRoot) -> HandWrittenGroups:
     return groups
 
 
+@pytest.fixture
+def transactions(root: HandWrittenRoot) -> HandWrittenTransactions:
+    transactions = HandWrittenTransactions(root)
+    transactions.store("payments", "Ongoing", 1)
+    transactions.store("payments", "CompleteCommit", 2, {("orders", 0): (2, 1)}, ["billing"])
+    transactions.expire("invoices")
+    return transactions
+
+
 @pytest.mark.parametrize("name", VIEW_NAMES)
 def test_both_engines_show_the_same_columns_and_rows(
-    spark: SparkSession, root: HandWrittenRoot, groups: HandWrittenGroups, name: str
+    spark: SparkSession,
+    root: HandWrittenRoot,
+    groups: HandWrittenGroups,
+    transactions: HandWrittenTransactions,
+    name: str,
 ) -> None:
     register(spark, str(root.folder), topics=[], views=[name])
     distributed = spark.sql(f"SELECT * FROM {name}").toArrow()
