@@ -279,8 +279,10 @@ class Producer:
         the rows are in each partition.
 
         After REQUEST_TIMED_OUT (max.block.ms), or an interrupt, the outcome is open: only this call may be made, again.
-        After every other error nothing of the transaction is, or ever will be, in a log: call `abort_transaction`, or
-        close the producer if the message says so. Raises `BusError`."""
+        After an error that leaves the producer usable, nothing of the transaction is, or ever will be, in a log: call
+        `abort_transaction`. After one that does not (PRODUCER_FENCED above all: another instance has the id) the
+        producer can only be closed, and cannot know: the transaction is there as a whole or not at all. Raises
+        `BusError`."""
         calls = self._needed_transactions("commit_transaction")
         unsettled = self._engine.start_commit()
         try:
