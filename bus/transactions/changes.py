@@ -7,10 +7,9 @@ durable after records of the log is the same whether they were applied one by on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
-from bus.model import TopicPartition
 from bus.transactions.records import LoggedRecord, TransactionExpired, TransactionLogged
 from bus.transactions.state import (
     PRODUCER_EPOCH_MAX,
@@ -18,15 +17,14 @@ from bus.transactions.state import (
     AwaitingInit,
     Transaction,
     TransactionState,
+    Vote,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class VoteBegun:
-    """`last_sequences`: those that the client named."""
-
     transactional_id: str
-    last_sequences: Mapping[TopicPartition, int]
+    vote: Vote
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +63,9 @@ def _apply_one(transaction: Transaction | None, record: TransactionRecord) -> Tr
         return _as_logged(transaction, record)
     assert transaction is not None, f"nothing is known of {record.transactional_id}"
     match record:
-        case VoteBegun(_, last_sequences):
+        case VoteBegun(_, vote):
             assert transaction.state is TransactionState.ONGOING, f"{transaction.state.value} votes on nothing"
-            return replace(transaction, vote=last_sequences)
+            return replace(transaction, vote=vote)
         case EndsAwaited(_, request_ids):
             return replace(transaction, awaiting_end=request_ids)
         case InitsAwaited(_, calls):

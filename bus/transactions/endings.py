@@ -63,7 +63,7 @@ def _end_current(step: TransactionStep, command: EndTransaction, *, request_id: 
         _join_vote(step, command, request_id=request_id)
     elif command.is_commit:
         step.await_end(request_id)
-        _begin_vote(step, command.last_sequences)
+        _begin_vote(step, command.last_sequences, request_id=request_id)
     else:
         prepare_abort(step, AbortCause.CLIENT)
         step.await_end(request_id)
@@ -132,9 +132,9 @@ def _ended(transaction: Transaction) -> TransactionEnded:
 # ---------------------------------------------------------------- the vote
 
 
-def _begin_vote(step: TransactionStep, last_sequences: Mapping[TopicPartition, int]) -> None:
+def _begin_vote(step: TransactionStep, last_sequences: Mapping[TopicPartition, int], *, request_id: int) -> None:
     transaction = step.transaction
-    step.begin_vote(last_sequences)
+    vote_id = step.begin_vote(request_id, last_sequences)
     step.notify(
         CollectVotes(
             transaction.transactional_id,
@@ -144,13 +144,15 @@ def _begin_vote(step: TransactionStep, last_sequences: Mapping[TopicPartition, i
             tuple(transaction.partitions),
             transaction.groups,
             last_sequences,
+            vote_id,
         )
     )
 
 
 def _join_vote(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
     transaction = step.transaction
-    if command.is_commit and command.last_sequences == transaction.vote:
+    assert transaction.vote is not None, f"{transaction.transactional_id} is not voted on"
+    if command.is_commit and command.last_sequences == transaction.vote.last_sequences:
         step.await_end(request_id)
     elif command.is_commit:
         step.reply(
@@ -172,10 +174,13 @@ def _join_vote(step: TransactionStep, command: EndTransaction, *, request_id: in
 
 
 def decide_voted(step: TransactionStep, command: Voted, *, request_id: int) -> None:
-    """The transaction is committed if all is there, and else aborted. Without effect if the vote is over."""
+    """The transaction is committed if all is there, and else aborted. Without effect if the vote is over, also if
+    another one is under way: what was counted for the one before may be less than the client was acknowledged since."""
     step.reply(request_id, Noted())
     transaction = step.state
     if transaction is None or transaction.number != command.number or transaction.vote is None:
+        return
+    if transaction.vote.vote_id != command.vote_id:
         return
     pinned = _pin(transaction, command) if command.refused is None else command.refused
     if isinstance(pinned, Refused):
@@ -196,7 +201,7 @@ def _pin(transaction: Transaction, voted: Voted) -> dict[TransactionPartition, i
     """Of each partition whose topic is there the last sequence to commit: what the client was acknowledged, or all that
     is staged if it does not tell."""
     assert transaction.vote is not None
-    named = transaction.vote
+    named = transaction.vote.last_sequences
     left = [partition for partition in transaction.partitions if partition not in voted.gone]
     unknown = named.keys() - {partition.name for partition in transaction.partitions}
     if unknown:

@@ -20,6 +20,7 @@ from bus.transactions.state import (
     ProducerIdentity,
     TransactionGroup,
     TransactionPartition,
+    VoteId,
 )
 
 # ---------------------------------------------------------------- of a producer, or for it
@@ -153,6 +154,7 @@ class Voted:
 
     transactional_id: str
     number: int
+    vote_id: VoteId
     last_sequences: Mapping[TransactionPartition, int] = field(default_factory=dict)
     gone: frozenset[TransactionPartition] = frozenset()
     refused: Refused | None = None

@@ -145,6 +145,20 @@ class AppliedRows:
 
 
 @dataclass(frozen=True, slots=True)
+class VoteId:
+    """Tells a vote from another one about the same transaction, whose coordinator has been loaded again since."""
+
+    begin_ms: int
+    request_id: int  # of the call that began it
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    vote_id: VoteId
+    last_sequences: Mapping[TopicPartition, int]  # those that the client named
+
+
+@dataclass(frozen=True, slots=True)
 class AwaitingInit:
     """A call that wants the next epoch, and waits for the end of the transaction before. `timeout_ms` None: as it is.
     `expected` None: a new instance. `new_producer_id`, never given before: for when the epochs are used up."""
@@ -178,7 +192,7 @@ class Transaction:
     abort_cause: AbortCause | None = None  # exactly in PrepareAbort and CompleteAbort
     results: Mapping[TransactionPartition, AppliedRows] = field(default_factory=dict)  # only in CompleteCommit
     # In no record: a coordinator that dies takes them along, and the clients ask again.
-    vote: Mapping[TopicPartition, int] | None = None  # under way, with the sequences that the client named
+    vote: Vote | None = None  # under way
     awaiting_end: tuple[int, ...] = ()  # request ids, in the order of their coming
     awaiting_init: tuple[AwaitingInit, ...] = ()
     # Why the last record of the id cannot be read; of the other fields only the name is certain.

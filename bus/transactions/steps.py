@@ -16,7 +16,14 @@ from bus.model import TopicPartition
 from bus.transactions import requests as rq
 from bus.transactions.changes import EndsAwaited, InitsAwaited, TransactionRecord, VoteBegun, apply, logged
 from bus.transactions.records import LOGGED, LoggedRecord
-from bus.transactions.state import AwaitingInit, Transaction, TransactionGroup, TransactionPartition
+from bus.transactions.state import (
+    AwaitingInit,
+    Transaction,
+    TransactionGroup,
+    TransactionPartition,
+    Vote,
+    VoteId,
+)
 
 DAY_MS = 24 * 60 * 60 * 1_000
 AWAITING_MAX = 16  # calls of one kind that wait for the end of a transaction
@@ -44,6 +51,7 @@ class CollectVotes:
     partitions: tuple[TransactionPartition, ...]
     groups: tuple[TransactionGroup, ...]
     last_sequences: Mapping[TopicPartition, int]
+    vote_id: VoteId
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +122,10 @@ class TransactionStep:
         assert request_id not in self._replies, f"request {request_id} is answered twice"
         self._replies[request_id] = Reply(request_id, answer)
 
-    def begin_vote(self, last_sequences: Mapping[TopicPartition, int]) -> None:
-        self.record(VoteBegun(self.transactional_id, last_sequences))
+    def begin_vote(self, request_id: int, last_sequences: Mapping[TopicPartition, int]) -> VoteId:
+        vote_id = VoteId(self.now_ms, request_id)
+        self.record(VoteBegun(self.transactional_id, Vote(vote_id, last_sequences)))
+        return vote_id
 
     def await_end(self, request_id: int) -> None:
         """The call is answered with the end of the transaction. Of many the newest wait: the callers of the others have

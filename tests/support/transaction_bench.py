@@ -45,6 +45,7 @@ from bus.transactions.state import (
     TransactionGroup,
     TransactionPartition,
     TransactionState,
+    VoteId,
 )
 from bus.transactions.steps import CollectVotes, Finish, TransactionNotice, TransactionRules, TransactionStep
 
@@ -54,6 +55,7 @@ TIMEOUT_MS = 60_000
 ORDERS = TransactionPartition("orders", "id-of-orders", 0)
 AUDIT = TransactionPartition("audit", "id-of-audit", 1)
 DESK = TransactionGroup("desk", 12)
+NO_VOTE = VoteId(0, 0)
 
 _MAY_FOLLOW = {
     "Empty": {None, "Empty", "CompleteCommit", "CompleteAbort"},
@@ -145,7 +147,8 @@ class TransactionBench:
     def vote(self, last_sequence: int = 4, **fields: Any) -> None:
         """Every partition of the transaction has all up to `last_sequence`."""
         partitions = dict.fromkeys(self.known.partitions, last_sequence)
-        found = self.answer(Voted(ID, self.known.number, **{"last_sequences": partitions, **fields}))
+        vote_id = NO_VOTE if self.known.vote is None else self.known.vote.vote_id
+        found = self.answer(Voted(ID, self.known.number, vote_id, **{"last_sequences": partitions, **fields}))
         assert found == Noted()
 
     def finish(self) -> None:

@@ -23,7 +23,7 @@ from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint, TopicPartition
 from bus.runtime.tasks import TaskScope
 from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest
 from bus.transactions.requests import Finished, TransactionCommand, Voted
-from bus.transactions.state import NO_SEQUENCE, AppliedRows, TransactionGroup, TransactionPartition
+from bus.transactions.state import NO_SEQUENCE, AppliedRows, TransactionGroup, TransactionPartition, VoteId
 from bus.transactions.steps import CollectVotes, Finish, TransactionNotice
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _RETRY_S_MAX = 2.0
 # A step that fails for so long is worth a line in the log.
 _LOGGED_AFTER_TRIES = 8
 
-_Key = tuple[str, int, bool]  # transactional id, number, whether it is decided
+_Key = tuple[str, int, VoteId | None]  # transactional id, number; None: it is decided
 AskBroker = Callable[[BrokerEndpoint, StepKind, StepRequest], Awaitable[StepAnswer | Refused]]
 
 
@@ -79,7 +79,8 @@ class TransactionDriver:
         submit: Callable[[TransactionCommand], Awaitable[object]],
     ) -> None:
         """`is_wanted`: the coordinator still waits for it. `submit` takes the answer."""
-        key = notice.transactional_id, notice.number, isinstance(notice, Finish)
+        vote_id = None if isinstance(notice, Finish) else notice.vote_id
+        key = notice.transactional_id, notice.number, vote_id
         if key in self._running:
             self._again[key] = functools.partial(
                 self.begin,
@@ -137,7 +138,7 @@ class TransactionDriver:
             found = f"group {min(lacking)} has no offsets of it"
             refused = Refused(ErrorCode.TRANSACTION_ABORTABLE, f"{notice.transactional_id}: {found}")
         votes = {partition: stepped.last_sequence for partition, stepped in left.done.items()}
-        return Voted(notice.transactional_id, notice.number, votes, frozenset(left.gone), refused)
+        return Voted(notice.transactional_id, notice.number, notice.vote_id, votes, frozenset(left.gone), refused)
 
     async def _finish(
         self, notice: Finish, coordinator_partition: int, is_wanted: Callable[[], bool]

@@ -230,7 +230,9 @@ class TransactionCoordinator:
         transaction = shard.states.get(notice.transactional_id)
         if transaction is None or transaction.number != notice.number:
             return False
-        return transaction.state.is_decided if isinstance(notice, Finish) else transaction.vote is not None
+        if isinstance(notice, Finish):
+            return transaction.state.is_decided
+        return transaction.vote is not None and transaction.vote.vote_id == notice.vote_id
 
     # ------------------------------------------------------------------ other brokers
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bus.errors import ErrorCode, Refused
+from bus.model import TopicPartition
 from bus.transactions.requests import (
     AbortTransaction,
     EndTransaction,
@@ -15,12 +16,20 @@ from bus.transactions.requests import (
     TransactionTimer,
     Voted,
 )
-from bus.transactions.state import AbortCause, AppliedRows, ProducerIdentity, TransactionPartition, TransactionState
+from bus.transactions.state import (
+    AbortCause,
+    AppliedRows,
+    ProducerIdentity,
+    TransactionPartition,
+    TransactionState,
+    VoteId,
+)
 from bus.transactions.steps import AWAITING_MAX, CollectVotes, Finish
 from tests.support.transaction_bench import (
     AUDIT,
     DESK,
     ID,
+    NO_VOTE,
     ORDERS,
     TIMEOUT_MS,
     TransactionBench,
@@ -165,9 +174,11 @@ def test_commit_is_voted_on_then_decided_then_applied_then_answered() -> None:
     bench.add_offsets(DESK)
     number = bench.known.number
     request = bench.ask(EndTransaction(ID, 7, 0, True, {ORDERS.name: 4, AUDIT.name: 9}))
-    assert bench.last_vote == CollectVotes(ID, number, 7, 0, (ORDERS, AUDIT), (DESK,), {ORDERS.name: 4, AUDIT.name: 9})
+    vote_id = VoteId(bench.now_ms, request)
+    named = {ORDERS.name: 4, AUDIT.name: 9}
+    assert bench.last_vote == CollectVotes(ID, number, 7, 0, (ORDERS, AUDIT), (DESK,), named, vote_id)
     assert bench.known.state is ONGOING
-    bench.ask(Voted(ID, number, {ORDERS: 4, AUDIT: 11}))
+    bench.ask(Voted(ID, number, vote_id, {ORDERS: 4, AUDIT: 11}))
     assert bench.known.state is PREPARE_COMMIT
     assert bench.known.partitions == {ORDERS: 4, AUDIT: 9}, "what was not acknowledged is not committed"
     assert bench.last_finish == Finish(ID, number, 7, 0, True, {ORDERS: 4, AUDIT: 9}, (DESK,), needs_producer_id=False)
@@ -306,7 +317,7 @@ def test_partition_of_a_topic_that_was_created_again_has_what_the_client_was_ack
 def test_vote_that_ends_after_the_timeout_decides_nothing() -> None:
     bench = bench_in(ONGOING)
     request = bench.ask(EndTransaction(ID, 7, 0, True))
-    late = Voted(ID, bench.known.number, {ORDERS: 4})
+    late = Voted(ID, bench.known.number, bench.last_vote.vote_id, {ORDERS: 4})
     bench.wait(TIMEOUT_MS)
     assert outcome(bench.answers[request]) is ABORTABLE
     before = bench.state
@@ -316,9 +327,10 @@ def test_vote_that_ends_after_the_timeout_decides_nothing() -> None:
 
 def test_vote_on_the_transaction_before_decides_nothing() -> None:
     bench = bench_in(COMPLETE_COMMIT)
-    late = Voted(ID, bench.known.number, {ORDERS: 4})
+    number = bench.known.number
     bench.add(ORDERS)
     bench.commit()
+    late = Voted(ID, number, bench.last_vote.vote_id, {ORDERS: 4})
     before = bench.state
     assert bench.answer(late) == Noted()
     assert bench.state == before
@@ -328,7 +340,22 @@ def test_vote_that_nobody_asked_for_decides_nothing() -> None:
     bench = bench_in(ONGOING)
     bench.vote()
     assert bench.known.state is ONGOING
-    assert TransactionBench().answer(Voted(ID, 1, {ORDERS: 4})) == Noted()
+    assert TransactionBench().answer(Voted(ID, 1, NO_VOTE, {ORDERS: 4})) == Noted()
+
+
+@pytest.mark.parametrize("named", [{}, {ORDERS.name: 9, AUDIT.name: 9}])
+def test_vote_of_before_the_coordinator_was_loaded_again_decides_nothing(named: dict[TopicPartition, int]) -> None:
+    """It counted when the client had been acknowledged less."""
+    bench = bench_in(ONGOING)
+    bench.commit(last_sequences=named)
+    late = Voted(ID, bench.known.number, bench.last_vote.vote_id, {ORDERS: 4})
+    bench.crash()
+    bench.add(AUDIT)
+    bench.commit(last_sequences=named)
+    assert bench.answer(late) == Noted()
+    assert bench.known.state is ONGOING
+    bench.vote(9)
+    assert bench.known.partitions == {ORDERS: 9, AUDIT: 9}
 
 
 # ---------------------------------------------------------------- carried out
