@@ -37,6 +37,7 @@ class RowLimit(click.ParamType[int]):
     bus sql "SELECT count(*) FROM flights"
     bus sql "SELECT value->>'$.carrier' AS carrier, count(*) FROM flights GROUP BY 1 ORDER BY 2 DESC"
     bus sql "SELECT * FROM flights ORDER BY offset LIMIT 5" --at-version flights/0=12
+    bus sql "SELECT count(*) FROM flights" --at-transaction payments
     bus sql "SELECT count(*) FROM flights" --engine spark
     bus sql - < report.sql
     bus sql "SHOW TABLES"
@@ -55,6 +56,11 @@ class RowLimit(click.ParamType[int]):
     "--at-offset", multiple=True, metavar="N", help="Only offsets below: N, TOPIC=N or TOPIC/PARTITION=N; repeatable."
 )
 @click.option(
+    "--at-transaction",
+    metavar="ID",
+    help="As of the last committed transaction of a transactional id, in all partitions.",
+)
+@click.option(
     "--limit",
     type=RowLimit(),
     metavar="N|all",
@@ -69,6 +75,7 @@ def sql(
     engine: str,
     at_version: tuple[str, ...],
     at_offset: tuple[str, ...],
+    at_transaction: str | None,
     limit: int | None,
     timing: bool,
     form: str | None,
@@ -82,7 +89,10 @@ def sql(
     bounds = {
         "at_version": _parse_bound(at_version, "--at-version"),
         "at_offset": _parse_bound(at_offset, "--at-offset"),
+        "at_transaction": at_transaction,
     }
+    if at_version and at_transaction is not None:
+        raise click.UsageError("expected --at-version or --at-transaction, found both")
     if query is None and sys.stdin.isatty():
         _prompt(root, engine, bounds, form, limit, timing)
         return

@@ -25,6 +25,7 @@ from bus.sql.statement import AmbiguousName, quote_name, topics_named, views_nam
 from bus.tables.point_in_time import Bound, check_names
 from bus.tables.system_views import VIEW_NAMES, VIEW_SCHEMA
 from bus.tables.topics import TopicTables
+from bus.tables.transaction_cuts import find_cut
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
@@ -32,7 +33,12 @@ if TYPE_CHECKING:
 
 
 def run_statement(
-    root: str, statement: str, *, at_version: Bound | None = None, at_offset: Bound | None = None
+    root: str,
+    statement: str,
+    *,
+    at_version: Bound | None = None,
+    at_offset: Bound | None = None,
+    at_transaction: str | None = None,
 ) -> pa.Table:
     """All rows of the statement. Raises `SqlError`, `StorageFault`, or what `bus.spark.session` raises."""
     from pyspark.errors import PySparkException
@@ -45,6 +51,8 @@ def run_statement(
     tables = TopicTables(root)
     check_names(at_version, tables.partitions)
     check_names(at_offset, tables.partitions)
+    if at_transaction is not None:
+        find_cut(tables, at_transaction)  # what is not there is refused before a session begins
     topics, views = tables.topics(), tables.cluster().views
     if statement.casefold().strip().rstrip("; ").split() == ["show", "tables"]:
         return pa.table({"name": pa.array([*topics, *sorted(view.name for view in views.values())], pa.string())})
@@ -63,7 +71,9 @@ def run_statement(
         check_reads_only(spark, statement)
 
         def read(topic: str) -> DataFrame:
-            return read_topic(spark, root, topic, at_version=at_version, at_offset=at_offset)
+            return read_topic(
+                spark, root, topic, at_version=at_version, at_offset=at_offset, at_transaction=at_transaction
+            )
 
         for topic in named:
             with_text(read(topic)).createOrReplaceTempView(quote_name(topic))

@@ -7,18 +7,13 @@ broker and changes nothing.
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from bus.errors import StorageFault
 from bus.model import TopicPartition
 from bus.storage_delta.files.live_file import LiveFile
-from bus.storage_delta.log.actions import MalformedCommit, decode_commit
-from bus.storage_delta.log.listing import LOG_FOLDER, list_log, partition_folder, version_name
+from bus.storage_delta.log.listing import partition_folder
 from bus.storage_delta.log.reading import load_state
 from bus.storage_delta.log.table_state import TableState
 from bus.storage_delta.root import open_reader
@@ -69,39 +64,6 @@ def table_at(tables: TopicTables, partition: TopicPartition, version: int | None
     if version is not None:
         tables.snapshot(partition, version)  # a missing version is refused here, in the bus's own words
     return load_state(LocalStore(str(tables.root)), partition_folder(partition), version=version)
-
-
-def version_at(tables: TopicTables, partition: TopicPartition, timestamp_ms: int) -> int:
-    """The last version that was committed at or before `timestamp_ms`, by the times in the versions themselves: a copy
-    of the table keeps them. Raises `StorageFault` if all versions that are kept are younger."""
-    store, folder = LocalStore(str(tables.root)), partition_folder(partition)
-    versions = sorted(list_log(store, folder).versions)
-    later = bisect_right(versions, timestamp_ms, key=lambda version: _committed_ms(store, folder, version))
-    if not later:
-        raise StorageFault(
-            f"{partition}: expected a version that was committed by {_text(timestamp_ms)}, found "
-            + (
-                f"the oldest, {versions[0]}, of {_text(_committed_ms(store, folder, versions[0]))}"
-                if versions
-                else "none"
-            )
-        )
-    return versions[later - 1]
-
-
-def _committed_ms(store: LocalStore, folder: str, version: int) -> int:
-    key = f"{folder}/{LOG_FOLDER}/{version_name(version)}"
-    try:
-        told_ms = decode_commit(version, store.get(key)).committed_ms
-    except MalformedCommit:
-        told_ms = 0
-    if not told_ms:
-        raise StorageFault(f"{key}: expected the time of the commit, found none")
-    return told_ms
-
-
-def _text(timestamp_ms: int) -> str:
-    return f"{np.datetime64(timestamp_ms, 'ms')}Z"
 
 
 def files_frame(spark: SparkSession, partitions: Iterable[PartitionFiles]) -> DataFrame:

@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bus.records.epoch import epoch_ms
-from bus.spark.log_files import version_at
-from bus.tables.point_in_time import Bound, bound_of, check_bound
+from bus.tables.commit_times import version_at
+from bus.tables.point_in_time import Bound, bound_of, check_bound, check_one_moment
 from bus.tables.snapshots import TableSnapshot
 from bus.tables.topics import TopicTables, check_root
+from bus.tables.transaction_cuts import find_cut
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +60,7 @@ def read_topic(
     at_version: Bound | None = None,
     at_time: datetime | None = None,
     at_offset: Bound | None = None,
+    at_transaction: str | None = None,
     ordered: bool = False,
     live: bool = False,
 ) -> DataFrame:
@@ -66,24 +68,27 @@ def read_topic(
 
     All actions over the frame see the same: what was committed at this call or, with `at_version`, at that Delta
     version of the partitions, for as long as its files are kept (`delta.log.retention.ms`). `at_time` is the same by
-    the clock, with the last version of each partition that was committed by then; without a zone it is UTC. `live`
+    the clock, with the last version of each partition that was committed by then; without a zone it is UTC.
+    `at_transaction`, a transactional id, is what the last transaction left that it has committed by now: in each
+    partition that took part the version with its rows, in any other one what was there at that time. `live`
     makes each action see what is committed at its time, as any Delta table does, and costs each query the planning of
     that; which partitions there are and where their logs start is then still that of this call. `at_offset` hides the
     records at and after that offset. Versions and offsets are a number for every partition, or a mapping from topic
     name or `TopicPartition` to a number. `ordered` sorts by partition and offset.
 
-    Raises `BusError` UNKNOWN_TOPIC_OR_PARTITION, `RootNotUsable`, or `StorageFault` for a version that is not there.
+    Raises `BusError` UNKNOWN_TOPIC_OR_PARTITION, TRANSACTIONAL_ID_NOT_FOUND or INVALID_TXN_STATE (no committed
+    transaction is known), `RootNotUsable`, or `StorageFault` for a version that is not there.
     """
     check_bound(at_version, "a version")
     check_bound(at_offset, "an offset")
-    given = {"at_version": at_version, "at_time": at_time, "live": live or None}
-    found = [name for name, value in given.items() if value is not None]
-    if len(found) > 1:
-        raise ValueError(f"expected at_version, at_time or live, found {' and '.join(found)}")
+    check_one_moment(at_version=at_version, at_time=at_time, at_transaction=at_transaction, live=live or None)
     snapshots = []
     with _known_tables(root) as tables:
+        cut = None if at_transaction is None else find_cut(tables, at_transaction)
         for partition in tables.partitions(topic):
             version = bound_of(at_version, partition)
+            if cut is not None:
+                version = cut.version_of(tables, partition)
             if at_time is not None:
                 version = version_at(tables, partition, epoch_ms(at_time))
             snapshots.append(tables.snapshot(partition, version))  # one that is gone is refused in the bus's own words

@@ -22,16 +22,18 @@ import pyarrow as pa
 from bus.errors import StorageFault, show_way_out
 from bus.json_views import JsonView
 from bus.json_views.select import DUCKDB, select_view
+from bus.model import TopicPartition
 from bus.sql.engine import open_engine, run_interruptible
 from bus.sql.read_only import NotReadOnly, check_reads_only
 from bus.sql.statement import AmbiguousName, quote_if_odd, quote_name, quote_offset, tokens, topics_named, views_named
 from bus.sql.values import python_values
 from bus.sql.views import create_view
 from bus.storage_delta.partition_reader import TableFiles
-from bus.tables.point_in_time import Bound, bound_of, check_bound, check_names
+from bus.tables.point_in_time import Bound, bound_of, check_bound, check_names, check_one_moment
 from bus.tables.snapshots import TableSnapshot, check_plain
 from bus.tables.system_views import VIEW_NAMES, VIEW_SCHEMA, read_view
 from bus.tables.topics import TopicTables
+from bus.tables.transaction_cuts import find_cut
 
 # What a view of a topic shows of each partition: the table, and below which offset.
 _Shown = tuple[list[TableSnapshot], list[int | None]]
@@ -104,13 +106,22 @@ class Result:
 class Connection:
     """SQL over the topics of one root. Not safe for several threads at once."""
 
-    def __init__(self, root: str, *, at_version: Bound | None = None, at_offset: Bound | None = None) -> None:
+    def __init__(
+        self,
+        root: str,
+        *,
+        at_version: Bound | None = None,
+        at_offset: Bound | None = None,
+        at_transaction: str | None = None,
+    ) -> None:
         check_bound(at_version, "a version")
         check_bound(at_offset, "an offset")
+        check_one_moment(at_version=at_version, at_transaction=at_transaction)
         self._tables = TopicTables(root)
         check_names(at_version, self._tables.partitions)
         check_names(at_offset, self._tables.partitions)
         self._at_version = at_version
+        self._cut = None if at_transaction is None else find_cut(self._tables, at_transaction)
         self._at_offset = at_offset
         self._views: dict[str, _Shown] = {}  # by topic
         self._json_views: set[str] = set()  # in the schema of the bus, by casefolded name
@@ -172,7 +183,7 @@ class Connection:
 
     def _refresh_view(self, topic: str) -> None:
         partitions = self._tables.partitions(topic)
-        snapshots = [check_plain(self._tables.snapshot(name, bound_of(self._at_version, name))) for name in partitions]
+        snapshots = [check_plain(self._tables.snapshot(name, self._version_of(name))) for name in partitions]
         shown = (snapshots, [bound_of(self._at_offset, name) for name in partitions])
         if self._views.get(topic) != shown:
             for other in [view for view in self._views if view.casefold() == topic.casefold()]:
@@ -184,6 +195,11 @@ class Connection:
                     raise
                 raise SqlError(_with_damage(damage, error)) from None
             self._views[topic] = shown
+
+    def _version_of(self, partition: TopicPartition) -> int | None:
+        if self._cut is not None:
+            return self._cut.version_of(self._tables, partition)
+        return bound_of(self._at_version, partition)
 
     def _refresh_system_view(self, name: str, topics: Sequence[str]) -> None:
         """`name` in the schema of the bus, and by its name alone unless a topic has it."""
@@ -249,14 +265,23 @@ class Connection:
         self.close()
 
 
-def connect(root: str, *, at_version: Bound | None = None, at_offset: Bound | None = None) -> Connection:
+def connect(
+    root: str,
+    *,
+    at_version: Bound | None = None,
+    at_offset: Bound | None = None,
+    at_transaction: str | None = None,
+) -> Connection:
     """SQL over the topics of `root`, a path or a file URL.
 
     `at_version` looks at that Delta version of the partitions, `at_offset` at the records below that offset: a number
-    for every partition, or a mapping from topic name or `TopicPartition` to a number. Raises `RootNotUsable`, or
-    `BusError` UNKNOWN_TOPIC_OR_PARTITION for a name that is not there.
+    for every partition, or a mapping from topic name or `TopicPartition` to a number. `at_transaction`, a transactional
+    id, looks at what the last transaction that it has committed by now left: in each partition that took part the
+    version with its rows, in any other one what was committed when the transaction was complete. Raises
+    `RootNotUsable`, or `BusError`: UNKNOWN_TOPIC_OR_PARTITION for a name that is not there, TRANSACTIONAL_ID_NOT_FOUND,
+    INVALID_TXN_STATE if the log knows of no transaction of the id that is committed.
     """
-    return Connection(root, at_version=at_version, at_offset=at_offset)
+    return Connection(root, at_version=at_version, at_offset=at_offset, at_transaction=at_transaction)
 
 
 def check_topic_of(view: JsonView, topics: Container[str]) -> None:

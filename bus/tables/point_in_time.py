@@ -58,6 +58,14 @@ def parse_bound(texts: Iterable[str]) -> Bound | None:
     return named or everywhere
 
 
+def check_one_moment(**given: object) -> None:
+    """Raises `ValueError` if more than one of these says which versions are looked at."""
+    found = [name for name, value in given.items() if value is not None]
+    if len(found) > 1:
+        *others, last = given
+        raise ValueError(f"expected {', '.join(others)} or {last}, found {' and '.join(found)}")
+
+
 def check_bound(bound: Bound | None, what: str) -> None:
     """Raises `ValueError` for a negative number."""
     numbers = [] if bound is None else [bound] if isinstance(bound, int) else list(bound.values())

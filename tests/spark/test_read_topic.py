@@ -18,6 +18,7 @@ from bus.errors import BusError, ErrorCode, RootNotUsable, StorageFault
 from bus.model import TopicPartition
 from bus.spark import read_topic
 from tests.support.hand_written_root import HandWrittenRoot
+from tests.support.hand_written_transactions import HandWrittenTransactions
 
 Conf = Callable[[str, str], None]
 
@@ -207,3 +208,18 @@ def test_a_path_that_is_no_root_is_refused(spark: SparkSession, tmp_path: Path) 
 def test_a_version_that_is_not_there_names_those_that_are(spark: SparkSession, root: HandWrittenRoot) -> None:
     with pytest.raises(StorageFault, match=r"flights-0: .*0 to 4, found 99"):
         read_topic(spark, str(root.folder), "flights", at_version=99)
+
+
+def test_a_topic_at_a_transaction_is_what_it_left(spark: SparkSession, tmp_path: Path) -> None:
+    root = HandWrittenRoot(tmp_path / "bus")
+    root.create_topic("orders", partitions=2)
+    for value in (b"first", b"second", b"third"):
+        for partition in (0, 1):
+            root.append("orders", partition, (b"k", value))
+    log = HandWrittenTransactions(root)
+    log.store("payments", "CompleteCommit", 1, {("orders", 0): (1, 0), ("orders", 1): (2, 1)})
+    frame = read_topic(spark, str(root.folder), "orders", at_transaction="payments", ordered=True)
+    rows = [(row.partition, bytes(row.value)) for row in frame.select("partition", "value").collect()]
+    assert rows == [(0, b"first"), (1, b"first"), (1, b"second")]
+    with pytest.raises(BusError, match="TRANSACTIONAL_ID_NOT_FOUND"):
+        read_topic(spark, str(root.folder), "orders", at_transaction="nobody")

@@ -38,14 +38,15 @@ def test_a_bus_is_registered_by_the_address_of_its_broker(spark: SparkSession, t
     assert read_topic(spark, root, "flights", at_time=between + timedelta(days=1)).count() == 3
     with pytest.raises(StorageFault, match="flights-0: expected a version that was committed by"):
         read_topic(spark, root, "flights", at_time=between - timedelta(days=1))
-    with pytest.raises(ValueError, match="expected at_version, at_time or live, found at_version and at_time"):
+    expected = "expected at_version, at_time, at_transaction or live, found at_version and at_time"
+    with pytest.raises(ValueError, match=expected):
         read_topic(spark, root, "flights", at_time=between, at_version=0)
 
 
 def test_a_view_that_is_not_there_is_refused_by_its_name(spark: SparkSession, tmp_path: Path) -> None:
     with running_broker(tmp_path / "root"):
         pass
-    with pytest.raises(ValueError, match=r"expected views of groups, .*reassignments, found 'nothing'"):
+    with pytest.raises(ValueError, match=r"expected views of groups, .*transaction_history, found 'nothing'"):
         register(spark, str(tmp_path / "root"), views=["nothing"])
 
 

@@ -1,0 +1,166 @@
+"""SQL at a transaction: what it left in all partitions, whatever came later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from click.testing import CliRunner
+
+import bus.sql
+from bus import Admin, BusError, ErrorCode, NewTopic
+from bus.cli.main import cli
+from bus.config.broker import BrokerConfig
+from bus.errors import StorageFault
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.v1 import bus_pb2_grpc
+from bus.model import TopicPartition
+from bus.sql import SqlError
+from bus.tables.topics import TopicTables
+from bus.tables.transaction_cuts import find_cut
+from tests.support.broker_thread import running_broker
+from tests.support.hand_written_root import HandWrittenRoot
+from tests.support.hand_written_transactions import HandWrittenTransactions
+from tests.support.transactional_producer import Producer
+
+CONFIG = BrokerConfig(transaction_state_log_num_partitions=2)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Any]:
+    with running_broker(tmp_path / "root", config=CONFIG) as running:
+        with Admin(f"127.0.0.1:{running.port}") as admin:
+            admin.create_topics([NewTopic("t", 2), NewTopic("u", 1)])
+        yield running
+
+
+def new_producer(broker: Any, transactional_id: str = "payments") -> Producer:
+    stub = bus_pb2_grpc.BusStub(grpc.insecure_channel(f"127.0.0.1:{broker.port}"))
+    key_type = pb.COORDINATOR_TYPE_TRANSACTION
+    stub.FindCoordinator(pb.FindCoordinatorRequest(key=transactional_id, key_type=key_type), timeout=30)
+    producer = Producer(stub, transactional_id)
+    producer.init()
+    return producer
+
+
+def transact(producer: Producer, value: bytes, *partitions: tuple[str, int]) -> None:
+    for topic, partition in partitions:
+        assert producer.send([value], partition, topic).error_code == pb.ERROR_CODE_NONE
+    assert producer.commit().error_code == pb.ERROR_CODE_NONE
+
+
+def values(root: Path, **moment: Any) -> list[tuple[str, int, str]]:
+    query = "SELECT topic, partition, value FROM t UNION ALL SELECT topic, partition, value FROM u ORDER BY ALL"
+    with bus.sql.connect(str(root), **moment) as connection:
+        found: list[tuple[str, int, str]] = connection.sql(query).fetchall()
+    return found
+
+
+def test_a_cut_has_all_of_the_transaction_and_nothing_later(broker: Any, tmp_path: Path) -> None:
+    payments, others = new_producer(broker), new_producer(broker, "others")
+    transact(others, b"before", ("t", 0), ("u", 0))
+    transact(payments, b"first", ("t", 0), ("t", 1))
+    root = tmp_path / "root"
+    left = [("t", 0, "before"), ("t", 0, "first"), ("t", 1, "first"), ("u", 0, "before")]
+    assert values(root, at_transaction="payments") == left
+    transact(others, b"after", ("t", 0), ("t", 1), ("u", 0))
+    assert values(root, at_transaction="payments") == left
+    assert len(values(root)) == len(left) + 3
+    assert len(values(root, at_transaction="others")) == len(left) + 3
+    payments.send([b"open"])
+    assert values(root, at_transaction="payments") == left, "the open transaction left nothing yet"
+    payments.abort()
+    assert values(root, at_transaction="payments") == left
+    transact(payments, b"second", ("u", 0))
+    assert values(root, at_transaction="payments") == sorted(
+        [*left, ("t", 0, "after"), ("t", 1, "after"), ("u", 0, "after"), ("u", 0, "second")]
+    )
+
+
+def test_the_command_reads_at_a_transaction(broker: Any, tmp_path: Path) -> None:
+    producer = new_producer(broker)
+    transact(producer, b"first", ("t", 0))
+    transact(new_producer(broker, "others"), b"later", ("t", 0))
+    arguments = ["sql", "SELECT value FROM t", "--at-transaction", "payments", "--root", str(tmp_path / "root")]
+    result = CliRunner().invoke(cli, arguments)
+    assert (result.exit_code, result.stdout) == (0, '[{"value": "first"}]\n')
+    both = CliRunner().invoke(cli, [*arguments, "--at-version", "1"])
+    assert (both.exit_code, "expected --at-version or --at-transaction, found both" in both.stderr) == (2, True)
+    arguments[3] = "nobody"
+    unknown = CliRunner().invoke(cli, arguments)
+    assert unknown.exit_code == 1
+    assert "TRANSACTIONAL_ID_NOT_FOUND: expected a transactional id of" in unknown.stderr
+
+
+# ------------------------------------------------------------ what the log says
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> HandWrittenTransactions:
+    root = HandWrittenRoot(tmp_path / "written")
+    root.create_topic("t", partitions=2)
+    return HandWrittenTransactions(root)
+
+
+def cut_versions(written: HandWrittenTransactions, transactional_id: str) -> dict[TopicPartition, int]:
+    return dict(find_cut(TopicTables(str(written.root.folder)), transactional_id).versions)
+
+
+def test_only_partitions_with_rows_have_a_version(written: HandWrittenTransactions) -> None:
+    written.store("a", "CompleteCommit", 1, {("t", 0): (1, 0), ("t", 1): (-1, -1)})
+    written.store("b", "CompleteCommit", 1, {("t", 1): (7, 0)})
+    assert cut_versions(written, "a") == {TopicPartition("t", 0): 1}
+
+
+def test_a_topic_that_was_made_again_took_no_part(written: HandWrittenTransactions) -> None:
+    written.store("a", "CompleteCommit", 1, {("t", 0): (1, 0)})
+    written.root.topic_ids["t"] = "00000000-0000-0000-0000-000000000000"
+    written.store("b", "CompleteCommit", 1, {("t", 0): (1, 0)})
+    assert cut_versions(written, "a") == {TopicPartition("t", 0): 1}
+    assert cut_versions(written, "b") == {}
+
+
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [
+        ([], ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
+        (["CompleteCommit", None], ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
+        (["CompleteCommit", None, "Empty"], ErrorCode.INVALID_TXN_STATE),
+        (["Empty", "Ongoing", "PrepareCommit"], ErrorCode.INVALID_TXN_STATE),
+    ],
+)
+def test_an_id_that_committed_nothing_has_no_cut(
+    written: HandWrittenTransactions, states: list[str | None], code: ErrorCode
+) -> None:
+    for number, state in enumerate(states, start=1):
+        if state is None:
+            written.expire("a")
+        else:
+            written.store("a", state, number)
+    with pytest.raises(BusError) as caught:
+        bus.sql.connect(str(written.root.folder), at_transaction="a")
+    assert caught.value.code is code
+
+
+def test_a_record_that_cannot_be_read_is_told(written: HandWrittenTransactions) -> None:
+    written.store("a", "CompleteCommit", 1)
+    written.store("a", "Unheard", 2)
+    with pytest.raises(StorageFault, match=r"__transaction_state-\d: a: .*expected one of Empty"):
+        cut_versions(written, "a")
+
+
+def test_a_version_that_is_gone_is_told(written: HandWrittenTransactions) -> None:
+    written.store("a", "CompleteCommit", 1, {("t", 0): (3, 0)})
+    gone = pytest.raises(SqlError, match="expected one of the versions that are there, 0 to 0, found 3")
+    with bus.sql.connect(str(written.root.folder), at_transaction="a") as connection, gone:
+        connection.sql("SELECT * FROM t")
+
+
+def test_one_moment_is_looked_at(written: HandWrittenTransactions) -> None:
+    with pytest.raises(ValueError, match="expected at_version or at_transaction, found at_version and at_transaction"):
+        bus.sql.connect(str(written.root.folder), at_version=1, at_transaction="a")
+    with pytest.raises(ValueError, match="expected a transactional id as text, found 7"):
+        bus.sql.connect(str(written.root.folder), at_transaction=7)  # type: ignore[arg-type]
