@@ -192,7 +192,7 @@ def test_view_of_a_consumer_that_goes_back_at_a_follower_is_seen(monkeypatch: py
     async def lower(self: FollowedPartition, readable: Readable, max_bytes: int) -> Any:
         found = await read(self, readable, max_bytes)
         is_short = not isinstance(found, Refused) and readable.offset == readable.end_offset > 3
-        return replace(found, high_watermark=found.high_watermark - 2) if is_short else found  # type: ignore[type-var]
+        return found._replace(high_watermark=found.high_watermark - 2) if is_short else found  # type: ignore[union-attr]
 
     def play() -> None:
         for seed in range(20):
