@@ -290,6 +290,6 @@ class TransactionApi:
     async def step(self, kind: StepKind, request: StepRequest) -> StepAnswer:
         return await self._participants.step(kind, request)
 
-    def open_transactions(self, coordinator_partition: int) -> frozenset[ProducerIdentity] | Refused:
+    async def open_transactions(self, coordinator_partition: int) -> frozenset[ProducerIdentity] | Refused:
         """Refused unless this broker is the coordinator and has loaded them."""
-        return self._coordinator.open_transactions(coordinator_partition)
+        return await self._coordinator.open_transactions(coordinator_partition)

@@ -68,7 +68,7 @@ class Disk:
 
     def __init__(self, world: BrokerWorld) -> None:
         self._world = world
-        self.files = MemoryStore()
+        self.files = MemoryStore(world.now_ms)
         self._unconfirmed: dict[str, bytes] = {}  # there, but not known to survive a crash
 
     def create(self, key: str, data: Data, *, after: Written | None, is_confirmed: bool) -> Stamp:

@@ -37,6 +37,7 @@ from bus.grpc_api.server.peers import GrpcPeers
 from bus.model import TopicPartition
 from bus.partition_log import compaction, rolling
 from bus.runtime.blocking import BlockingCalls
+from bus.runtime.coordinators import staged_sweeper
 from bus.runtime.metadata import metadata_maintenance
 from bus.runtime.partitions import partition_maintenance, partition_settings
 from bus.runtime.partitions.fetches import Stopping
@@ -66,6 +67,7 @@ _SCALED_DOWN: tuple[tuple[Any, str, int], ...] = (
     (compaction, "FILES_MAX", 12),
     (rolling, "RUN_FILES_MAX", 6),
     (rolling, "SMALL_FILES_MAX", 12),
+    (staged_sweeper, "_INTERVAL_S", 5),
     (partition_settings, "INTERNAL_VERSION_COUNT_MAX", 12),
     (partition_maintenance, "_LOOK_FILES", 3),
     (partition_maintenance, "_CLEAN_VERSIONS_MIN", 4),

@@ -4,7 +4,7 @@ network may do to it, and to several producers of one transactional id. See test
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
@@ -12,6 +12,8 @@ import pytest
 
 from bus.model import RecordBatch
 from bus.ports import StagingKey
+from bus.runtime.coordinators import staged_sweeper
+from bus.runtime.coordinators.transaction_link import CoordinatorLink
 from bus.runtime.coordinators.transaction_participants import TransactionParticipants
 from bus.runtime.partitions import partition_transactions, partition_writer
 from bus.runtime.partitions.partition_queue import TransactionWritten
@@ -29,9 +31,18 @@ from tests.simulation.transaction_programs import Transactor
 pytestmark = pytest.mark.timeout(300)
 
 
+Scenario = Callable[[BrokerWorld], Coroutine[Any, Any, None]]
+
+
 def new_world(seed: int, broker_count: int = 1, *, is_well: bool = False) -> BrokerWorld:
     faults = NO_FAULTS if is_well else some_faults(Random(seed), rarer=4 if broker_count > 1 else 1)
-    world = BrokerWorld(seed, faults, broker_count=broker_count, transaction_state_log_num_partitions=2)
+    world = BrokerWorld(
+        seed,
+        faults,
+        broker_count=broker_count,
+        transaction_state_log_num_partitions=2,
+        transaction_max_timeout_ms=20_000,
+    )
     world.invariants.append(TransactionsAreWhole(world))
     return world
 
@@ -61,6 +72,52 @@ async def transact(world: BrokerWorld) -> None:
             invariant.check_end()
 
 
+async def crash_and_wait(world: BrokerWorld) -> None:
+    """Brokers die beneath transactions; later nothing of these is left."""
+    world.start()
+    topic = await create_topic(world, "t", 2, {})
+    world.live_topics.add(topic.topic_id)
+    for number, transactional_id in enumerate(("a", "a")):
+        world.spawn(Transactor(world, f"x{number}", transactional_id, [topic]).run())
+    for _ in range(6):
+        await asyncio.sleep(world.random.uniform(0, 5.0))
+        world.any_broker().crash()
+    await world.settle()
+    await asyncio.sleep(60.0)
+    left = [world.disk.files.list(f"topics/t/{partition}/_staged").folders for partition in (0, 1)]
+    assert not any(left), f"NothingStagedIsLeft: {left}"
+
+
+def test_nothing_staged_outlives_its_transaction_for_long() -> None:
+    for seed in seeds():
+        simulate(seed, new_world, crash_and_wait)
+
+
+def test_staged_batches_that_stay_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged_sweeper.StagedSweeper, "start", lambda self: None)
+    fails_in(new_world, "NothingStagedIsLeft", crash_and_wait)
+
+
+def test_sweeper_that_asks_no_coordinator_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It deletes what is staged of transactions that are open; those that were acknowledged cannot be committed."""
+
+    async def find_old(self: staged_sweeper.StagedSweeper, partition: Any) -> list[StagingKey]:
+        return [key for key, _ in await partition.transactions.list_staged()]
+
+    async def find_none(self: Any, number: int) -> frozenset[Any]:
+        return frozenset()
+
+    async def discard(self: PartitionTransactions, key: StagingKey) -> bool:
+        self._table.staged.drop(key)
+        return True
+
+    monkeypatch.setattr(staged_sweeper, "_INTERVAL_S", 0.05)
+    monkeypatch.setattr(staged_sweeper.StagedSweeper, "_find_old", find_old)
+    monkeypatch.setattr(PartitionTransactions, "discard", discard)
+    monkeypatch.setattr(CoordinatorLink, "open_transactions", find_none)
+    fails_in(new_world, "EverythingEnds|commits no transaction")
+
+
 def test_transactions_are_whole_whatever_fails() -> None:
     for seed in seeds():
         simulate(seed, new_world, transact)
@@ -78,12 +135,12 @@ def test_transactions_are_whole_on_three_brokers() -> None:
 # ---------------------------------------------------------------------- broken promises are seen
 
 
-def fails_in(new: Callable[[int], BrokerWorld], match: str) -> None:
+def fails_in(new: Callable[[int], BrokerWorld], match: str, scenario: Scenario = transact) -> None:
     """Some seed sees it."""
 
     def play() -> None:
         for seed in range(20):
-            simulate(seed, new, transact)
+            simulate(seed, new, scenario)
 
     with pytest.raises(AssertionError, match=match):
         play()

@@ -161,7 +161,7 @@ class TransactionHandler:
         return encode_step_answer(await self._api.step(kind, step_of(request)))
 
     async def open_transactions(self, request: pb.OpenTransactionsRequest) -> pb.OpenTransactionsResponse:
-        found = self._api.open_transactions(request.coordinator_partition)
+        found = await self._api.open_transactions(request.coordinator_partition)
         if isinstance(found, Refused):
             return with_error(pb.OpenTransactionsResponse(), found)
         return pb.OpenTransactionsResponse(

@@ -17,11 +17,13 @@ from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.groups import GroupCoordinator
+from bus.runtime.coordinators.staged_sweeper import StagedSweeper
 from bus.runtime.coordinators.transaction_participants import TransactionParticipants
 from bus.runtime.coordinators.transactions import TransactionCoordinator
 from bus.runtime.metadata.peers import Peers
 from bus.runtime.tasks import TaskScope
 from bus.runtime.transaction_calls import TransactionAddition, TransactionPeers
+from bus.transactions.state import ProducerIdentity
 
 _RETRY_S = 0.05
 _MAY_PASS = frozenset(
@@ -42,13 +44,16 @@ class Transactions:
     coordinator: TransactionCoordinator
     participants: TransactionParticipants
     link: CoordinatorLink
+    sweeper: StagedSweeper
 
     def start(self) -> None:
         self.coordinator.start()
+        self.sweeper.start()
 
     def close(self) -> None:
         """Calls that wait are refused; what is open, other brokers go on with, or the next life of this one."""
         self.link.close()
+        self.sweeper.stop()
         self.coordinator.close()
 
 
@@ -82,6 +87,15 @@ class CoordinatorLink:
                 return Refused(ErrorCode.REQUEST_TIMED_OUT, f"the transaction's coordinator: {refused.message}")
             await asyncio.sleep(_RETRY_S)
 
+    async def open_transactions(self, coordinator_partition: int) -> frozenset[ProducerIdentity] | Refused:
+        """As the coordinator of that partition of `__transaction_state` has them; refused unless it has loaded them."""
+        coordinator = self._coordinator.find_partition(coordinator_partition)
+        if isinstance(coordinator, Refused):
+            return coordinator
+        if coordinator.broker_id == self._own.broker_id:
+            return await self._coordinator.open_transactions(coordinator_partition)
+        return await self._peers.open_transactions(coordinator, coordinator_partition, timeout_s=self._timeout_s)
+
     async def _add_once(self, addition: TransactionAddition, timeout_s: float) -> Refused | None:
         coordinator = self._coordinator.find_known(addition.transactional_id)
         if isinstance(coordinator, Refused):
@@ -105,4 +119,11 @@ def new_transactions(
     participants = TransactionParticipants(cluster.host, groups, tasks)
     coordinator = TransactionCoordinator(cluster, config, peers, participants, clock=clock, calls=calls, tasks=tasks)
     link = CoordinatorLink(cluster.endpoint, coordinator, peers, timeout_ms=config.request_timeout_ms)
-    return Transactions(coordinator, participants, link)
+    sweeper = StagedSweeper(
+        lambda: cluster.host.partitions,
+        link.open_transactions,
+        age_min_ms=config.transaction_max_timeout_ms,
+        now_ms=cluster.retention_clock.now_ms,
+        tasks=tasks,
+    )
+    return Transactions(coordinator, participants, link, sweeper)

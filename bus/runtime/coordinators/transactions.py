@@ -188,15 +188,25 @@ class TransactionCoordinator:
         found = [transaction for shard in self._topic.serving() for transaction in shard.states.values()]
         return iter(found), (refusals[0] if refusals else None)
 
-    def open_transactions(self, number: int) -> frozenset[ProducerIdentity] | Refused:
-        """Those of that partition of `__transaction_state` that have not ended everywhere, by what their rows carry."""
+    def find_partition(self, number: int) -> BrokerEndpoint | Refused:
+        """Who leads that partition of `__transaction_state`."""
         if self._topic.topic is None or not 0 <= number < len(self._topic.topic.partitions):
             return Refused(ErrorCode.NOT_COORDINATOR, f"{TRANSACTION_STATE_TOPIC}-{number} is not known here")
+        return self._topic.find(number)
+
+    async def open_transactions(self, number: int) -> frozenset[ProducerIdentity] | Refused:
+        """Those of that partition of `__transaction_state` that have not ended everywhere, by what their rows carry."""
+        leader = await self._cluster.prove_leadership() or self.find_partition(number)
+        if isinstance(leader, Refused):
+            return leader
         shard = self._topic.shard(number)
         if isinstance(shard, Refused):
             return shard
         if shard.refusal is not None:
             return shard.refusal
+        damaged = next((name for name, known in shard.states.items() if known.damage is not None), None)
+        if damaged is not None:
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the record of {damaged} cannot be read")
         identities = (transaction.open_identity for transaction in shard.states.values())
         return frozenset(identity for identity in identities if identity is not None)
 

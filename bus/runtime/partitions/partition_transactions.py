@@ -276,6 +276,14 @@ class PartitionTransactions:
             return self._refuse(str(fault))
         return None
 
+    async def discard(self, key: StagingKey) -> bool:
+        """Delete what is staged of a transaction that is not open, as its coordinator says. False if batches of it have
+        come meanwhile. Raises `StorageFault`."""
+        if self._writer.stopped is not None or key in self._open:
+            return False
+        await self._calls.housekeep(functools.partial(self._table.staged.drop, key))
+        return True
+
     async def _drop_quietly(self, key: StagingKey) -> None:
         try:
             await self._drop(key)
