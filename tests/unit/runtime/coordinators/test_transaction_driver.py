@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+from bus.cluster_metadata.cluster_state import Broker, ClusterState, Leadership, Topic
+from bus.errors import ErrorCode, Refused
+from bus.model import CONSUMER_OFFSETS_TOPIC, BrokerEndpoint
+from bus.runtime.coordinators.transaction_driver import TransactionDriver
+from bus.runtime.tasks import TaskScope
+from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest
+from bus.transactions.requests import Finished, TransactionCommand, Voted
+from bus.transactions.state import AppliedRows, TransactionGroup, TransactionPartition
+from bus.transactions.steps import CollectVotes, Finish
+from tests.support.virtual_time import run_virtually
+
+BROKERS = {number: BrokerEndpoint(number, "h", number) for number in (0, 1)}
+T0, T1 = (TransactionPartition("t", "id-t", number) for number in (0, 1))
+GONE = TransactionPartition("gone", "id-gone", 0)
+GROUP = TransactionGroup("g", 0)
+AWAY = Refused(ErrorCode.NETWORK_EXCEPTION, "no connection")
+NOT_LEADER = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its leader has changed")
+
+
+def cluster(leaders: tuple[int, int] = (0, 1), *, is_fenced: bool = False) -> ClusterState:
+    topics = {
+        "t": Topic("t", "id-t", tuple(Leadership(leader, 0) for leader in leaders), {}),
+        CONSUMER_OFFSETS_TOPIC: Topic(CONSUMER_OFFSETS_TOPIC, "id-o", (Leadership(0, 0),), {}),
+    }
+    brokers = {
+        number: Broker(endpoint, None, f"life {number}", number, is_fenced=is_fenced and number == 1)
+        for number, endpoint in BROKERS.items()
+    }
+    return ClusterState(topics=topics, topic_names={"id-t": "t", "id-o": "o"}, brokers=brokers)
+
+
+class Bench:
+    """`answers`: what a broker answers to its next calls; it does as it is asked otherwise."""
+
+    def __init__(self) -> None:
+        self.cluster = cluster()
+        self.tasks = TaskScope("test")
+        self.asked: list[tuple[int, StepKind, StepRequest]] = []
+        self.answers: dict[int, list[Refused]] = {0: [], 1: []}
+        self.refusing: dict[TransactionPartition, list[Refused]] = {}
+        self.has_pending = True
+        self.is_wanted = True
+        self.taken: list[int | Refused] = []
+        self.submitted: list[TransactionCommand] = []
+        self.driver = TransactionDriver(
+            cluster=lambda: self.cluster, ask=self.ask, take_producer_id=self.take, tasks=self.tasks
+        )
+
+    async def ask(self, broker: BrokerEndpoint, kind: StepKind, request: StepRequest) -> StepAnswer | Refused:
+        self.asked.append((broker.broker_id, kind, request))
+        await asyncio.sleep(0.001)
+        if self.answers[broker.broker_id]:
+            return self.answers[broker.broker_id].pop(0)
+        return StepAnswer(
+            [self._step(kind, partition, last) for partition, last in request.partitions],
+            [Stepped(has_pending=self.has_pending) for _ in request.groups],
+        )
+
+    def _step(self, kind: StepKind, partition: TransactionPartition, last: int) -> Stepped | Refused:
+        refusals = self.refusing.get(partition)
+        if refusals:
+            return refusals.pop(0)
+        return Stepped(last_sequence=last) if kind is StepKind.VOTE else Stepped(version=5, base_offset=10)
+
+    async def take(self) -> int | Refused:
+        return self.taken.pop(0)
+
+    async def submit(self, command: TransactionCommand) -> None:
+        self.submitted.append(command)
+
+    def begin(self, notice: CollectVotes | Finish) -> None:
+        self.driver.begin(notice, coordinator_partition=4, is_wanted=lambda: self.is_wanted, submit=self.submit)
+
+
+def run(scenario: Callable[[Bench], Awaitable[Any]]) -> None:
+    async def main() -> None:
+        bench = Bench()
+        await scenario(bench)
+        bench.driver.stop()
+        await bench.tasks.join()
+
+    run_virtually(main())
+
+
+def finish(*, is_commit: bool = True, **changed: Any) -> Finish:
+    notice = Finish("x", 7, 3, 9, is_commit, {T0: 1, T1: 2}, (GROUP,), needs_producer_id=False)
+    return replace(notice, **changed)
+
+
+def collect(*partitions: TransactionPartition) -> CollectVotes:
+    return CollectVotes("x", 7, 3, 9, partitions, (GROUP,), {T0.name: 1})
+
+
+def test_decision_is_sent_to_each_leader_once_and_answered_with_where_the_rows_are() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.begin(finish())
+        await asyncio.sleep(1)
+        rows = AppliedRows(5, 10)
+        assert bench.submitted == [Finished("x", 7, {T0: rows, T1: rows}, None)]
+        assert [(broker, kind) for broker, kind, _ in bench.asked] == [(0, StepKind.APPLY), (1, StepKind.APPLY)]
+        assert bench.asked[0][2] == StepRequest("x", 7, 3, 9, 4, [(T0, 1)], [GROUP])
+
+    run(scenario)
+
+
+def test_partition_of_which_nothing_is_committed_is_dropped() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.begin(finish(partitions={T0: 1, T1: -1}))
+        await asyncio.sleep(1)
+        assert [(broker, kind) for broker, kind, _ in bench.asked] == [(0, StepKind.APPLY), (1, StepKind.DROP)]
+        assert bench.submitted == [Finished("x", 7, {T0: AppliedRows(5, 10)}, None)]
+
+    run(scenario)
+
+
+def test_who_has_done_it_is_not_asked_again_and_who_has_not_until_it_has() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.refusing[T0] = [NOT_LEADER] * 20
+        bench.answers[1] = [AWAY] * 3
+        bench.begin(finish(is_commit=False))
+        await asyncio.sleep(100)
+        assert bench.submitted == [Finished("x", 7, {}, None)]
+        counts = [sum(broker == number for broker, _, _ in bench.asked) for number in (0, 1)]
+        assert counts == [21, 4]
+
+    run(scenario)
+
+
+def test_new_leader_is_asked_when_there_is_one() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.cluster = cluster(is_fenced=True)
+        bench.begin(finish())
+        await asyncio.sleep(10)
+        assert not bench.submitted
+        bench.cluster = cluster((0, 0))
+        await asyncio.sleep(10)
+        assert len(bench.submitted) == 1
+        assert {broker for broker, _, _ in bench.asked} == {0}
+
+    run(scenario)
+
+
+def test_deleted_topic_has_done_everything() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.begin(collect(T0, GONE))
+        bench.begin(finish(partitions={GONE: 4}, groups=()))
+        await asyncio.sleep(1)
+        assert bench.submitted == [
+            Finished("x", 7, {}, None),
+            Voted("x", 7, {T0: 1}, frozenset({GONE}), None),
+        ]
+
+    run(scenario)
+
+
+def test_group_without_the_offsets_votes_against_the_commit() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.has_pending = False
+        bench.begin(collect(T0))
+        await asyncio.sleep(1)
+        (voted,) = bench.submitted
+        assert isinstance(voted, Voted)
+        assert voted.refused is not None
+        assert voted.refused.code is ErrorCode.TRANSACTION_ABORTABLE
+
+    run(scenario)
+
+
+def test_task_whose_answer_is_not_wanted_any_more_ends() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.answers[0] = [AWAY] * 1_000
+        bench.begin(collect(T0))
+        await asyncio.sleep(5)
+        bench.is_wanted = False
+        await asyncio.sleep(5)
+        count = len(bench.asked)
+        await asyncio.sleep(50)
+        assert (len(bench.asked), bench.submitted) == (count, [])
+
+    run(scenario)
+
+
+def test_transaction_that_is_loaded_again_has_one_task_and_is_not_forgotten() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.begin(finish())
+        bench.begin(finish())
+        await asyncio.sleep(0.0005)
+        assert len(bench.asked) == 2
+        await asyncio.sleep(1)
+        # The second notice came while the first was carried out: it is carried out again, as the answer may be lost.
+        assert len(bench.submitted) == 2
+
+    run(scenario)
+
+
+def test_new_producer_id_is_asked_for_until_there_is_one() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.taken = [Refused(ErrorCode.NOT_CONTROLLER, "there is none"), 77]
+        bench.begin(finish(needs_producer_id=True))
+        await asyncio.sleep(5)
+        (finished,) = bench.submitted
+        assert isinstance(finished, Finished)
+        assert finished.new_producer_id == 77
+
+    run(scenario)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from bus.cluster_metadata.cluster_state import ClusterState
+from bus.config.broker import BrokerConfig
+from bus.errors import ErrorCode, Refused
+from bus.model import BrokerEndpoint
+from bus.runtime.coordinators.transaction_link import CoordinatorLink
+from bus.runtime.coordinators.transactions import TransactionCoordinator
+from bus.runtime.tasks import TaskScope, answered
+from bus.runtime.transaction_calls import TransactionAddition
+from bus.transactions.requests import Added, AddPartitions
+from bus.transactions.state import TransactionPartition
+from tests.support.fake_table import ManualClock
+from tests.support.virtual_time import run_virtually
+
+OWN, OTHER = BrokerEndpoint(0, "h", 1), BrokerEndpoint(1, "h", 2)
+ADDITION = AddPartitions("x", 7, 3, (TransactionPartition("t", "id-t", 0),))
+
+
+class Bench:
+    """`answers`: of the broker that coordinates, one after another, the last one again and again."""
+
+    def __init__(self) -> None:
+        self.coordinator: BrokerEndpoint | Refused = OWN
+        self.answers: list[Added | Refused] = [Added()]
+        self.asked: list[int] = []
+        own: Any = SimpleNamespace(find_known=lambda _: self.coordinator, add=self._add_here)
+        peers: Any = SimpleNamespace(add_to_transaction=self._add_there)
+        self.link = CoordinatorLink(OWN, own, peers, timeout_ms=1_000)
+
+    def _add_here(self, _: TransactionAddition) -> asyncio.Future[Any]:
+        return answered(self._answer(OWN))
+
+    async def _add_there(
+        self, coordinator: BrokerEndpoint, _: TransactionAddition, *, timeout_s: float
+    ) -> Refused | None:
+        assert 0 < timeout_s <= 1
+        answer = self._answer(coordinator)
+        return answer if isinstance(answer, Refused) else None
+
+    def _answer(self, broker: BrokerEndpoint) -> Added | Refused:
+        self.asked.append(broker.broker_id)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def run(scenario: Callable[[Bench], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await scenario(Bench())
+
+    run_virtually(main())
+
+
+def test_coordinator_is_asked_where_it_is() -> None:
+    async def scenario(bench: Bench) -> None:
+        assert await bench.link.add(ADDITION) is None
+        bench.coordinator = OTHER
+        assert await bench.link.add(ADDITION) is None
+        assert bench.asked == [0, 1]
+
+    run(scenario)
+
+
+def test_coordinator_that_moves_or_loads_is_waited_for() -> None:
+    async def scenario(bench: Bench) -> None:
+        codes = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NETWORK_EXCEPTION)
+        bench.answers = [*(Refused(code, "wait") for code in codes), Added()]
+        assert await bench.link.add(ADDITION) is None
+        assert len(bench.asked) == 4
+
+    run(scenario)
+
+
+def test_refusal_that_does_not_pass_is_the_answer_at_once() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.answers = [Refused(ErrorCode.PRODUCER_FENCED, "another instance came")]
+        assert await bench.link.add(ADDITION) == bench.answers[0]
+        assert len(bench.asked) == 1
+
+    run(scenario)
+
+
+def test_coordinator_that_stays_away_is_a_time_out_and_no_end_of_the_producer() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.coordinator = Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its broker is gone")
+        refused = await bench.link.add(ADDITION)
+        assert refused is not None
+        assert refused.code is ErrorCode.REQUEST_TIMED_OUT
+        bench.link.close()
+        assert await bench.link.add(ADDITION) is not None
+
+    run(scenario)
+
+
+def test_topic_that_the_coordinator_has_not_heard_of_is_not_added() -> None:
+    """Later it would count as deleted, and its rows would be left out of the commit."""
+
+    async def main() -> None:
+        cluster: Any = SimpleNamespace(state=ClusterState(), endpoint=OWN)
+        nothing = cast(Any, None)
+        coordinator = TransactionCoordinator(
+            cluster, BrokerConfig(), nothing, nothing, clock=ManualClock(), calls=nothing, tasks=TaskScope("test")
+        )
+        refused = await coordinator.add(ADDITION)
+        assert isinstance(refused, Refused)
+        assert refused.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert "topic t is not known" in refused.message
+
+    run_virtually(main())
