@@ -12,7 +12,7 @@ from bus.runtime.coordinators.transaction_driver import TransactionDriver
 from bus.runtime.tasks import TaskScope
 from bus.runtime.transaction_calls import StepAnswer, StepKind, Stepped, StepRequest
 from bus.transactions.requests import Finished, TransactionCommand, Voted
-from bus.transactions.state import AppliedRows, TransactionGroup, TransactionPartition
+from bus.transactions.state import AppliedRows, TransactionGroup, TransactionPartition, VoteId
 from bus.transactions.steps import CollectVotes, Finish
 from tests.support.virtual_time import run_virtually
 
@@ -20,6 +20,7 @@ BROKERS = {number: BrokerEndpoint(number, "h", number) for number in (0, 1)}
 T0, T1 = (TransactionPartition("t", "id-t", number) for number in (0, 1))
 GONE = TransactionPartition("gone", "id-gone", 0)
 GROUP = TransactionGroup("g", 0)
+VOTE = VoteId(1, 2)
 AWAY = Refused(ErrorCode.NETWORK_EXCEPTION, "no connection")
 NOT_LEADER = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its leader has changed")
 
@@ -95,7 +96,7 @@ def finish(*, is_commit: bool = True, **changed: Any) -> Finish:
 
 
 def collect(*partitions: TransactionPartition) -> CollectVotes:
-    return CollectVotes("x", 7, 3, 9, partitions, (GROUP,), {T0.name: 1})
+    return CollectVotes("x", 7, 3, 9, partitions, (GROUP,), {T0.name: 1}, VOTE)
 
 
 def test_decision_is_sent_to_each_leader_once_and_answered_with_where_the_rows_are() -> None:
@@ -154,7 +155,7 @@ def test_deleted_topic_has_done_everything() -> None:
         await asyncio.sleep(1)
         assert bench.submitted == [
             Finished("x", 7, {}, None),
-            Voted("x", 7, {T0: 1}, frozenset({GONE}), None),
+            Voted("x", 7, VOTE, {T0: 1}, frozenset({GONE}), None),
         ]
 
     run(scenario)
