@@ -26,7 +26,7 @@ from tests.simulation.broker_programs import Consumer, Producer, create_topic
 from tests.simulation.broker_world import BrokerWorld, simulate
 from tests.simulation.test_broker import disturb_if_any, seeds
 from tests.simulation.transaction_invariants import TransactionsAreWhole
-from tests.simulation.transaction_programs import Transactor
+from tests.simulation.transaction_programs import Transactor, fetch_stable_offset
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -70,6 +70,9 @@ async def transact(world: BrokerWorld) -> None:
     for invariant in world.invariants:  # of what was asked in the end, too
         if isinstance(invariant, TransactionsAreWhole):
             invariant.check_end()
+            for name in ("a", "b"):
+                offset, possible = await fetch_stable_offset(world, "t", name), invariant.possible_offsets(name)
+                assert offset in possible, f"OffsetsMoveWithTheRows: {name} has {offset}, expected one of {possible}"
 
 
 async def crash_and_wait(world: BrokerWorld) -> None:
@@ -204,3 +207,13 @@ def test_transaction_that_is_applied_twice_is_seen(monkeypatch: pytest.MonkeyPat
 
 
 async def _do_nothing(*_: Any) -> None: ...
+
+
+def test_offsets_that_do_not_move_with_the_rows_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = TransactionParticipants._step_group
+
+    async def drop(self: TransactionParticipants, kind: StepKind, request: StepRequest, group: Any) -> Any:
+        return await step(self, StepKind.DROP if kind is StepKind.APPLY else kind, request, group)
+
+    monkeypatch.setattr(TransactionParticipants, "_step_group", drop)
+    fails_in(new_world, "OffsetsMoveWithTheRows")

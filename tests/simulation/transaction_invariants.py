@@ -61,6 +61,33 @@ class TransactionsAreWhole(Invariant):
         for attempt in attempts:
             self._check(attempt, found)
 
+    def possible_offsets(self, transactional_id: str) -> set[int]:
+        """What the group of that id may have committed: the offset of the last transaction that was committed with one,
+        or of a later one of which nothing tells how it ended."""
+        from tests.simulation.transaction_programs import Outcome, Transactor
+
+        attempts = [
+            attempt
+            for program in self.world.programs
+            if isinstance(program, Transactor)
+            for attempt in program.attempts
+            if attempt.transactional_id == transactional_id and attempt.offset is not None
+        ]
+        possible: set[int] = set()
+        for attempt in sorted(attempts, key=lambda one: (one.producer_id, one.producer_epoch), reverse=True):
+            if attempt.outcome is Outcome.ABORTED or not attempt.is_commit_asked:
+                continue
+            assert attempt.offset is not None
+            who = attempt.producer_id, attempt.producer_epoch
+            has_rows = any(self._read(place).get(who) for place in attempt.sent)
+            is_committed = attempt.outcome is Outcome.COMMITTED or has_rows
+            if not is_committed and any(attempt.acknowledged.values()):
+                continue  # its rows would be there
+            possible.add(attempt.offset)
+            if is_committed and attempt.is_offset_acknowledged:
+                return possible
+        return possible | {-1}
+
     def _read(self, place: Place) -> Rows:
         folder, store = f"topics/{place.topic}/{place.partition}", self.world.disk.files
         rows: Rows = defaultdict(list)

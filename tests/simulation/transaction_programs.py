@@ -51,6 +51,8 @@ class Attempt:
     is_commit_asked: bool = False
     names_ends: bool = True
     outcome: Outcome = Outcome.OPEN
+    offset: int | None = None  # that it commits for the group of its transactional id
+    is_offset_acknowledged: bool = False
     versions: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # version, base offset
 
 
@@ -118,6 +120,8 @@ class Transactor(Program):
             is_whole = await self._send(attempt, topic, number) and is_whole
             if not is_whole and world.random.randrange(2):
                 break
+        if is_whole and world.random.randrange(2):
+            is_whole = await self._send_offset(attempt)
         if end == "leave":
             self._identity = None if world.random.randrange(2) else self._identity
             if self._identity is not None:
@@ -160,6 +164,34 @@ class Transactor(Program):
                 if code in _TRANSACTION_ENDS:
                     return False
             topic = await self._refresh(topic)
+            await asyncio.sleep(0.1)
+        return False
+
+    async def _send_offset(self, attempt: Attempt) -> bool:
+        """Whether it was acknowledged. Offsets grow with every transaction of the instance."""
+        world = self.world
+        self._number += 1
+        attempt.offset = self._number
+        topic = self._topics[0]
+        partitions = [pb.OffsetCommitPartition(topic=topic.name, partition=0, offset=attempt.offset, leader_epoch=-1)]
+        request = pb.TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id,
+            group_id=group_of(self.transactional_id),
+            producer_id=attempt.producer_id,
+            producer_epoch=attempt.producer_epoch,
+            generation=-1,
+            partitions=partitions,
+        )
+        for _ in range(world.random.randrange(1, 6)):
+            broker = await find_group(world, self.name, group_of(self.transactional_id))
+            answer = await ask(world, self.name, "TxnOffsetCommit", request, broker=broker)
+            if not isinstance(answer, BusError):
+                code = ErrorCode(answer.partitions[0].error_code)
+                if code is ErrorCode.NONE:
+                    attempt.is_offset_acknowledged = True
+                    return True
+                if code in _TRANSACTION_ENDS:
+                    return False
             await asyncio.sleep(0.1)
         return False
 
@@ -239,6 +271,36 @@ class Transactor(Program):
                 if not isinstance(answer, BusError) and not answer.error_code and not answer.transactions:
                     break
                 await asyncio.sleep(1.0)
+
+
+def group_of(transactional_id: str) -> str:
+    return f"tx-{transactional_id}"
+
+
+async def find_group(world: BrokerWorld, who: str, group_id: str) -> SimulatedBroker | None:
+    """Its coordinator, or any broker while that is not known."""
+    answer = await ask(world, who, "FindCoordinator", pb.FindCoordinatorRequest(key=group_id))
+    if isinstance(answer, BusError) or answer.error_code:
+        return None
+    return world.broker_at(answer.coordinator.port)
+
+
+async def fetch_stable_offset(world: BrokerWorld, topic: str, transactional_id: str) -> int:
+    """That of partition 0, once no transaction that is open may change it."""
+    deadline, group_id = world.now + 60.0, group_of(transactional_id)
+    topics = pb.TopicPartitions(topic=topic, partitions=[0])
+    request = pb.OffsetFetchRequest(
+        groups=[pb.OffsetFetchGroup(group_id=group_id, topics=[topics])], require_stable=True
+    )
+    while True:
+        broker = await find_group(world, "judge", group_id)
+        answer = await ask(world, "judge", "OffsetFetch", request, broker=broker)
+        if not isinstance(answer, BusError) and not answer.groups[0].error_code:
+            (found,) = answer.groups[0].offsets
+            if not found.error_code:
+                return int(found.offset)
+        assert world.now < deadline, f"EverythingEnds: group {group_id}: {answer}"
+        await asyncio.sleep(0.5)
 
 
 # Another instance has come, the transaction was aborted, or it has to be.
