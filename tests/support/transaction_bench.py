@@ -248,14 +248,14 @@ class TransactionBench:
         """T12."""
         loaded = self.loaded()
         if self.state is None or loaded is None:
-            assert self.state is loaded is None
+            assert self.state is loaded is None, f"T12: memory has {self.state}, the log {loaded}"
         else:
-            assert logged(self.state) == logged(loaded)
+            assert logged(self.state) == logged(loaded), f"T12: memory has {self.state}, the log {loaded}"
 
     def check_every_request_is_awaited(self) -> None:
         state = self.state
         awaited = [] if state is None else [*state.awaiting_end, *(call.request_id for call in state.awaiting_init)]
-        assert sorted(awaited) == sorted(self.open)
+        assert sorted(awaited) == sorted(self.open), f"T11: {sorted(awaited)} wait, expected {sorted(self.open)}"
 
     def check_every_open_transaction_goes_on(self) -> None:
         """A vote only beside a time-out, a decision only with somebody who carries it out, an id only until it may
@@ -264,14 +264,15 @@ class TransactionBench:
         if state is None:
             return
         kinds = {timer.kind for timer in self.deadlines}
-        assert TimerKind.EXPIRE in kinds
+        assert TimerKind.EXPIRE in kinds, "T11: the id never expires"
         if state.state is TransactionState.ONGOING:
             is_timed = TransactionTimer(TimerKind.TIMEOUT, ID, state.number) in self.deadlines
-            assert is_timed or TimerKind.DRIVE in kinds
+            assert is_timed or TimerKind.DRIVE in kinds, "T11: the transaction has no time-out"
         elif state.state.is_decided:
-            assert state.number in self._finishing or TimerKind.DRIVE in kinds
+            is_driven = state.number in self._finishing or TimerKind.DRIVE in kinds
+            assert is_driven, "T11: the decision is not carried out"
         else:
-            assert not self.open, f"{self.open} wait for the end of nothing"
+            assert not self.open, f"T11: {self.open} wait for the end of nothing"
         assert state.vote is None or state.state is TransactionState.ONGOING
 
     def check_record(self, before: LoggedRecord | None, after: LoggedRecord) -> None:
@@ -282,9 +283,9 @@ class TransactionBench:
         last = before if isinstance(before, TransactionLogged) else None
         self.check_states(last, after)
         if last is None:
-            assert after.producer_epoch == 0
+            assert after.producer_epoch == 0, f"T7: a new id begins with epoch {after.producer_epoch}"
             earlier = [record.number for record in self.records if isinstance(record, TransactionLogged)]
-            assert not earlier or after.number > max(earlier), "a number is used again after the id has expired"
+            assert not earlier or after.number > max(earlier), "T4: a number is used again after the id has expired"
         else:
             self.check_epochs(last, after)
             assert after.update_ms >= last.update_ms
@@ -293,14 +294,15 @@ class TransactionBench:
     def check_states(before: TransactionLogged | None, after: TransactionLogged) -> None:
         """T4: states by the table, numbers by one with each transaction, and no second decision about one."""
         state = after.state.value
-        assert (None if before is None else before.state.value) in _MAY_FOLLOW[state]
+        earlier = None if before is None else before.state.value
+        assert earlier in _MAY_FOLLOW[state], f"T4: {state} after {earlier}"
         if before is None:
             return
         begins = before.state.value not in ("Ongoing", "PrepareCommit", "PrepareAbort") and state != "Empty"
-        assert after.number == before.number + begins
+        assert after.number == before.number + begins, f"T4: number {after.number} after {before.number}"
         if before.state.value.startswith("Prepare"):
-            assert (after.partitions, after.groups) in ((before.partitions, before.groups), ({}, ()))
-            assert after.partitions == before.partitions or after.abort_cause is not None
+            expected = ({}, ()) if after.abort_cause is not None else (before.partitions, before.groups)
+            assert (after.partitions, after.groups) == expected, "T4: a decision changed while it was carried out"
 
     @staticmethod
     def check_epochs(before: TransactionLogged, after: TransactionLogged) -> None:
@@ -308,11 +310,12 @@ class TransactionBench:
         32,767, never back."""
         is_raised = after.state.value in ("PrepareCommit", "PrepareAbort", "Empty")
         if after.producer_id == before.producer_id:
-            assert after.producer_epoch == before.producer_epoch + is_raised
+            raised = after.producer_epoch - before.producer_epoch
+            assert raised == is_raised, f"T7: the epoch rose by {raised} with {after.state.value}"
         else:
-            assert after.producer_id > before.producer_id
-            assert (after.producer_epoch, before.producer_epoch) in ((0, 32_766), (0, 32_767))
-            assert is_raised == (before.producer_epoch == 32_766)
+            last = 32_766 if is_raised else 32_767
+            found = (after.producer_epoch, before.producer_epoch)
+            assert found == (0, last), f"T7: expected a new producer id with epoch 0 after {last}, found {found}"
 
 
 def bench_in(state: TransactionState, *, cause: AbortCause = AbortCause.CLIENT, epoch: int = 0) -> TransactionBench:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.group_dialogue import GroupDialogue
 from tests.support.producer_dialogue import ProducerDialogue
+from tests.support.transaction_dialogue import TransactionDialogue
 
 FOLDER = Path(__file__).parent
 OUTCOME_COLUMN = 36
@@ -21,7 +22,11 @@ class Dialogue(Protocol):
     def say(self, command: str) -> str: ...
 
 
-DIALOGUES: dict[str, Callable[[], Dialogue]] = {"groups.txt": GroupDialogue, "producers.txt": ProducerDialogue}
+DIALOGUES: dict[str, Callable[[], Dialogue]] = {
+    "groups.txt": GroupDialogue,
+    "producers.txt": ProducerDialogue,
+    "transactions.txt": TransactionDialogue,
+}
 
 
 @pytest.mark.parametrize("name", DIALOGUES)

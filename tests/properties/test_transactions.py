@@ -1,0 +1,587 @@
+"""Any run of calls, delays, doubled messages, time-outs and crashes on a transactional id with two instances of its
+producer: one decision a transaction, one epoch for each, and no message reaches a later one.
+
+Instances here do what the SDK's do, but at any time; every message that was ever sent, by them or by what carries
+decisions out, may come again, and a coordinator may crash between any two of them. What holds of each record, and of
+memory and log, `TransactionBench` watches by itself; below, each promise has its name (T1 ...: the invariants of the
+simulation). At the end everything behaves, and the id must be free for a new transaction. Each promise is broken once,
+and seen to fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+import bus.transactions.decisions as decisions
+import bus.transactions.endings as endings
+import bus.transactions.epochs as epochs
+import bus.transactions.loading as loading
+import tests.support.transaction_bench as bench_module
+from bus.errors import ErrorCode, Refused
+from bus.model import TopicPartition
+from bus.transactions.changes import logged
+from bus.transactions.records import TransactionLogged, decode_record, encode_record
+from bus.transactions.requests import (
+    AbortTransaction,
+    AddOffsets,
+    AddPartitions,
+    EndTransaction,
+    FenceProducer,
+    Finished,
+    InitProducerId,
+    ProducerInitialized,
+    TimerKind,
+    TransactionAnswer,
+    TransactionCommand,
+    TransactionEnded,
+    TransactionTimer,
+    Voted,
+)
+from bus.transactions.state import (
+    NO_PRODUCER_EPOCH,
+    AbortCause,
+    AppliedRows,
+    ProducerIdentity,
+    Transaction,
+    TransactionPartition,
+    TransactionState,
+)
+from bus.transactions.steps import CollectVotes, Finish, TransactionStep
+from tests.support.transaction_bench import AUDIT, BEGIN_MS, DESK, ID, ORDERS, TIMEOUT_MS, TransactionBench
+
+PARTITIONS = (ORDERS, AUDIT)
+INSTANCES = (0, 1)
+OPERATOR = -1
+ROUNDS = 10
+# What a client may be told (T13), of those that this machine's clients can bring about.
+CODES = {
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+    ErrorCode.INVALID_REQUEST,  # a commit that names other sequences than the one that it repeats
+}
+LAST_ERRORS = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+
+
+@dataclass
+class Instance:
+    number: int
+    identity: ProducerIdentity | None = None
+    acknowledged: dict[TopicPartition, int] = field(default_factory=dict)
+    ending: bool | None = None  # the call that it has to repeat
+    request: int | None = None  # whose answer it waits for; those of earlier calls it does not hear
+
+
+class TransactionMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bench = TransactionBench(first_producer_id=8)
+        self.instances = [Instance(number) for number in INSTANCES]
+        self.sent: list[tuple[int, TransactionCommand]] = []  # with the instance that sent it
+        self.timers: set[TransactionTimer] = set()
+        self.notices: list[CollectVotes | Finish] = []
+        self.senders: dict[int, tuple[int, TransactionCommand]] = {}  # by request id
+        self.heard = 0  # of the bench's steps
+        self.owner: int | None = None  # the instance that was initialised last
+        self.told: dict[ProducerIdentity, int] = {}
+        self.numbers: dict[ProducerIdentity, int] = {}  # of the transaction that has the identity
+        self.decisions: dict[ProducerIdentity, TransactionState] = {}
+        self.staged: dict[tuple[ProducerIdentity, TransactionPartition], int] = {}
+        self.results: dict[ProducerIdentity, Any] = {}
+
+    @initialize(epoch=st.sampled_from([None, 32_763, 32_764, 32_765, 32_766]))
+    def begin(self, epoch: int | None) -> None:
+        """At the beginning, or near the end of the epochs."""
+        if epoch is None:
+            return
+        row = encode_record(TransactionLogged(ID, 40, 7, epoch, TIMEOUT_MS, TransactionState.EMPTY, BEGIN_MS))
+        self.bench.rows.append(row)
+        self.bench.records.append(decode_record(row))
+        self.bench.crash()
+
+    # ---------------------------------------------------------------- what instances do
+
+    @rule(who=st.sampled_from(INSTANCES), steps=st.integers(1, 6), is_commit=st.booleans(), is_refused=st.booleans())
+    def go_on(self, who: int, steps: int, is_commit: bool, is_refused: bool) -> None:
+        """What an instance does next that nothing happens to."""
+        for _ in range(steps):
+            instance = self.instances[who]
+            if instance.request is not None:
+                self.carry_out(is_refused)
+            elif instance.identity is None:
+                self.initialise(who)
+            elif instance.ending is None and not instance.acknowledged:
+                self.produce(who, ORDERS)
+            else:
+                self.end(who, is_commit)
+
+    @rule(who=st.sampled_from(INSTANCES))
+    def initialise(self, who: int) -> None:
+        """The process of the instance starts."""
+        self.instances[who] = Instance(who)
+        self.send(who, InitProducerId(ID, TIMEOUT_MS))
+
+    @rule(who=st.sampled_from(INSTANCES))
+    def initialise_again(self, who: int) -> None:
+        """After an error that it may recover from (KIP-360)."""
+        instance = self.instances[who]
+        if instance.identity is not None:
+            who_it_is = instance.identity
+            self.send(who, InitProducerId(ID, TIMEOUT_MS, who_it_is.producer_id, who_it_is.producer_epoch))
+
+    @rule(who=st.sampled_from(INSTANCES), partition=st.sampled_from(PARTITIONS))
+    def produce(self, who: int, partition: TransactionPartition) -> None:
+        """The leader stages the batch beside its call, whatever the answer."""
+        instance = self.instances[who]
+        if instance.identity is None or instance.ending is not None:
+            return
+        identity = instance.identity
+        place = (identity, partition)
+        self.staged[place] = self.staged.get(place, -1) + 1
+        answer = self.send(who, AddPartitions(ID, identity.producer_id, identity.producer_epoch, (partition,)))
+        if answer is not None and not isinstance(answer, Refused):
+            instance.acknowledged[partition.name] = self.staged[place]
+
+    @rule(who=st.sampled_from(INSTANCES))
+    def send_offsets(self, who: int) -> None:
+        identity = self.instances[who].identity
+        if identity is not None and self.instances[who].ending is None:
+            self.send(who, AddOffsets(ID, identity.producer_id, identity.producer_epoch, DESK))
+
+    @rule(who=st.sampled_from(INSTANCES), is_commit=st.sampled_from([True, True, False]))
+    def end(self, who: int, is_commit: bool) -> None:
+        """After an answer that tells nothing it repeats the same call, never the opposite."""
+        instance = self.instances[who]
+        if instance.identity is None:
+            return
+        instance.ending = is_commit if instance.ending is None else instance.ending
+        sequences = dict(instance.acknowledged) if instance.ending else {}
+        identity = instance.identity
+        self.send(who, EndTransaction(ID, identity.producer_id, identity.producer_epoch, instance.ending, sequences))
+
+    @rule(is_fence=st.booleans())
+    def operate(self, is_fence: bool) -> None:
+        self.send(OPERATOR, FenceProducer(ID) if is_fence else AbortTransaction(ID))
+
+    # ---------------------------------------------------------------- what carries decisions out
+
+    @precondition(lambda self: self.notices)
+    @rule(is_refused=st.booleans())
+    def carry_out(self, is_refused: bool) -> None:
+        """What the coordinator asked for last."""
+        if self.notices:
+            self.answer_to(self.notices[-1], is_refused=is_refused)
+
+    @precondition(lambda self: self.notices)
+    @rule(data=st.data(), is_refused=st.booleans())
+    def carry_out_late(self, data: st.DataObject, is_refused: bool) -> None:
+        """Of all that was ever asked for: also by a coordinator that has died, or the same again."""
+        self.answer_to(data.draw(st.sampled_from(self.notices)), is_refused=is_refused)
+
+    def answer_to(self, notice: CollectVotes | Finish, *, is_refused: bool = False) -> None:
+        rows = ProducerIdentity(notice.producer_id, notice.producer_epoch)
+        if isinstance(notice, Finish):
+            results = {p: AppliedRows(notice.number, 10 * notice.number) for p in notice.partitions}
+            self.send(OPERATOR, Finished(ID, notice.number, results if notice.is_commit else {}))
+            return
+        refused = Refused(ErrorCode.INVALID_REQUEST, "group desk: no pending offsets") if is_refused else None
+        found = {partition: self.staged.get((rows, partition), -1) for partition in notice.partitions}
+        self.send(OPERATOR, Voted(ID, notice.number, found, refused=refused))
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def come_late(self, data: st.DataObject) -> None:
+        """A message that was sent before comes (again)."""
+        kind = data.draw(st.sampled_from(sorted({type(command).__name__ for _, command in self.sent})))
+        sent = [(who, command) for who, command in self.sent if type(command).__name__ == kind]
+        self.carry(*data.draw(st.sampled_from(sent)))
+
+    @precondition(lambda self: self.timers)
+    @rule(data=st.data())
+    def run_out_late(self, data: st.DataObject) -> None:
+        timer = data.draw(st.sampled_from(sorted(self.timers, key=repr)))
+        before, number = self.durable(), self.number
+        self.bench.say(timer)
+        if timer.kind is TimerKind.TIMEOUT and timer.number < number:
+            assert self.durable() == before, "T5: the time-out of an earlier transaction changed a later one"
+        self.hear()
+
+    @rule(ms=st.sampled_from([1, TIMEOUT_MS // 2, TIMEOUT_MS, 8 * 24 * 3_600_000]))
+    def wait(self, ms: int) -> None:
+        self.bench.wait(ms)
+        self.hear()
+
+    @rule()
+    def crash(self) -> None:
+        self.bench.crash()
+        self.hear()
+
+    # ---------------------------------------------------------------- messages
+
+    def send(self, who: int, command: TransactionCommand) -> TransactionAnswer | None:
+        self.sent.append((who, command))
+        request = self.carry(who, command)
+        if who != OPERATOR:
+            self.instances[who].request = request
+            self.hear_answer(self.instances[who])
+        return self.bench.answers.get(request)
+
+    def carry(self, who: int, command: TransactionCommand) -> int:
+        """To the coordinator; a producer id that was never given is the coordinator's to add."""
+        before = self.durable()
+        is_over = self.is_of_an_earlier_transaction(command)
+        carried = command
+        if isinstance(command, (InitProducerId, FenceProducer)):
+            carried = self.bench.with_producer_id(command)
+        elif isinstance(command, Finished):
+            carried = replace(command, new_producer_id=self.bench.new_producer_id())
+        request = self.bench.ask(carried)
+        self.senders[request] = (who, command)
+        if is_over:
+            assert self.durable() == before, f"T5: {command} changed a later transaction"
+        self.hear()
+        return request
+
+    def durable(self) -> TransactionLogged | None:
+        return None if self.bench.state is None else logged(self.bench.state)
+
+    @property
+    def number(self) -> int:
+        return -1 if self.bench.state is None else self.bench.state.number
+
+    def is_of_an_earlier_transaction(self, command: TransactionCommand) -> bool:
+        """Or of the last one, if that has ended."""
+        state = self.bench.state
+        if state is None:
+            return False
+        ended = state.number + (not state.state.is_open)
+        match command:
+            case Voted(number=number) | Finished(number=number):
+                return number < ended
+            case AddPartitions() | AddOffsets() | EndTransaction() | InitProducerId():
+                identity = ProducerIdentity(command.producer_id, command.producer_epoch)
+                return self.numbers.get(identity, ended) < ended
+            case _:
+                return False
+
+    # ---------------------------------------------------------------- what comes back
+
+    def hear(self) -> None:
+        steps = self.bench.steps[self.heard :]
+        self.heard = len(self.bench.steps)
+        for step in steps:
+            for record in step.records:
+                if isinstance(record, TransactionLogged):
+                    self.note_record(record)
+            for reply in step.replies:
+                if reply.request_id in self.senders:
+                    self.note_answer(*self.senders[reply.request_id], reply.answer)
+            self.notices += step.notices
+            self.timers |= {change.timer for change in step.timers if isinstance(change.timer, TransactionTimer)}
+        for instance in self.instances:
+            self.hear_answer(instance)
+
+    def hear_answer(self, instance: Instance) -> None:
+        answer = self.bench.answers.get(instance.request) if instance.request is not None else None
+        if answer is None:
+            return
+        instance.request = None
+        match answer:
+            case ProducerInitialized(producer_id, epoch) | TransactionEnded(producer_id, epoch):
+                instance.identity = ProducerIdentity(producer_id, epoch)
+                instance.acknowledged, instance.ending = {}, None
+            case Refused(ErrorCode.TRANSACTION_ABORTABLE):
+                instance.ending = False
+            case Refused(code) if code in LAST_ERRORS:
+                self.instances[instance.number] = Instance(instance.number)
+
+    def note_record(self, record: TransactionLogged) -> None:
+        """T4: one decision about each transaction."""
+        identity = Transaction(**{f: getattr(record, f) for f in TransactionLogged.__dataclass_fields__}).open_identity
+        if identity is None:
+            if record.state is TransactionState.COMPLETE_COMMIT:
+                self.results[self.identity_of(record.number)] = record.results
+            return
+        assert self.numbers.setdefault(identity, record.number) == record.number, f"T7: two transactions of {identity}"
+        if record.state.is_decided:
+            assert self.decisions.setdefault(identity, record.state) is record.state, f"T4: {identity} decided twice"
+        if record.state is TransactionState.PREPARE_COMMIT:
+            self.check_commit(identity, record)
+
+    def identity_of(self, number: int) -> ProducerIdentity:
+        return next(identity for identity, found in self.numbers.items() if found == number)
+
+    def check_commit(self, identity: ProducerIdentity, record: TransactionLogged) -> None:
+        assert self.told[identity] == self.owner, "T7: an older instance's transaction commits"
+        for partition, last_sequence in record.partitions.items():
+            staged = self.staged.get((identity, partition), -1)
+            assert last_sequence <= staged, f"T1: {partition} commits {last_sequence} of {staged}"
+        assert not self.refused_votes(record.number), "T1: committed though a group lacks its offsets"
+
+    def refused_votes(self, number: int) -> bool:
+        """All votes on it were refused."""
+        votes = [vote for _, vote in self.sent if isinstance(vote, Voted) and vote.number == number]
+        return all(vote.refused is not None for vote in votes)
+
+    def note_answer(self, who: int, command: TransactionCommand, answer: TransactionAnswer) -> None:
+        match answer:
+            case Refused(code):
+                assert code in CODES, f"T13: {answer}"
+            case ProducerInitialized(producer_id, epoch):
+                self.note_identity(who, ProducerIdentity(producer_id, epoch))
+                if isinstance(command, FenceProducer) or command.producer_id == -1:  # type: ignore[union-attr]
+                    self.owner = who
+            case TransactionEnded(producer_id, epoch) if isinstance(command, EndTransaction):
+                self.note_identity(who, ProducerIdentity(producer_id, epoch))
+                self.note_end(command, answer)
+
+    def note_identity(self, who: int, identity: ProducerIdentity) -> None:
+        assert self.told.setdefault(identity, who) == who, f"T7: two instances have {identity}"
+        assert identity.producer_epoch <= 32_766, f"T7: {identity} was told"
+
+    def note_end(self, command: EndTransaction, answer: TransactionEnded) -> None:
+        """T3: what is answered is what was decided, and stays so."""
+        identity = ProducerIdentity(command.producer_id, command.producer_epoch)
+        decided = TransactionState.PREPARE_COMMIT if command.is_commit else TransactionState.PREPARE_ABORT
+        assert self.decisions[identity] is decided, f"T3: {identity} was {self.decisions[identity].value}"
+        if command.is_commit:
+            assert answer.versions == self.results[identity], "T3: the answer names other versions"
+            assert answer.versions.keys() == self.results[identity].keys()
+
+    # ---------------------------------------------------------------- at the end
+
+    def teardown(self) -> None:
+        """T11: every transaction ends, and a new one of the same id begins and commits."""
+        self.bench.crash()
+        self.bench.wait(TIMEOUT_MS)
+        self.hear()
+        for notice in self.notices[::-1]:
+            if isinstance(notice, Finish) and notice.number == self.number:
+                self.answer_to(notice)
+                break
+        self.instances[0] = Instance(0)
+        assert isinstance(self.send(0, InitProducerId(ID, TIMEOUT_MS)), ProducerInitialized), "T11: no new producer"
+        self.produce(0, ORDERS)
+        self.end(0, True)
+        self.answer_to(self.bench.last_vote)
+        self.answer_to(self.bench.last_finish)
+        assert self.bench.known.state is TransactionState.COMPLETE_COMMIT, "T11: no new transaction"
+        assert self.bench.known.results.keys() == {ORDERS}
+
+
+TestTransactions = TransactionMachine.TestCase
+TestTransactions.settings = settings(stateful_step_count=50)
+
+
+# ---------------------------------------------------------------- broken promises
+
+
+def _change(
+    monkeypatch: pytest.MonkeyPatch, alter: Callable[[TransactionStep, dict[str, Any]], dict[str, Any]]
+) -> None:
+    """Every record with what `alter` makes of it; what `apply` asserts is off, or it would find the bug first."""
+    change = TransactionStep.change
+    monkeypatch.setattr(TransactionStep, "change", lambda step, **fields: change(step, **alter(step, fields)))
+    monkeypatch.setattr("bus.transactions.changes._check_change", lambda before, after: None)
+
+
+def _no_epoch_for_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KAFKA-6119, 5231."""
+
+    def alter(step: TransactionStep, fields: dict[str, Any]) -> dict[str, Any]:
+        is_timeout = fields.get("abort_cause") is AbortCause.TIMEOUT
+        return {**fields, "producer_epoch": step.transaction.producer_epoch} if is_timeout else fields
+
+    _change(monkeypatch, alter)
+
+
+def _two_epochs_for_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KAFKA-19367."""
+
+    def alter(step: TransactionStep, fields: dict[str, Any]) -> dict[str, Any]:
+        is_fence = fields.get("abort_cause") is AbortCause.NEW_INSTANCE
+        return {**fields, "producer_epoch": step.transaction.producer_epoch + 2} if is_fence else fields
+
+    _change(monkeypatch, alter)
+
+
+def _number_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def alter(step: TransactionStep, fields: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in fields.items() if name != "number"}
+
+    _change(monkeypatch, alter)
+
+
+def _new_instance_has_a_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The instance before repeats its call, and is told the epoch of the new one."""
+
+    def alter(step: TransactionStep, fields: dict[str, Any]) -> dict[str, Any]:
+        is_new = fields.get("last_producer_epoch") == NO_PRODUCER_EPOCH and fields["state"] is TransactionState.EMPTY
+        return {**fields, "last_producer_epoch": step.transaction.producer_epoch} if is_new else fields
+
+    _change(monkeypatch, alter)
+
+
+def _memory_changes_without_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KAFKA-9666."""
+    record = TransactionStep.record
+
+    def record_in_memory(step: TransactionStep, *records: Any) -> None:
+        record(step, *records)
+        if step.state is not None and len(step.state.partitions) > 1:
+            step.records = [one for one in step.records if one not in records]
+
+    monkeypatch.setattr(TransactionStep, "record", record_in_memory)
+
+
+def _results_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results are in memory only: the answer of the next coordinator is another one."""
+    encode = bench_module.encode_record
+
+    def without_results(record: Any) -> Any:
+        return encode(replace(record, results={}) if isinstance(record, TransactionLogged) else record)
+
+    monkeypatch.setattr(bench_module, "encode_record", without_results)
+
+
+def _late_end_counts_for_the_next_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KAFKA-17754: one epoch for many transactions."""
+    decide_end = decisions.decide_end
+
+    def of_the_current_one(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
+        epoch = step.transaction.producer_epoch
+        decide_end(step, replace(command, producer_epoch=epoch), request_id=request_id)
+
+    monkeypatch.setattr(decisions, "decide_end", of_the_current_one)
+
+
+def _late_completion_counts_for_the_next_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KAFKA-16352, 9777, 10080."""
+    decide_finished = decisions.decide_finished
+
+    def of_the_current_one(step: TransactionStep, command: Finished, *, request_id: int) -> bool:
+        number = command.number if step.state is None else step.state.number
+        return decide_finished(step, replace(command, number=number), request_id=request_id)
+
+    monkeypatch.setattr(decisions, "decide_finished", of_the_current_one)
+
+
+def _late_timeout_counts_for_the_next_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    time_out = decisions.time_out
+    monkeypatch.setattr(decisions, "time_out", lambda step, number: time_out(step, step.transaction.number))
+
+
+def _new_instance_does_not_end_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told its epoch before the transaction of the one before is decided."""
+
+    def tell(step: TransactionStep, call: Any, cause: AbortCause) -> None:
+        transaction = step.transaction
+        step.reply(call.request_id, ProducerInitialized(transaction.producer_id, transaction.producer_epoch))
+
+    monkeypatch.setattr(epochs, "_initialize", tell)
+
+
+def _late_initialisation_ends_the_next_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Kafka, which aborts what is ongoing before it looks at the epoch."""
+    initialize = epochs._initialize
+
+    def as_if_new(step: TransactionStep, call: Any, cause: AbortCause) -> None:
+        is_ongoing = step.transaction.state is TransactionState.ONGOING
+        initialize(step, replace(call, expected=None) if is_ongoing else call, cause)
+
+    monkeypatch.setattr(epochs, "_initialize", as_if_new)
+
+
+def _refused_vote_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    decide_voted = decisions.decide_voted
+
+    def all_is_well(step: TransactionStep, command: Voted, *, request_id: int) -> None:
+        decide_voted(step, replace(command, refused=None), request_id=request_id)
+
+    monkeypatch.setattr(decisions, "decide_voted", all_is_well)
+
+
+def _more_is_committed_than_is_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        endings, "_pin", lambda transaction, voted: {p: last + 1 for p, last in voted.last_sequences.items()}
+    )
+
+
+def _decision_is_not_carried_out_after_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_driving(transaction: Transaction) -> Any:
+        return tuple(t for t in loading.resume_timers(transaction) if t.timer.kind is not TimerKind.DRIVE)  # type: ignore[union-attr]
+
+    monkeypatch.setattr(bench_module, "resume_timers", without_driving)
+
+
+def _call_that_waits_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decisions, "give_epochs", lambda step: None)
+
+
+def _commit_is_answered_after_an_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KAFKA-17754, its other half: the answer does not look at the decision."""
+
+    def say_done(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
+        step.reply(request_id, endings._ended(step.transaction))
+
+    monkeypatch.setattr(endings, "_end_again", say_done)
+
+
+def _commit_is_refused_with_an_error_that_no_client_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KAFKA-14417."""
+    monkeypatch.setattr(
+        endings, "_refuse_aborted", lambda transaction: Refused(ErrorCode.REQUEST_TIMED_OUT, "it was aborted")
+    )
+
+
+def _bugs() -> Iterator[tuple[Callable[[pytest.MonkeyPatch], None], str]]:
+    yield _no_epoch_for_a_timeout, "T7: the epoch rose by 0"
+    yield _two_epochs_for_a_fence, "T7: the epoch rose by 2"
+    yield _number_is_used_again, "T4: number"
+    yield _new_instance_has_a_past, "T7: two instances have"
+    yield _memory_changes_without_a_record, "T12"
+    yield _results_are_not_written, "T12"
+    yield _late_end_counts_for_the_next_transaction, "T5: EndTransaction"
+    yield _late_completion_counts_for_the_next_transaction, "T5: Finished"
+    yield _late_timeout_counts_for_the_next_transaction, "T5: the time-out"
+    yield _new_instance_does_not_end_what_is_open, "T7: (an older instance|two instances)"
+    yield _late_initialisation_ends_the_next_transaction, "T5: InitProducerId"
+    yield _refused_vote_commits, "T1: committed though"
+    yield _more_is_committed_than_is_staged, "T1: .* commits"
+    yield (
+        _decision_is_not_carried_out_after_a_load,
+        "T11: the decision is not carried out|T11: the transaction has no time-out",
+    )
+    yield _call_that_waits_is_lost, "T11: .* wait for the end of nothing"
+    yield _commit_is_answered_after_an_abort, "T3"
+    yield _commit_is_refused_with_an_error_that_no_client_knows, "T13"
+
+
+BUGS = {bug.__name__.strip("_"): (bug, message) for bug, message in _bugs()}
+
+
+@pytest.mark.parametrize(("bug", "message"), BUGS.values(), ids=BUGS)
+def test_machine_finds_a_broken_promise(
+    bug: Callable[[pytest.MonkeyPatch], None], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug(monkeypatch)
+    wanted = settings(
+        max_examples=2_000,  # it stops at the first that fails
+        stateful_step_count=60,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
+        print_blob=False,
+    )
+    with pytest.raises(AssertionError, match=message):
+        run_state_machine_as_test(TransactionMachine, settings=wanted)
