@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import bus.transactions.decisions as decisions
 import bus.transactions.endings as endings
@@ -26,7 +26,6 @@ import bus.transactions.loading as loading
 import tests.support.transaction_bench as bench_module
 from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
-from bus.transactions.changes import logged
 from bus.transactions.records import TransactionLogged, decode_record, encode_record
 from bus.transactions.requests import (
     AbortTransaction,
@@ -111,8 +110,13 @@ class TransactionMachine(RuleBasedStateMachine):
 
     # ---------------------------------------------------------------- what instances do
 
-    @rule(who=st.sampled_from(INSTANCES), steps=st.integers(1, 6), is_commit=st.booleans(), is_refused=st.booleans())
-    def go_on(self, who: int, steps: int, is_commit: bool, is_refused: bool) -> None:
+    @rule(
+        who=st.sampled_from(INSTANCES),
+        steps=st.integers(1, 6),
+        way=st.sampled_from(["commit", "abort", "recover"]),
+        is_refused=st.booleans(),
+    )
+    def go_on(self, who: int, steps: int, way: str, is_refused: bool) -> None:
         """What an instance does next that nothing happens to."""
         for _ in range(steps):
             instance = self.instances[who]
@@ -122,8 +126,10 @@ class TransactionMachine(RuleBasedStateMachine):
                 self.initialise(who)
             elif instance.ending is None and not instance.acknowledged:
                 self.produce(who, ORDERS)
+            elif way == "recover" and instance.ending is None:
+                self.initialise_again(who)
             else:
-                self.end(who, is_commit)
+                self.end(who, way == "commit")
 
     @rule(who=st.sampled_from(INSTANCES))
     def initialise(self, who: int) -> None:
@@ -186,7 +192,7 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule(data=st.data(), is_refused=st.booleans())
     def carry_out_late(self, data: st.DataObject, is_refused: bool) -> None:
         """Of all that was ever asked for: also by a coordinator that has died, or the same again."""
-        self.answer_to(data.draw(st.sampled_from(self.notices)), is_refused=is_refused)
+        self.answer_to(data.draw(st.sampled_from(self.notices[-8:])), is_refused=is_refused)
 
     def answer_to(self, notice: CollectVotes | Finish, *, is_refused: bool = False) -> None:
         rows = ProducerIdentity(notice.producer_id, notice.producer_epoch)
@@ -196,7 +202,7 @@ class TransactionMachine(RuleBasedStateMachine):
             return
         refused = Refused(ErrorCode.INVALID_REQUEST, "group desk: no pending offsets") if is_refused else None
         found = {partition: self.staged.get((rows, partition), -1) for partition in notice.partitions}
-        self.send(OPERATOR, Voted(ID, notice.number, found, refused=refused))
+        self.send(OPERATOR, Voted(ID, notice.number, notice.vote_id, found, refused=refused))
 
     @precondition(lambda self: self.sent)
     @rule(data=st.data())
@@ -209,11 +215,13 @@ class TransactionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.timers)
     @rule(data=st.data())
     def run_out_late(self, data: st.DataObject) -> None:
-        timer = data.draw(st.sampled_from(sorted(self.timers, key=repr)))
-        before, number = self.durable(), self.number
+        self.run_out_late_timer(data.draw(st.sampled_from(sorted(self.timers, key=repr))))
+
+    def run_out_late_timer(self, timer: TransactionTimer) -> None:
+        before, number = self.bench.state, self.number
         self.bench.say(timer)
         if timer.kind is TimerKind.TIMEOUT and timer.number < number:
-            assert self.durable() == before, "T5: the time-out of an earlier transaction changed a later one"
+            assert self.bench.state == before, "T5: the time-out of an earlier transaction changed a later one"
         self.hear()
 
     @rule(ms=st.sampled_from([1, TIMEOUT_MS // 2, TIMEOUT_MS, 8 * 24 * 3_600_000]))
@@ -223,8 +231,11 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
+        """The calls that wait fail."""
         self.bench.crash()
         self.hear()
+        for instance in self.instances:
+            instance.request = None
 
     # ---------------------------------------------------------------- messages
 
@@ -238,7 +249,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     def carry(self, who: int, command: TransactionCommand) -> int:
         """To the coordinator; a producer id that was never given is the coordinator's to add."""
-        before = self.durable()
+        before = self.bench.state
         is_over = self.is_of_an_earlier_transaction(command)
         carried = command
         if isinstance(command, (InitProducerId, FenceProducer)):
@@ -248,25 +259,25 @@ class TransactionMachine(RuleBasedStateMachine):
         request = self.bench.ask(carried)
         self.senders[request] = (who, command)
         if is_over:
-            assert self.durable() == before, f"T5: {command} changed a later transaction"
+            assert self.bench.state == before, f"T5: {command} changed a later transaction"
         self.hear()
         return request
-
-    def durable(self) -> TransactionLogged | None:
-        return None if self.bench.state is None else logged(self.bench.state)
 
     @property
     def number(self) -> int:
         return -1 if self.bench.state is None else self.bench.state.number
 
     def is_of_an_earlier_transaction(self, command: TransactionCommand) -> bool:
-        """Or of the last one, if that has ended."""
+        """Or of the last one, if that has ended; or of an earlier vote."""
         state = self.bench.state
         if state is None:
             return False
         ended = state.number + (not state.state.is_open)
         match command:
-            case Voted(number=number) | Finished(number=number):
+            case Voted(number=number, vote_id=vote_id):
+                is_over = state.vote is None or state.vote.vote_id != vote_id
+                return number < ended or is_over
+            case Finished(number=number):
                 return number < ended
             case AddPartitions() | AddOffsets() | EndTransaction() | InitProducerId():
                 identity = ProducerIdentity(command.producer_id, command.producer_epoch)
@@ -459,8 +470,9 @@ def _late_end_counts_for_the_next_transaction(monkeypatch: pytest.MonkeyPatch) -
     decide_end = decisions.decide_end
 
     def of_the_current_one(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
-        epoch = step.transaction.producer_epoch
-        decide_end(step, replace(command, producer_epoch=epoch), request_id=request_id)
+        if step.transaction.state is TransactionState.ONGOING:
+            command = replace(command, producer_epoch=step.transaction.producer_epoch)
+        decide_end(step, command, request_id=request_id)
 
     monkeypatch.setattr(decisions, "decide_end", of_the_current_one)
 
@@ -502,6 +514,17 @@ def _late_initialisation_ends_the_next_transaction(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(epochs, "_initialize", as_if_new)
 
 
+def _late_vote_counts_for_the_one_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    decide_voted = decisions.decide_voted
+
+    def of_the_current_one(step: TransactionStep, command: Voted, *, request_id: int) -> None:
+        vote = None if step.state is None else step.state.vote
+        vote_id = command.vote_id if vote is None else vote.vote_id
+        decide_voted(step, replace(command, vote_id=vote_id), request_id=request_id)
+
+    monkeypatch.setattr(decisions, "decide_voted", of_the_current_one)
+
+
 def _refused_vote_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     decide_voted = decisions.decide_voted
 
@@ -531,8 +554,13 @@ def _call_that_waits_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 def _commit_is_answered_after_an_abort(monkeypatch: pytest.MonkeyPatch) -> None:
     """KAFKA-17754, its other half: the answer does not look at the decision."""
 
+    end_again = endings._end_again
+
     def say_done(step: TransactionStep, command: EndTransaction, *, request_id: int) -> None:
-        step.reply(request_id, endings._ended(step.transaction))
+        if step.transaction.state is TransactionState.COMPLETE_ABORT:
+            step.reply(request_id, endings._ended(step.transaction))
+        else:
+            end_again(step, command, request_id=request_id)
 
     monkeypatch.setattr(endings, "_end_again", say_done)
 
@@ -556,6 +584,7 @@ def _bugs() -> Iterator[tuple[Callable[[pytest.MonkeyPatch], None], str]]:
     yield _late_timeout_counts_for_the_next_transaction, "T5: the time-out"
     yield _new_instance_does_not_end_what_is_open, "T7: (an older instance|two instances)"
     yield _late_initialisation_ends_the_next_transaction, "T5: InitProducerId"
+    yield _late_vote_counts_for_the_one_under_way, "T5: Voted"
     yield _refused_vote_commits, "T1: committed though"
     yield _more_is_committed_than_is_staged, "T1: .* commits"
     yield (
@@ -570,18 +599,105 @@ def _bugs() -> Iterator[tuple[Callable[[pytest.MonkeyPatch], None], str]]:
 BUGS = {bug.__name__.strip("_"): (bug, message) for bug, message in _bugs()}
 
 
+class Story:
+    """One run of the machine in which everything happens once, late and doubled: every bug has its moment."""
+
+    def __init__(self) -> None:
+        self.machine = TransactionMachine()
+        self.machine.begin(32_764)
+
+    def tell(self) -> None:
+        self.commit_of_two_coordinators()
+        self.abort_while_messages_of_the_commit_arrive()
+        self.time_out()
+        self.recovery()
+        self.instances_follow_each_other()
+        self.refused_vote()
+        self.machine.teardown()
+
+    def commit_of_two_coordinators(self) -> None:
+        machine = self.machine
+        machine.initialise(0)
+        machine.produce(0, ORDERS)
+        machine.produce(0, AUDIT)
+        machine.send_offsets(0)
+        machine.end(0, True)
+        first = machine.bench.last_vote
+        machine.crash()
+        machine.end(0, True)
+        machine.answer_to(first)
+        machine.answer_to(machine.bench.last_vote)
+        machine.crash()
+        machine.wait(1)
+        machine.end(0, True)
+        self.finish()
+        self.again(EndTransaction)
+
+    def abort_while_messages_of_the_commit_arrive(self) -> None:
+        machine = self.machine
+        machine.produce(0, ORDERS)
+        self.again(EndTransaction)
+        machine.run_out_late_timer(min(machine.timers, key=lambda timer: timer.number or machine.number))
+        late = next(command for _, command in machine.sent if isinstance(command, Finished))
+        machine.end(0, False)
+        machine.carry(OPERATOR, late)
+        aborted = machine.instances[0].identity
+        self.finish()
+        assert aborted is not None
+        commit = EndTransaction(ID, aborted.producer_id, aborted.producer_epoch, True)
+        machine.carry(0, commit)
+
+    def time_out(self) -> None:
+        machine = self.machine
+        machine.produce(0, ORDERS)
+        machine.wait(TIMEOUT_MS)
+        machine.end(0, True)
+        self.finish()
+        machine.end(0, False)
+
+    def recovery(self) -> None:
+        machine = self.machine
+        machine.produce(0, ORDERS)
+        machine.initialise_again(0)
+        self.finish()
+        machine.produce(0, ORDERS)
+        self.again(InitProducerId)
+
+    def instances_follow_each_other(self) -> None:
+        machine = self.machine
+        machine.initialise(1)
+        machine.initialise_again(0)
+        self.finish()
+        machine.initialise(0)
+        machine.initialise_again(1)
+
+    def refused_vote(self) -> None:
+        machine = self.machine
+        machine.produce(0, ORDERS)
+        machine.end(0, True)
+        machine.answer_to(machine.bench.last_vote, is_refused=True)
+        self.finish()
+
+    def finish(self) -> None:
+        self.machine.answer_to(self.machine.bench.last_finish)
+
+    def again(self, kind: type[TransactionCommand]) -> None:
+        """The last message of its kind comes once more."""
+        who, command = next(sent for sent in reversed(self.machine.sent) if isinstance(sent[1], kind))
+        self.machine.carry(who, command)
+
+
+def test_story_is_told_to_its_end() -> None:
+    story = Story()
+    story.tell()
+    causes = {one.abort_cause for one in story.machine.bench.records if isinstance(one, TransactionLogged)}
+    assert causes == {None, *AbortCause} - {AbortCause.OPERATOR, AbortCause.FENCE}
+
+
 @pytest.mark.parametrize(("bug", "message"), BUGS.values(), ids=BUGS)
 def test_machine_finds_a_broken_promise(
     bug: Callable[[pytest.MonkeyPatch], None], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bug(monkeypatch)
-    wanted = settings(
-        max_examples=2_000,  # it stops at the first that fails
-        stateful_step_count=60,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-        derandomize=True,
-        print_blob=False,
-    )
     with pytest.raises(AssertionError, match=message):
-        run_state_machine_as_test(TransactionMachine, settings=wanted)
+        Story().tell()

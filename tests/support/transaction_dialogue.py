@@ -49,7 +49,7 @@ from bus.transactions.state import (
     TransactionState,
 )
 from bus.transactions.steps import CollectVotes, Finish, TransactionNotice
-from tests.support.transaction_bench import BEGIN_MS, ID, TIMEOUT_MS, TransactionBench
+from tests.support.transaction_bench import BEGIN_MS, ID, NO_VOTE, TIMEOUT_MS, TransactionBench
 
 _OTHERS = "-"
 
@@ -115,13 +115,16 @@ class TransactionDialogue:
                 raise AssertionError(f"no such command: {verb} {words}")
 
     def _vote(self, number: int, words: list[str]) -> Voted:
+        vote = self.bench.known.vote
+        vote_id = NO_VOTE if vote is None else vote.vote_id
         if words == ["refused"]:
             refused = Refused(ErrorCode.INVALID_REQUEST, "group desk: expected pending offsets, found none")
-            return Voted(ID, number, refused=refused)
+            return Voted(ID, number, vote_id, refused=refused)
         if len(words) == 1 and words[0].isdigit():
-            return Voted(ID, number, dict.fromkeys(self.bench.known.partitions, int(words[0])))
+            return Voted(ID, number, vote_id, dict.fromkeys(self.bench.known.partitions, int(words[0])))
         gone = frozenset(_partition(word[5:]) for word in words if word.startswith("gone="))
-        return Voted(ID, number, _sequences(word for word in words if not word.startswith("gone=")), gone)
+        found = _sequences(word for word in words if not word.startswith("gone="))
+        return Voted(ID, number, vote_id, found, gone)
 
     def _finished(self, number: int) -> Finished:
         state = self.bench.known

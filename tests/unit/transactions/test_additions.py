@@ -113,6 +113,7 @@ def test_too_many_partitions_or_groups_can_only_be_aborted() -> None:
         ErrorCode.TRANSACTION_ABORTABLE,
         "billing: expected at most 2,000 partitions in one transaction, found 2001; abort it and use several",
     )
+    bench = bench_in(ONGOING)
     for number in range(GROUPS_MAX):
         assert bench.add_offsets(TransactionGroup(f"group-{number}", number)) == Added()
     found = bench.add_offsets(DESK)
