@@ -240,17 +240,52 @@ def test_an_abort_is_repeated_for_the_transaction_that_was_looked_at() -> None:
         assert broker.aborted == [(7, 4)] * 3
 
 
-class GroupsWithoutTransactions(FakeGroupBroker):
+class PendingGroup(FakeGroupBroker):
+    """Offsets of producer id 7, epoch 3, are pending; its transaction is open when it is listed as `is_open` says."""
+
+    def __init__(self, *is_open: bool) -> None:
+        super().__init__()
+        self.is_open = deque(is_open)
+        self.commit("readers", {T_0: 1})
+        self.groups["readers"].pending_offsets.append(
+            pb.PendingOffsets(producer_id=7, producer_epoch=3, offset_count=2, commit_ms=99)
+        )
+
     def ListTransactions(self, request: pb.ListTransactionsRequest, context: Any) -> pb.ListTransactionsResponse:
-        return pb.ListTransactionsResponse()
+        listed = [pb.ListedTransaction(transactional_id="a", producer_id=7, state="PrepareCommit")]
+        return pb.ListTransactionsResponse(transactions=listed if self.is_open.popleft() else [])
+
+    def DescribeTransactions(
+        self, request: pb.DescribeTransactionsRequest, context: Any
+    ) -> pb.DescribeTransactionsResponse:
+        assert request.transactional_ids == ["a"]
+        described = pb.DescribedTransaction(
+            transactional_id="a", state="PrepareCommit", producer_id=7, producer_epoch=4
+        )
+        return pb.DescribeTransactionsResponse(transactions=[described])
 
 
 def test_pending_offsets_without_a_transaction_hang() -> None:
-    with GroupsWithoutTransactions() as broker, Admin(broker.address) as admin:
-        broker.commit("readers", {T_0: 1})
-        broker.groups["readers"].pending_offsets.append(
-            pb.PendingOffsets(producer_id=7, producer_epoch=3, offset_count=2, commit_ms=99)
-        )
+    with PendingGroup(False, False) as broker, Admin(broker.address) as admin:
         (found,) = admin.find_hanging_transactions()
         assert (found.group_id, found.partition, found.offset_count) == ("readers", None, 2)
         assert (found.producer_id, found.producer_epoch, found.last_timestamp_ms) == (7, 3, 99)
+
+
+@pytest.mark.parametrize("is_open", [(True, False), (False, True)], ids=["before one looks", "after it"])
+def test_what_is_open_at_one_look_does_not_hang(is_open: tuple[bool, bool]) -> None:
+    with PendingGroup(*is_open) as broker, Admin(broker.address) as admin:
+        assert admin.find_hanging_transactions() == []
+
+
+def test_a_transactional_id_is_looked_for_among_transactions() -> None:
+    asked = []
+
+    class Finder(Coordinator):
+        def FindCoordinator(self, request: pb.FindCoordinatorRequest, context: Any) -> pb.FindCoordinatorResponse:
+            asked.append((request.key, request.key_type))
+            return super().FindCoordinator(request, context)
+
+    with Finder() as broker, Admin(broker.address) as admin:
+        admin.describe_transactions(["a"])
+    assert asked == [("a", pb.COORDINATOR_TYPE_TRANSACTION)]
