@@ -46,9 +46,11 @@ def all_values(
     return pa.concat_tables(parts) if parts else pa.table({})
 
 
-def read_rows(tables: TopicTables, partition: TopicPartition, columns: Sequence[str]) -> pa.Table:
-    """These columns of a partition's live rows. Raises `StorageFault`."""
-    snapshot = check_plain(tables.snapshot(partition))
+def read_rows(
+    tables: TopicTables, partition: TopicPartition, columns: Sequence[str], version: int | None = None
+) -> pa.Table:
+    """These columns of a partition's live rows, at the last version or at that one. Raises `StorageFault`."""
+    snapshot = check_plain(tables.snapshot(partition, version))
     if not snapshot.files:
         return pa.schema([snapshot.schema.field(name) for name in columns]).empty_table()
     return pa.concat_tables(list(TableFiles(snapshot.folder).read(snapshot.files, columns)))

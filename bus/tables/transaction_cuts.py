@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow.compute as pc
 
@@ -17,6 +18,7 @@ from bus.client_texts import shown
 from bus.errors import BusError, ErrorCode, StorageFault
 from bus.model import TRANSACTION_STATE_TOPIC, TopicPartition
 from bus.ports import KeyedRow
+from bus.storage_delta.log.history import read_history
 from bus.tables.commit_times import version_at
 from bus.tables.keyed_rows import read_rows
 from bus.tables.topics import TopicTables
@@ -43,8 +45,8 @@ class TransactionCut:
 def find_cut(tables: TopicTables, transactional_id: str) -> TransactionCut:
     """That of the last transaction of the id that was committed and is complete.
 
-    Raises `BusError` TRANSACTIONAL_ID_NOT_FOUND, or INVALID_TXN_STATE if the log has no such transaction: the id has
-    committed none, or another one since, and compaction has removed the record of the one before; `StorageFault`.
+    Raises `BusError` TRANSACTIONAL_ID_NOT_FOUND, or INVALID_TXN_STATE if the versions of the log that are kept have no
+    such transaction; `StorageFault`.
     """
     if not isinstance(transactional_id, str):
         raise ValueError(f"expected a transactional id as text, found {transactional_id!r}")
@@ -64,24 +66,45 @@ def find_cut(tables: TopicTables, transactional_id: str) -> TransactionCut:
     raise BusError(
         ErrorCode.INVALID_TXN_STATE,
         f"{transactional_id}: expected the record of a committed transaction in {TRANSACTION_STATE_TOPIC}, found the "
-        f"id {last.state.value}; an older record may have been compacted away: the producer's answer to the commit "
+        f"id {last.state.value}, and no such record in the versions that are kept; the producer's answer to the commit "
         "names the versions, too",
     )
 
 
 def _records_of(tables: TopicTables, transactional_id: str) -> Iterator[LoggedRecord]:
-    """The last one first."""
+    """The last one first; those that compaction has removed out of the versions before it, while they are kept. It
+    removes all that was overtaken up to an offset, so what it has left is never older than what it took."""
     count, key = tables.topics().get(TRANSACTION_STATE_TOPIC, 0), transactional_id.encode()
     if not count:
         return
     partition = TopicPartition(TRANSACTION_STATE_TOPIC, coordinator_partition(transactional_id, count))
-    rows = read_rows(tables, partition, ["offset", "key", "value"])
-    rows = rows.filter(pc.equal(rows.column("key"), key)).sort_by([("offset", "descending")])
-    for value in rows.column("value").to_pylist():
+    begin = None  # of what was told
+    for version in _versions_with_more(tables, partition):
         try:
-            yield decode_record(KeyedRow(key, value))
-        except ValueError as error:
-            raise StorageFault(f"{partition}: {transactional_id}: {error}") from None
+            rows = read_rows(tables, partition, ["offset", "key", "value"], version)
+        except StorageFault:
+            if version is None:
+                raise
+            return  # and older ones are gone as well
+        rows = rows.filter(pc.equal(rows.column("key"), key)).sort_by([("offset", "descending")])
+        for offset, value in zip(rows.column("offset").to_pylist(), rows.column("value").to_pylist(), strict=True):
+            if begin is None or offset < begin:
+                begin = offset
+                yield _decode(partition, transactional_id, value)
+
+
+def _versions_with_more(tables: TopicTables, partition: TopicPartition) -> Iterator[int | None]:
+    """The last version, None, and the one before each that took something away, the latest first."""
+    yield None
+    removing = [one.version for one in read_history(tables.store, partition) if one.removed.file_count]
+    yield from (version - 1 for version in reversed(removing))
+
+
+def _decode(partition: TopicPartition, transactional_id: str, value: Mapping[str, Any] | None) -> LoggedRecord:
+    try:
+        return decode_record(KeyedRow(transactional_id.encode(), value))
+    except ValueError as error:
+        raise StorageFault(f"{partition}: {transactional_id}: {error}") from None
 
 
 def _cut_of(tables: TopicTables, record: TransactionLogged) -> TransactionCut:

@@ -8,7 +8,7 @@ from typing import Any
 from bus.model import TRANSACTION_STATE_TOPIC
 from bus.records.log_schema import TRANSACTION_STATE_VALUE_TYPE
 from bus.transactions.placement import coordinator_partition
-from tests.support.hand_written_root import FIRST_TIMESTAMP_MS, HandWrittenRoot
+from tests.support.hand_written_root import FIRST_TIMESTAMP_MS, HandWrittenRoot, HandWrittenTable
 
 
 class HandWrittenTransactions:
@@ -60,6 +60,8 @@ class HandWrittenTransactions:
     def expire(self, transactional_id: str) -> None:
         self._append(transactional_id, None)
 
+    def table_of(self, transactional_id: str) -> HandWrittenTable:
+        return self.tables[coordinator_partition(transactional_id, len(self.tables))]
+
     def _append(self, transactional_id: str, value: Any) -> None:
-        number = coordinator_partition(transactional_id, len(self.tables))
-        self.tables[number].append([transactional_id.encode()], [value])
+        self.table_of(transactional_id).append([transactional_id.encode()], [value])

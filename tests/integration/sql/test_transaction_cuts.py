@@ -145,6 +145,20 @@ def test_an_id_that_committed_nothing_has_no_cut(
     assert caught.value.code is code
 
 
+def test_a_record_that_compaction_has_removed_is_in_the_version_before(written: HandWrittenTransactions) -> None:
+    written.store("a", "CompleteCommit", 1, {("t", 0): (1, 0)})
+    written.store("a", "CompleteCommit", 2, {("t", 0): (2, 1)})
+    written.store("a", "Empty", 3)
+    table = written.table_of("a")
+    for base_offset in (0, 1):
+        remove = {"path": table.adds[base_offset]["path"], "deletionTimestamp": 1, "dataChange": False}
+        table.commit({"commitInfo": {"operation": "OPTIMIZE", "isBlindAppend": False}}, {"remove": remove})
+    assert cut_versions(written, "a") == {TopicPartition("t", 0): 2}
+    (table.folder / table.adds[1]["path"]).unlink()
+    with pytest.raises(BusError, match="found the id Empty, and no such record in the versions that are kept"):
+        cut_versions(written, "a")
+
+
 def test_a_record_that_cannot_be_read_is_told(written: HandWrittenTransactions) -> None:
     written.store("a", "CompleteCommit", 1)
     written.store("a", "Unheard", 2)
