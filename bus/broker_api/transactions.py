@@ -27,7 +27,7 @@ from bus.runtime.loop_shares import LoopShares
 from bus.runtime.transaction_calls import StepAnswer, StepKind, StepRequest, TransactionAddition
 from bus.transactions import requests as rq
 from bus.transactions.administration import TransactionFilter, list_transaction
-from bus.transactions.request_bounds import PARTITIONS_MAX
+from bus.transactions.request_bounds import PARTITIONS_MAX, check_step
 from bus.transactions.state import ProducerIdentity, TransactionGroup, TransactionState
 
 IDS_MAX = 1_000  # transactional ids, or partitions, of a request of administrators
@@ -288,6 +288,13 @@ class TransactionApi:
         return next((answer for answer in found if isinstance(answer, Refused)), None)
 
     async def step(self, kind: StepKind, request: StepRequest) -> StepAnswer:
+        """Refused as a whole for what no coordinator asks: its number is written to the log of the partition's table,
+        where one that is too large would make the log unreadable."""
+        refused = check_step(request.transactional_id, request.number, request.coordinator_partition) or check_identity(
+            request.producer_id, request.producer_epoch
+        )
+        if refused is not None:
+            return StepAnswer([refused] * len(request.partitions), [refused] * len(request.groups))
         return await self._participants.step(kind, request)
 
     async def open_transactions(self, coordinator_partition: int) -> frozenset[ProducerIdentity] | Refused:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bus.client_texts import check_text
-from bus.config.keys import INT_MAX
+from bus.config.keys import INT_MAX, LONG_MAX
 from bus.errors import ErrorCode, Refused
 from bus.transactions.requests import (
     AddOffsets,
@@ -26,6 +26,7 @@ NAME_BYTES_MAX = 249  # of a topic
 TOPIC_ID_BYTES_MAX = 64
 PARTITIONS_MAX = 2_000  # of one transaction
 GROUPS_MAX = 100  # of one transaction
+NUMBER_MAX = (LONG_MAX - 1) // 2  # a proof in a table has twice the number and one
 
 
 def check_request(command: TransactionCommand, *, timeout_max_ms: int) -> Refused | None:
@@ -52,6 +53,15 @@ def check_request(command: TransactionCommand, *, timeout_max_ms: int) -> Refuse
             return _first(_check_number("a last sequence", sequence) for sequence in command.last_sequences.values())
         case _:
             return None
+
+
+def check_step(transactional_id: str, number: int, coordinator_partition: int) -> Refused | None:
+    """Of what a coordinator asks those who take part. INVALID_REQUEST."""
+    refused = check_transactional_id(transactional_id)
+    if refused is None and not 0 <= number <= NUMBER_MAX:
+        found = f"{transactional_id}: expected the number of a transaction from 0 to {NUMBER_MAX}, found {number}"
+        refused = Refused(ErrorCode.INVALID_REQUEST, found)
+    return refused or _check_number("a coordinator's partition", coordinator_partition)
 
 
 def check_transactional_id(transactional_id: str) -> Refused | None:
