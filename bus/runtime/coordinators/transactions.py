@@ -15,10 +15,11 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
+from bus.cluster_metadata.cluster import ClusterState
 from bus.config.broker import BrokerConfig
 from bus.errors import ErrorCode, NotController, Refused
 from bus.java_hash import java_abs, java_hash
-from bus.model import TRANSACTION_STATE_TOPIC, BrokerEndpoint
+from bus.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, BrokerEndpoint, TopicPartition
 from bus.ports import Clock
 from bus.runtime.blocking import BlockingCalls
 from bus.runtime.cluster import Cluster
@@ -43,7 +44,7 @@ from bus.transactions.requests import (
     TransactionAnswer,
     TransactionCommand,
 )
-from bus.transactions.state import ProducerIdentity, Transaction
+from bus.transactions.state import ProducerIdentity, Transaction, TransactionPartition
 from bus.transactions.steps import Finish, TransactionNotice, TransactionRules
 
 _log = logging.getLogger(__name__)
@@ -154,15 +155,23 @@ class TransactionCoordinator:
         return answered(shard) if isinstance(shard, Refused) else shard.submit(command)
 
     def add(self, addition: TransactionAddition) -> asyncio.Future[TransactionAnswer]:
-        """Refused for a topic that this broker has not heard of yet. Of one that it has heard of it knows when it is
-        deleted, and so does every later coordinator, so none takes a new topic for one that is gone."""
-        if isinstance(addition, AddPartitions):
-            known = self._cluster.state.topic_names
-            unknown = [partition for partition in addition.partitions if partition.topic_id not in known]
-            if unknown:
-                message = f"{addition.transactional_id}: topic {min(unknown).topic} is not known here yet, or deleted"
-                return answered(Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
+        """Refused for what this broker has not heard of yet, and what is not there at all: a transaction ends only
+        when all have answered that take part. Of a topic that it has heard of it knows when it is deleted, and so does
+        every later coordinator, so none takes a new topic for one that is gone."""
+        unknown = self._find_unknown(addition)
+        if unknown is not None:
+            message = f"{addition.transactional_id}: {unknown} is not known here yet, or deleted"
+            return answered(Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
         return self.submit(addition)
+
+    def _find_unknown(self, addition: TransactionAddition) -> TransactionPartition | TopicPartition | None:
+        """What the transaction would wait for, and these cluster metadata do not have."""
+        cluster = self._cluster.state
+        if isinstance(addition, AddPartitions):
+            partitions = addition.partitions
+            return next((each for each in partitions if not _is_in(cluster, each.name, each.topic_id)), None)
+        offsets = TopicPartition(CONSUMER_OFFSETS_TOPIC, addition.group.offsets_partition)
+        return None if _is_in(cluster, offsets) else offsets
 
     async def initialize(self, command: InitProducerId | FenceProducer) -> TransactionAnswer:
         """The command, with a new producer id if it needs one."""
@@ -265,6 +274,14 @@ class TransactionCoordinator:
             return taken
         await self._cluster.metadata.wait_until_applied(taken.metadata_offset)
         return taken.producer_id
+
+
+def _is_in(cluster: ClusterState, name: TopicPartition, topic_id: str | None = None) -> bool:
+    """`topic_id` None: not checked."""
+    topic = cluster.topics.get(name.topic)
+    if topic is None or topic_id not in (None, topic.topic_id):
+        return False
+    return 0 <= name.partition < len(topic.partitions)
 
 
 def _not_here(transactional_id: str) -> Refused:

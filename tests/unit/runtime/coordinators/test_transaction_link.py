@@ -108,6 +108,6 @@ def test_topic_that_the_coordinator_has_not_heard_of_is_not_added() -> None:
         refused = await coordinator.add(ADDITION)
         assert isinstance(refused, Refused)
         assert refused.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert "topic t is not known" in refused.message
+        assert "t-0 is not known" in refused.message
 
     run_virtually(main())
