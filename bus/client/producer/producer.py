@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from bus.client.arguments import check_integer, check_timeout, check_topic, offsets_by_partition
+from bus.client.arguments import check_integer, check_timeout, check_topic, offsets_by_partition, wrong_type
 from bus.client.config.parsing import MISSING, ProducerConfig, parse_addresses, parse_config
 from bus.client.connection.cluster import Cluster, TopicInfo
 from bus.client.connection.retrying import monotonic_ms
@@ -269,8 +269,10 @@ class Producer:
         aborted. Raises `BusError`."""
         calls = self._needed_transactions("send_offsets_to_transaction")
         checked = offsets_by_partition("offsets", offsets, check_committed)
+        if not isinstance(group_metadata, GroupMetadata):
+            raise wrong_type("group_metadata as a GroupMetadata", group_metadata, "consumer.group_metadata() gives it")
         with self._lock:
-            self._manager.check_may_send()
+            self._manager.check_may_send("send_offsets_to_transaction")
         if checked:
             calls.commit_offsets(checked, group_metadata)
 
@@ -328,7 +330,8 @@ class Producer:
             try:
                 self._abort(self._transactions, timeout)
             except BusError as error:
-                logger.warning("a transaction could not be aborted; its time-out will do it: %s", error)
+                if error.code is not ErrorCode.PRODUCER_FENCED:  # what fenced this producer has aborted it
+                    logger.warning("a transaction could not be aborted; its time-out will do it: %s", error)
 
     @property
     def _manager(self) -> TransactionManager:

@@ -71,11 +71,17 @@ class TransactionCalls:
             )
         except BusError as error:
             if self._engine.on_transaction_failed(call, error) is not Verdict.RETRY:
-                raise
+                raise self._with_way_on(error) from error
             raise self._give_up(call, f"had no final answer in time (max.block.ms): {error}") from error
         except BaseException:
             self._give_up(call, "was interrupted")
             raise
+
+    def _with_way_on(self, error: BusError) -> BusError:
+        with self._engine.lock:
+            manager = self._engine.transactions
+            assert manager is not None, "this producer has a transactional id"
+            return manager.with_way_on(error)
 
     def _give_up(self, call: Call, why: str) -> BusError:
         error = BusError(ErrorCode.REQUEST_TIMED_OUT, f"{self._id}: {call.value} {why}")

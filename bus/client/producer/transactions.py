@@ -31,6 +31,16 @@ class TransactionState(Enum):
 
 _S = TransactionState
 
+# What a call that has no place is told: the state that was found, and the call that has one.
+_FOUND: Mapping[TransactionState, str] = {
+    _S.UNINITIALIZED: "no init_transactions() yet: call it first, once",
+    _S.INITIALIZING: "init_transactions() under way",
+    _S.READY: "a producer between transactions: begin_transaction(), or `with producer.transaction()`, opens the next",
+    _S.IN_TRANSACTION: "an open one: commit_transaction() or abort_transaction() ends it",
+    _S.COMMITTING: "a commit, and its outcome is open: call commit_transaction() again",
+    _S.ABORTING: "an abort, and its outcome is open: call abort_transaction() again",
+}
+
 # State -> the states it may follow, each with what brings it about.
 TRANSITIONS: Mapping[TransactionState, Mapping[TransactionState, str]] = {
     _S.UNINITIALIZED: {_S.INITIALIZING: "the transactional id cannot be initialised for now"},
@@ -132,12 +142,12 @@ class TransactionManager:
     def begin_initializing(self) -> None:
         self._raise_error()
         if self.state is not _S.INITIALIZING:
-            self._require(_S.UNINITIALIZED, "init_transactions() was called already")
+            self._require(_S.UNINITIALIZED, "init_transactions() to be called once")
             self._move(_S.INITIALIZING)
 
     def begin_transaction(self) -> None:
         self._raise_error()
-        self._require(_S.READY, "expected init_transactions(), and the end of the transaction before, to have come")
+        self._require(_S.READY, "begin_transaction() between transactions")
         self._move(_S.IN_TRANSACTION)
         self._last_sequences, self._offset_commits = {}, {}
         self._is_begun = self._is_commit_asked = False
@@ -151,15 +161,15 @@ class TransactionManager:
         is_open = self.state is _S.COMMITTING and self._is_commit_asked
         return (not is_open and self.state in TRANSITIONS[_S.ABORTING]) or self.state is _S.ABORTING
 
-    def check_may_send(self) -> None:
-        """Asked before a record is taken in."""
+    def check_may_send(self, call: str = "send") -> None:
+        """Asked before `call` takes in a record or an offset."""
         self._raise_error()
-        self._require(_S.IN_TRANSACTION, "expected begin_transaction() before a record is sent")
+        self._require(_S.IN_TRANSACTION, f"{call}() in an open transaction")
 
     def begin_offsets(self, group_id: str) -> int:
         """The number of this commit of offsets, among those of the group in the transaction."""
         self._raise_error()
-        self._require(_S.IN_TRANSACTION, "expected begin_transaction() before offsets are sent to it")
+        self._require(_S.IN_TRANSACTION, "send_offsets_to_transaction() in an open transaction")
         number = self._offset_commits.get(group_id, 0)
         self._offset_commits[group_id] = number + 1
         self._is_begun = True
@@ -169,7 +179,7 @@ class TransactionManager:
         """Nothing is sent from now on; what was sent has to be settled before `end`."""
         self._raise_error()
         if self.state is not _S.COMMITTING:
-            self._require(_S.IN_TRANSACTION, "expected a transaction to commit")
+            self._require(_S.IN_TRANSACTION, "commit_transaction() in an open transaction")
             self._move(_S.COMMITTING)
 
     def begin_abort(self) -> None:
@@ -177,9 +187,9 @@ class TransactionManager:
         if self.state is _S.FATAL_ERROR:
             self._raise_error()
         if self.state is _S.COMMITTING and self._is_commit_asked:
-            raise self._misplaced("commit_transaction() was called and its outcome is open: call it again")
+            raise self._misplaced("abort_transaction() before a commit was asked for")
         if self.state not in (_S.ABORTING, _S.ABORTABLE_ERROR, _S.COMMITTING):
-            self._require(_S.IN_TRANSACTION, "expected a transaction to abort")
+            self._require(_S.IN_TRANSACTION, "abort_transaction() in an open transaction")
         if self.state is not _S.ABORTING:
             self._move(_S.ABORTING)
             self.error = None
@@ -264,11 +274,21 @@ class TransactionManager:
 
     def _misplaced(self, expected: str) -> BusError:
         return BusError(
-            ErrorCode.INVALID_TXN_STATE, f"{self.transactional_id}: {expected}; found it {self.state.value}"
+            ErrorCode.INVALID_TXN_STATE, f"{self.transactional_id}: expected {expected}, found {_FOUND[self.state]}"
         )
 
     def _raise_error(self) -> None:
-        if self.error is None:
-            return
-        way_out = "abort_transaction()" if self.state is _S.ABORTABLE_ERROR else "close this producer"
-        raise BusError(self.error.code, f"{self.error.message}; {way_out} is the only way on") from self.error
+        if self.error is not None:
+            raise self.with_way_on(self.error) from self.error
+
+    def with_way_on(self, error: BusError) -> BusError:
+        """`error`, and what the state that it has led to leaves to be done."""
+        if self.state is _S.ABORTABLE_ERROR:
+            way_on = "abort_transaction() is the only way on; a `with producer.transaction()` block calls it by itself"
+        elif self.state is not _S.FATAL_ERROR:
+            return error
+        elif error.code is ErrorCode.PRODUCER_FENCED:
+            way_on = "another instance has the transactional id, or an operator fenced this one: close this producer"
+        else:
+            way_on = "close this producer: it can do nothing else"
+        return BusError(error.code, f"{error.message}; {way_on}")

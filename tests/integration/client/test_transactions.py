@@ -322,3 +322,13 @@ def test_calls_out_of_place_are_refused_and_nothing_was_sent(address: str, topic
     with Producer(address) as plain:
         assert refusal(plain.init_transactions) is ErrorCode.INVALID_REQUEST
     assert values_of(address, topic) == []
+
+
+def test_group_is_given_by_the_metadata_of_its_consumer(address: str, topic: str) -> None:
+    with transactional(address, topic) as producer:
+        producer.init_transactions()
+        wrong: Any = "billing"
+        with pytest.raises(TypeError, match=r"expected group_metadata as a GroupMetadata, found str: .*group_metadata"):
+            producer.send_offsets_to_transaction({TopicPartition(topic, 0): 1}, wrong)
+        with pytest.raises(BusError, match=r"expected send_offsets_to_transaction\(\) in an open transaction"):
+            producer.send_offsets_to_transaction({TopicPartition(topic, 0): 1}, GroupMetadata("billing"))

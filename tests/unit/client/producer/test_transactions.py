@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -42,6 +44,12 @@ def begun() -> TransactionManager:
     manager.on_sending()
     manager.on_acknowledged(P0, 4)
     return manager
+
+
+def says(call: Callable[[], object]) -> str:
+    with pytest.raises(BusError) as caught:
+        call()
+    return caught.value.message
 
 
 def code_of(call: object, *arguments: object) -> ErrorCode:
@@ -147,6 +155,35 @@ def test_calls_have_their_place() -> None:
     for call in (manager.begin_transaction, manager.check_may_send):
         assert code_of(call) is E.INVALID_TXN_STATE
     assert code_of(manager.begin_offsets, "g") is E.INVALID_TXN_STATE
+
+
+def test_misplaced_call_is_told_which_call_has_its_place() -> None:
+    manager = TransactionManager("id")
+    assert says(manager.begin_transaction) == (
+        "id: expected begin_transaction() between transactions, found no init_transactions() yet: call it first, once"
+    )
+    manager.begin_initializing()
+    assert "found init_transactions() under way" in says(manager.begin_transaction)
+    manager.on_initialized(7, 0)
+    assert "expected init_transactions() to be called once" in says(manager.begin_initializing)
+    for call in (manager.check_may_send, manager.begin_commit, manager.begin_abort):
+        assert "begin_transaction(), or `with producer.transaction()`, opens the next" in says(call)
+    manager.begin_transaction()
+    assert "found an open one: commit_transaction() or abort_transaction() ends it" in says(manager.begin_transaction)
+    manager.begin_abort()
+    assert "call abort_transaction() again" in says(manager.begin_transaction)
+
+
+def test_error_names_the_way_on_that_its_state_leaves() -> None:
+    manager = ready()
+    refusal = error(E.TRANSACTION_ABORTABLE)
+    assert manager.with_way_on(refusal) is refusal
+    manager.begin_transaction()
+    manager.on_failed(Call.PRODUCE, refusal)
+    assert "abort_transaction() is the only way on" in manager.with_way_on(refusal).message
+    manager.on_failed(Call.ABORT, error(E.PRODUCER_FENCED))
+    assert "close this producer" in says(manager.begin_abort)
+    assert "another instance has the transactional id" in says(manager.begin_abort)
 
 
 # ---------------------------------------------------------------- outcomes that are open
