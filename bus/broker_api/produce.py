@@ -286,6 +286,7 @@ class ProduceApi:
             submitted.answer = target.partition.transactions.stage(
                 batch,
                 target.staging.key,
+                request.transactional_id,
                 functools.partial(self._add_partition, target.staging.addition),
                 current_leader_epoch=destination.current_leader_epoch,
                 on_settled=on_settled,

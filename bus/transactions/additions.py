@@ -24,17 +24,18 @@ from bus.transactions.steps import TransactionStep
 
 
 def decide_add(step: TransactionStep, command: AddPartitions | AddOffsets, *, request_id: int) -> None:
-    """What takes part already does so on: a leader that has just begun to lead asks again."""
+    """What takes part already does so on: a leader that has just begun to lead asks again. Not during a vote, which may
+    have counted without what would be staged now."""
     transaction = step.transaction
     identity = ProducerIdentity(command.producer_id, command.producer_epoch)
     partitions = frozenset(command.partitions if isinstance(command, AddPartitions) else ())
     groups = frozenset((command.group,) if isinstance(command, AddOffsets) else ())
     refused = _check_adder(transaction, identity)
     if refused is None and transaction.state is TransactionState.ONGOING:
-        if partitions <= transaction.partitions.keys() and groups <= set(transaction.groups):
+        refused = _check_undecided(transaction)
+        if refused is None and partitions <= transaction.partitions.keys() and groups <= set(transaction.groups):
             step.reply(request_id, Added())
             return
-        refused = _check_undecided(transaction)
     refused = refused or _check_counts(transaction, partitions, groups)
     if refused is not None:
         step.reply(request_id, refused)

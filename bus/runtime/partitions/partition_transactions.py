@@ -3,7 +3,8 @@ committed.
 
 Theory of operation. The batches of a transaction are staged one after another, of several transactions beside each
 other: each is a file that is durable before its answer. With its first batch here the coordinator is asked to add the
-partition, beside the writing of the file; the answer waits for both. Memory knows what is staged and nothing depends on
+partition, and only then is the file written: what the coordinator refuses must not lie there when the transaction with
+that epoch begins. Memory knows what is staged and nothing depends on
 it: what it does not know, the folder of the transaction tells, so a leader that takes over goes on, and a vote that
 memory cannot give is counted there. A commit hands the rows to the writer, in whose place they become one version.
 
@@ -51,6 +52,7 @@ VoteResult = int | Refused
 @dataclass(slots=True)
 class _Waiting:
     batch: RecordBatch
+    transactional_id: str
     add: AddPartition
     answer: asyncio.Future[AppendResult]
     on_settled: Callable[[AppendResult], None] | None
@@ -64,11 +66,12 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Open:
-    """A transaction with batches here. `staged` None: it is not known what is staged. `is_added`: the coordinator has
-    said that this partition is in it, so that it ends here too."""
+    """A transaction with batches here. `staged` None: it is not known what is staged. `transactional_id`: whose it is,
+    and the coordinator has said that this partition is in it, so that it ends here too; None: it has not yet."""
 
     staged: StagedState | None = None
-    is_added: bool = False
+    transactional_id: str | None = None
+    is_voted_on: bool = False
     waiting: deque[_Waiting] = field(default_factory=deque)
     task: asyncio.Task[None] | None = None
 
@@ -107,14 +110,16 @@ class PartitionTransactions:
         self,
         batch: RecordBatch,
         key: StagingKey,
+        transactional_id: str,
         add: AddPartition,
         *,
         current_leader_epoch: int | None = None,
         on_settled: Callable[[AppendResult], None] | None = None,
     ) -> asyncio.Future[AppendResult]:
         """Behind the batches of the same transaction that came before. The batch is durable, and the partition in the
-        transaction, when it is answered; it has no offsets yet. `add` asks the coordinator. The future never fails."""
-        waiting = _Waiting(batch, add, asyncio.get_running_loop().create_future(), on_settled)
+        transaction, when it is answered; it has no offsets yet. `add` asks the coordinator whether this is the open
+        transaction of `transactional_id`. The future never fails."""
+        waiting = _Waiting(batch, transactional_id, add, asyncio.get_running_loop().create_future(), on_settled)
         refusal = (
             self._writer.stopped
             or check_leader_epoch(self._writer.state, current_leader_epoch)
@@ -168,7 +173,7 @@ class PartitionTransactions:
             transaction.task = None
             if transaction.waiting:
                 transaction.task = self._tasks.start(self._stage_all(key, transaction), f"{self._name}/stage")
-            elif not transaction.is_added and self._open.get(key) is transaction:
+            elif transaction.transactional_id is None and self._open.get(key) is transaction:
                 del self._open[key]  # the next batch asks again
 
     async def _stage(self, key: StagingKey, transaction: _Open, waiting: _Waiting) -> Refused | None:
@@ -181,23 +186,35 @@ class PartitionTransactions:
             return refusal
         if isinstance(decision, Refused):
             return Refused(decision.code, f"{self._name}: {decision.message}")
-        adding = None
-        if not transaction.is_added:
-            adding = self._tasks.start(_await(waiting.add), f"{self._name}/add")
-        try:
-            if isinstance(decision, StageBatch):
-                refusal = await self._calls.commit(functools.partial(self._table.staged.stage, key, waiting.batch))
-                if refusal is None:
-                    _follow(transaction, waiting.batch)
-        finally:
-            if adding is not None:
-                not_added = await self._wait_until_added(adding)
-                transaction.is_added = not_added is None
-                refusal = not_added or refusal
+        refusal = await self._add(transaction, waiting) or self._refuse_ended(key)
+        if refusal is None and isinstance(decision, StageBatch):
+            refusal = self._refuse_voted_on(transaction, key)
+            refusal = refusal or await self._calls.commit(
+                functools.partial(self._table.staged.stage, key, waiting.batch)
+            )
+            if refusal is None:
+                _follow(transaction, waiting.batch)
+        return refusal
+
+    def _refuse_voted_on(self, transaction: _Open, key: StagingKey) -> Refused | None:
+        """What is counted does not grow afterwards: it would be acknowledged, and not be committed."""
+        if not transaction.is_voted_on:
+            return None
+        return Refused(
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            f"{self._name}: the transaction of producer {key.producer_id}, epoch {key.producer_epoch}, is being ended",
+        )
+
+    async def _add(self, transaction: _Open, waiting: _Waiting) -> Refused | None:
+        """Ask the coordinator, unless it has said so of this id. A partition that stops does not wait for it."""
+        if transaction.transactional_id == waiting.transactional_id:
+            return None
+        refusal = await self._wait_until_added(self._tasks.start(_await(waiting.add), f"{self._name}/add"))
+        if refusal is None:
+            transaction.transactional_id = waiting.transactional_id
         return refusal
 
     async def _wait_until_added(self, adding: asyncio.Task[Refused | None]) -> Refused | None:
-        """A partition that stops does not wait for the coordinator."""
         either: list[asyncio.Future[Any]] = [adding, self._stopping]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if adding.done():
@@ -222,10 +239,14 @@ class PartitionTransactions:
 
     async def vote(self, key: StagingKey, last_sequence: int) -> VoteResult:
         """The last sequence that is staged, all before it included; -1: nothing is. `last_sequence`: the one that the
-        producer was answered for, -1 if that is not known."""
+        producer was answered for, -1 if that is not known. The producer has called the end: what is being staged is
+        waited for, and no more is staged afterwards."""
         if self._writer.stopped is not None:
             return self._writer.stopped
         known = self._open.get(key)
+        if known is not None:
+            known.is_voted_on = True
+            await self._wait_until_staged(known)
         if known is not None and known.staged is not None and known.staged.last_sequence == last_sequence >= 0:
             return last_sequence
         try:
@@ -297,9 +318,13 @@ class PartitionTransactions:
         if len(self._ended) > _ENDED_MAX:
             del self._ended[next(iter(self._ended))]
         known = self._open.pop(key, None)
-        while known is not None and known.task is not None:
-            await asyncio.wait([known.task])
+        if known is not None:
+            await self._wait_until_staged(known)
         await self._calls.housekeep(functools.partial(self._table.staged.drop, key))
+
+    async def _wait_until_staged(self, transaction: _Open) -> None:
+        while transaction.task is not None:
+            await asyncio.wait([transaction.task])
 
     # ------------------------------------------------------------------ what is known
 

@@ -117,3 +117,22 @@ def test_step_that_no_coordinator_asks_for_writes_nothing(
     assert values(tmp_path) == []
     assert producer.commit().error_code == NONE
     assert values(tmp_path) == [b"a"]
+
+
+def test_what_strangers_send_ahead_of_a_transaction_is_none_of_it(stubs: Stubs, tmp_path: Path) -> None:
+    """Under its identity with another transactional id, and under the epoch of the next one."""
+    producer, stranger = initialized(stubs, "victim"), initialized(stubs, "stranger")
+    stranger.go_on_as(producer.producer_id, producer.epoch)
+    assert stranger.send([b"x"] * 3).error_code == pb.ERROR_CODE_INVALID_PRODUCER_ID_MAPPING
+    stranger.transactional_id = "victim"
+    stranger.go_on_as(producer.producer_id, producer.epoch + 1)
+    assert stranger.send([b"y"] * 3).error_code == pb.ERROR_CODE_INVALID_PRODUCER_EPOCH
+    producer.send([b"a"])
+    stranger.transactional_id = "stranger"
+    stranger.go_on_as(producer.producer_id, producer.epoch)
+    stranger.sequences["t", 0] = 1
+    assert stranger.send([b"z"]).error_code == pb.ERROR_CODE_INVALID_PRODUCER_ID_MAPPING, "while it is open"
+    assert producer.commit().error_code == NONE
+    producer.send([b"b"])
+    assert producer.commit(ends=[]).error_code == NONE
+    assert values(tmp_path) == [b"a", b"b"]

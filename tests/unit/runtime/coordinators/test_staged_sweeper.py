@@ -70,24 +70,31 @@ def test_nothing_is_deleted_while_a_coordinator_cannot_tell() -> None:
     run(scenario)
 
 
-def test_what_is_young_or_under_way_here_is_not_even_asked_about() -> None:
+def test_what_is_young_is_not_even_asked_about() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinators = Coordinators()
+        lay(bench, OTHER, at_ms=9_500)
+        assert await sweeper(bench, coordinators).sweep() == 0
+        assert not coordinators.asked
+
+    run(scenario)
+
+
+def test_what_is_under_way_here_is_not_even_asked_about() -> None:
     async def scenario(bench: Bench) -> None:
         coordinators, gate = Coordinators(), asyncio.Event()
-        lay(bench, OTHER, at_ms=9_500)
 
         async def add() -> Refused | None:
             await gate.wait()
             return None
 
-        bench.table.staged.now_ms = 0
-        batch = records(1, producer=ProducerStamp(OLD.producer_id, OLD.producer_epoch, 0))
-        staging = bench.partition.transactions.stage(batch, OLD, add)
-        await asyncio.sleep(0)
-        bench.table.staged.now_ms = 9_500
-        assert await sweeper(bench, coordinators).sweep() == 0
-        assert not coordinators.asked
+        lay(bench, OLD)
+        batch = records(1, producer=ProducerStamp(OLD.producer_id, OLD.producer_epoch, 1))
+        staging = bench.partition.transactions.stage(batch, OLD, "payments", add)
+        found = await sweeper(bench, coordinators).sweep()
         gate.set()
         await staging
+        assert (found, coordinators.asked) == (0, [])
 
     run(scenario)
 
@@ -99,7 +106,7 @@ def test_batch_that_comes_while_the_coordinator_is_asked_is_kept() -> None:
 
         async def find_open(number: int) -> frozenset[ProducerIdentity] | Refused:
             batch = records(1, producer=ProducerStamp(OLD.producer_id, OLD.producer_epoch, 0))
-            await bench.partition.transactions.stage(batch, OLD, add)
+            await bench.partition.transactions.stage(batch, OLD, "payments", add)
             return frozenset()
 
         lay(bench, OLD)

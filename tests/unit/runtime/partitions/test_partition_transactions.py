@@ -33,10 +33,15 @@ class Coordinator:
 
 
 def stage(
-    bench: Bench, coordinator: Coordinator, base_sequence: int, count: int = 1, key: StagingKey = KEY
+    bench: Bench,
+    coordinator: Coordinator,
+    base_sequence: int,
+    count: int = 1,
+    key: StagingKey = KEY,
+    transactional_id: str = "payments",
 ) -> asyncio.Future[AppendResult]:
     batch = records(count, producer=ProducerStamp(key.producer_id, key.producer_epoch, base_sequence))
-    return bench.partition.transactions.stage(batch, key, coordinator.add)
+    return bench.partition.transactions.stage(batch, key, transactional_id, coordinator.add)
 
 
 def rows(bench: Bench) -> list[tuple[int, int, int]]:
@@ -64,7 +69,7 @@ def test_answer_waits_for_the_file_and_for_the_coordinator() -> None:
         coordinator = Coordinator()
         coordinator.gate.clear()
         answer = stage(bench, coordinator, 0)
-        await wait_until(lambda: KEY in bench.table.staged.batches)
+        await wait_until(lambda: coordinator.calls == 1)
         assert not answer.done()
         coordinator.gate.set()
         assert await answer == STAGED
@@ -79,17 +84,53 @@ def test_answer_waits_for_the_file_and_for_the_coordinator() -> None:
     run(scenario)
 
 
-def test_coordinator_that_refuses_is_asked_again_and_nothing_is_deleted() -> None:
-    """The file may be one of a transaction that is being committed: its batch came twice."""
+def test_what_the_coordinator_refuses_is_not_staged_and_it_is_asked_again() -> None:
+    """Else it would be there when the transaction with this epoch begins, as if its producer had sent it."""
 
     async def scenario(bench: Bench) -> None:
         coordinator = Coordinator()
         coordinator.refused = Refused(ErrorCode.INVALID_PRODUCER_EPOCH, "another instance came")
         assert code(await stage(bench, coordinator, 0)) is ErrorCode.INVALID_PRODUCER_EPOCH
-        assert KEY in bench.table.staged.batches
+        assert KEY not in bench.table.staged.batches
         coordinator.refused = None
         assert await stage(bench, coordinator, 0) == STAGED
         assert coordinator.calls == 2
+
+    run(scenario)
+
+
+def test_batch_of_another_transactional_id_is_none_of_the_transaction_that_is_open() -> None:
+    async def scenario(bench: Bench) -> None:
+        coordinator, stranger = Coordinator(), Coordinator()
+        assert await stage(bench, coordinator, 0) == STAGED
+        stranger.refused = Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "of another id")
+        refused = await stage(bench, stranger, 1, transactional_id="stranger")
+        assert code(refused) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert list(bench.table.staged.batches[KEY]) == [(0, 0)]
+        assert await stage(bench, coordinator, 1) == STAGED
+        assert (coordinator.calls, stranger.calls) == (1, 1)
+
+    run(scenario)
+
+
+def test_vote_waits_for_what_is_being_staged_and_nothing_is_staged_behind_it() -> None:
+    """What was counted is what may be acknowledged: else it is lost where the producer does not name its sequences."""
+
+    async def scenario(bench: Bench) -> None:
+        coordinator, transactions = Coordinator(), bench.partition.transactions
+        assert await stage(bench, coordinator, 0) == STAGED
+        bench.table.staged.gate.clear()
+        before, behind = stage(bench, coordinator, 1), stage(bench, coordinator, 2)
+        await asyncio.sleep(0)
+        voting = asyncio.ensure_future(transactions.vote(KEY, -1))
+        await asyncio.sleep(0)
+        bench.table.staged.gate.set()
+        assert await voting == 1
+        assert await before == STAGED
+        assert code(await behind) is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert code(await stage(bench, coordinator, 2)) is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert await stage(bench, coordinator, 1) == STAGED, "a repeat"
+        assert await transactions.vote(KEY, -1) == 1
 
     run(scenario)
 
@@ -310,7 +351,7 @@ def test_partition_that_closes_waits_for_no_coordinator() -> None:
         coordinator = Coordinator()
         coordinator.gate.clear()
         answer = stage(bench, coordinator, 0)
-        await wait_until(lambda: KEY in bench.table.staged.batches)
+        await wait_until(lambda: coordinator.calls == 1)
         await bench.partition.close(DELETED)
         assert await answer == DELETED
 
