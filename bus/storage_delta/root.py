@@ -469,17 +469,15 @@ def _local_store(root: str) -> LocalStore:
 def _read_marker(store: ObjectStore) -> _Marker | None:
     """None if the root is empty. Raises `RootNotUsable` for anything that is no root of ours."""
     try:
-        data = store.get(MARKER)
-    except KeyNotFound:
-        found = store.list("", with_sizes=False)
-        names = sorted({*(entry.name for entry in found.files), *found.folders} - _IGNORED_IN_EMPTY_ROOT)
-        if names:
-            raise RootNotUsable(
-                f"{store.url}: expected a bus root or an empty folder, found {', '.join(names[:3])} and no {MARKER}"
-            ) from None
-        return None
+        data, others = _look_for_marker(store)
     except StorageFault as fault:
         raise RootNotUsable(f"{store.url}: {fault}") from fault
+    if data is None:
+        if others:
+            raise RootNotUsable(
+                f"{store.url}: expected a bus root or an empty folder, found {', '.join(others[:3])} and no {MARKER}"
+            )
+        return None
     try:
         marker = parse_json(data)
         format_version, cluster_id = int(marker["format_version"]), str(marker["cluster_id"])
@@ -491,6 +489,20 @@ def _read_marker(store: ObjectStore) -> _Marker | None:
             f"a newer bus wrote this root"
         )
     return _Marker(format_version, cluster_id)
+
+
+def _look_for_marker(store: ObjectStore) -> tuple[bytes | None, list[str]]:
+    """The marker, or what is in the root without one. Another process may make it a root between the two looks."""
+    others: list[str] = []
+    for _ in range(2):
+        try:
+            return store.get(MARKER), []
+        except KeyNotFound:
+            found = store.list("", with_sizes=False)
+        others = sorted({*(entry.name for entry in found.files), *found.folders} - _IGNORED_IN_EMPTY_ROOT)
+        if MARKER not in others:
+            break
+    return None, others
 
 
 def _encode_marker(cluster_id: str) -> bytes:

@@ -23,6 +23,7 @@ from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
 from bus.storage_delta import root as root_module
 from bus.storage_delta.root import (
     LOCK,
+    MARKER,
     DeltaStorage,
     memory_storage,
     open_partition_readonly,
@@ -32,7 +33,7 @@ from bus.storage_delta.root import (
 )
 from bus.storage_delta.stores.local import FileSystem, LocalStore, find_mount
 from bus.storage_delta.stores.memory import MemoryStore
-from bus.storage_delta.stores.store import KeyLocked
+from bus.storage_delta.stores.store import KeyLocked, KeyNotFound
 from bus.storage_delta.typed_log import replay_values
 from tests.support.stores import NOW_MS, FailingFileSystem, ScriptedStore, led, log_batch
 
@@ -97,6 +98,20 @@ def test_nothing_is_created_where_it_is_not_wanted(tmp_path: Path) -> None:
     with pytest.raises(RootNotUsable, match=r"found no bus-root\.json"):
         open_reader(str(tmp_path / "absent"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_root_that_another_process_makes_between_two_looks_is_a_root() -> None:
+    class LateStore(MemoryStore):
+        made = False
+
+        def get(self, key: str) -> bytes:
+            if key == MARKER and not self.made:
+                self.made = True
+                open_storage_on(self, broker_id=1).close()
+                raise KeyNotFound(key)
+            return super().get(key)
+
+    open_storage_on(LateStore(), create=False, broker_id=2).close()
 
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
