@@ -468,7 +468,7 @@ def test_consumer_begins_at_no_offset_that_an_open_transaction_may_replace_and_r
         consumer.subscribe(["t"])
         assert {record.partition for record in take(consumer, 5)} == {1}
         with pytest.raises(BusError) as caught:
-            consumer.position(T0, timeout_ms=50)
+            consumer.position(T0, timeout_ms=500)
         assert caught.value.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
         assert consumer.poll(20) == []
         group.offsets["t", 0] = pb.OffsetCommitPartition(topic="t", partition=0, offset=3, leader_epoch=-1)
