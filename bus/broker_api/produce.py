@@ -249,9 +249,7 @@ class ProduceApi:
     def _find_staging(self, name: TopicPartition, transactional_id: str, stamp: ProducerStamp) -> _Staging | Refused:
         coordinator_partition = self._coordinator.partition_of(transactional_id)
         if isinstance(coordinator_partition, Refused):
-            code = coordinator_partition.code
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE if code is ErrorCode.NOT_COORDINATOR else code
-            return Refused(code, coordinator_partition.message)
+            return coordinator_partition
         topic_id = self._cluster.state.topics[name.topic].topic_id
         return _Staging(
             StagingKey(coordinator_partition, stamp.producer_id, stamp.producer_epoch),

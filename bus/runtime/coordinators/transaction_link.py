@@ -72,11 +72,18 @@ class CoordinatorLink:
         self._is_closed = True
 
     def partition_of(self, transactional_id: str) -> int | Refused:
-        """Of `__transaction_state`; refused for an id that no producer can have been initialised with."""
-        return self._coordinator.partition_of(transactional_id)
+        """Of `__transaction_state`; refused for an id that no producer can have been initialised with, as far as this
+        broker has heard: COORDINATOR_NOT_AVAILABLE, since whoever asks here takes it for no coordinator."""
+        number = self._coordinator.partition_of(transactional_id)
+        if isinstance(number, Refused) and number.code is ErrorCode.NOT_COORDINATOR:
+            return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, number.message)
+        return number
 
     async def add(self, addition: TransactionAddition) -> Refused | None:
         """None once the coordinator has it in its log. REQUEST_TIMED_OUT if no coordinator has answered in time."""
+        unknown = self.partition_of(addition.transactional_id)
+        if isinstance(unknown, Refused):
+            return unknown
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._timeout_s
         while True:

@@ -27,9 +27,12 @@ class Bench:
 
     def __init__(self) -> None:
         self.coordinator: BrokerEndpoint | Refused = OWN
+        self.partition: int | Refused = 0
         self.answers: list[Added | Refused] = [Added()]
         self.asked: list[int] = []
-        own: Any = SimpleNamespace(find_known=lambda _: self.coordinator, add=self._add_here)
+        own: Any = SimpleNamespace(
+            partition_of=lambda _: self.partition, find_known=lambda _: self.coordinator, add=self._add_here
+        )
         peers: Any = SimpleNamespace(add_to_transaction=self._add_there)
         self.link = CoordinatorLink(OWN, own, peers, timeout_ms=1_000)
 
@@ -92,6 +95,16 @@ def test_coordinator_that_stays_away_is_a_time_out_and_no_end_of_the_producer() 
         assert refused.code is ErrorCode.REQUEST_TIMED_OUT
         bench.link.close()
         assert await bench.link.add(ADDITION) is not None
+
+    run(scenario)
+
+
+def test_id_in_a_cluster_without_transactions_is_refused_at_once() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.partition = Refused(ErrorCode.NOT_COORDINATOR, "no transactional id was ever initialised")
+        refused = await bench.link.add(ADDITION)
+        assert refused == Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, bench.partition.message)
+        assert not bench.asked
 
     run(scenario)
 
