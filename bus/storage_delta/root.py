@@ -39,6 +39,7 @@ from bus.storage_delta.log.checkpoint_files import MalformedCheckpoint, decode_c
 from bus.storage_delta.log.listing import LOG_FOLDER, list_log, partition_folder, version_name
 from bus.storage_delta.log.table_metadata import add_new_fields, encode_create, find_value_type
 from bus.storage_delta.partition_reader import FollowingReader, PartitionReader
+from bus.storage_delta.staged_cache import StagedCache
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import KeyExists, KeyLocked, KeyNotFound, Lock, ObjectStore, Stamp
@@ -283,6 +284,7 @@ class DeltaStorage:
         self._locks = locks
         self._incarnation = uuid.uuid4().hex  # tells this life of the broker from any other, also of the same epoch
         self._cache = ReadCache()
+        self._staged_cache = StagedCache()
         # Removing the files of a deleted topic must not run into the creation of its successor; a topic of another name
         # does not wait for it.
         self._folders = _NamedLocks()
@@ -354,6 +356,7 @@ class DeltaStorage:
             clock=self._clock,
             value_type=INTERNAL_VALUE_TYPES.get(partition.topic),
             incarnation=self._incarnation,
+            staged_cache=self._staged_cache,
         )
 
     def delete_topic(self, topic: str, *, topic_id: str) -> None:

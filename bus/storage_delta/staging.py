@@ -6,7 +6,8 @@ each transaction that staged something, and that a file for each batch, named by
 readers and VACUUM pass over folders that begin with an underscore; recovery and orphan cleaning look at files only.
 
 A file is an Arrow IPC stream of one batch, in the schema's metadata what a batch has beside its columns, and behind the
-stream a trailer that proves its bytes before Arrow sees them. Two leaders may have staged the same sequences, as long
+stream a trailer that proves its bytes before Arrow sees them. What this process has staged itself it reads from memory
+(`staged_cache.py`), as far as there is room. Two leaders may have staged the same sequences, as long
 as the one does not know of the other: files may overlap, and any of them will do.
 """
 
@@ -25,6 +26,7 @@ from bus.errors import ErrorCode, Refused, StorageFault
 from bus.model import ProducerStamp, RecordBatch
 from bus.ports import Staged, StagingKey
 from bus.records.arrow_batches import MalformedRecords, check_records, decode_arrow, encode_arrow_buffer
+from bus.storage_delta.staged_cache import StagedCache
 from bus.storage_delta.stores.store import Entry, KeyExists, KeyNotFound, ObjectStore, OutcomeUnknown
 
 STAGED_FOLDER = "_staged"
@@ -50,18 +52,28 @@ class _File:
 
 
 class DeltaStagedTransactions:
-    """Implements `bus.ports.StagedTransactions`. Keeps nothing in memory."""
+    """Implements `bus.ports.StagedTransactions`. What is in `cache` is not read from the files."""
 
-    def __init__(self, store: ObjectStore, folder: str, value_type: pa.DataType | None = None) -> None:
-        """`folder`: the table's."""
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        value_type: pa.DataType | None = None,
+        cache: StagedCache | None = None,
+        topic_id: str = "",
+    ) -> None:
+        """`folder`: the table's. `topic_id` tells it, in `cache`, from a table that was in this folder before."""
         self._store = store
         self._folder = f"{folder}/{STAGED_FOLDER}"
         self._value_type = value_type
+        self._cache = StagedCache(0) if cache is None else cache
+        self._topic_id = topic_id
 
     def stage(self, key: StagingKey, batch: RecordBatch) -> Refused | None:
         file = self._file_of(key, batch)
         try:
             self._store.create(file.key, _encode(batch))
+            self._cache.add(self._cached_name(key), file.first, batch)
             return None
         except KeyExists:
             return self._compare(file, key, batch)
@@ -83,6 +95,18 @@ class DeltaStagedTransactions:
         )
 
     def read(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch]:
+        staged_here = self._cache.find(self._cached_name(key), last_sequence)
+        return self._read_files(key, last_sequence) if staged_here is None else self._cut(staged_here, last_sequence)
+
+    def _cut(self, batches: Sequence[RecordBatch], last_sequence: int) -> Sequence[RecordBatch]:
+        """`batches` are dense from sequence 0 on; only the last one goes beyond `last_sequence`."""
+        beyond = sum(batch.record_count for batch in batches) - (last_sequence + 1)
+        if beyond <= 0:
+            return batches
+        *whole, last = batches
+        return [*whole, _part_of(last, 0, last.record_count - beyond, self._value_type)]
+
+    def _read_files(self, key: StagingKey, last_sequence: int) -> Sequence[RecordBatch]:
         entries = self._store.list(self._folder_of(key), with_sizes=False).files
         files = [file for entry in entries if (file := self._parse(key, entry)) is not None]
         batches, sequence = list[RecordBatch](), 0
@@ -94,6 +118,7 @@ class DeltaStagedTransactions:
         return batches
 
     def drop(self, key: StagingKey) -> None:
+        self._cache.drop(self._cached_name(key))
         self._store.delete_folder(self._folder_of(key))
 
     def list(self) -> Sequence[tuple[StagingKey, Staged]]:
@@ -103,6 +128,9 @@ class DeltaStagedTransactions:
             if key is not None:
                 found.append((key, self.find(key) or Staged(last_sequence=-1, size_bytes=0, newest_ms=0)))
         return found
+
+    def _cached_name(self, key: StagingKey) -> str:
+        return f"{self._topic_id}/{self._folder_of(key)}"
 
     def _folder_of(self, key: StagingKey) -> str:
         return f"{self._folder}/{_folder_name(key)}"

@@ -67,6 +67,7 @@ from bus.storage_delta.maintenance.rolling import Rolling
 from bus.storage_delta.maintenance.swap_checks import check_swap
 from bus.storage_delta.maintenance.swaps import PreparedSwap, since_reload
 from bus.storage_delta.partition_reader import FollowingReader
+from bus.storage_delta.staged_cache import StagedCache
 from bus.storage_delta.staging import DeltaStagedTransactions
 from bus.storage_delta.stores.store import ObjectStore
 from bus.system_clock import SystemClock
@@ -94,6 +95,7 @@ class DeltaPartitionTable:
         clock: Clock | None = None,
         value_type: pa.DataType | None = None,
         incarnation: str | None = None,
+        staged_cache: StagedCache | None = None,
     ) -> None:
         """Opens the table as a follower: nothing is changed. Raises `StorageDamaged`. `clock`: the machine's, if none
         is given. `incarnation` tells this life of the broker from all others."""
@@ -126,7 +128,7 @@ class DeltaPartitionTable:
         self._producers: dict[int, ProducerProgress] = {}  # while this table is led
         self._transactions: dict[str, int] = {}  # the same: transactional id -> version of its `txn`
         self._expired_ids: set[str] = set()  # to be taken back by the next commit
-        self._staged = DeltaStagedTransactions(store, folder, value_type)
+        self._staged = DeltaStagedTransactions(store, folder, value_type, staged_cache, topic_id)
 
     @property
     def state(self) -> LogState:

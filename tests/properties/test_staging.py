@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.errors import StorageFault
+from bus.storage_delta.staged_cache import StagedCache
 from bus.storage_delta.staging import DeltaStagedTransactions
 from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.transactions import KEY, staged_batch
@@ -33,6 +34,24 @@ def test_what_is_read_is_each_sequence_once(spans: list[tuple[int, int]], last_s
         return
     values = [value for batch in staged.read(KEY, last_sequence) for value in batch.columns.column(0).to_pylist()]
     assert values == [b"%d" % at for at in range(last_sequence + 1)]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(1, 4)), max_size=12), st.integers(0, 18))
+def test_memory_of_either_leader_has_each_sequence_once(steps: list[tuple[bool, int, int]], last_sequence: int) -> None:
+    """Two leaders stage over one another."""
+    store = MemoryStore()
+    leaders = [DeltaStagedTransactions(store, "table", cache=StagedCache()) for _ in range(2)]
+    end = 0
+    for is_second, back, count in steps:
+        first = max(0, end - back)
+        values = (b"%d" % at for at in range(first, first + count))
+        assert leaders[is_second].stage(KEY, staged_batch(first, *values)) is None
+        end = max(end, first + count)
+    if last_sequence >= end:
+        return
+    for leader in leaders:
+        values = [value for batch in leader.read(KEY, last_sequence) for value in batch.columns.column(0).to_pylist()]
+        assert values == [b"%d" % at for at in range(last_sequence + 1)]
 
 
 @given(FLIPS)

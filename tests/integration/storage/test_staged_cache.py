@@ -1,0 +1,119 @@
+"""What a leader has staged itself is applied out of memory, and is what the files have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from bus.errors import StorageFault
+from bus.model import RecordBatch
+from bus.storage_delta.staged_cache import StagedCache
+from bus.storage_delta.staging import DeltaStagedTransactions
+from bus.storage_delta.stores.memory import MemoryStore
+from tests.support.stores import NOW_MS
+from tests.support.transactions import KEY, staged_batch
+
+FOLDER = "topics/prices/0"
+
+
+class CountingStore(MemoryStore):
+    """Counts what is read."""
+
+    reads = 0
+
+    def get(self, key: str) -> bytes:
+        self.reads += 1
+        return super().get(key)
+
+
+def numbers(first: int, last: int, now_ms: int = NOW_MS) -> RecordBatch:
+    return staged_batch(first, *(b"%d" % number for number in range(first, last + 1)), now_ms=now_ms)
+
+
+def leader(store: MemoryStore, cache: StagedCache | None, topic_id: str = "one") -> DeltaStagedTransactions:
+    return DeltaStagedTransactions(store, FOLDER, cache=cache, topic_id=topic_id)
+
+
+def values_of(batches: Sequence[RecordBatch]) -> list[bytes]:
+    return [value for batch in batches for value in batch.columns.column("value").to_pylist()]
+
+
+def test_what_this_leader_staged_is_not_read_from_the_files_and_is_the_same() -> None:
+    store = CountingStore()
+    staged = leader(store, StagedCache())
+    for first, last in ((0, 2), (3, 3), (4, 9)):
+        staged.stage(KEY, numbers(first, last))
+    for last_sequence in (9, 6, 4, 3, 0):
+        own = list(staged.read(KEY, last_sequence))
+        assert store.reads == 0
+        assert own == list(leader(store, None).read(KEY, last_sequence))
+        store.reads = 0
+
+
+def test_what_another_leader_staged_is_read_from_its_file() -> None:
+    """Its broker may have given it other timestamps than ours gave to the repeat."""
+    store = CountingStore()
+    leader(store, None).stage(KEY, numbers(0, 2))
+    staged = leader(store, StagedCache())
+    staged.stage(KEY, numbers(0, 2, NOW_MS + 5))
+    staged.stage(KEY, numbers(3, 4, NOW_MS + 5))
+    assert [batch.timestamp_min_ms for batch in staged.read(KEY, 4)] == [NOW_MS, NOW_MS + 5]
+
+
+def test_what_was_staged_after_this_leader_counts_too() -> None:
+    store = CountingStore()
+    staged = leader(store, StagedCache())
+    staged.stage(KEY, numbers(0, 2))
+    leader(store, None).stage(KEY, numbers(3, 5))
+    assert values_of(staged.read(KEY, 5)) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_a_batch_whose_file_could_not_be_written_is_not_in_memory() -> None:
+    class FullStore(MemoryStore):
+        def create(self, key: str, data: object, **_: object) -> None:  # type: ignore[override]
+            raise StorageFault("no room")
+
+    cache = StagedCache()
+    with pytest.raises(StorageFault, match="no room"):
+        leader(FullStore(), cache).stage(KEY, numbers(0, 2))
+    assert cache.size_bytes == 0
+
+
+def test_a_table_that_is_created_again_knows_nothing_of_the_one_before() -> None:
+    cache = StagedCache()
+    leader(MemoryStore(), cache).stage(KEY, numbers(0, 2))
+    with pytest.raises(StorageFault, match="sequence 0"):
+        leader(MemoryStore(), cache, "two").read(KEY, 2)
+
+
+def test_the_transaction_of_which_nothing_came_for_longest_leaves_as_a_whole() -> None:
+    store = CountingStore()
+    cache = StagedCache(3 * (1024 + numbers(0, 0).size_bytes))
+    staged = leader(store, cache)
+    other = replace(KEY, producer_epoch=4)
+    staged.stage(KEY, numbers(0, 0))
+    staged.stage(other, staged_batch(0, b"a", key=other))
+    staged.stage(KEY, numbers(1, 1))
+    staged.stage(KEY, numbers(2, 2))
+    assert values_of(staged.read(KEY, 2)) == [b"0", b"1", b"2"]
+    assert store.reads == 0
+    assert values_of(staged.read(other, 0)) == [b"a"]
+    assert store.reads == 1
+    staged.stage(KEY, numbers(3, 3))
+    assert cache.size_bytes == 0, "larger than all that there is room for"
+    assert values_of(staged.read(KEY, 3)) == [b"0", b"1", b"2", b"3"]
+    assert store.reads == 5
+
+
+def test_what_is_dropped_leaves_memory_and_what_comes_twice_counts_once() -> None:
+    cache = StagedCache()
+    staged = leader(MemoryStore(), cache)
+    staged.stage(KEY, numbers(0, 0))
+    once = cache.size_bytes
+    staged.stage(KEY, numbers(0, 0))
+    assert cache.size_bytes == once > 0
+    staged.stage(KEY, numbers(0, 4))
+    staged.drop(KEY)
+    assert cache.size_bytes == 0
