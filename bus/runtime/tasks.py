@@ -15,6 +15,8 @@ from bus.errors import NotController
 
 _log = logging.getLogger(__name__)
 
+_TOLD_AFTER_S = 5.0
+
 T = TypeVar("T")
 
 
@@ -48,9 +50,12 @@ class TaskScope:
         return task
 
     async def join(self) -> None:
-        """Wait until every task has ended, those too that are started meanwhile."""
+        """Wait until every task has ended, those too that are started meanwhile. Which ones let it wait is logged."""
         while self._tasks:
-            await asyncio.wait(list(self._tasks))
+            ended, _ = await asyncio.wait(list(self._tasks), timeout=_TOLD_AFTER_S)
+            if not ended:
+                names = sorted(task.get_name() for task in self._tasks)
+                _log.warning("%s: waiting for %d tasks to end: %s", self._name, len(names), ", ".join(names[:10]))
 
     async def cancel(self) -> None:
         for task in list(self._tasks):

@@ -6,6 +6,7 @@ import pytest
 
 from bus.runtime.metadata.topic_names_in_use import TopicNamesInUse
 from bus.runtime.tasks import TaskScope
+from tests.support.virtual_time import run_virtually
 
 
 def test_what_a_cancelled_caller_has_begun_runs_to_its_end_and_is_joined() -> None:
@@ -57,6 +58,16 @@ def test_error_of_what_a_cancelled_caller_has_begun_is_logged(caplog: pytest.Log
 
     asyncio.run(run())
     assert caplog.messages == ["task t/fail failed"]
+
+
+def test_join_says_what_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        scope = TaskScope("broker")
+        scope.start(asyncio.sleep(12.0), "watch/1")
+        await scope.join()
+
+    run_virtually(run())
+    assert caplog.messages == 2 * ["broker: waiting for 1 tasks to end: broker/watch/1"]
 
 
 def test_names_that_collide_are_held_by_one_at_a_time_and_others_side_by_side() -> None:
