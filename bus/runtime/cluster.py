@@ -29,6 +29,7 @@ from bus.runtime.partitions.partition_settings import metadata_maintenance
 from bus.runtime.replicas.lagging_replicas import LaggingReplicas
 from bus.runtime.replicas.leader_watch import LeaderWatch
 from bus.runtime.tasks import TaskScope
+from bus.runtime.time_limits import time_limit
 
 # A stop waits so long for maintenance that is under way: else brokers that live for moments never finish any.
 _FINISH_S_MAX = 1.0
@@ -206,11 +207,13 @@ class Cluster:
         partitions = self.host.partitions
         finishing = asyncio.gather(*(partition.finish_maintenance() for partition in partitions))
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(finishing, _FINISH_S_MAX)
+            async with time_limit(_FINISH_S_MAX):
+                await finishing
         await asyncio.gather(*(partition.end_maintenance() for partition in partitions))
         checkpoints = asyncio.gather(
             *(partition.write_last_checkpoint() for partition in partitions),
             *(one.write_last_checkpoint() for one in filter(None, [self.metadata.maintenance])),
         )
         with contextlib.suppress(asyncio.TimeoutError):  # without them the next start takes longer, and that is all
-            await asyncio.wait_for(checkpoints, self.config.controlled_shutdown_timeout_ms / 1000)
+            async with time_limit(self.config.controlled_shutdown_timeout_ms / 1000):
+                await checkpoints

@@ -26,6 +26,7 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.metadata.peers import BrokerHeartbeat
 from bus.runtime.replicas.committed_versions import FollowerReport, VersionsRequest
+from bus.runtime.time_limits import time_limit
 
 _BUS = pb.DESCRIPTOR.services_by_name["Bus"]
 _RETRY_S = 0.1
@@ -52,7 +53,8 @@ class Forwarding:
         told whether the call had an effect, as with any other connection that breaks.
         """
         try:
-            return await asyncio.wait_for(self._handle(method, request, client), self._timeout_s)
+            async with time_limit(self._timeout_s):
+                return await self._handle(method, request, client)
         except asyncio.TimeoutError:
             raise Unavailable(f"{method}: no controller has answered within {self._timeout_s:.0f} s") from None
 

@@ -35,6 +35,7 @@ from bus.runtime.metadata.metadata_log import MetadataLog
 from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers, Registered
 from bus.runtime.metadata.producer_uses import ProducerUses
 from bus.runtime.replicas.lagging_replicas import LaggingReplicas
+from bus.runtime.time_limits import time_limit
 
 _log = logging.getLogger(__name__)
 
@@ -173,7 +174,8 @@ class BrokerHeartbeats:
             newer = self._metadata.wait_until_applied(end_offset + 1)
             wait_ms = min(heartbeat.max_wait_ms, self._config.broker_heartbeat_interval_ms)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(newer, wait_ms / 1000)
+                async with time_limit(wait_ms / 1000):
+                    await newer
         lagging = self._lagging.merge(self._metadata.cluster)
         return HeartbeatAnswer(self._metadata.applied_offset, self._may_leave(broker_id), lagging)
 

@@ -35,6 +35,7 @@ from bus.runtime.metadata.peers import BrokerHeartbeat, HeartbeatAnswer, Peers
 from bus.runtime.metadata.producer_uses import ProducerUses
 from bus.runtime.replicas.lagging_replicas import LaggingReplicas
 from bus.runtime.tasks import TaskScope
+from bus.runtime.time_limits import time_limit
 
 _log = logging.getLogger(__name__)
 
@@ -229,7 +230,8 @@ class BrokerLifecycle:
         controlled.shutdown.timeout.ms."""
         self._wants_shut_down = True
         try:
-            await asyncio.wait_for(self._leave(), self._shutdown_ms / 1000)
+            async with time_limit(self._shutdown_ms / 1000):
+                await self._leave()
         except asyncio.TimeoutError:
             _log.warning("the other brokers have not taken over in time; they will once this broker is gone")
 

@@ -29,6 +29,7 @@ from bus.runtime.partitions.maintenance import Maintenance, MaintenanceAction
 from bus.runtime.partitions.maintenance_jobs import Writer
 from bus.runtime.partitions.partition_maintenance import PartitionMaintenance
 from bus.runtime.tasks import TaskScope
+from bus.runtime.time_limits import time_limit
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +98,8 @@ class MetadataMaintenance:
     async def end(self) -> None:
         """Finish what is due if that takes seconds, and begin nothing more. No change comes any more."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._finish(), _FINISH_S_MAX)
+            async with time_limit(_FINISH_S_MAX):
+                await self._finish()
         self._is_stopped = True
         if self._snapshot is not None:
             await asyncio.wait([self._snapshot])

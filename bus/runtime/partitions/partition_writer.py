@@ -57,6 +57,7 @@ from bus.runtime.partitions.partition_settings import PartitionSettings
 from bus.runtime.partitions.placing import PlacedBatch, Placement, Placing
 from bus.runtime.partitions.tail_cache import Tail, TailCache
 from bus.runtime.tasks import TaskScope
+from bus.runtime.time_limits import time_limit
 
 _log = logging.getLogger(__name__)
 
@@ -277,7 +278,8 @@ class PartitionWriter:
             self._wake.clear()
             await self._place_early()
             try:
-                await asyncio.wait_for(self._wake.wait(), self._delay_ms() / 1000)
+                async with time_limit(self._delay_ms() / 1000):
+                    await self._wake.wait()
             except asyncio.TimeoutError:
                 break
         self._pacing = spend(refill(self._pacing, self._clock.monotonic_ms()))

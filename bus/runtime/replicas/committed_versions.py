@@ -14,6 +14,7 @@ from typing import Protocol
 
 from bus.errors import Refused
 from bus.model import BrokerEndpoint, TopicPartition
+from bus.runtime.time_limits import time_limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,8 @@ class CommittedVersions:
         if not answer.versions:
             self._waiting[wake] = None
             try:
-                await asyncio.wait_for(wake.wait(), request.max_wait_ms / 1000)
+                async with time_limit(request.max_wait_ms / 1000):
+                    await wake.wait()
             except asyncio.TimeoutError:
                 pass
             finally:

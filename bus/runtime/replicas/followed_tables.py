@@ -25,6 +25,7 @@ from bus.runtime.blocking import BlockingCalls
 from bus.runtime.replicas.committed_versions import CommittedVersion
 from bus.runtime.replicas.followed_log import FollowedLog
 from bus.runtime.tasks import TaskScope
+from bus.runtime.time_limits import time_limit
 
 _log = logging.getLogger(__name__)
 
@@ -158,7 +159,8 @@ class FollowedTables:
         """Until nothing is due, but not longer."""
         if self.is_reading and (self._due or self._in_thread):
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._all_read.wait(), timeout_s)
+                async with time_limit(timeout_s):
+                    await self._all_read.wait()
 
     def find(self, name: TopicPartition, topic_id: str) -> FollowedTable | None:
         followed = self._followed.get(name.topic, {}).get(name.partition)
@@ -240,7 +242,8 @@ class FollowedTables:
     async def _rest(self, seconds: float) -> None:
         """Unless somebody waits for what is due."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), seconds)
+            async with time_limit(seconds):
+                await self._hurry.wait()
         self._hurry.clear()
 
     def _read(self, some: Sequence[FollowedTable]) -> list[PartitionTable | None]:

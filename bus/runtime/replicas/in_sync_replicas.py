@@ -19,6 +19,7 @@ from bus.errors import ErrorCode, Refused
 from bus.model import TopicPartition
 from bus.ports import Clock
 from bus.runtime.replicas.committed_versions import CommittedVersion, CommittedVersions, FollowerReport
+from bus.runtime.time_limits import time_limit
 
 
 @dataclass(slots=True)
@@ -141,7 +142,8 @@ class InSyncReplicas:
     async def wait(self, name: TopicPartition, version: int, *, count: int, timeout_s: float) -> bool:
         """Until so many replicas have that version; False if they do not in time, or another broker leads."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._wait(name, version, count), timeout_s)
+            async with time_limit(timeout_s):
+                await self._wait(name, version, count)
         return self.has_applied(name, version) >= count
 
     async def _wait(self, name: TopicPartition, version: int, count: int) -> None:

@@ -228,6 +228,29 @@ def test_table_that_is_read_while_the_broker_stops_is_led_only_after_that() -> N
     run_host(scenario)
 
 
+def test_whoever_waits_is_cancelled_also_in_the_moment_in_which_all_is_read() -> None:
+    """A watch of a leader that forgot it would go on for good, and the stop of the broker would wait for it."""
+
+    async def scenario(bench: HostBench) -> None:
+        bench.follow(*LED_ELSEWHERE)
+        followed = bench.host.followed
+        for moments in range(6):
+            await until(lambda: not followed.is_reading)
+            followed.note([CommittedVersion(P0, "id-1", 5 + moments)])
+            waiting = asyncio.ensure_future(followed.wait_until_read(10.0))
+            all_read = followed._all_read
+            while not all_read.is_set():
+                await asyncio.sleep(0)
+            for _ in range(moments):
+                await asyncio.sleep(0)
+            is_late = waiting.done()
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert is_late or waiting.cancelled(), f"{moments} moments after all was read"
+
+    run_host(scenario)
+
+
 def test_report_of_many_partitions_comes_in_parts_that_the_leader_reads() -> None:
     async def scenario(bench: HostBench) -> None:
         bench.calls.follow = _follow_at_once  # type: ignore[method-assign]
