@@ -97,6 +97,8 @@ class BrokerLifecycle:
         self._tasks = tasks
         self._broker_epoch = -1
         self._lease: _Lease | None = None
+        # Whom heartbeats have got no answer from, and since when.
+        self._unanswered: tuple[BrokerEndpoint, float] | None = None
         self._is_serving = False
         self._is_replaced = False
         self._wants_shut_down = False
@@ -301,7 +303,7 @@ class BrokerLifecycle:
         )
         answer = await self._beat(controller, heartbeat)
         if not isinstance(answer, Refused):
-            self._told = ""
+            self._told, self._unanswered = "", None
             self._uses.was_told(heartbeat.used_producer_ids)
             self._lagging.follow(answer.lagging)
             self._may_shut_down = answer.should_shut_down
@@ -319,11 +321,13 @@ class BrokerLifecycle:
         """The log is read on meanwhile: a broker whose heartbeat is lost may have been fenced, and another one elected.
         So is the lease: what it said when the controller fell silent tells, a session later, that it did."""
         timeout_s = (self._interval_ms + self._session_ms) / 1000
-        began_ms = self._clock.monotonic_ms()
+        if self._unanswered is None or self._unanswered[0] != controller:
+            self._unanswered = controller, self._clock.monotonic_ms()
+        _, since_ms = self._unanswered
         beat = asyncio.ensure_future(self._peers.heartbeat(controller, heartbeat, timeout_s=timeout_s))
         try:
             while not beat.done():
-                is_late = self._clock.monotonic_ms() - began_ms > self._session_ms
+                is_late = self._clock.monotonic_ms() - since_ms > self._session_ms
                 if await self._is_silent_by_now(controller.broker_id) and is_late:
                     return Refused(ErrorCode.REQUEST_TIMED_OUT, f"broker {controller.broker_id} is silent")
                 await asyncio.wait([beat], timeout=_RETRY_S if is_late else self._interval_ms / 1000)

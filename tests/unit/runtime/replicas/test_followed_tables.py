@@ -238,9 +238,7 @@ def test_whoever_waits_is_cancelled_also_in_the_moment_in_which_all_is_read() ->
             await until(lambda: not followed.is_reading)
             followed.note([CommittedVersion(P0, "id-1", 5 + moments)])
             waiting = asyncio.ensure_future(followed.wait_until_read(10.0))
-            all_read = followed._all_read
-            while not all_read.is_set():
-                await asyncio.sleep(0)
+            await followed._all_read.wait()
             for _ in range(moments):
                 await asyncio.sleep(0)
             is_late = waiting.done()
