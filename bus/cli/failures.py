@@ -165,7 +165,6 @@ _MEANT = {
     "--producer.config": ("--property",),
 }
 _REASONS = {
-    "--replication-factor": "a partition has one copy, on the storage of the root",
     "--zookeeper": "there is no ZooKeeper: the cluster's metadata is a log in the root",
     "--command-config": "there are no settings of the connection but --address",
     "--transactional-id": "an id is written without an option",

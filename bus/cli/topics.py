@@ -61,11 +61,23 @@ topics.add_command(delete_records)
     bus topics create orders
     bus topics create orders --partitions 4 --config retention.ms=86400000
     bus topics create orders --partitions 4 --if-not-exists
+    bus topics create orders --partitions 4 --replication-factor 2
+    bus topics create orders --replica-assignment 0:1,1:2,2:0
     """
 )
 @topic_argument(is_repeatable=True)
 @click.option("--partitions", "-p", type=click.IntRange(min=1), help="[default: num.partitions of the broker]")
 @click.option("--config", "-c", "configs", multiple=True, metavar="KEY=VALUE", help="A topic config; repeatable.")
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(min=1),
+    help="Brokers that follow each partition, to take it over.  [default: default.replication.factor of the broker]",
+)
+@click.option(
+    "--replica-assignment",
+    metavar="ID:ID,ID:ID,...",
+    help="The brokers of each partition, the preferred leader first; instead of the two numbers.",
+)
 @click.option("--if-not-exists", is_flag=True, help="Do nothing for a topic that exists.")
 @click.option("--validate-only", is_flag=True, help="Only say whether it could be created.")
 @address_option()
@@ -73,6 +85,8 @@ def create(
     topics: tuple[str, ...],
     partitions: int | None,
     configs: tuple[str, ...],
+    replication_factor: int | None,
+    replica_assignment: str | None,
     if_not_exists: bool,
     validate_only: bool,
     address: str,
@@ -81,10 +95,16 @@ def create(
     from bus.client.values import NewTopic
 
     values = parse_pairs(configs, "--config")
+    assignment = _parse_assignment(replica_assignment)
+    if assignment and (partitions or replication_factor):
+        raise click.UsageError(
+            "expected --replica-assignment without --partitions and --replication-factor, found both"
+        )
     with open_admin(address) as admin:
         for name in topics:
             try:
-                created = admin.create_topics([NewTopic(name, partitions, values)], validate_only=validate_only)
+                new = NewTopic(name, partitions, values, replication_factor, assignment)
+                created = admin.create_topics([new], validate_only=validate_only)
             except BusError as error:
                 if not (if_not_exists and error.code is ErrorCode.TOPIC_ALREADY_EXISTS):
                     raise
@@ -94,6 +114,17 @@ def create(
                 click.echo(f"topic {name} could be created")
             else:
                 click.echo(f"created topic {name} ({created[name]})")
+
+
+def _parse_assignment(text: str | None) -> list[list[int]]:
+    """ "0:1,1:2": partition 0 on brokers 0 and 1, partition 1 on 1 and 2."""
+    if text is None:
+        return []
+    try:
+        return [[int(broker_id) for broker_id in replicas.split(":")] for replicas in text.split(",")]
+    except ValueError:
+        message = f"expected broker ids as 0:1,1:2 for two partitions with two replicas, found {text!r}"
+        raise click.BadParameter(message, param_hint="'--replica-assignment'") from None
 
 
 @topics.command(

@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from bus.client.arguments import INT_64_MAX, check_configs, check_integer, check_text, check_topic, wrong_type
+from bus.client.arguments import (
+    INT_64_MAX,
+    check_configs,
+    check_integer,
+    check_items,
+    check_text,
+    check_topic,
+    wrong_type,
+)
 from bus.model import TimestampType, TopicPartition
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -109,9 +117,7 @@ class CommittedRows:
 _NOT_OF_NEW_TOPIC = {
     "num_partitions": "the argument is partitions",
     "partition_count": "the argument is partitions",
-    "replication_factor": "there is none: the storage keeps the tables",
-    "replica_assignments": "there is none: the storage keeps the tables",
-    "replica_assignment": "there is none: the storage keeps the tables",
+    "replica_assignments": "the argument is replica_assignment",
     "topic_configs": "the argument is configs",
     "config": "the argument is configs",
     "topic": "the argument is name",
@@ -121,27 +127,44 @@ _NOT_OF_NEW_TOPIC = {
 @dataclass(frozen=True, slots=True, init=False)
 class NewTopic:
     """`partitions` None: the broker's `num.partitions`. Config values are written as Kafka writes them; True is
-    "true", numbers are decimal. Raises `BusError` INVALID_REQUEST for what is no topic at all."""
+    "true", numbers are decimal. Raises `BusError` INVALID_REQUEST for what is no topic at all.
+
+    `replication_factor`: how many brokers follow each partition; None: `default.replication.factor`, or all if there
+    are fewer. `replica_assignment`, instead of both numbers: the broker ids of each partition, in the order of their
+    numbers, the preferred leader first."""
 
     name: str
     partitions: int | None
     configs: Mapping[str, object]
+    replication_factor: int | None
+    replica_assignment: Sequence[Sequence[int]]
 
     def __init__(
         self,
         name: str,
         partitions: int | None = None,
         configs: Mapping[str, object] | None = None,
+        replication_factor: int | None = None,
+        replica_assignment: Sequence[Sequence[int]] = (),
         **others: object,
     ) -> None:
         for other, value in others.items():
             hint = _NOT_OF_NEW_TOPIC.get(other, "there is no such argument")
-            raise wrong_type(f"name, partitions and configs of a NewTopic, not {other}", value, hint)
+            raise wrong_type(f"name, partitions, configs and replicas of a NewTopic, not {other}", value, hint)
         configs = {} if configs is None else configs
         object.__setattr__(self, "name", check_topic(name))
         object.__setattr__(self, "partitions", None if partitions is None else check_integer("partitions", partitions))
         check_configs("configs", configs)
         object.__setattr__(self, "configs", configs)
+        if replication_factor is not None:
+            check_integer("replication_factor", replication_factor, 1)
+        object.__setattr__(self, "replication_factor", replication_factor)
+        assigned = check_items("replica_assignment", replica_assignment, _check_broker_ids, "lists of broker ids")
+        object.__setattr__(self, "replica_assignment", tuple(assigned))
+
+
+def _check_broker_ids(name: str, value: Any) -> tuple[int, ...]:
+    return tuple(check_items(name, value, check_integer, "broker ids"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,20 @@ from bus.cluster_metadata.cluster_records import (
 )
 from bus.cluster_metadata.configs import KEPT_CONFIGS, ConfigOperation, alter_topic_configs, normalize_topic_configs
 from bus.cluster_metadata.names import check_not_internal, check_topic_name, collision_key
-from bus.cluster_metadata.partition_placement import MIN_INSYNC_REPLICAS, place_partitions, place_topic
+from bus.cluster_metadata.partition_placement import (
+    MIN_INSYNC_REPLICAS,
+    check_replica_assignment,
+    place_partitions,
+    place_topic,
+    place_topic_as_told,
+)
 from bus.config.broker import PARTITIONS_MAX, BrokerConfig
 from bus.errors import ErrorCode, Refused, count_of
 from bus.model import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, Step, TopicPartition
 
 NOTHING_KEPT: Mapping[str, str] = MappingProxyType({})
 DEFAULT_PARTITIONS = (-1, 0)  # both mean: as many as num.partitions says
+_DEFAULT_REPLICAS = (-1, 0)
 # One that a table or a broker names may not be higher: as many elections as that are left then.
 LEADER_EPOCH_MAX = 2**30
 _KEPT_KEYS = frozenset(collision_key(name) for name in (CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC))
@@ -37,10 +44,15 @@ _KEPT_KEYS = frozenset(collision_key(name) for name in (CLUSTER_METADATA_TOPIC, 
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
+    """`replication_factor`: -1 or 0 for as many replicas as `default.replication.factor` says, as far as there are
+    brokers. `replica_assignment` stands for both numbers: the brokers of each partition, the preferred leader first."""
+
     name: str
     partitions: int = -1
     configs: Mapping[str, str] = field(default_factory=dict)
     validate_only: bool = False  # answer as if, change nothing; the same in the other commands
+    replication_factor: int = -1
+    replica_assignment: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +100,37 @@ def decide_create_topic(
     `leader_id` is registered. `broker` has the defaults of configs, and how many replicas a partition has.
 
     Refused: INVALID_TOPIC_EXCEPTION (name illegal, internal or colliding), TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
-    INVALID_CONFIG.
+    INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG.
     """
     name = command.name
     refused = check_topic_name(name) or check_not_internal(name) or _check_kept(name) or _check_free(state, name)
     if refused is not None:
         return Step(refused)
     partitions = partitions_default if command.partitions in DEFAULT_PARTITIONS else command.partitions
+    if command.replica_assignment:
+        partitions = len(command.replica_assignment)
     if not 1 <= partitions <= PARTITIONS_MAX:
         return _invalid_partitions(f"expected 1 to {PARTITIONS_MAX} partitions of {name}, found {partitions}")
     configs = normalize_topic_configs(command.configs, broker)
     if isinstance(configs, Refused):
         return Step(configs)
-    placed = place_topic(
-        state, name, topic_id, partitions, leader_id=leader_id, replication_factor=_replication_factor(broker)
-    )
+    refused = _check_placing(state, command)
+    if refused is not None:
+        return Step(refused)
+    if command.replica_assignment:
+        placed = place_topic_as_told(state, name, topic_id, command.replica_assignment)
+    else:
+        is_default = command.replication_factor in _DEFAULT_REPLICAS
+        factor = _replication_factor(broker) if is_default else command.replication_factor
+        placed = place_topic(
+            state,
+            name,
+            topic_id,
+            partitions,
+            leader_id=leader_id,
+            replication_factor=factor,
+            may_be_fenced=not is_default,
+        )
     refused = _check_replicas(apply_all(state, placed).topics[name], configs)
     if refused is not None:
         return Step(refused)
@@ -297,6 +325,21 @@ def _changeable_topic(state: ClusterState, name: str) -> Topic | Refused:
     if topic is None:
         return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected an existing topic, found none named {name!r}")
     return topic
+
+
+def _check_placing(state: ClusterState, command: CreateTopic) -> Refused | None:
+    """Of brokers that the creator has asked for."""
+    factor, count = command.replication_factor, max(1, len(state.brokers))
+    if not command.replica_assignment:
+        if factor in _DEFAULT_REPLICAS or 1 <= factor <= count:
+            return None
+        expected = f"expected a replication factor from 1 to {count}, the brokers of the cluster"
+        return Refused(ErrorCode.INVALID_REPLICATION_FACTOR, f"topic {command.name}: {expected}, found {factor}")
+    if command.partitions not in DEFAULT_PARTITIONS or factor not in _DEFAULT_REPLICAS:
+        found = f"{command.partitions} partitions and a replication factor of {factor} beside it"
+        expected = "expected a replica assignment alone, which says both numbers"
+        return Refused(ErrorCode.INVALID_REQUEST, f"topic {command.name}: {expected}, found {found}")
+    return check_replica_assignment(state, command.name, command.replica_assignment)
 
 
 def _check_replicas(topic: Topic, configs: Mapping[str, str]) -> Refused | None:

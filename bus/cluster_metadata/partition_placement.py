@@ -34,15 +34,51 @@ _Moves = Mapping[int, Leadership]
 
 
 def place_topic(
-    state: ClusterState, name: str, topic_id: str, partitions: int, *, leader_id: int, replication_factor: int
+    state: ClusterState,
+    name: str,
+    topic_id: str,
+    partitions: int,
+    *,
+    leader_id: int,
+    replication_factor: int,
+    may_be_fenced: bool = False,
 ) -> list[ClusterRecord]:
     """The records of a new topic. Each partition has `replication_factor` replicas, or as many as there are unfenced
-    brokers. At level 0 `leader_id` leads all."""
+    brokers; if it `may_be_fenced`, fenced ones fill up the number. At level 0 `leader_id` leads all."""
     if state.level < LEVEL_OF_CLUSTERS:
         return [TopicCreated(name, topic_id, partitions, leader_id)]
-    lists = _place(state, partitions, replication_factor)
+    lists = _place(state, partitions, replication_factor, may_be_fenced=may_be_fenced)
     created = TopicCreated(name, topic_id, partitions, lists[0][0])
-    return [created, *_placed(name, topic_id, 0, lists)]
+    return [created, *_placed(name, topic_id, 0, lists, [replicas[0] for replicas in lists])]
+
+
+def check_replica_assignment(state: ClusterState, name: str, lists: Sequence[Sequence[int]]) -> Refused | None:
+    """Whether a new topic may have these replicas: different registered brokers, as many for each partition, one of
+    them unfenced. Refused: INVALID_REPLICA_ASSIGNMENT, UNSUPPORTED_VERSION (level 0)."""
+    if state.level < LEVEL_OF_CLUSTERS:
+        return refuse_level(state, "replicas")
+    for number, replicas in enumerate(lists):
+        partition = TopicPartition(name, number)
+        refused = _check_brokers(state, partition, replicas)
+        if refused is not None:
+            return refused
+        if len(replicas) != len(lists[0]):
+            expected = f"expected {len(lists[0])} replicas as for partition 0"
+        elif all(state.brokers[broker_id].is_fenced for broker_id in replicas):
+            expected = "expected a replica that is not fenced"
+        else:
+            continue
+        return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{partition}: {expected}, found {_show(replicas)}")
+    return None
+
+
+def place_topic_as_told(
+    state: ClusterState, name: str, topic_id: str, lists: Sequence[Sequence[int]]
+) -> list[ClusterRecord]:
+    """The records of a new topic whose replicas have been checked. A partition is led by its first unfenced replica."""
+    leaders = [next(one for one in replicas if not state.brokers[one].is_fenced) for replicas in lists]
+    created = TopicCreated(name, topic_id, len(lists), leaders[0])
+    return [created, *_placed(name, topic_id, 0, lists, leaders)]
 
 
 def place_partitions(
@@ -56,26 +92,31 @@ def place_partitions(
         replication_factor = len(topic.assignments[0])
     lists = _place(state, partitions - first, replication_factor)
     added = PartitionsAdded(topic.name, topic.topic_id, partitions, lists[0][0])
-    return [added, *_placed(topic.name, topic.topic_id, first, lists)]
+    return [added, *_placed(topic.name, topic.topic_id, first, lists, [replicas[0] for replicas in lists])]
 
 
-def _placed(name: str, topic_id: str, first: int, lists: Sequence[tuple[int, ...]]) -> Iterator[ClusterRecord]:
+def _placed(
+    name: str, topic_id: str, first: int, lists: Sequence[Sequence[int]], leaders: Sequence[int]
+) -> Iterator[ClusterRecord]:
     """All are led by the leader of the first one so far, at epoch 0."""
     moves = {
-        first + place: Leadership(replicas[0], 1) for place, replicas in enumerate(lists) if replicas[0] != lists[0][0]
+        first + place: Leadership(leader_id, 1) for place, leader_id in enumerate(leaders) if leader_id != leaders[0]
     }
     yield from _leader_records(name, topic_id, moves)
     yield assign_replicas(name, topic_id, first, lists)
 
 
-def _place(state: ClusterState, count: int, replication_factor: int) -> list[tuple[int, ...]]:
+def _place(
+    state: ClusterState, count: int, replication_factor: int, *, may_be_fenced: bool = False
+) -> list[tuple[int, ...]]:
     """Replicas of `count` new partitions, leaders first. The broker that is the preferred leader of the fewest leads
     next: one that came back a moment ago leads little, and has its partitions again soon. Its followers are the
     brokers behind it in an order that takes the racks in turn; each partition of a leader begins one further, so that
     its partitions are spread over all others when it fails."""
     racks = _racks(state)
     ring = _in_turns(state.unfenced_brokers or sorted(state.brokers), racks)
-    size = min(replication_factor, len(ring))
+    fenced = _in_turns(sorted(state.brokers.keys() - set(ring)), racks) if may_be_fenced else []
+    size = min(replication_factor, len(ring) + len(fenced))
     counts = Counter({broker_id: state.preferred_counts.get(broker_id, 0) for broker_id in ring})
     places = {broker_id: place for place, broker_id in enumerate(ring)}
     lists = []
@@ -83,7 +124,8 @@ def _place(state: ClusterState, count: int, replication_factor: int) -> list[tup
         leader_id = min(ring, key=lambda broker_id: (counts[broker_id], places[broker_id]))
         others = ring[places[leader_id] + 1 :] + ring[: places[leader_id]]
         shift = counts[leader_id] % max(1, len(others))
-        lists.append((leader_id, *_followers(leader_id, others[shift:] + others[:shift], size - 1, racks)))
+        chosen = _followers(leader_id, others[shift:] + others[:shift], min(size, len(ring)) - 1, racks)
+        lists.append((leader_id, *chosen, *fenced[: size - 1 - len(chosen)]))
         counts[leader_id] += 1
     return lists
 
@@ -265,17 +307,24 @@ def _check_assignment(state: ClusterState, partition: TopicPartition, replicas: 
         return _unknown(partition)
     if replicas is None:
         return None
-    unknown = [broker_id for broker_id in replicas if broker_id not in state.brokers]
-    if not replicas or len(set(replicas)) < len(replicas) or unknown:
-        return Refused(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{partition}: expected different brokers of {_show(sorted(state.brokers))}, found {_show(replicas)}",
-        )
+    refused = _check_brokers(state, partition, replicas)
+    if refused is not None:
+        return refused
     replicas_min = int(state.topics[partition.topic].configs.get(MIN_INSYNC_REPLICAS, 1))
     if len(replicas) < replicas_min:
         expected = f"expected {replicas_min} replicas or more, its {MIN_INSYNC_REPLICAS}"
         return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{partition}: {expected}, found {_show(replicas)}")
     return None
+
+
+def _check_brokers(state: ClusterState, partition: TopicPartition, replicas: Sequence[int]) -> Refused | None:
+    is_known = all(broker_id in state.brokers for broker_id in replicas)
+    if replicas and is_known and len(set(replicas)) == len(replicas):
+        return None
+    return Refused(
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        f"{partition}: expected different brokers of {_show(sorted(state.brokers))}, found {_show(replicas)}",
+    )
 
 
 def _no_reassignment(partition: TopicPartition) -> Refused:

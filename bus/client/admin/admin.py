@@ -112,6 +112,8 @@ class Admin:
                 name=topic.name,
                 partitions=-1 if topic.partitions is None else topic.partitions,
                 configs=check_configs("configs", topic.configs),
+                replication_factor=-1 if topic.replication_factor is None else topic.replication_factor,
+                replica_assignment=[pb.ReplicaList(broker_ids=ids) for ids in topic.replica_assignment],
             )
             for topic in check_items("topics", topics, _check_new_topic, "NewTopic")
         ]
@@ -119,7 +121,9 @@ class Admin:
             "CreateTopics",
             [
                 pb.CreateTopicsRequest(topics=portion, validate_only=is_trial)
-                for portion in portions(wanted, CHANGES_MAX, lambda topic: 1 + len(topic.configs))
+                for portion in portions(
+                    wanted, CHANGES_MAX, lambda topic: 1 + len(topic.configs) + len(topic.replica_assignment)
+                )
             ],
         )
         return {result.name: result.topic_id for result in results}

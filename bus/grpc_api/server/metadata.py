@@ -69,7 +69,14 @@ class MetadataHandler:
 
     async def create_topics(self, request: pb.CreateTopicsRequest) -> pb.CreateTopicsResponse:
         commands = [
-            CreateTopic(topic.name, topic.partitions, dict(topic.configs), request.validate_only)
+            CreateTopic(
+                topic.name,
+                topic.partitions,
+                dict(topic.configs),
+                request.validate_only,
+                topic.replication_factor,
+                [tuple(replicas.broker_ids) for replicas in topic.replica_assignment],
+            )
             for topic in request.topics
         ]
         answers = await self._api.create_topics(commands)

@@ -197,6 +197,16 @@ def test_cluster_survives_its_brokers_one_after_another(three_brokers: Cluster) 
     cluster.wait_until_leaders_are([2, 2, 2])
     cluster.produce("3")
     assert sorted(cluster.done("consume", "t", "--exit", "--from", "beginning").stdout.split()) == ["0", "1", "2", "3"]
+
+    cluster.done("topics", "create", "two", "--partitions", "3", "--replication-factor", "2")
+    cluster.done("topics", "create", "told", "--replica-assignment", "2:0,1:2")
+    told = json.loads(cluster.done("topics", "describe", "two", "told", "--format", "json").stdout)
+    replicas = {topic["topic"]: [one["replicas"] for one in topic["partitions"]] for topic in told}
+    assert [len(one) for one in replicas["two"]] == [2, 2, 2]
+    assert replicas["told"] == [[2, 0], [1, 2]]
+    assert "from 1 to 3, the brokers of the cluster, found 4" in cluster.refused(
+        "topics", "create", "four", "--replication-factor", "4"
+    )
     stopped = cluster.done("cluster", "down").stderr
     assert stopped.count("stopped") == 3
 

@@ -201,7 +201,10 @@ def test_admin_says_what_was_expected(admin: Admin, call: Callable[[Any], Any], 
         (("t", 1, {5: 1}), {}, "a key of configs as text, found int"),
         (("t", 1, {"retention.ms": None}), {}, r"configs\['retention.ms'\] as text, a number"),
         (("t",), {"num_partitions": 3}, "not num_partitions, found int: the argument is partitions"),
-        (("t",), {"replication_factor": 3}, "not replication_factor, found int: there is none"),
+        (("t",), {"replica_assignments": 3}, "not replica_assignments, found int: the argument is replica_assignment"),
+        (("t",), {"replication_factor": "3"}, "replication_factor as an integer, found str"),
+        (("t",), {"replication_factor": 0}, "replication_factor from 1 "),
+        (("t",), {"replica_assignment": [0, 1]}, "an item of replica_assignment as a list of broker ids, found int"),
     ],
 )
 def test_new_topic_says_what_was_expected(arguments: Any, named: Any, expected: str) -> None:

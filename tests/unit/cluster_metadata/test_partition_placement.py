@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -18,6 +21,7 @@ from bus.cluster_metadata.cluster_decisions import (
 )
 from bus.cluster_metadata.cluster_records import (
     BrokerFenced,
+    BrokerRegistered,
     BrokerStarted,
     BrokerUnfenced,
     ClusterRecord,
@@ -59,9 +63,73 @@ def with_topic(state: ClusterState, name: str, partitions: int, replication_fact
 
 
 THREE = brokers([None] * 3)
+ALONE = apply_all(EMPTY_CLUSTER, [BrokerRegistered(0, "h", 1)])  # at level 0
+
+
+def create_as_told(
+    state: ClusterState,
+    partitions: int = -1,
+    replication_factor: int = -1,
+    replica_assignment: Sequence[Sequence[int]] = (),
+    configs: Mapping[str, str] = MappingProxyType({}),
+) -> Step[ClusterRecord, object]:
+    command = CreateTopic(
+        "t", partitions, configs, replication_factor=replication_factor, replica_assignment=replica_assignment
+    )
+    return decide_create_topic(state, command, topic_id="id-t", leader_id=0, partitions_default=2)
 
 
 # ---------------------------------------------------------------------- new partitions
+
+
+def test_creator_may_say_how_many_replicas_there_are() -> None:
+    topic = apply_all(THREE, create_as_told(THREE, 3, 2).records).topics["t"]
+    assert topic.assignments == ((0, 1), (1, 2), (2, 0))
+    assert create_as_told(ALONE, 3, 1).records == (TopicCreated("t", "id-t", 3, 0),)
+
+
+def test_brokers_that_are_away_fill_up_the_number_that_was_asked_for_and_lead_nothing() -> None:
+    state = apply_all(THREE, [BrokerFenced(0, 1)])
+    topic = apply_all(state, create_as_told(state, 2, 3).records).topics["t"]
+    assert topic.assignments == ((1, 2, 0), (2, 1, 0))
+    by_default = apply_all(state, create_as_told(state, 2).records).topics["t"]
+    assert by_default.assignments == ((1, 2), (2, 1))
+
+
+def test_creator_may_name_the_replicas_and_the_first_unfenced_one_leads() -> None:
+    state = apply_all(THREE, [BrokerFenced(2, 3)])
+    topic = apply_all(state, create_as_told(state, replica_assignment=[(2, 1), (0, 2), (1, 0)]).records).topics["t"]
+    assert topic.assignments == ((2, 1), (0, 2), (1, 0))
+    assert [leadership.leader_id for leadership in topic.partitions] == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "found"),
+    [
+        ({"replication_factor": 4}, "INVALID_REPLICATION_FACTOR", "from 1 to 3, .* found 4"),
+        ({"replication_factor": -2}, "INVALID_REPLICATION_FACTOR", "found -2"),
+        ({"replica_assignment": [(0, 7)]}, "INVALID_REPLICA_ASSIGNMENT", "t-0: .* different brokers .* found 0, 7"),
+        ({"replica_assignment": [(0, 0)]}, "INVALID_REPLICA_ASSIGNMENT", "found 0, 0"),
+        ({"replica_assignment": [(0,), ()]}, "INVALID_REPLICA_ASSIGNMENT", "t-1: .* found none"),
+        ({"replica_assignment": [(0, 1), (2,)]}, "INVALID_REPLICA_ASSIGNMENT", "t-1: expected 2 replicas as"),
+        ({"replica_assignment": [(2,)]}, "INVALID_REPLICA_ASSIGNMENT", "a replica that is not fenced, found 2"),
+        ({"replica_assignment": [(0,)], "partitions": 1}, "INVALID_REQUEST", "a replica assignment alone"),
+        ({"replica_assignment": [(0,)], "replication_factor": 1}, "INVALID_REQUEST", "found -1 partitions and a"),
+        ({"replica_assignment": [(0,)], "configs": {"min.insync.replicas": "2"}}, "INVALID_CONFIG", "found 2"),
+    ],
+)
+def test_replicas_that_cannot_be_are_refused(asked: dict[str, Any], code: str, found: str) -> None:
+    step = create_as_told(apply_all(THREE, [BrokerFenced(2, 3)]), **asked)
+    assert isinstance(step.response, Refused)
+    assert step.response.code.name == code
+    assert re.search(found, step.response.message), step.response.message
+    assert not step.records
+
+
+def test_replicas_are_named_in_clusters_alone() -> None:
+    refused = create_as_told(ALONE, replica_assignment=[(0,)]).response
+    assert isinstance(refused, Refused)
+    assert refused.code is ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_new_topic_is_created_led_and_followed_in_turn() -> None:
