@@ -51,7 +51,7 @@ class Reply(Generic[AnswerT]):
 
 
 class Step(Protocol[StateT_co, CommandT, RecordT_co, AnswerT, NoticeT_co]):
-    """What a decision wants done. Nothing of it happens before its records are committed."""
+    """What a decision wants done. Nothing of it happens before its records are committed, unless `may_log_later`."""
 
     @property
     def state(self) -> StateT_co | None:
@@ -61,6 +61,12 @@ class Step(Protocol[StateT_co, CommandT, RecordT_co, AnswerT, NoticeT_co]):
     @property
     def records(self) -> Sequence[RecordT_co]:
         """For the log. What changes in memory alone, and is lost with it, is in `state` only."""
+        ...
+
+    @property
+    def may_log_later(self) -> bool:
+        """Whether the step may happen before its records are committed: whoever loads the log without them comes to
+        the same state by itself, and answers as this step does."""
         ...
 
     @property

@@ -71,6 +71,11 @@ class GroupStep:
         return None if self._group.is_nothing else self._group
 
     @property
+    def may_log_later(self) -> bool:
+        """Nothing but the log knows what a group was told."""
+        return False
+
+    @property
     def replies(self) -> Collection[Reply[rq.GroupAnswer]]:
         return self._replies.values()
 

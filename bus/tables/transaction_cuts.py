@@ -8,6 +8,7 @@ when the transaction was complete, by the clock of its coordinator and of the pa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,14 +43,23 @@ class TransactionCut:
         return version_at(tables, partition, self.completed_ms) if version is None else version
 
 
+# A commit is answered a moment before the log has its record (see docs/design/transactions.md).
+_COMPLETION_S = 1.0
+_LOOK_AGAIN_S = 0.02
+
+
 def find_cut(tables: TopicTables, transactional_id: str) -> TransactionCut:
-    """That of the last transaction of the id that was committed and is complete.
+    """That of the last transaction of the id that was committed and is complete. One that is decided is waited for, but
+    not for longer than a second.
 
     Raises `BusError` TRANSACTIONAL_ID_NOT_FOUND, or INVALID_TXN_STATE if the versions of the log that are kept have no
     such transaction; `StorageFault`.
     """
     if not isinstance(transactional_id, str):
         raise ValueError(f"expected a transactional id as text, found {transactional_id!r}")
+    until_s = time.monotonic() + _COMPLETION_S
+    while _is_being_committed(tables, transactional_id) and time.monotonic() < until_s:
+        time.sleep(_LOOK_AGAIN_S)
     last: TransactionLogged | None = None
     for record in _records_of(tables, transactional_id):
         if isinstance(record, TransactionExpired):
@@ -69,6 +79,11 @@ def find_cut(tables: TopicTables, transactional_id: str) -> TransactionCut:
         f"id {last.state.value}, and no such record in the versions that are kept; the producer's answer to the commit "
         "names the versions, too",
     )
+
+
+def _is_being_committed(tables: TopicTables, transactional_id: str) -> bool:
+    last = next(_records_of(tables, transactional_id), None)
+    return isinstance(last, TransactionLogged) and last.state is TransactionState.PREPARE_COMMIT
 
 
 def _records_of(tables: TopicTables, transactional_id: str) -> Iterator[LoggedRecord]:

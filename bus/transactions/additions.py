@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bus.errors import ErrorCode, Refused, count_of
-from bus.transactions.endings import refuse_ended
+from bus.transactions.endings import refuse_ended, refuse_while_ending
 from bus.transactions.request_bounds import GROUPS_MAX, PARTITIONS_MAX
 from bus.transactions.requests import Added, AddOffsets, AddPartitions, TimerKind
 from bus.transactions.state import (
@@ -75,19 +75,12 @@ def _check_adder(transaction: Transaction, identity: ProducerIdentity) -> Refuse
     if identity != transaction.identity:
         return refuse_ended(transaction, identity)
     if transaction.state.is_decided:
-        return _ending(transaction)
+        return refuse_while_ending(transaction)
     return None
 
 
 def _check_undecided(transaction: Transaction) -> Refused | None:
-    return None if transaction.vote is None else _ending(transaction)
-
-
-def _ending(transaction: Transaction) -> Refused:
-    return Refused(
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        f"{transaction.transactional_id}: the transaction is being ended; retry later",
-    )
+    return None if transaction.vote is None else refuse_while_ending(transaction)
 
 
 def _check_counts(

@@ -46,6 +46,8 @@ def decide_end(step: TransactionStep, command: EndTransaction, *, request_id: in
         _end_current(step, command, request_id=request_id)
     elif identity == transaction.last_identity:
         _end_again(step, command, request_id=request_id)
+    elif identity == transaction.identity:
+        step.reply(request_id, refuse_while_ending(transaction))
     else:
         step.reply(request_id, refuse_ended(transaction, identity))
 
@@ -83,6 +85,15 @@ def _end_again(step: TransactionStep, command: EndTransaction, *, request_id: in
             step.reply(request_id, _wrong_state(transaction, "a transaction that is not committed"))
         case _:  # the instance has gone on
             step.reply(request_id, _fenced(transaction, command.producer_id, command.producer_epoch))
+
+
+def refuse_while_ending(transaction: Transaction) -> Refused:
+    """Of a call for the next transaction: a coordinator before had told its epoch, and was gone before its log said
+    that this one has ended everywhere."""
+    return Refused(
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        f"{transaction.transactional_id}: the transaction is being ended; retry later",
+    )
 
 
 def refuse_ended(transaction: Transaction, found: ProducerIdentity) -> Refused:
@@ -343,7 +354,9 @@ def decide_finished(step: TransactionStep, command: Finished, *, request_id: int
         return False
     is_commit = transaction.state is TransactionState.PREPARE_COMMIT
     is_same = transaction.last_producer_epoch != NO_PRODUCER_EPOCH
-    step.change(
+    # The decision is in the log, and carrying it out once more is safe. A new producer id is in this record alone.
+    change = step.change if is_exhausted else step.change_ahead_of_log
+    change(
         state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
         producer_id=command.new_producer_id if is_exhausted else transaction.producer_id,
         producer_epoch=0 if is_exhausted else transaction.producer_epoch,

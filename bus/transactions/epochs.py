@@ -88,8 +88,7 @@ def _initialize(step: TransactionStep, call: AwaitingInit, cause: AbortCause) ->
     transaction = step.transaction
     is_decided = transaction.state.is_decided
     is_repeated = call.expected is not None and call.expected == transaction.last_identity
-    # Nobody was told the epoch of a decision before it is carried out.
-    is_current = call.expected in (None, transaction.identity) and not (is_decided and call.expected is not None)
+    is_current = call.expected in (None, transaction.identity)
     if not is_current and not is_repeated:
         step.reply(call.request_id, _fenced(transaction, call.expected))
     elif is_decided:

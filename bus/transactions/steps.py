@@ -85,6 +85,7 @@ class TransactionStep:
         self.changes: list[TransactionRecord] = []
         self.records: list[LoggedRecord] = []  # of `changes`, those for the log
         self.notices: list[TransactionNotice] = []
+        self._later_count = 0  # of `records`, those that may be logged later
         self._replies: dict[int, Reply[rq.TransactionAnswer]] = {}
         self._timers: dict[
             rq.TransactionTimer, SetTimer[rq.TransactionCommand] | CancelTimer[rq.TransactionCommand]
@@ -99,6 +100,10 @@ class TransactionStep:
         """Of an id that is known."""
         assert self._state is not None, f"nothing is known of {self.transactional_id}"
         return self._state
+
+    @property
+    def may_log_later(self) -> bool:
+        return self._later_count == len(self.records)
 
     @property
     def replies(self) -> Collection[Reply[rq.TransactionAnswer]]:
@@ -117,6 +122,11 @@ class TransactionStep:
         """Record the id with `changes`, as of now. A clock that goes back does not take `update_ms` along."""
         update_ms = max(self.transaction.update_ms, self.now_ms)
         self.record(logged(replace(self.transaction, update_ms=update_ms, **changes)))
+
+    def change_ahead_of_log(self, **changes: Any) -> None:
+        """The same of what a coordinator that does not find it in the log finds out again."""
+        self.change(**changes)
+        self._later_count += 1
 
     def reply(self, request_id: int, answer: rq.TransactionAnswer) -> None:
         assert request_id not in self._replies, f"request {request_id} is answered twice"

@@ -93,6 +93,8 @@ class TransactionMachine(RuleBasedStateMachine):
         self.heard = 0  # of the bench's steps
         self.owner: int | None = None  # the instance that was initialised last
         self.told: dict[ProducerIdentity, int] = {}
+        self.newest: ProducerIdentity | None = None  # told last, and neither used up nor fenced since
+        self.of_newest: set[int] = set()  # requests that name it
         self.numbers: dict[ProducerIdentity, int] = {}  # of the transaction that has the identity
         self.decisions: dict[ProducerIdentity, TransactionState] = {}
         self.staged: dict[tuple[ProducerIdentity, TransactionPartition], int] = {}
@@ -229,10 +231,10 @@ class TransactionMachine(RuleBasedStateMachine):
         self.bench.wait(ms)
         self.hear()
 
-    @rule()
-    def crash(self) -> None:
+    @rule(is_early=st.booleans())
+    def crash(self, is_early: bool = False) -> None:
         """The calls that wait fail."""
-        self.bench.crash()
+        self.bench.crash(before_all_is_logged=is_early)
         self.hear()
         for instance in self.instances:
             instance.request = None
@@ -256,12 +258,24 @@ class TransactionMachine(RuleBasedStateMachine):
             carried = self.bench.with_producer_id(command)
         elif isinstance(command, Finished):
             carried = replace(command, new_producer_id=self.bench.new_producer_id())
+        self.note_newest(command)
         request = self.bench.ask(carried)
         self.senders[request] = (who, command)
         if is_over:
             assert self.bench.state == before, f"T5: {command} changed a later transaction"
         self.hear()
         return request
+
+    def note_newest(self, command: TransactionCommand) -> None:
+        if isinstance(command, FenceProducer) or (isinstance(command, InitProducerId) and command.producer_id == -1):
+            self.newest = None
+            self.of_newest.clear()
+        elif isinstance(command, (AddPartitions, AddOffsets, EndTransaction, InitProducerId)):
+            if ProducerIdentity(command.producer_id, command.producer_epoch) != self.newest:
+                return
+            self.of_newest.add(self.bench.last_request_id + 1)
+            if isinstance(command, (EndTransaction, InitProducerId)):
+                self.newest = None
 
     @property
     def number(self) -> int:
@@ -295,6 +309,8 @@ class TransactionMachine(RuleBasedStateMachine):
                 if isinstance(record, TransactionLogged):
                     self.note_record(record)
             for reply in step.replies:
+                if isinstance(reply.answer, Refused) and reply.answer.code in LAST_ERRORS and step.state is not None:
+                    assert reply.request_id not in self.of_newest, f"T7: what was told is not known: {reply.answer}"
                 if reply.request_id in self.senders:
                     self.note_answer(*self.senders[reply.request_id], reply.answer)
             self.notices += step.notices
@@ -357,6 +373,8 @@ class TransactionMachine(RuleBasedStateMachine):
                 self.note_end(command, answer)
 
     def note_identity(self, who: int, identity: ProducerIdentity) -> None:
+        if identity not in self.told:
+            self.newest = identity
         assert self.told.setdefault(identity, who) == who, f"T7: two instances have {identity}"
         assert identity.producer_epoch <= 32_766, f"T7: {identity} was told"
 
@@ -373,7 +391,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """T11: every transaction ends, and a new one of the same id begins and commits."""
-        self.bench.crash()
+        self.bench.crash(before_all_is_logged=True)
         self.bench.wait(TIMEOUT_MS)
         self.hear()
         for notice in self.notices[::-1]:
@@ -547,6 +565,32 @@ def _decision_is_not_carried_out_after_a_load(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(bench_module, "resume_timers", without_driving)
 
 
+def _new_producer_id_is_logged_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end at the last epoch, too, is answered before it is in the log; the next coordinator has another id."""
+    monkeypatch.setattr(TransactionStep, "change", _later(TransactionStep.change))
+
+
+def _later(change: Callable[..., None]) -> Callable[..., None]:
+    def later(step: TransactionStep, **fields: Any) -> None:
+        change(step, **fields)
+        step._later_count += fields.get("state") is TransactionState.COMPLETE_ABORT and fields["producer_epoch"] == 0
+
+    return later
+
+
+def _next_epoch_is_unknown_while_the_last_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its coordinator was gone before the end was in the log."""
+    initialize = epochs._initialize
+
+    def as_if_not_told(step: TransactionStep, call: Any, cause: AbortCause) -> None:
+        if step.transaction.state.is_decided and call.expected == step.transaction.identity:
+            step.reply(call.request_id, epochs._fenced(step.transaction, call.expected))
+        else:
+            initialize(step, call, cause)
+
+    monkeypatch.setattr(epochs, "_initialize", as_if_not_told)
+
+
 def _call_that_waits_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decisions, "give_epochs", lambda step: None)
 
@@ -592,6 +636,8 @@ def _bugs() -> Iterator[tuple[Callable[[pytest.MonkeyPatch], None], str]]:
         "T11: the decision is not carried out|T11: the transaction has no time-out",
     )
     yield _call_that_waits_is_lost, "T11: .* wait for the end of nothing"
+    yield _new_producer_id_is_logged_later, "T7: what was told is not known"
+    yield _next_epoch_is_unknown_while_the_last_one_ends, "T7: what was told is not known"
     yield _commit_is_answered_after_an_abort, "T3"
     yield _commit_is_refused_with_an_error_that_no_client_knows, "T13"
 
@@ -613,6 +659,7 @@ class Story:
         self.recovery()
         self.instances_follow_each_other()
         self.refused_vote()
+        self.end_that_is_not_logged_yet()
         self.machine.teardown()
 
     def commit_of_two_coordinators(self) -> None:
@@ -646,6 +693,7 @@ class Story:
         assert aborted is not None
         commit = EndTransaction(ID, aborted.producer_id, aborted.producer_epoch, True)
         machine.carry(0, commit)
+        machine.crash(is_early=True)
 
     def time_out(self) -> None:
         machine = self.machine
@@ -677,6 +725,18 @@ class Story:
         machine.end(0, True)
         machine.answer_to(machine.bench.last_vote, is_refused=True)
         self.finish()
+
+    def end_that_is_not_logged_yet(self) -> None:
+        machine = self.machine
+        machine.initialise(0)
+        machine.produce(0, ORDERS)
+        machine.end(0, False)
+        self.finish()
+        machine.crash(is_early=True)
+        machine.initialise_again(0)
+        machine.wait(1)
+        self.finish()
+        machine.produce(0, ORDERS)
 
     def finish(self) -> None:
         self.machine.answer_to(self.machine.bench.last_finish)

@@ -71,7 +71,8 @@ class TransactionBench:
     def __init__(self, rules: TransactionRules | None = None, *, first_producer_id: int = 7) -> None:
         self.rules = TransactionRules() if rules is None else rules
         self.state: Transaction | None = None
-        self.rows: list[KeyedRow] = []
+        self.rows: list[KeyedRow] = []  # of the log
+        self.later: list[KeyedRow] = []  # of what has happened, not in the log yet
         self.records: list[LoggedRecord] = []
         self.now_ms = BEGIN_MS
         self.deadlines: dict[TransactionTimer, int] = {}
@@ -196,8 +197,13 @@ class TransactionBench:
         """As if the timer had run out before it was cancelled."""
         self._take(self._decide(timer, 0))
 
-    def crash(self) -> None:
+    def crash(self, *, before_all_is_logged: bool = False) -> None:
         """A new coordinator loads the log; whoever waited for the old one has to ask again."""
+        if before_all_is_logged:
+            del self.records[len(self.records) - len(self.later) :]
+        else:
+            self.rows += self.later
+        self.later.clear()
         self.state = self.loaded()
         self.open.clear()
         self.notices.clear()
@@ -210,7 +216,7 @@ class TransactionBench:
 
     def loaded(self) -> Transaction | None:
         """What the last row tells, as after compaction."""
-        loaded = TransactionCodec().load(self.rows[-1:], now_ms=self.now_ms)
+        loaded = TransactionCodec().load([*self.rows, *self.later][-1:], now_ms=self.now_ms)
         assert loaded.faults == ()
         return loaded.states.get(ID)
 
@@ -224,7 +230,10 @@ class TransactionBench:
         for record in step.records:
             self.check_record(self.records[-1] if self.records else None, record)
             self.records.append(record)
-            self.rows.append(encode_record(record))
+            self.later.append(encode_record(record))
+        if step.records and not step.may_log_later:
+            self.rows += self.later
+            self.later.clear()
         self.state = step.state
         for change in step.timers:
             assert isinstance(change.timer, TransactionTimer)

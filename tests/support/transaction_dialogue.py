@@ -12,6 +12,7 @@ late vote 4; late finish        of the transaction before
 fence; abort; describe
 wait 3000               milliseconds pass; what runs out meanwhile is told with its time
 crash                   another coordinator loads the log; clients repeat their calls
+crash early             the same, and what may be logged later is not in the log yet
 
 Every outcome: answers by instance, `|` and the records that were written, `>` and what is asked of others, and
 `[state, number since the beginning, producer id/epoch]`.
@@ -74,8 +75,8 @@ class TransactionDialogue:
                 self._begin_at(int(epoch))
             case ["wait", ms]:
                 return self._wait(int(ms))
-            case ["crash"]:
-                self.bench.crash()
+            case ["crash", *early]:
+                self.bench.crash(before_all_is_logged=early == ["early"])
             case ["vote", *found]:
                 assert number is not None
                 self._ask(_OTHERS, self._vote(number, found))

@@ -3,7 +3,9 @@
 Theory of operation. Commands and timers that expired wait in one queue. A turn takes all that waits, decides it one
 after another and appends all records as one batch, when it is this shard's turn to commit; while that is in flight the
 next turn's work gathers. Only when the batch is committed do the new states take the place of the old ones, are timers
-set, requests answered and notices sent. What needs no record is carried out at once.
+set, requests answered and notices sent. What needs no record is carried out at once. So is what a load without its
+records would find out again (`Step.may_log_later`): those go into the log with the next batch, or by themselves soon
+after, and are lost without harm.
 
 A record that could not be read back, or is too large, is found before the append: its own call is refused, and the
 others are decided again without it. If an append is refused nothing can tell what the log holds: nothing of that turn
@@ -17,7 +19,7 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic
 
 from bus.errors import ErrorCode, Refused, StorageDamaged, StorageFault
@@ -38,6 +40,9 @@ _TURN_S_MAX = 0.01
 # Commands that may wait for a turn; more are refused until there is room.
 WAITING_MAX = 100_000
 _LOAD_RETRY_S = 1.0
+# Records that may be logged later wait so long for a batch to go with. The next transaction of the same producer, which
+# brings one, takes a few milliseconds to come; what reads the log itself sees the end of the last one so much later.
+_LOG_LATER_S = 0.05
 
 _SHUTTING_DOWN = Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker is shutting down")
 
@@ -82,6 +87,8 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         self._answers: dict[int, asyncio.Future[AnswerT | Refused]] = {}  # of those who wait, by request id
         self._last_request_id = 0
         self._committing: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT] | None = None
+        self._later: list[RecordT] = []  # of what has happened, not in the log yet; nothing is decided about these
+        self._later_timer: asyncio.TimerHandle | None = None
         self._closed: Refused | None = None
         self._loading: asyncio.Task[None] | None = None
         if not log.is_empty:
@@ -141,11 +148,12 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
 
     def close(self, reason: Refused = _SHUTTING_DOWN) -> None:
         """Refuse all that comes and all who wait, those too whose command is decided; only what is being committed is
-        still answered as it ends."""
+        still answered as it ends, and what has happened is logged if the log still takes it."""
         self._closed = reason
         self._timers.close()
         self._waiting.clear()
         self._refuse_all(self._closed, but=self._committing.request_ids if self._committing else ())
+        self._log_later()
         if self._loading is not None:
             self._loading.cancel()
         if self._committing is None:
@@ -175,11 +183,11 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
                     return
                 turn = Turn(self._machine, self._states, self._timers)
                 self._decide(turn)
-                if turn.records:
-                    self._committing = turn
-                    self._tasks.start(self._commit(turn), f"coordinator/{self._states_log.name}")
+                if turn.records and not turn.may_log_later:
+                    self._start_commit(turn)
                 else:
                     self._carry_out(turn)
+                    self._wait_to_log(turn.records)
                     if self._waiting:  # others have their turn on the loop
                         self._loop.call_soon(self._turn)
                         return
@@ -199,6 +207,10 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
             if waiting.request_id is None or waiting.request_id in self._answers:
                 turn.take(waiting, now_ms=now_ms)
 
+    def _start_commit(self, turn: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT]) -> None:
+        self._committing = turn
+        self._tasks.start(self._commit(turn), f"coordinator/{self._states_log.name}")
+
     async def _commit(self, turn: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT]) -> None:
         refused: Refused | None = Refused(
             ErrorCode.UNKNOWN_SERVER_ERROR, f"{self._states_log.name}: the commit was interrupted"
@@ -206,10 +218,12 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         try:
             async with self._commit_slots:
                 self._decide(turn)  # what has come while it waited for its turn
-                prepared = await self._states_log.prepare(turn.records)
+                later = self._take_later()
+                prepared = await self._states_log.prepare([*later, *turn.records])
                 while prepared.faults:
-                    self._committing = turn = turn.without(prepared.faults)
-                    prepared = await self._states_log.prepare(turn.records)
+                    later, turn = self._without(later, turn, prepared.faults)
+                    self._committing = turn
+                    prepared = await self._states_log.prepare([*later, *turn.records])
                 refused = None if prepared.batch is None else await self._states_log.append(prepared.batch)
         finally:
             self._committing = None
@@ -220,6 +234,20 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
                 self._turn()
             if self._closed is not None:
                 self._leave_totals()
+
+    @staticmethod
+    def _without(
+        later: Sequence[RecordT],
+        turn: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT],
+        faults: Mapping[int, Refused],
+    ) -> tuple[list[RecordT], Turn[StateT, CommandT, RecordT, AnswerT, NoticeT]]:
+        """What is left without the records at the positions of `faults`. The log does without those of what has
+        happened."""
+        count = len(later)
+        for fault in (fault for position, fault in faults.items() if position < count):
+            _log.error("a record of what has happened is left out: %s", fault.message)
+        kept = [record for position, record in enumerate(later) if position not in faults]
+        return kept, turn.without({at - count: fault for at, fault in faults.items() if at >= count})
 
     def _carry_out(self, turn: Turn[StateT, CommandT, RecordT, AnswerT, NoticeT]) -> None:
         """What was decided is committed, so it happens."""
@@ -247,6 +275,32 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         self._refuse_all(self._closed or Refused(code, refused.message))
         if self._closed is None:
             self._reload()
+
+    # ------------------------------------------------------------------ what is logged later
+
+    def _wait_to_log(self, records: Sequence[RecordT]) -> None:
+        """For the next commit, or the end of the time."""
+        self._later += records
+        if self._is_much_later():
+            self._log_later()
+        elif self._later and self._later_timer is None:
+            self._later_timer = self._loop.call_later(_LOG_LATER_S, self._log_later)
+
+    def _is_much_later(self) -> bool:
+        is_long = len(self._later) >= _TURN_RECORDS_MAX
+        return is_long or self._states_log.approximate_bytes(self._later) >= _TURN_BYTES_MAX
+
+    def _log_later(self) -> None:
+        """A commit that is in flight has taken them, or will."""
+        if self._later and self._committing is None and self._states_log.stopped is None:
+            self._start_commit(Turn(self._machine, self._states, self._timers))
+
+    def _take_later(self) -> list[RecordT]:
+        if self._later_timer is not None:
+            self._later_timer.cancel()
+            self._later_timer = None
+        taken, self._later = self._later, []
+        return taken
 
     # ------------------------------------------------------------------ answers
 
@@ -280,6 +334,7 @@ class CoordinatorShard(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
 
     def _reload(self) -> None:
         self._timers.close()
+        self._take_later()
         self._leave_totals()
         self._states = {}
         self._loading = self._tasks.start(self._load(), f"coordinator/{self._states_log.name}/load")

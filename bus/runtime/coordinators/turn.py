@@ -41,6 +41,7 @@ class Turn(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         self._set_timers = timers
         self.states: dict[str, StateT | None] = {}  # after the decisions
         self.records: list[RecordT] = []
+        self.may_log_later = True  # all of it may happen before `records` are committed
         self.replies: list[Reply[AnswerT]] = []
         self.timers: list[SetTimer[CommandT] | CancelTimer[CommandT]] = []
         self.notices: list[NoticeT] = []
@@ -63,6 +64,7 @@ class Turn(Generic[StateT, CommandT, RecordT, AnswerT, NoticeT]):
         step = self._machine.decide(state, command, request_id=request_id or 0, now_ms=now_ms)
         self.states[entity_id] = step.state
         self.records += step.records
+        self.may_log_later &= step.may_log_later
         self._origins += [len(self._taken) - 1] * len(step.records)
         self.replies += step.replies
         self.notices += step.notices

@@ -19,6 +19,7 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.model import TopicPartition
 from bus.sql import SqlError
+from bus.tables import transaction_cuts
 from bus.tables.topics import TopicTables
 from bus.tables.transaction_cuts import find_cut
 from tests.support.broker_thread import running_broker
@@ -121,6 +122,31 @@ def test_a_topic_that_was_made_again_took_no_part(written: HandWrittenTransactio
     written.store("b", "CompleteCommit", 1, {("t", 0): (1, 0)})
     assert cut_versions(written, "a") == {TopicPartition("t", 0): 1}
     assert cut_versions(written, "b") == {}
+
+
+def test_a_commit_whose_end_is_not_logged_yet_is_waited_for(
+    written: HandWrittenTransactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written.store("a", "CompleteCommit", 1, {("t", 0): (1, 0)})
+    written.store("a", "PrepareCommit", 2, {("t", 0): (-1, -1)})
+    looks = []
+
+    def pass_time(_: float) -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            written.store("a", "CompleteCommit", 2, {("t", 0): (5, 4)})
+
+    monkeypatch.setattr(transaction_cuts.time, "sleep", pass_time)
+    assert cut_versions(written, "a") == {TopicPartition("t", 0): 5}
+
+
+def test_a_commit_that_does_not_end_is_not_waited_for_long(
+    written: HandWrittenTransactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written.store("a", "CompleteCommit", 1, {("t", 0): (1, 0)})
+    written.store("a", "PrepareCommit", 2, {("t", 0): (-1, -1)})
+    monkeypatch.setattr(transaction_cuts, "_COMPLETION_S", 0.0)
+    assert cut_versions(written, "a") == {TopicPartition("t", 0): 1}
 
 
 @pytest.mark.parametrize(

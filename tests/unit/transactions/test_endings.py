@@ -44,7 +44,7 @@ COMMIT, ABORT = True, False
 SAME, NEXT = 0, 1  # stored epoch - epoch of the request
 WAITS, ENDED = "waits", "ended"
 FENCED, WRONG_STATE = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE
-ABORTABLE = ErrorCode.TRANSACTION_ABORTABLE
+ABORTABLE, RETRY = ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def outcome(answer: object) -> object:
@@ -67,12 +67,12 @@ END_TRANSACTION = {
     "ongoing-late-abort-is-fenced": (ONGOING, NEXT, ABORT, FENCED),
     "prepare-commit-repeated-commit-waits": (PREPARE_COMMIT, NEXT, COMMIT, WAITS),
     "prepare-commit-abort-is-refused": (PREPARE_COMMIT, NEXT, ABORT, WRONG_STATE),
-    "prepare-commit-commit-of-the-epoch-that-none-was-told-is-fenced": (PREPARE_COMMIT, SAME, COMMIT, FENCED),
-    "prepare-commit-abort-of-the-epoch-that-none-was-told-is-fenced": (PREPARE_COMMIT, SAME, ABORT, FENCED),
+    "prepare-commit-commit-of-the-next-epoch-is-to-be-retried": (PREPARE_COMMIT, SAME, COMMIT, RETRY),
+    "prepare-commit-abort-of-the-next-epoch-is-to-be-retried": (PREPARE_COMMIT, SAME, ABORT, RETRY),
     "prepare-abort-repeated-abort-waits": (PREPARE_ABORT, NEXT, ABORT, WAITS),
     "prepare-abort-commit-is-refused": (PREPARE_ABORT, NEXT, COMMIT, WRONG_STATE),
-    "prepare-abort-commit-of-the-epoch-that-none-was-told-is-fenced": (PREPARE_ABORT, SAME, COMMIT, FENCED),
-    "prepare-abort-abort-of-the-epoch-that-none-was-told-is-fenced": (PREPARE_ABORT, SAME, ABORT, FENCED),
+    "prepare-abort-commit-of-the-next-epoch-is-to-be-retried": (PREPARE_ABORT, SAME, COMMIT, RETRY),
+    "prepare-abort-abort-of-the-next-epoch-is-to-be-retried": (PREPARE_ABORT, SAME, ABORT, RETRY),
     "complete-commit-repeated-commit-has-ended": (COMPLETE_COMMIT, NEXT, COMMIT, ENDED),
     "complete-commit-abort-is-refused": (COMPLETE_COMMIT, NEXT, ABORT, WRONG_STATE),
     "complete-commit-commit-of-nothing-is-refused": (COMPLETE_COMMIT, SAME, COMMIT, WRONG_STATE),

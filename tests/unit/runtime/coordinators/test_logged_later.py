@@ -1,0 +1,214 @@
+"""What a shard does before its record is committed, since a load without the record finds it out again: the end of a
+transaction, whose decision is in the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from bus.errors import ErrorCode, Refused, StorageFault
+from bus.ports import KeyedRow
+from bus.runtime.coordinators import shard
+from bus.runtime.coordinators.log import CoordinatorLog
+from bus.runtime.coordinators.shard import CoordinatorShard
+from bus.runtime.coordinators.transactions import NoTotals, TransactionShard
+from bus.transactions.decisions import TransactionMachine
+from bus.transactions.loading import TransactionCodec
+from bus.transactions.records import LoggedRecord, TransactionLogged, decode_record
+from bus.transactions.requests import (
+    Added,
+    AddPartitions,
+    EndTransaction,
+    Finished,
+    InitProducerId,
+    Noted,
+    ProducerInitialized,
+    TransactionAnswer,
+    TransactionCommand,
+    TransactionEnded,
+    Voted,
+)
+from bus.transactions.state import AppliedRows, TransactionState
+from bus.transactions.steps import CollectVotes, Finish, TransactionNotice, TransactionRules
+from tests.support.fake_table import FakeKeyedRows, FakeTable, wait_until
+from tests.support.partition_bench import Bench
+from tests.support.transaction_bench import ID, ORDERS, TIMEOUT_MS
+
+ROWS = {ORDERS: AppliedRows(3, 100)}
+
+
+class ShardBench:
+    """Of one transactional id, on a fake table. What the driver would do, `carry_out` does."""
+
+    def __init__(self, table: FakeTable | None = None) -> None:
+        self.below = Bench(table=table)
+        self.table = self.below.table
+        self.notices: list[TransactionNotice] = []
+        self.shard: TransactionShard = CoordinatorShard(
+            TransactionMachine(TransactionRules()),
+            CoordinatorLog(
+                self.below.partition,
+                FakeKeyedRows(),
+                TransactionCodec(),
+                clock=self.below.clock,
+                calls=self.below.calls,
+            ),
+            NoTotals(),
+            clock=self.below.clock,
+            tasks=self.below.tasks,
+            commit_slots=asyncio.Semaphore(1),
+            on_notice=self.notices.append,
+        )
+
+    async def reopened(self) -> ShardBench:
+        """The next coordinator on the same table."""
+        bench = ShardBench(self.table)
+        await wait_until(lambda: not bench.shard.is_loading)
+        return bench
+
+    @property
+    def state(self) -> TransactionState:
+        return self.shard.states[ID].state
+
+    async def ask(self, command: TransactionCommand) -> TransactionAnswer:
+        return await self.shard.submit(command)
+
+    async def begin(self, epoch: int) -> None:
+        assert await self.ask(AddPartitions(ID, 7, epoch, (ORDERS,))) == Added()
+
+    async def commit(self, epoch: int) -> TransactionEnded:
+        ending = self.shard.submit(EndTransaction(ID, 7, epoch, True, {ORDERS.name: 4}))
+        await self.carry_out()
+        await self.carry_out()
+        ended = await ending
+        assert isinstance(ended, TransactionEnded), ended
+        return ended
+
+    async def carry_out(self) -> None:
+        await wait_until(lambda: bool(self.notices))
+        match self.notices.pop():
+            case CollectVotes() as vote:
+                command: TransactionCommand = Voted(ID, vote.number, vote.vote_id, {ORDERS: 4})
+            case Finish() as finish:
+                command = Finished(ID, finish.number, ROWS if finish.is_commit else {})
+        assert await self.ask(command) == Noted()
+
+    def commits(self) -> list[int]:
+        """Records of each."""
+        return [sum(batch.record_count for batch in commit) for commit in self.table.commits]
+
+    async def close(self) -> None:
+        self.shard.close()
+        await self.below.close()
+
+
+def run(scenario: Callable[[ShardBench], Awaitable[None]]) -> None:
+    async def main() -> None:
+        bench = ShardBench()
+        assert await bench.ask(InitProducerId(ID, TIMEOUT_MS, new_producer_id=7)) == ProducerInitialized(7, 0)
+        try:
+            await scenario(bench)
+        finally:
+            await bench.close()
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def long_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "_LOG_LATER_S", 3600.0)
+
+
+@pytest.mark.usefixtures("long_wait")
+def test_the_end_goes_into_the_log_with_the_next_transaction() -> None:
+    async def scenario(bench: ShardBench) -> None:
+        await bench.begin(0)
+        assert await bench.commit(0) == TransactionEnded(7, 1, ROWS)
+        assert bench.state is TransactionState.COMPLETE_COMMIT
+        assert bench.commits() == [1, 1, 1], "initialised, begun, decided"
+        await bench.begin(1)
+        assert bench.commits() == [1, 1, 1, 2]
+        assert await bench.commit(1) == TransactionEnded(7, 2, ROWS)
+
+    run(scenario)
+
+
+def test_the_end_goes_into_the_log_by_itself_if_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "_LOG_LATER_S", 0.0)
+
+    async def scenario(bench: ShardBench) -> None:
+        await bench.begin(0)
+        await bench.commit(0)
+        await wait_until(lambda: bench.commits() == [1, 1, 1, 1])
+        assert (await bench.reopened()).state is TransactionState.COMPLETE_COMMIT
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("long_wait")
+def test_the_next_coordinator_finds_out_again_what_was_not_logged() -> None:
+    async def scenario(bench: ShardBench) -> None:
+        await bench.begin(0)
+        ended = await bench.commit(0)
+        following = await bench.reopened()
+        assert following.state is TransactionState.PREPARE_COMMIT
+        refused = await following.ask(AddPartitions(ID, 7, 1, (ORDERS,)))
+        assert isinstance(refused, Refused)
+        assert refused.code is ErrorCode.CONCURRENT_TRANSACTIONS
+        await following.carry_out()
+        assert await following.ask(EndTransaction(ID, 7, 0, True, {ORDERS.name: 4})) == ended
+        await following.begin(1)
+        await following.close()
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("long_wait")
+def test_a_commit_that_fails_takes_the_end_along() -> None:
+    async def scenario(bench: ShardBench) -> None:
+        await bench.begin(0)
+        await bench.commit(0)
+        bench.table.script = [StorageFault("broken")]
+        assert isinstance(await bench.ask(AddPartitions(ID, 7, 1, (ORDERS,))), Refused)
+        await wait_until(lambda: not bench.shard.is_loading)
+        assert bench.state is TransactionState.PREPARE_COMMIT
+        await bench.carry_out()
+        await bench.begin(1)
+        assert bench.commits() == [1, 1, 1, 2]
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("long_wait")
+def test_a_shard_that_closes_logs_what_has_happened() -> None:
+    async def scenario(bench: ShardBench) -> None:
+        await bench.begin(0)
+        await bench.commit(0)
+        bench.shard.close()
+        await wait_until(lambda: bench.commits() == [1, 1, 1, 1])
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("long_wait")
+def test_an_end_that_cannot_be_written_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one of its id has all of it; and the others of the commit go on."""
+
+    async def scenario(bench: ShardBench) -> None:
+        await bench.begin(0)
+        await bench.commit(0)
+        monkeypatch.setattr(TransactionCodec, "decode", staticmethod(_refuse_ends))
+        await bench.begin(1)
+        assert bench.commits() == [1, 1, 1, 1]
+        assert bench.state is TransactionState.ONGOING
+
+    run(scenario)
+
+
+def _refuse_ends(row: KeyedRow) -> LoggedRecord:
+    record = decode_record(row)
+    if isinstance(record, TransactionLogged) and record.state is TransactionState.COMPLETE_COMMIT:
+        raise ValueError("refused by the test")
+    return record
