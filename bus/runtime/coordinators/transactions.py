@@ -49,8 +49,9 @@ from bus.transactions.steps import Finish, TransactionNotice, TransactionRules
 
 _log = logging.getLogger(__name__)
 
-# Shards that commit at a time, as of groups: the others gather meanwhile what will be one commit then.
-COMMITS_MAX = 1
+# Shards that commit at a time; the others gather meanwhile what will be one commit then. More than of groups: a
+# transaction waits for several commits one after another, and the ids of few producers are spread over all shards.
+COMMITS_MAX = 4
 
 TransactionShard = CoordinatorShard[Transaction, TransactionCommand, LoggedRecord, TransactionAnswer, TransactionNotice]
 TransactionTopic = CoordinatedTopic[Transaction, TransactionCommand, LoggedRecord, TransactionAnswer, TransactionNotice]
