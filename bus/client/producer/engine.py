@@ -248,6 +248,9 @@ class Engine:
         """No thread waits for memory, and there is enough for an ordinary batch."""
         return self.pool.waiting_count == 0 and self.pool.available_bytes >= self._config.batch_size
 
+    def check_open(self) -> None:
+        self.sender.check_open()
+
     def check_usable(self) -> None:
         self.sender.check_usable()
 

@@ -407,11 +407,13 @@ class Producer:
         self.close()
 
     def partitions_for(self, topic: str) -> list[int]:
-        """The partition numbers of `topic`. Waits up to max.block.ms for a broker and for the topic. Raises
-        `BusError`."""
+        """The partition numbers of `topic`, also between transactions. Waits up to max.block.ms for a broker and for
+        the topic. Raises `BusError`."""
         self._check_process()
-        check_topic(topic)
-        info = self._topic(topic, None, monotonic_ms() + self._config.max_block_ms)
+        info = self._cluster.cached_topic(check_topic(topic))
+        if info is None:
+            self._engine.check_open()
+            info = self._wait_topic(topic, monotonic_ms() + self._config.max_block_ms)
         return list(range(len(info.partitions)))
 
     def last_sequence(self, topic: str, partition: int) -> int | None:

@@ -71,11 +71,15 @@ class Sender:
     def is_usable(self) -> bool:
         return self._fatal is None and not self._is_closed and (self.transactions is None or self.transactions.may_send)
 
-    def check_usable(self) -> None:
+    def check_open(self) -> None:
         if self._fatal is not None:
             raise self._fatal
         if self._is_closed:
             raise BusError(ErrorCode.INVALID_REQUEST, "this producer is closed")
+
+    def check_usable(self) -> None:
+        """For what sends."""
+        self.check_open()
         if self.transactions is not None:
             self.transactions.check_may_send()
 

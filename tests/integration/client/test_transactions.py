@@ -79,6 +79,11 @@ def test_committed_records_are_in_one_version_of_each_partition_and_aborted_ones
         assert values_of(address, topic) == [b"0", b"2", b"4", b"6", b"8", b"10"]
 
 
+def test_partitions_of_a_topic_are_told_between_transactions(address: str, topic: str) -> None:
+    with transactional(address, topic) as producer:
+        assert producer.partitions_for(topic) == [0, 1]
+
+
 def test_many_transactions_of_one_producer_follow_one_another(address: str, topic: str) -> None:
     with transactional(address, topic) as producer:
         producer.init_transactions()
