@@ -282,7 +282,7 @@ class TransactionManager:
             raise self.with_way_on(self.error) from self.error
 
     def with_way_on(self, error: BusError) -> BusError:
-        """`error`, and what the state that it has led to leaves to be done."""
+        """`error`, and what the state that it has led to leaves to be done; retriable only if the same call may follow."""
         if self.state is _S.ABORTABLE_ERROR:
             way_on = "abort_transaction() is the only way on; a `with producer.transaction()` block calls it by itself"
         elif self.state is not _S.FATAL_ERROR:
@@ -291,4 +291,6 @@ class TransactionManager:
             way_on = "another instance has the transactional id, or an operator fenced this one: close this producer"
         else:
             way_on = "close this producer: it can do nothing else"
-        return BusError(error.code, f"{error.message}; {way_on}")
+        # What may pass for a single call does not pass for the transaction: the call is not to be repeated.
+        code = ErrorCode.TRANSACTION_ABORTABLE if error.retriable else error.code
+        return BusError(code, f"{error.message}; {way_on}")
